@@ -1,0 +1,27 @@
+//! What Weir's operator and agents say to each other.
+//!
+//! A [`Snapshot`] is everything that one agent has to enforce. The operator puts it, whole, to `PUT /v1/config`; the
+//! agent takes it whole or refuses it whole, and answers `GET /v1/status` with a [`Status`]: what is in force, since
+//! when, and what it let through.
+//!
+//! The types are plain data with a JSON form that a person can write by hand: camelCase names, periods in
+//! milliseconds, and unknown fields refused, because an agent must never accept a word that it cannot honour. They
+//! hold no logic: the operator compiles policies into them, the agent lowers them into limiters. The files under
+//! `tests/golden/` freeze the form; a change to one of them is a new [`WIRE_VERSION`].
+
+mod reply;
+mod snapshot;
+mod status;
+
+pub use reply::{ApplyReply, Fault, Refusal, RefusalKind};
+pub use snapshot::{
+    Action, HeaderMatch, HeaderStyle, KeyPart, Limit, Match, Mode, OnLimit, Override, PolicyRules, Rule, Snapshot,
+    Strategy,
+};
+pub use status::{InForce, KeyTable, PolicyStatus, RuleStatus, Status};
+
+/// The version of the form described by this crate. An agent refuses a snapshot of any other.
+pub const WIRE_VERSION: u32 = 1;
+
+/// The largest snapshot that an agent reads, in bytes of JSON.
+pub const MAX_SNAPSHOT_BYTES: usize = 1024 * 1024;

@@ -1,0 +1,53 @@
+//! The answers to `PUT /v1/config`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::InForce;
+
+/// 200: the snapshot is in force from now on (or was already).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApplyReply {
+    /// What is in force now.
+    pub in_force: InForce,
+}
+
+/// Any other answer: nothing changed, what was in force still is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Refusal {
+    /// Why, for programs.
+    pub error: RefusalKind,
+    /// Why, and how to mend it, for people.
+    pub message: String,
+    /// Every fault found, for [`RefusalKind::Invalid`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<Fault>,
+    /// What is in force; none before the first snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<InForce>,
+}
+
+/// Why a snapshot was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RefusalKind {
+    /// 400: not JSON at all.
+    Malformed,
+    /// 413: larger than [`crate::MAX_SNAPSHOT_BYTES`].
+    TooLarge,
+    /// 409: its sequence is smaller than the one in force, or the same with another revision.
+    Stale,
+    /// 422: a snapshot that cannot be enforced; `faults` says where.
+    Invalid,
+}
+
+/// One thing wrong with a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fault {
+    /// Where: `policies[0].rules[1].limits[0].requests`.
+    pub path: String,
+    /// What is wrong and how to mend it.
+    pub message: String,
+}

@@ -1,0 +1,82 @@
+//! What an agent says of itself. Counters only grow while `instance` stays the same.
+
+use serde::{Deserialize, Serialize};
+
+/// The answer to `GET /v1/status`. Fields may be added: readers ignore what they do not know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// [`crate::WIRE_VERSION`] of the agent.
+    pub wire_version: u32,
+    /// Made afresh at each start of an agent: counters of different instances must not be subtracted.
+    pub instance: String,
+    /// Version of the agent's program.
+    pub agent_version: String,
+    /// Since the agent started.
+    pub uptime_millis: u64,
+    /// The snapshot in force; none before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<InForce>,
+    /// Every policy of the snapshot in force, in its order.
+    #[serde(default)]
+    pub policies: Vec<PolicyStatus>,
+}
+
+/// Which snapshot an agent enforces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InForce {
+    /// [`crate::Snapshot::sequence`] of the snapshot.
+    pub sequence: u64,
+    /// [`crate::Snapshot::revision`] of the snapshot.
+    pub revision: String,
+    /// Since when this revision is enforced: milliseconds of Unix time by the agent's clock.
+    pub since_unix_millis: u64,
+}
+
+/// One policy as the agent enforces it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyStatus {
+    /// [`crate::PolicyRules::uid`].
+    pub uid: String,
+    /// Namespace of the policy.
+    pub namespace: String,
+    /// Name of the policy.
+    pub name: String,
+    /// The policy's revision that is in force.
+    pub revision: String,
+    /// Every rule, in its order.
+    pub rules: Vec<RuleStatus>,
+}
+
+/// Requests that one rule decided on since the agent started, or since the policy first came to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuleStatus {
+    /// Name of the rule.
+    pub name: String,
+    /// Matched and let through; for a bypass rule, all that it matched.
+    pub allowed: u64,
+    /// Refused because of this rule.
+    pub limited: u64,
+    /// Let through although this rule would have refused, because its policy is in shadow mode.
+    pub shadow_limited: u64,
+    /// The rule's key table, if it has keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<KeyTable>,
+}
+
+/// How full a key table is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyTable {
+    /// Keys tracked now.
+    pub tracked: u64,
+    /// Keys tracked at most.
+    pub capacity: u64,
+    /// Idle keys given up so far.
+    pub evicted: u64,
+    /// Requests that were counted against the shared overflow counter, because the table was full.
+    pub overflowed: u64,
+}

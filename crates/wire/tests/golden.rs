@@ -1,0 +1,44 @@
+//! The JSON form is frozen: every golden file reads into its type and writes back to the very same document.
+
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use weir_wire::{ApplyReply, Refusal, Snapshot, Status, WIRE_VERSION};
+
+fn round_trip<T: Serialize + DeserializeOwned>(golden: &str) -> T {
+    let document: Value = serde_json::from_str(golden).expect("a golden file is JSON");
+    let value: T = serde_json::from_value(document.clone()).expect("a golden file reads into its type");
+    assert_eq!(serde_json::to_value(&value).expect("types have a JSON form"), document);
+    value
+}
+
+#[test]
+fn a_snapshot_keeps_its_form() {
+    let snapshot: Snapshot = round_trip(include_str!("golden/snapshot.json"));
+    assert_eq!(snapshot.wire_version, WIRE_VERSION);
+}
+
+#[test]
+fn a_status_keeps_its_form() {
+    round_trip::<Status>(include_str!("golden/status.json"));
+}
+
+#[test]
+fn replies_keep_their_form() {
+    round_trip::<ApplyReply>(include_str!("golden/applied.json"));
+    round_trip::<Refusal>(include_str!("golden/refusal.json"));
+}
+
+#[test]
+fn a_snapshot_with_an_unknown_word_is_refused() {
+    let mut document: Value = serde_json::from_str(include_str!("golden/snapshot.json")).expect("JSON");
+    document["policies"][0]["rules"][1]["limits"][0]["debt"] = 5.into();
+    let error = serde_json::from_value::<Snapshot>(document).expect_err("`debt` is unknown");
+    assert!(error.to_string().contains("unknown field `debt`"), "{error}");
+}
+
+#[test]
+fn a_status_of_a_newer_agent_is_read() {
+    let mut document: Value = serde_json::from_str(include_str!("golden/status.json")).expect("JSON");
+    document["shareHeld"] = 0.25.into();
+    serde_json::from_value::<Status>(document).expect("unknown fields of a status are ignored");
+}
