@@ -1,0 +1,61 @@
+//! Which pods a policy is about (GEP-713).
+
+use std::collections::BTreeMap;
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A workload or Service in the policy's namespace; its pods are limited.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(validation = Rule::new("!has(self.group) || self.group == (self.kind == 'Service' ? '' : 'apps')")
+    .message("group does not go with kind: leave group out, or use \"apps\" for Deployment, StatefulSet and DaemonSet and \"\" for Service")
+    .field_path(".group"))]
+pub struct TargetRef {
+    /// API group of the kind. May be left out: `apps`, and the core group for a Service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 253))]
+    pub group: Option<String>,
+    /// Kind of the target.
+    pub kind: TargetKind,
+    /// Name of the target.
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')")
+        .message("name must be the name of an object: lower case letters, digits, '-' and '.', beginning and ending with a letter or digit"))]
+    pub name: String,
+}
+
+/// Kinds that a policy can target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum TargetKind {
+    /// apps/Deployment.
+    Deployment,
+    /// apps/StatefulSet.
+    StatefulSet,
+    /// apps/DaemonSet.
+    DaemonSet,
+    /// Service of the core group; its selector chooses the pods.
+    Service,
+}
+
+impl TargetKind {
+    /// The API group of the kind; empty for the core group.
+    #[must_use]
+    pub fn group(self) -> &'static str {
+        match self {
+            Self::Deployment | Self::StatefulSet | Self::DaemonSet => "apps",
+            Self::Service => "",
+        }
+    }
+}
+
+/// Chooses pods of the policy's namespace by their labels.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSelector {
+    /// Labels that a pod must have, with exactly these values.
+    #[schemars(extend("maxProperties" = 16))]
+    #[x_kube(validation = Rule::new("self.size() > 0")
+        .message("matchLabels must name at least one label: to limit every pod of the namespace, use a label that all of them have"))]
+    pub match_labels: BTreeMap<String, String>,
+}
