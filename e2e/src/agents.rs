@@ -1,0 +1,83 @@
+//! What agents say of themselves: their control API, asked through the apiserver's pod proxy.
+//!
+//! This is the other end of the chain from the policy's status. Scenarios hold the two against each other, so nothing
+//! in here may look at a policy.
+
+use std::fmt;
+
+use anyhow::{Context as _, Result};
+use futures::future::try_join_all;
+use kube::Client;
+use serde::de::DeserializeOwned;
+use weir_wire::{PolicyRules, RuleStatus, Snapshot, Status};
+
+use crate::namespace::Space;
+
+const CONTROL_PORT: u16 = 8481;
+
+/// Sums of counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) allowed: u64,
+    pub(crate) limited: u64,
+}
+
+impl Counts {
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self { allowed: self.allowed - before.allowed, limited: self.limited - before.limited }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} allowed and {} limited", self.allowed, self.limited)
+    }
+}
+
+impl std::iter::Sum for Counts {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            allowed: sum.allowed + one.allowed,
+            limited: sum.limited + one.limited,
+        })
+    }
+}
+
+/// `GET /v1/status` of a pod's agent.
+pub(crate) async fn status(space: &Space, pod: &str) -> Result<Status> {
+    get(space.client(), &space.namespace, pod, "v1/status").await
+}
+
+/// `GET /v1/config` of a pod's agent.
+pub(crate) async fn snapshot(space: &Space, pod: &str) -> Result<Snapshot> {
+    get(space.client(), &space.namespace, pod, "v1/config").await
+}
+
+/// The rules that a pod's agent has for the policy of this name; none if it has no such policy, or nothing at all yet.
+pub(crate) async fn rules(space: &Space, pod: &str, policy: &str) -> Result<Option<PolicyRules>> {
+    if status(space, pod).await?.in_force.is_none() {
+        return Ok(None);
+    }
+    Ok(snapshot(space, pod).await?.policies.into_iter().find(|rules| rules.name == policy))
+}
+
+/// [`status`] of each of `pods`, in their order.
+pub(crate) async fn statuses(space: &Space, pods: &[String]) -> Result<Vec<Status>> {
+    try_join_all(pods.iter().map(|pod| status(space, pod))).await
+}
+
+/// The counters of one rule.
+pub(crate) fn counts(status: &Status, policy: &str, rule: &str) -> Counts {
+    let rules = status.policies.iter().filter(|known| known.name == policy).flat_map(|known| &known.rules);
+    rules.filter(|known| known.name == rule).map(of).sum()
+}
+
+fn of(rule: &RuleStatus) -> Counts {
+    Counts { allowed: rule.allowed, limited: rule.limited }
+}
+
+async fn get<T: DeserializeOwned>(client: Client, namespace: &str, pod: &str, path: &str) -> Result<T> {
+    let uri = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{CONTROL_PORT}/proxy/{path}");
+    let request = http::Request::get(uri).body(Vec::new())?;
+    client.request(request).await.with_context(|| format!("{path} of {pod}"))
+}

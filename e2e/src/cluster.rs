@@ -1,0 +1,28 @@
+//! The cluster of a run: a client and a kubectl, both for the kubeconfig that the run was given.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+
+use crate::kubectl::Kubectl;
+
+/// Handles on one cluster.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    pub(crate) kubectl: Kubectl,
+}
+
+impl Cluster {
+    pub(crate) async fn connect(kubeconfig: &Path, kubectl: PathBuf) -> Result<Self> {
+        let parsed = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
+        let config = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
+        let client = Client::try_from(config)?;
+        client.apiserver_version().await.context("no apiserver answers")?;
+        Ok(Self { client, kubectl: Kubectl::new(kubectl, kubeconfig.to_owned()) })
+    }
+}

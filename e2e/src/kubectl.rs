@@ -1,0 +1,95 @@
+//! The kubectl and helm programs, for what people do with them: apply, patch, delete, install.
+//!
+//! Both get this run's kubeconfig by flag and must never see the user's.
+
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use anyhow::{Context as _, Result, bail};
+use tokio::{io::AsyncWriteExt as _, process::Command};
+
+/// What a program said.
+pub(crate) struct Outcome {
+    pub(crate) success: bool,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// kubectl with this run's kubeconfig.
+#[derive(Clone)]
+pub(crate) struct Kubectl {
+    binary: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+impl Kubectl {
+    pub(crate) fn new(binary: PathBuf, kubeconfig: PathBuf) -> Self {
+        Self { binary, kubeconfig }
+    }
+
+    /// Runs it, whatever it answers.
+    pub(crate) async fn try_run(&self, namespace: &str, args: &[&str], input: &str) -> Result<Outcome> {
+        let mut command = Command::new(&self.binary);
+        command.arg("--kubeconfig").arg(&self.kubeconfig).args(["--namespace", namespace]).args(args);
+        run(command, input).await
+    }
+
+    /// Runs it; what it prints.
+    pub(crate) async fn run(&self, namespace: &str, args: &[&str], input: &str) -> Result<String> {
+        let outcome = self.try_run(namespace, args, input).await?;
+        if !outcome.success {
+            bail!("kubectl {}: {}", args.join(" "), outcome.stderr.trim());
+        }
+        Ok(outcome.stdout)
+    }
+
+    /// `kubectl apply -f -` of `yaml`.
+    pub(crate) async fn apply(&self, namespace: &str, yaml: &str) -> Result<()> {
+        self.run(namespace, &["apply", "-f", "-"], yaml).await.map(drop)
+    }
+}
+
+/// helm with this run's kubeconfig.
+pub(crate) struct Helm {
+    pub(crate) binary: PathBuf,
+    pub(crate) kubeconfig: PathBuf,
+    /// For its own files; the user's stay untouched.
+    pub(crate) home: PathBuf,
+}
+
+impl Helm {
+    /// Runs it; what it prints.
+    pub(crate) async fn run<A: AsRef<OsStr>>(&self, namespace: &str, args: &[A]) -> Result<String> {
+        let mut command = Command::new(&self.binary);
+        command.args(args).args(["--namespace", namespace]).arg("--kubeconfig").arg(&self.kubeconfig);
+        for place in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+            command.env(place, self.home.join(place));
+        }
+        let outcome = run(command, "").await?;
+        if !outcome.success {
+            let words: Vec<_> = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect();
+            bail!("helm {}: {}{}", words.join(" "), outcome.stdout.trim(), outcome.stderr.trim());
+        }
+        Ok(outcome.stdout)
+    }
+}
+
+async fn run(mut command: Command, input: &str) -> Result<Outcome> {
+    let program = Path::new(command.as_std().get_program()).display().to_string();
+    command.env_remove("KUBECONFIG").kill_on_drop(true);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("start {program}"))?;
+    let mut stdin = child.stdin.take().expect("stdin is piped");
+    // One that ends without reading its input has said why on stderr.
+    let _ = stdin.write_all(input.as_bytes()).await;
+    drop(stdin);
+    let output = child.wait_with_output().await.with_context(|| format!("wait for {program}"))?;
+    Ok(Outcome {
+        success: output.status.success(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}

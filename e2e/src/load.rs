@@ -1,0 +1,126 @@
+//! An open-loop load from a pod inside the cluster, and what it counted.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{DeleteParams, LogParams, PostParams},
+};
+use serde::Deserialize;
+
+use crate::{
+    conditions::{Seen, wait_for},
+    namespace::Space,
+    workload::parse,
+};
+
+/// On top of a load's own duration: scheduling, start, and the last answers.
+const SLACK: Duration = Duration::from_secs(60);
+
+/// What to send.
+pub(crate) struct Load<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) url: &'a str,
+    /// Requests a second, over all pods together.
+    pub(crate) rate: u32,
+    pub(crate) duration: Duration,
+}
+
+/// A load under way.
+pub(crate) struct Running {
+    pods: Api<Pod>,
+    name: String,
+    duration: Duration,
+}
+
+/// The summary that a load ends with.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) seconds: f64,
+    pub(crate) offered: u64,
+    pub(crate) unsent: u64,
+    pub(crate) allowed: u64,
+    pub(crate) limited: u64,
+    pub(crate) errors: u64,
+    pub(crate) by_status: BTreeMap<String, u64>,
+    pub(crate) limited_without_retry_after: u64,
+    pub(crate) retry_after_min: Option<u64>,
+    pub(crate) retry_after_max: Option<u64>,
+    #[serde(default)]
+    pub(crate) first_error: Option<String>,
+}
+
+impl Load<'_> {
+    /// Starts it; back once its container runs.
+    pub(crate) async fn start(&self, space: &Space) -> Result<Running> {
+        let mut pod: Pod = parse(include_str!("manifests/load.yaml"))?;
+        pod.metadata.name = Some(self.name.to_owned());
+        let spec = pod.spec.as_mut().context("the manifest has a spec")?;
+        spec.containers[0].args = Some(vec![
+            "load".to_owned(),
+            format!("--url={}", self.url),
+            format!("--rate={}", self.rate),
+            format!("--duration={}", self.duration.as_secs_f64()),
+            // A Service spreads connections, not requests: many of them even out between the pods.
+            "--connections=192".to_owned(),
+            "--resolve-all".to_owned(),
+            "--json".to_owned(),
+        ]);
+        let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
+        pods.create(&PostParams::default(), &pod).await.context("create the load's pod")?;
+        let running = Running { pods, name: self.name.to_owned(), duration: self.duration };
+        wait_for("the load to start", SLACK, || async {
+            let phase = running.phase().await?;
+            Ok(Seen::when(matches!(&*phase, "Running" | "Succeeded" | "Failed"), phase))
+        })
+        .await?;
+        Ok(running)
+    }
+
+    /// Starts it and waits for its end.
+    pub(crate) async fn run(&self, space: &Space) -> Result<Report> {
+        self.start(space).await?.finish().await
+    }
+}
+
+impl Running {
+    /// Waits for the load's own end. Every request must have been sent on time and answered by somebody.
+    pub(crate) async fn finish(self) -> Result<Report> {
+        wait_for("the load to end", self.duration + SLACK, || async {
+            let phase = self.phase().await?;
+            Ok(Seen::when(matches!(&*phase, "Succeeded" | "Failed"), phase))
+        })
+        .await?;
+        let log = self.pods.logs(&self.name, &LogParams::default()).await?;
+        let report = summary(&log)?;
+        ensure!(report.errors == 0, "the load met errors, the first one: {:?}; {report:?}", report.first_error);
+        ensure!(report.unsent == 0, "the load fell behind its schedule: {report:?}");
+        ensure!(
+            report.allowed + report.limited == report.offered,
+            "answers other than 2xx and 429: {:?}",
+            report.by_status
+        );
+        Ok(report)
+    }
+
+    /// Whether it is still sending.
+    pub(crate) async fn is_running(&self) -> Result<bool> {
+        Ok(self.phase().await? == "Running")
+    }
+
+    /// Ends it early.
+    pub(crate) async fn stop(self) -> Result<()> {
+        self.pods.delete(&self.name, &DeleteParams::default()).await.context("delete the load's pod").map(drop)
+    }
+
+    async fn phase(&self) -> Result<String> {
+        Ok(self.pods.get(&self.name).await?.status.and_then(|status| status.phase).unwrap_or_default())
+    }
+}
+
+fn summary(log: &str) -> Result<Report> {
+    let last = log.lines().next_back().context("the load has printed nothing")?;
+    serde_json::from_str(last).with_context(|| format!("no summary at the end of the load: {last}"))
+}

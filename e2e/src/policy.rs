@@ -1,0 +1,166 @@
+//! A policy as any client of the apiserver sees it: applied as YAML, read back as JSON.
+//!
+//! The status is read by names of its own rather than with the operator's types: a field that is renamed in there
+//! must fail here, as it would for everybody who reads it.
+
+use std::{fmt, time::Duration};
+
+use anyhow::{Context as _, Result};
+use kube::{
+    Api,
+    api::{ApiResource, DynamicObject},
+};
+use serde::Deserialize;
+
+use crate::{
+    agents::Counts,
+    conditions::{Seen, wait_for},
+    namespace::Space,
+};
+
+/// Name of the policy that most scenarios apply.
+pub(crate) const NAME: &str = "web";
+/// Name of its rule.
+pub(crate) const RULE: &str = "all";
+
+/// A policy of one token bucket for the Deployment `web`: `requests` a second and pod, `burst` saved up.
+pub(crate) fn bucket(requests: u64, burst: u64) -> String {
+    format!(
+        "
+apiVersion: weir.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {{name: {NAME}}}
+spec:
+  targetRefs: [{{group: apps, kind: Deployment, name: web}}]
+  rules:
+  - name: {RULE}
+    limits: [{{name: per-pod, requests: {requests}, per: 1s, burst: {burst}}}]
+"
+    )
+}
+
+/// What the apiserver holds of a policy besides its spec.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observed {
+    pub(crate) generation: i64,
+    pub(crate) status: Status,
+}
+
+/// `status`, as far as scenarios look at it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Status {
+    #[serde(default)]
+    pub(crate) observed_generation: i64,
+    #[serde(default)]
+    pub(crate) conditions: Vec<Condition>,
+    #[serde(default)]
+    pub(crate) revision: String,
+    #[serde(default)]
+    pub(crate) enforcement: Enforcement,
+    #[serde(default)]
+    pub(crate) traffic: Traffic,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Condition {
+    #[serde(rename = "type")]
+    pub(crate) type_: String,
+    pub(crate) status: String,
+    pub(crate) reason: String,
+    #[serde(default)]
+    pub(crate) message: String,
+    #[serde(default)]
+    pub(crate) observed_generation: i64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Enforcement {
+    pub(crate) pods_targeted: u64,
+    pub(crate) pods_enforcing: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Traffic {
+    pub(crate) allowed: u64,
+    pub(crate) limited: u64,
+}
+
+impl Traffic {
+    pub(crate) fn counts(&self) -> Counts {
+        Counts { allowed: self.allowed, limited: self.limited }
+    }
+}
+
+impl Observed {
+    /// The condition, if it speaks of the spec that is there now.
+    pub(crate) fn condition(&self, type_: &str) -> Option<&Condition> {
+        let mut current = self.status.conditions.iter().filter(|known| known.observed_generation == self.generation);
+        current.find(|known| known.type_ == type_)
+    }
+
+    /// Whether `pods` are targeted, all of them enforce the spec that is there now, and the status says so throughout.
+    pub(crate) fn enforced_by(&self, pods: u64) -> bool {
+        let Enforcement { pods_targeted, pods_enforcing } = self.status.enforcement;
+        self.status.observed_generation == self.generation
+            && (pods_targeted, pods_enforcing) == (pods, pods)
+            && ["Accepted", "Enforced"].iter().all(|type_| self.condition(type_).is_some_and(|it| it.status == "True"))
+    }
+}
+
+impl fmt::Display for Observed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Enforcement { pods_targeted, pods_enforcing } = self.status.enforcement;
+        write!(f, "generation {} observed {} ", self.generation, self.status.observed_generation)?;
+        write!(f, "enforcing {pods_enforcing}/{pods_targeted}")?;
+        for Condition { type_, status, reason, message, .. } in &self.status.conditions {
+            write!(f, "; {type_}={status} ({reason}: {message})")?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a policy.
+pub(crate) async fn get(space: &Space, name: &str) -> Result<Observed> {
+    let resource = ApiResource {
+        group: "weir.dev".into(),
+        version: "v1alpha1".into(),
+        api_version: "weir.dev/v1alpha1".into(),
+        kind: "RateLimitPolicy".into(),
+        plural: "ratelimitpolicies".into(),
+    };
+    let policies: Api<DynamicObject> = Api::namespaced_with(space.client(), &space.namespace, &resource);
+    let policy = policies.get(name).await?;
+    let generation = policy.metadata.generation.context("an object of a CRD with a status has a generation")?;
+    let status = match policy.data.get("status") {
+        Some(status) => {
+            serde_json::from_value(status.clone()).with_context(|| format!("status of {name}: {status}"))?
+        }
+        None => Status::default(),
+    };
+    Ok(Observed { generation, status })
+}
+
+/// Waits until the policy's status satisfies `condition`.
+pub(crate) async fn wait(
+    space: &Space,
+    name: &str,
+    what: &str,
+    within: Duration,
+    condition: impl Fn(&Observed) -> bool,
+) -> Result<Observed> {
+    let condition = &condition;
+    wait_for(&format!("policy {name} to be {what}"), within, || async move {
+        let observed = get(space, name).await?;
+        Ok(if condition(&observed) { Seen::Done(observed) } else { Seen::NotYet(observed.to_string()) })
+    })
+    .await
+}
+
+/// Waits until `pods` pods enforce the policy as it is now.
+pub(crate) async fn wait_enforced(space: &Space, name: &str, pods: u64, within: Duration) -> Result<Observed> {
+    wait(space, name, &format!("enforced by {pods} of {pods}"), within, |observed| observed.enforced_by(pods)).await
+}

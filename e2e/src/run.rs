@@ -1,0 +1,90 @@
+//! A run: the chart is installed, scenarios follow one after the other, everything is taken away again.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum as _;
+use tokio::time::Instant;
+
+use crate::{
+    cluster::Cluster,
+    kubectl::Helm,
+    namespace::{Interrupted, all_gone, with_temp_ns},
+    operator, report,
+    scenarios::Scenario,
+};
+
+/// Runs scenarios against a cluster that has the images weir.test/{operator,agent,testapp}:e2e
+#[derive(clap::Args)]
+pub struct RunArgs {
+    /// Kubeconfig of the cluster; no other one is ever looked at
+    #[arg(long)]
+    kubeconfig: PathBuf,
+    /// Run only these
+    #[arg(long, value_enum)]
+    only: Vec<Scenario>,
+    /// Folder that holds the chart `weir`
+    #[arg(long, default_value = "charts")]
+    charts: PathBuf,
+    /// The helm program
+    #[arg(long, default_value = "helm", env = "WEIR_HELM")]
+    helm: PathBuf,
+    /// The kubectl program; by default the one in the folder WEIR_KUBE_BIN, else the one on the PATH
+    #[arg(long)]
+    kubectl: Option<PathBuf>,
+    /// Leave the operator, and the namespaces of failed scenarios, as they are
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Runs what was asked for; whether all of it went well.
+///
+/// # Errors
+/// When the cluster cannot be reached, or Weir not be installed or taken away.
+pub async fn run(args: RunArgs) -> Result<bool> {
+    let start = Instant::now();
+    let kubectl = args.kubectl.unwrap_or_else(|| match std::env::var_os("WEIR_KUBE_BIN") {
+        Some(folder) => Path::new(&folder).join("kubectl"),
+        None => PathBuf::from("kubectl"),
+    });
+    let cluster = Cluster::connect(&args.kubeconfig, kubectl).await?;
+    let home = std::env::temp_dir().join(format!("weir-e2e-helm-{}", std::process::id()));
+    let helm = Helm { binary: args.helm, kubeconfig: args.kubeconfig, home };
+
+    let installing = Instant::now();
+    operator::install(&cluster.client, &helm, &args.charts).await.context("install the chart")?;
+    println!("chart installed, {:.1} s", installing.elapsed().as_secs_f64());
+
+    let wanted = |scenario: &Scenario| args.only.is_empty() || args.only.contains(scenario);
+    let scenarios: Vec<_> = Scenario::value_variants().iter().copied().filter(wanted).collect();
+    let (mut ok, mut failed) = (0, 0);
+    for scenario in &scenarios {
+        let name = scenario.name();
+        let started = Instant::now();
+        let result = with_temp_ns(&cluster, &name, args.keep, async |space| scenario.run(space).await).await;
+        report::ended(&name, started.elapsed(), &result);
+        match result {
+            Ok(()) => ok += 1,
+            Err(error) => {
+                failed += 1;
+                if error.is::<Interrupted>() {
+                    break;
+                }
+            }
+        }
+    }
+    // The figures of a run whose clean-up fails are figures all the same.
+    let cleaned = if args.keep { Ok(()) } else { clean_up(&cluster, &helm).await };
+    report::summary(ok, failed, scenarios.len() - ok - failed, start.elapsed());
+    cleaned.map(|()| ok == scenarios.len())
+}
+
+async fn clean_up(cluster: &Cluster, helm: &Helm) -> Result<()> {
+    all_gone(&cluster.client).await?;
+    operator::uninstall(&cluster.client, helm).await.context("uninstall the chart")?;
+    match std::fs::remove_dir_all(&helm.home) {
+        // It makes the folder only when it has something to put there.
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("remove helm's files"),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,135 @@
+//! The limit is patched under load: it is in force on all pods within two seconds, nothing restarts, and nobody gains a
+//! fresh burst.
+//!
+//! Two dozen patches hit a constant overload. Each agent says since when each of them is in force; from that the
+//! integral of the limit is known, and what the agent admitted must stay within it and one burst.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
+use tokio::time::Instant;
+
+use crate::{
+    agents::{self, Counts},
+    budget::{Step, integral},
+    clock::unix_millis,
+    conditions::{Seen, wait_for},
+    load::Load,
+    namespace::Space,
+    policy, report, workload,
+};
+
+const PODS: u32 = 3;
+const PATCHES: usize = 24;
+/// What the limit is patched to in turn: requests a second, and burst. Each burst regained would show as a large part
+/// of all that is admitted.
+const NUMBERS: [(u64, u64); 4] = [(80, 200), (20, 200), (40, 50), (40, 200)];
+const MAX_BURST: u64 = 200;
+const FIRST: (u64, u64) = (50, 200);
+/// What the issue promises, from the end of `kubectl patch` to the last pod.
+const IN_FORCE_WITHIN: Duration = Duration::from_secs(2);
+
+pub(crate) async fn run(space: &Space) -> Result<()> {
+    workload::create(space, PODS.try_into()?).await?;
+    let pods = workload::ready(space, PODS as usize).await?;
+    space.apply(&policy::bucket(FIRST.0, FIRST.1)).await?;
+    policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(20)).await?;
+    let before = identities(space).await?;
+
+    // Far above the highest limit, and longer than the patches will take: it is ended when they are done.
+    let duration = Duration::from_secs(180);
+    let load = Load { name: "load", url: workload::PODS_URL, rate: 600, duration }.start(space).await?;
+    let mut steps = overload(space, &pods).await?;
+    let from = unix_millis();
+    let counted_before = counts(space, &pods).await?;
+
+    let mut times = Vec::new();
+    for (requests, burst) in NUMBERS.into_iter().cycle().take(PATCHES) {
+        times.push(patch(space, &pods, requests, burst).await?);
+        for (steps, since_millis) in steps.iter_mut().zip(in_force_since(space, &pods).await?) {
+            steps.push(Step { since_millis, requests, period_millis: 1000 });
+        }
+    }
+    let counted = counts(space, &pods).await?;
+    let to = unix_millis();
+    ensure!(load.is_running().await?, "the load ended before the patches did: they were not all under load");
+    load.stop().await?;
+
+    times.sort_unstable();
+    let last = *times.last().context("there were patches")?;
+    report::note(format!(
+        "{PATCHES} patches in {:.1} s: in force on all {PODS} pods {:?} (median) and {last:?} (worst) after kubectl patch",
+        (to - from) as f64 / 1e3,
+        times[times.len() / 2],
+    ));
+    ensure!(last < IN_FORCE_WITHIN, "a patch was in force on all pods only after {last:?}");
+    for ((pod, steps), (now, then)) in pods.iter().zip(&steps).zip(counted.iter().zip(&counted_before)) {
+        no_fresh_burst(pod, integral(steps, from, to), now.since(*then))?;
+    }
+
+    let status_took = Instant::now();
+    policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(10)).await?;
+    report::note(format!("status enforced by all pods at the last generation, {:?} later", status_took.elapsed()));
+    let after = identities(space).await?;
+    ensure!(after == before, "pods were {before:?} before the patches and are {after:?} now");
+    Ok(())
+}
+
+/// Waits until every pod refuses, so that no burst is saved up any more; when the limit in force came into force.
+async fn overload(space: &Space, pods: &[String]) -> Result<Vec<Vec<Step>>> {
+    let start = counts(space, pods).await?;
+    let start = &start;
+    wait_for("every pod to refuse", Duration::from_secs(60), || async move {
+        let now = counts(space, pods).await?;
+        let refusing = now.iter().zip(start).all(|(now, start)| now.limited >= start.limited + 100);
+        Ok(Seen::when(refusing, format!("{now:?}")))
+    })
+    .await?;
+    let first = |since_millis| vec![Step { since_millis, requests: FIRST.0, period_millis: 1000 }];
+    Ok(in_force_since(space, pods).await?.into_iter().map(first).collect())
+}
+
+/// Patches the limit; how long after the end of kubectl the last agent had it in force.
+async fn patch(space: &Space, pods: &[String], requests: u64, burst: u64) -> Result<Duration> {
+    let change = serde_json::json!([
+        { "op": "replace", "path": "/spec/rules/0/limits/0/requests", "value": requests },
+        { "op": "replace", "path": "/spec/rules/0/limits/0/burst", "value": burst },
+    ]);
+    let patch = ["patch", "ratelimitpolicy", policy::NAME, "--type=json", "--patch", &change.to_string()];
+    space.kubectl(&patch).await?;
+    let patched = Instant::now();
+    wait_for("all agents to have the patched limit in force", Duration::from_secs(20), || async {
+        let rules = try_join_all(pods.iter().map(|pod| agents::rules(space, pod, policy::NAME))).await?;
+        let limits = rules.iter().flatten().flat_map(|policy| &policy.rules).flat_map(|rule| &rule.limits);
+        let numbers: Vec<_> = limits.map(|limit| (limit.requests, limit.burst)).collect();
+        Ok(Seen::when(numbers == vec![(requests, Some(burst)); pods.len()], format!("{numbers:?}")))
+    })
+    .await?;
+    Ok(patched.elapsed())
+}
+
+fn no_fresh_burst(pod: &str, integral: f64, counted: Counts) -> Result<()> {
+    let Counts { allowed, limited } = counted;
+    report::note(format!("{pod}: allowed {allowed}, integral of the limit {integral:.0}, refused {limited}"));
+    let most = integral + MAX_BURST as f64;
+    ensure!(allowed as f64 <= most, "{pod} has admitted {allowed}, integral and one burst are {most:.0}");
+    // Overloaded all the time, it must not starve either: a change that loses what had been earned would show here.
+    ensure!(allowed as f64 >= 0.9 * integral, "{pod} has admitted {allowed}, less than 90 % of {integral:.0}");
+    ensure!(limited > 0, "{pod} was not overloaded");
+    Ok(())
+}
+
+async fn counts(space: &Space, pods: &[String]) -> Result<Vec<Counts>> {
+    let statuses = agents::statuses(space, pods).await?;
+    Ok(statuses.iter().map(|status| agents::counts(status, policy::NAME, policy::RULE)).collect())
+}
+
+async fn in_force_since(space: &Space, pods: &[String]) -> Result<Vec<u64>> {
+    let statuses = agents::statuses(space, pods).await?;
+    statuses.into_iter().map(|it| Ok(it.in_force.context("nothing is in force")?.since_unix_millis)).collect()
+}
+
+async fn identities(space: &Space) -> Result<BTreeSet<(String, Vec<i32>)>> {
+    Ok(workload::pods(space).await?.iter().map(workload::identity).collect())
+}

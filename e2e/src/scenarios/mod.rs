@@ -1,0 +1,47 @@
+//! The scenarios. Each is one promise to the people who run Weir, kept or broken on a real cluster.
+
+mod deleted_and_early;
+mod first_light;
+mod live_patch;
+mod operator_killed;
+mod scale;
+mod wrong_policies;
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::namespace::Space;
+
+/// What can be run, in the order in which it is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scenario {
+    /// A policy limits three pods as it says, and its status tells the truth
+    FirstLight,
+    /// A limit changed under load is in force at once and gives nobody a fresh burst
+    LivePatch,
+    /// What is wrong is refused at apply, with the field and the mend
+    WrongPolicies,
+    /// A policy that goes takes its limits along; one that comes early says what it waits for
+    DeletedAndEarly,
+    /// Limits hold without the operator, and it catches up when it is back
+    OperatorKilled,
+    /// Pods that come are limited before they count; pods that go are forgotten
+    Scale,
+}
+
+impl Scenario {
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().expect("no scenario is skipped").get_name().to_owned()
+    }
+
+    pub(crate) async fn run(self, space: &Space) -> Result<()> {
+        match self {
+            Self::FirstLight => first_light::run(space).await,
+            Self::LivePatch => live_patch::run(space).await,
+            Self::WrongPolicies => wrong_policies::run(space).await,
+            Self::DeletedAndEarly => deleted_and_early::run(space).await,
+            Self::OperatorKilled => operator_killed::run(space).await,
+            Self::Scale => scale::run(space).await,
+        }
+    }
+}

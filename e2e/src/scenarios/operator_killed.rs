@@ -1,0 +1,95 @@
+//! The operator is killed and stays away for 30 s of load: limits hold all the time. It comes back: a pod that came up
+//! meanwhile is limited, the status is right within ten seconds, and the others have lost no count.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use tokio::time::Instant;
+
+use crate::{
+    agents::{self, Counts},
+    load::Load,
+    namespace::Space,
+    operator, policy, report, workload,
+};
+
+const PODS: u32 = 3;
+const REQUESTS: u32 = 50;
+const BURST: u32 = 50;
+const AWAY: Duration = Duration::from_secs(30);
+const RIGHT_AGAIN_WITHIN: Duration = Duration::from_secs(10);
+
+pub(crate) async fn run(space: &Space) -> Result<()> {
+    workload::create(space, PODS.try_into()?).await?;
+    let pods = workload::ready(space, PODS as usize).await?;
+    space.apply(&policy::bucket(REQUESTS.into(), BURST.into())).await?;
+    policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(20)).await?;
+
+    let result = without_operator(space, &pods).await;
+    // The other scenarios need it, whatever became of this one.
+    operator::bring_back(&space.cluster.client).await?;
+    let (newcomer, since) = result?;
+    right_again(space, &pods, &newcomer, &since, Instant::now()).await
+}
+
+/// Kills it, holds the load for 30 s, lets a pod come up meanwhile; that pod's name, and since
+/// when the others have had their rules in force.
+async fn without_operator(space: &Space, pods: &[String]) -> Result<(String, Vec<Option<u64>>)> {
+    // It resolves its targets once: the pod that comes up later, which nobody has told of a limit, gets none of it.
+    let load = Load { name: "load", url: workload::PODS_URL, rate: 4 * REQUESTS * PODS, duration: AWAY };
+    let load = load.start(space).await?;
+    operator::kill(&space.cluster.client).await?;
+    let before = counts(space, pods).await?;
+    let killed = Instant::now();
+
+    workload::scale(space, i32::try_from(PODS)? + 1).await?;
+    let all = workload::ready(space, PODS as usize + 1).await?;
+    let newcomer = all.into_iter().find(|pod| !pods.contains(pod)).context("one pod is new")?;
+
+    let loaded = load.finish().await?;
+    let away = killed.elapsed();
+    ensure!(operator::pods(&space.cluster.client).await?.is_empty(), "something brought the operator back");
+    let most = f64::from(PODS) * (f64::from(BURST) + f64::from(REQUESTS) * loaded.seconds);
+    let during = counts(space, pods).await?.since(before);
+    report::note(format!(
+        "operator away for {:.1} s of load: allowed {} of {most:.0} at most, limited {}; since it was killed {during}",
+        away.as_secs_f64(),
+        loaded.allowed,
+        loaded.limited
+    ));
+    ensure!(loaded.allowed as f64 <= most, "{} allowed, {most:.0} would have been the most", loaded.allowed);
+    ensure!(loaded.allowed as f64 >= 0.97 * most, "{} allowed, less than 97 % of {most:.0}", loaded.allowed);
+    ensure!(during.limited > 0, "nothing was limited while the operator was away");
+    Ok((newcomer, in_force_since(space, pods).await?))
+}
+
+async fn right_again(
+    space: &Space,
+    pods: &[String],
+    newcomer: &str,
+    since: &[Option<u64>],
+    back: Instant,
+) -> Result<()> {
+    policy::wait_enforced(space, policy::NAME, u64::from(PODS) + 1, RIGHT_AGAIN_WITHIN).await?;
+    report::note(format!("status right again {:?} after the operator was ready", back.elapsed()));
+    let since_now = in_force_since(space, pods).await?;
+    ensure!(since == since_now, "the same rules were put in force afresh: since {since:?}, then {since_now:?}");
+
+    let seconds = Duration::from_secs(5);
+    let url = format!("http://{}:8480/", workload::address(space, newcomer).await?);
+    let loaded = Load { name: "newcomer", url: &url, rate: 4 * REQUESTS, duration: seconds }.run(space).await?;
+    let most = f64::from(BURST) + f64::from(REQUESTS) * loaded.seconds;
+    report::note(format!("the pod that came up meanwhile: allowed {} of {most:.0} at most", loaded.allowed));
+    ensure!(loaded.allowed as f64 <= most, "the new pod is open: {} allowed, {most:.0} at most", loaded.allowed);
+    Ok(())
+}
+
+async fn counts(space: &Space, pods: &[String]) -> Result<Counts> {
+    let statuses = agents::statuses(space, pods).await?;
+    Ok(statuses.iter().map(|status| agents::counts(status, policy::NAME, policy::RULE)).sum())
+}
+
+async fn in_force_since(space: &Space, pods: &[String]) -> Result<Vec<Option<u64>>> {
+    let statuses = agents::statuses(space, pods).await?;
+    Ok(statuses.into_iter().map(|status| status.in_force.map(|in_force| in_force.since_unix_millis)).collect())
+}

@@ -1,0 +1,76 @@
+//! Three pods become six and then two. A pod counts as enforcing only once its agent has the rules, and the status
+//! follows both ways.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use futures::future::join_all;
+use tokio::time::Instant;
+
+use crate::{
+    agents,
+    conditions::{Seen, wait_for},
+    load::Load,
+    namespace::Space,
+    policy, report, workload,
+};
+
+const REQUESTS: u32 = 20;
+const BURST: u32 = 20;
+
+pub(crate) async fn run(space: &Space) -> Result<()> {
+    workload::create(space, 3).await?;
+    workload::ready(space, 3).await?;
+    space.apply(&policy::bucket(REQUESTS.into(), BURST.into())).await?;
+    policy::wait_enforced(space, policy::NAME, 3, Duration::from_secs(20)).await?;
+
+    workload::scale(space, 6).await?;
+    none_counts_before_it_is_limited(space, 6).await?;
+    let pods = workload::ready(space, 6).await?;
+    policy::wait_enforced(space, policy::NAME, 6, Duration::from_secs(20)).await?;
+    every_pod_refuses(space, &pods).await?;
+
+    workload::scale(space, 2).await?;
+    let scaled = Instant::now();
+    policy::wait_enforced(space, policy::NAME, 2, Duration::from_secs(60)).await?;
+    report::note(format!("status says 2/2 {:?} after the scale to 2", scaled.elapsed()));
+    workload::ready(space, 2).await?;
+    Ok(())
+}
+
+/// Watches the status count up to `target`, and each time asks the agents whether as many really have the rules.
+async fn none_counts_before_it_is_limited(space: &Space, target: u64) -> Result<()> {
+    let (enforcing, limited) = wait_for("the status to count every new pod", Duration::from_secs(90), || async {
+        let enforcing = policy::get(space, policy::NAME).await?.status.enforcement.pods_enforcing;
+        // Asked after the status was read: agents that have the rules keep them, so this can only be more.
+        let pods = workload::pods(space).await?;
+        let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
+        let rules = join_all(names.map(|pod| agents::rules(space, pod, policy::NAME))).await;
+        let limited = rules.iter().filter(|rules| matches!(rules, Ok(Some(_)))).count() as u64;
+        let done = enforcing > limited || enforcing == target;
+        Ok(if done { Seen::Done((enforcing, limited)) } else { Seen::NotYet(format!("{enforcing} of {target}")) })
+    })
+    .await?;
+    ensure!(enforcing <= limited, "the status counts {enforcing} pods, and only {limited} agents have the rules");
+    Ok(())
+}
+
+async fn every_pod_refuses(space: &Space, pods: &[String]) -> Result<()> {
+    let duration = Duration::from_secs(5);
+    let rate = 4 * REQUESTS * u32::try_from(pods.len())?;
+    let load = Load { name: "load", url: workload::PODS_URL, rate, duration }.run(space).await?;
+    let most = f64::from(BURST) + f64::from(REQUESTS) * load.seconds;
+    for (pod, status) in pods.iter().zip(agents::statuses(space, pods).await?) {
+        let counts = agents::counts(&status, policy::NAME, policy::RULE);
+        ensure!(counts.limited > 0, "{pod} has refused nothing: {counts}");
+        ensure!(counts.allowed as f64 <= most, "{pod} has admitted {counts}, {most:.0} would have been the most");
+    }
+    report::note(format!(
+        "{} pods: allowed {}, limited {} in {:.1} s",
+        pods.len(),
+        load.allowed,
+        load.limited,
+        load.seconds
+    ));
+    Ok(())
+}

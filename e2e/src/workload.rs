@@ -1,0 +1,141 @@
+//! The workload that scenarios limit: a Deployment `web` whose pods carry an app and the agent in front of it.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context as _, Result};
+use futures::future::try_join_all;
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        apps::v1::Deployment,
+        core::v1::{Pod, Service},
+    },
+};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
+
+use crate::{
+    conditions::{Seen, wait_for},
+    direct,
+    namespace::Space,
+};
+
+/// Name of Deployment and Service.
+pub(crate) const NAME: &str = "web";
+/// The Service, as a client in the namespace calls it.
+pub(crate) const SERVICE_URL: &str = "http://web/";
+/// Every pod's own address, for a load that spreads itself.
+pub(crate) const PODS_URL: &str = "http://web-pods:8480/";
+
+const START: Duration = Duration::from_secs(90);
+
+/// Makes the Deployment and its Services.
+pub(crate) async fn create(space: &Space, replicas: i32) -> Result<()> {
+    let mut deployment: Deployment = parse(include_str!("manifests/deployment.yaml"))?;
+    deployment.spec.as_mut().context("the manifest has a spec")?.replicas = Some(replicas);
+    post(space, &deployment).await?;
+    post::<Service>(space, &parse(include_str!("manifests/service.yaml"))?).await?;
+    post::<Service>(space, &parse(include_str!("manifests/headless.yaml"))?).await
+}
+
+/// Changes the number of pods.
+pub(crate) async fn scale(space: &Space, replicas: i32) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(space.client(), &space.namespace);
+    let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
+    deployments.patch_scale(NAME, &PatchParams::default(), &patch).await.context("scale the workload").map(drop)
+}
+
+/// Waits until there are exactly `count` pods, every one of them ready and none on its way out; their names, sorted.
+pub(crate) async fn ready(space: &Space, count: usize) -> Result<Vec<String>> {
+    let names = wait_for(&format!("{count} ready pods"), START, || async {
+        let pods = pods(space).await?;
+        let states: Vec<_> = pods.iter().map(describe).collect();
+        if pods.len() == count && pods.iter().all(is_ready) {
+            return Ok(Seen::Done(pods.into_iter().filter_map(|pod| pod.metadata.name).collect::<BTreeSet<_>>()));
+        }
+        Ok(Seen::NotYet(format!("[{}]", states.join(", "))))
+    })
+    .await?;
+    let names: Vec<_> = names.into_iter().collect();
+    // The app has no readiness probe: one through the agent would be limited and counted, and past it there is no way.
+    try_join_all(names.iter().map(|pod| app_answers(space, pod))).await?;
+    Ok(names)
+}
+
+/// All pods of the workload, also those that are on their way out.
+pub(crate) async fn pods(space: &Space) -> Result<Vec<Pod>> {
+    let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
+    Ok(pods.list(&ListParams::default().labels("app=web")).await?.items)
+}
+
+/// Where a pod is reached.
+pub(crate) async fn address(space: &Space, pod: &str) -> Result<String> {
+    let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
+    pods.get(pod).await?.status.and_then(|status| status.pod_ip).with_context(|| format!("{pod} has no address"))
+}
+
+/// What tells whether a pod is still the one it was: its UID, and how often each of its containers was restarted.
+pub(crate) fn identity(pod: &Pod) -> (String, Vec<i32>) {
+    let status = pod.status.as_ref();
+    let containers = status.and_then(|status| status.container_statuses.as_ref()).into_iter().flatten();
+    let sidecars = status.and_then(|status| status.init_container_statuses.as_ref()).into_iter().flatten();
+    (pod.metadata.uid.clone().unwrap_or_default(), containers.chain(sidecars).map(|one| one.restart_count).collect())
+}
+
+/// How many requests have reached the apps of `pods`, by the apps' own count.
+pub(crate) async fn served(space: &Space, pods: &[String]) -> Result<u64> {
+    let counts = pods.iter().map(|pod| async move {
+        let answer = direct::get(space, pod, direct::APP, "/_count").await?;
+        let count: serde_json::Value = serde_json::from_str(answer.body())?;
+        count["requests"].as_u64().with_context(|| format!("no count in {count}"))
+    });
+    Ok(try_join_all(counts).await?.into_iter().sum())
+}
+
+/// Parses one of our manifests.
+pub(crate) fn parse<T: DeserializeOwned>(manifest: &str) -> Result<T> {
+    serde_yaml::from_str(manifest).context("a manifest of the e2e tests")
+}
+
+async fn app_answers(space: &Space, pod: &str) -> Result<()> {
+    wait_for("the app to answer", START, || async {
+        let status = direct::get(space, pod, direct::APP, "/healthz").await?.status();
+        Ok(Seen::when(status.is_success(), status))
+    })
+    .await
+}
+
+async fn post<K>(space: &Space, object: &K) -> Result<()>
+where
+    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Serialize
+        + DeserializeOwned
+        + Clone
+        + std::fmt::Debug,
+{
+    let api: Api<K> = Api::namespaced(space.client(), &space.namespace);
+    api.create(&PostParams::default(), object).await.with_context(|| format!("create a {}", K::kind(&()))).map(drop)
+}
+
+/// Ready, and not on its way out.
+pub(crate) fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+    let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
+    pod.metadata.deletion_timestamp.is_none() && ready.any(|condition| condition.status == "True")
+}
+
+/// A pod in a few words, for messages.
+pub(crate) fn describe(pod: &Pod) -> String {
+    let name = pod.metadata.name.as_deref().unwrap_or("?");
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("?");
+    let state = match (pod.metadata.deletion_timestamp.is_some(), is_ready(pod)) {
+        (true, _) => "going",
+        (false, true) => "ready",
+        (false, false) => "not ready",
+    };
+    format!("{name} {phase} {state}")
+}
