@@ -1,0 +1,64 @@
+//! A closed loop: exactly so many requests, as fast as the answers come. For checks that count to the last request.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
+use anyhow::ensure;
+use tokio::{task::JoinSet, time::Instant};
+
+use crate::{
+    request::RequestArgs,
+    tally::{self, Tally},
+};
+
+/// How many requests, and how many of them at a time.
+#[derive(clap::Args)]
+pub struct ProbeArgs {
+    #[command(flatten)]
+    request: RequestArgs,
+    /// How many requests to send
+    #[arg(long)]
+    count: u64,
+    /// How many of them at the same time, each on a connection of its own
+    #[arg(long, default_value_t = 1)]
+    concurrency: usize,
+}
+
+/// Sends the requests and prints the summary.
+///
+/// # Errors
+/// When the arguments make no sense or a host cannot be resolved.
+pub async fn run(args: ProbeArgs) -> anyhow::Result<()> {
+    ensure!((1..=10_000).contains(&args.concurrency), "--concurrency: from 1 to 10000");
+    let as_json = args.request.json;
+    let plan = Arc::new(args.request.plan(args.concurrency).await?);
+    let tally = Arc::new(Mutex::new(Tally::default()));
+    let next = Arc::new(AtomicU64::new(0));
+    let start = Instant::now();
+    let mut workers = JoinSet::new();
+    for _ in 0..args.concurrency {
+        let (plan, tally, next) = (Arc::clone(&plan), Arc::clone(&tally), Arc::clone(&next));
+        workers.spawn(async move {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= args.count {
+                    return;
+                }
+                let target = plan.target(index);
+                let slot = target.take().expect("a target has as many slots as there are workers");
+                tally.lock().expect("no holder panics").counts.offered += 1;
+                let sent = Instant::now();
+                let result = target.send(slot, plan.request(index)).await;
+                tally.lock().expect("no holder panics").record(plan.variant(index), sent.elapsed(), result);
+            }
+        });
+    }
+    while let Some(worker) = workers.join_next().await {
+        worker?;
+    }
+    let summary = tally.lock().expect("no holder panics").summary(start.elapsed());
+    tally::print(&summary, as_json);
+    Ok(())
+}

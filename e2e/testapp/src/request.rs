@@ -1,0 +1,166 @@
+//! What is sent: the arguments that load and probe share, parsed once into targets and a request to copy.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, bail, ensure};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+use http_body_util::Empty;
+
+use crate::target::Target;
+
+/// Where to send, and what.
+#[derive(clap::Args)]
+pub struct RequestArgs {
+    /// URL to send to (http://host[:port]/path); repeat it to go round robin over several
+    #[arg(long = "url", required = true)]
+    urls: Vec<Uri>,
+    /// Resolve each URL's host once, and go round robin over all its addresses
+    #[arg(long)]
+    resolve_all: bool,
+    /// Method of every request
+    #[arg(long, default_value = "GET")]
+    method: Method,
+    /// Header of every request, as name:value; may be repeated
+    #[arg(long = "header", value_name = "NAME:VALUE", value_parser = parse_header)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+    /// Header whose value goes round through COUNT different ones: k0, k1, …
+    #[arg(long, value_name = "NAME:COUNT", value_parser = parse_vary)]
+    vary_header: Option<(HeaderName, u64)>,
+    /// A new connection for every request (spreads them over the pods of a Service)
+    #[arg(long)]
+    no_keepalive: bool,
+    /// An answer that takes longer counts as an error
+    #[arg(long, default_value_t = 10_000, value_name = "MS")]
+    timeout: u64,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A plan that any number of senders can share.
+pub(crate) struct Plan {
+    targets: Vec<Arc<Target>>,
+    method: Method,
+    headers: HeaderMap,
+    vary: Option<(HeaderName, u64)>,
+}
+
+impl RequestArgs {
+    /// Checks and resolves everything that can fail before the first request is sent.
+    pub(crate) async fn plan(self, connections: usize) -> anyhow::Result<Plan> {
+        let timeout = Duration::from_millis(self.timeout);
+        let mut targets = Vec::new();
+        for uri in &self.urls {
+            ensure!(uri.scheme_str() == Some("http"), "{uri}: only http:// URLs are understood");
+            let Some(host) = uri.host() else { bail!("{uri}: no host") };
+            let endpoint = format!("{host}:{}", uri.port_u16().unwrap_or(80));
+            let endpoints = if self.resolve_all {
+                let mut found: Vec<_> = tokio::net::lookup_host(&endpoint)
+                    .await
+                    .with_context(|| format!("resolve {endpoint}"))?
+                    .map(|address| address.to_string())
+                    .collect();
+                found.sort();
+                found.dedup();
+                found
+            } else {
+                vec![endpoint]
+            };
+            for endpoint in endpoints {
+                targets.push(Arc::new(Target::new(endpoint, uri, connections, !self.no_keepalive, timeout)?));
+            }
+        }
+        Ok(Plan { targets, method: self.method, headers: self.headers.into_iter().collect(), vary: self.vary_header })
+    }
+}
+
+impl Plan {
+    /// Who gets request number `index`.
+    pub(crate) fn target(&self, index: u64) -> &Arc<Target> {
+        let position = index % self.targets.len() as u64;
+        &self.targets[usize::try_from(position).expect("a position in a vector")]
+    }
+
+    /// Which of the varying header's values request number `index` carries. The value changes once all targets had
+    /// their turn, so that each target sees every value.
+    pub(crate) fn variant(&self, index: u64) -> Option<u64> {
+        self.vary.as_ref().map(|(_, count)| index / self.targets.len() as u64 % count)
+    }
+
+    pub(crate) fn request(&self, index: u64) -> Request<Empty<Bytes>> {
+        let mut request = Request::new(Empty::new());
+        *request.method_mut() = self.method.clone();
+        *request.headers_mut() = self.headers.clone();
+        if let (Some((name, _)), Some(variant)) = (&self.vary, self.variant(index)) {
+            let value = HeaderValue::from_str(&format!("k{variant}")).expect("digits are fine in a header");
+            request.headers_mut().insert(name.clone(), value);
+        }
+        self.target(index).address(&mut request);
+        request
+    }
+}
+
+fn parse_header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("expected name:value")?;
+    let name = name.trim().parse().map_err(|error| format!("{name}: {error}"))?;
+    let value = value.trim().parse().map_err(|error| format!("{value}: {error}"))?;
+    Ok((name, value))
+}
+
+fn parse_vary(text: &str) -> Result<(HeaderName, u64), String> {
+    let (name, count) = text.split_once(':').ok_or("expected name:count")?;
+    let name = name.trim().parse().map_err(|error| format!("{name}: {error}"))?;
+    match count.trim().parse() {
+        Ok(count) if count > 0 => Ok((name, count)),
+        _ => Err(format!("{count}: expected a number of at least 1")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(urls: &[&str], vary: Option<&str>) -> RequestArgs {
+        RequestArgs {
+            urls: urls.iter().map(|url| url.parse().expect("a URL")).collect(),
+            resolve_all: false,
+            method: Method::POST,
+            headers: vec![parse_header("x-tier: free").expect("a header")],
+            vary_header: vary.map(|text| parse_vary(text).expect("name and count")),
+            no_keepalive: false,
+            timeout: 1000,
+            json: true,
+        }
+    }
+
+    #[tokio::test]
+    async fn every_target_gets_every_value_of_the_varying_header() {
+        let plan = args(&["http://a/x", "http://b/y?z=1"], Some("x-key:2")).plan(1).await.expect("a good plan");
+        let sent: Vec<_> = (0..4)
+            .map(|index| {
+                let request = plan.request(index);
+                let header = |name: &str| request.headers()[name].to_str().expect("ascii").to_owned();
+                (header("host"), header("x-key"), request.uri().to_string())
+            })
+            .collect();
+        let expected = [("a", "k0", "/x"), ("b", "k0", "/y?z=1"), ("a", "k1", "/x"), ("b", "k1", "/y?z=1")];
+        assert_eq!(sent, expected.map(|(a, b, c)| (a.to_owned(), b.to_owned(), c.to_owned())));
+    }
+
+    #[tokio::test]
+    async fn the_host_header_keeps_the_port_that_was_asked_for() {
+        let plan = args(&["http://localhost:8080"], None).plan(1).await.expect("a good plan");
+        let request = plan.request(0);
+        assert_eq!(request.headers()["host"], "localhost:8080");
+        assert_eq!(request.headers()["x-tier"], "free");
+        assert_eq!((request.method(), request.uri().path()), (&Method::POST, "/"));
+    }
+
+    #[tokio::test]
+    async fn other_schemes_are_refused_before_anything_is_sent() {
+        assert!(args(&["https://a/"], None).plan(1).await.is_err());
+        assert!(parse_vary("x-key:0").is_err());
+        assert!(parse_header("no colon").is_err());
+    }
+}

@@ -1,0 +1,204 @@
+//! The app: a handful of paths that a test can lean on, and a count of the requests that reached it.
+//!
+//! It must never limit anything itself: what a test sees refused was refused in front of it.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode, header::CONTENT_TYPE};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+use hyper::{
+    body::{Frame, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::{rt::TokioIo, server::graceful::GracefulShutdown};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+
+const CHUNK: usize = 64 * 1024;
+const MAX_BYTES: usize = 1 << 30;
+const MAX_DELAY: Duration = Duration::from_secs(60);
+const DRAIN: Duration = Duration::from_secs(5);
+
+type Body = BoxBody<Bytes, hyper::Error>;
+
+/// Where to listen.
+#[derive(clap::Args)]
+pub struct ServeArgs {
+    /// Address to listen on; port 0 takes a free one
+    #[arg(long, default_value = "0.0.0.0:8080", env = "TESTAPP_LISTEN")]
+    listen: SocketAddr,
+    /// Write the address really bound to this file, as {"listen": "…"}
+    #[arg(long)]
+    addresses_file: Option<PathBuf>,
+}
+
+/// Serves until SIGTERM or SIGINT, then lets requests in flight finish.
+///
+/// # Errors
+/// When the address cannot be bound or the addresses file cannot be written.
+pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(args.listen).await.with_context(|| format!("listen on {}", args.listen))?;
+    let address = listener.local_addr()?;
+    eprintln!("weir-testapp: listening on {address}");
+    if let Some(path) = &args.addresses_file {
+        // Written aside and renamed: whoever waits for the file never reads half of it.
+        let draft = path.with_extension("part");
+        std::fs::write(&draft, serde_json::json!({ "listen": address.to_string() }).to_string())
+            .and_then(|()| std::fs::rename(&draft, path))
+            .with_context(|| format!("write {}", path.display()))?;
+    }
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let graceful = GracefulShutdown::new();
+    let app = Arc::new(App::new());
+    loop {
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    eprintln!("weir-testapp: accept: {error}");
+                    continue;
+                }
+            },
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        };
+        // Without it the last small segment of an answer waits for the peer's delayed acknowledgement.
+        let _ = stream.set_nodelay(true);
+        let app = Arc::clone(&app);
+        let service = service_fn(move |request| {
+            let app = Arc::clone(&app);
+            async move { Ok::<_, Infallible>(app.answer(request).await) }
+        });
+        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+        tokio::spawn(graceful.watch(connection));
+    }
+    drop(listener);
+    // Past the drain time the process ends anyway; a client that holds on must not keep a pod alive.
+    let _ = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
+    Ok(())
+}
+
+struct App {
+    hostname: String,
+    requests: AtomicU64,
+}
+
+impl App {
+    fn new() -> Self {
+        let hostname = std::env::var("HOSTNAME")
+            .or_else(|_| std::fs::read_to_string("/etc/hostname"))
+            .map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned());
+        Self { hostname, requests: AtomicU64::new(0) }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        let path = request.uri().path();
+        if !matches!(path, "/_count" | "/healthz") {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+        }
+        match path {
+            "/" => text(StatusCode::OK, format!("{}\n", self.hostname)),
+            "/_count" => json(&serde_json::json!({ "requests": self.requests.load(Ordering::Relaxed) })),
+            "/echo" => echo(request),
+            "/headers" => json(&headers(request.headers())),
+            "/slow" => match delay(request.uri().query()) {
+                Some(delay) => {
+                    tokio::time::sleep(delay).await;
+                    text(StatusCode::OK, "slow\n".to_owned())
+                }
+                None => text(StatusCode::BAD_REQUEST, "use /slow?ms=N with N from 0 to 60000\n".to_owned()),
+            },
+            _ => match path.strip_prefix("/bytes/").map(str::parse::<usize>) {
+                Some(Ok(length)) if length <= MAX_BYTES => bytes(length),
+                Some(_) => text(StatusCode::BAD_REQUEST, format!("use /bytes/N with N from 0 to {MAX_BYTES}\n")),
+                None => text(StatusCode::OK, "ok\n".to_owned()),
+            },
+        }
+    }
+}
+
+/// Frame by frame: a client sees the beginning of its body come back before it has sent the end.
+fn echo(request: Request<Incoming>) -> Response<Body> {
+    let content_type = request.headers().get(CONTENT_TYPE).cloned();
+    let mut response = Response::new(request.into_body().boxed());
+    if let Some(value) = content_type {
+        response.headers_mut().insert(CONTENT_TYPE, value);
+    }
+    response
+}
+
+fn bytes(length: usize) -> Response<Body> {
+    static BLOCK: [u8; CHUNK] = [b'w'; CHUNK];
+    let frames = (0..length.div_ceil(CHUNK)).map(move |index| {
+        let rest = length - index * CHUNK;
+        Ok(Frame::data(Bytes::from_static(&BLOCK[..rest.min(CHUNK)])))
+    });
+    Response::new(BodyExt::boxed(StreamBody::new(futures::stream::iter(frames))))
+}
+
+fn delay(query: Option<&str>) -> Option<Duration> {
+    let millis = query?.split('&').find_map(|pair| pair.strip_prefix("ms="))?;
+    let delay = Duration::from_millis(millis.parse().ok()?);
+    (delay <= MAX_DELAY).then_some(delay)
+}
+
+fn headers(headers: &HeaderMap) -> serde_json::Value {
+    let mut seen = serde_json::Map::new();
+    for name in headers.keys() {
+        let values = headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        seen.insert(name.to_string(), values.collect::<Vec<_>>().into());
+    }
+    seen.into()
+}
+
+fn text(status: StatusCode, body: String) -> Response<Body> {
+    full(status, "text/plain; charset=utf-8", body)
+}
+
+fn json(body: &serde_json::Value) -> Response<Body> {
+    full(StatusCode::OK, "application/json", format!("{body}\n"))
+}
+
+fn full(status: StatusCode, content_type: &'static str, body: String) -> Response<Body> {
+    let mut response = Response::new(Full::from(body).map_err(|never| match never {}).boxed());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_is_read_from_the_query_and_bounded() {
+        assert_eq!(delay(Some("ms=250")), Some(Duration::from_millis(250)));
+        assert_eq!(delay(Some("a=b&ms=0")), Some(Duration::ZERO));
+        assert_eq!(delay(Some("ms=60001")), None);
+        assert_eq!(delay(Some("ms=-1")), None);
+        assert_eq!(delay(None), None);
+    }
+
+    #[tokio::test]
+    async fn bytes_has_exactly_the_length_asked_for() {
+        for length in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7] {
+            let body = bytes(length).into_body().collect().await.expect("no body of ours fails").to_bytes();
+            assert_eq!(body.len(), length);
+        }
+    }
+}

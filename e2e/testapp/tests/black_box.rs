@@ -1,0 +1,103 @@
+//! The program as its users run it: server and loads are processes, and their counts must agree.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Child, Command, Output, Stdio},
+};
+
+use serde_json::Value;
+
+struct Server {
+    process: Child,
+    url: String,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_weir-testapp"))
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut line = String::new();
+        let stderr = process.stderr.take().expect("it was piped");
+        BufReader::new(stderr).read_line(&mut line).expect("the server says where it listens");
+        let address = line.trim().rsplit(' ').next().expect("a line has words");
+        Self { url: format!("http://{address}"), process }
+    }
+
+    /// Requests that reached the server, by its own count.
+    fn count(&self) -> u64 {
+        let mut stream = std::net::TcpStream::connect(&self.url["http://".len()..]).expect("connect");
+        std::io::Write::write_all(&mut stream, b"GET /_count HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            .expect("send");
+        let answer = std::io::read_to_string(stream).expect("read");
+        let body = answer.split("\r\n\r\n").nth(1).expect("a body");
+        serde_json::from_str::<Value>(body).expect("JSON")["requests"].as_u64().expect("a number")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.process.kill().expect("it is ours and still runs");
+        self.process.wait().expect("it was killed");
+    }
+}
+
+fn testapp(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_weir-testapp")).args(args).output().expect("the program runs")
+}
+
+fn lines(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8(output.stdout.clone()).expect("UTF-8");
+    text.lines().map(|line| serde_json::from_str(line).expect("one JSON object a line")).collect()
+}
+
+#[test]
+fn what_the_load_counts_is_what_reached_the_server() {
+    let server = Server::start();
+    let output =
+        testapp(&["load", "--url", &server.url, "--rate", "200", "--duration", "1", "--report-every", "250", "--json"]);
+    assert!(output.status.success(), "the schedule was not kept: {output:?}");
+    let lines = lines(&output);
+    let (summary, intervals) = lines.split_last().expect("a summary");
+    assert_eq!((&summary["offered"], &summary["allowed"], &summary["unsent"]), (&200.into(), &200.into(), &0.into()));
+    assert_eq!(summary["by_status"], serde_json::json!({ "200": 200 }));
+    let sum = |name: &str| intervals.iter().map(|line| line[name].as_u64().expect("a count")).sum::<u64>();
+    assert_eq!((sum("offered"), sum("allowed"), sum("limited"), sum("errors")), (200, 200, 0, 0));
+    assert_eq!(server.count(), 200);
+}
+
+#[test]
+fn a_load_that_cannot_be_sent_says_so_and_fails() {
+    let server = Server::start();
+    // One connection, and an answer takes longer than the whole load: exactly the first request can be sent.
+    let url = format!("{}/slow?ms=1000", server.url);
+    let output = testapp(&["load", "--url", &url, "--rate", "50", "--duration", "0.5", "--connections", "1", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let summary = lines(&output).pop().expect("a summary");
+    assert_eq!((&summary["offered"], &summary["unsent"]), (&1.into(), &24.into()));
+}
+
+#[test]
+fn a_probe_sends_exactly_what_it_was_told_with_and_without_keepalive() {
+    let server = Server::start();
+    for (extra, total) in [(None, 500), (Some("--no-keepalive"), 1000)] {
+        let mut args = vec!["probe", "--url", &server.url, "--count", "500", "--concurrency", "7", "--json"];
+        args.extend(extra);
+        let summary = lines(&testapp(&args)).pop().expect("a summary");
+        assert_eq!((&summary["allowed"], &summary["errors"]), (&500.into(), &0.into()));
+        assert_eq!(server.count(), total);
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_an_error_and_no_answer() {
+    // Bound and not listening: nobody else can take the port, and connecting to it is refused.
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+    let url = format!("http://{}", socket.local_addr().expect("bound"));
+    let summary = lines(&testapp(&["probe", "--url", &url, "--count", "3", "--json"])).pop().expect("a summary");
+    assert_eq!((&summary["errors"], &summary["allowed"], &summary["limited"]), (&3.into(), &0.into(), &0.into()));
+    assert!(summary["first_error"].as_str().expect("says why").contains("connect"), "{summary}");
+}
