@@ -1,0 +1,127 @@
+//! Several limits on one request: all are charged or none.
+//!
+//! All are asked first, so that a refusal by the last one charges nothing, and then charged in order. Only if another
+//! thread was faster in between are charges given back. So nothing is ever admitted too much; while charges are on their
+//! way back another request may be refused that would have been admitted a moment later.
+
+use std::error::Error;
+use std::fmt;
+
+use crate::limiter::Charge;
+use crate::{Limiter, MAX_LIMITS, Refused, Standing, Time};
+
+/// Charges `cost` to every limiter, or to none.
+///
+/// `clock` is read once for the decision, and again only to give back; see [`Limiter::refund`].
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_core::{Limiter, Quota, Strategy, Time, check_all};
+///
+/// let now = Time::from_nanos(0);
+/// let per_second = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
+/// let limits = [Limiter::new(now, per_second(10)?), Limiter::new(now, per_second(1)?)];
+/// assert!(check_all(&limits, || now, 1).is_ok());
+/// assert_eq!(check_all(&limits, || now, 1).unwrap_err().limit, 1);
+/// assert_eq!(limits[0].peek(now).remaining(), 9); // the refusal charged nothing
+/// # Ok::<(), weir_core::InvalidQuota>(())
+/// ```
+///
+/// # Errors
+///
+/// [`RefusedBy`], the first limit in order that refuses.
+///
+/// # Panics
+///
+/// With more than [`MAX_LIMITS`] limiters.
+pub fn check_all(limiters: &[Limiter], clock: impl Fn() -> Time, cost: u64) -> Result<Charges, RefusedBy> {
+    check_all_at(limiters, clock(), clock, cost, |_| {})
+}
+
+/// [`check_all`], which tells where each limiter then stands.
+pub(crate) fn check_all_at(
+    limiters: &[Limiter],
+    now: Time,
+    clock: impl Fn() -> Time,
+    cost: u64,
+    mut each: impl FnMut(Standing),
+) -> Result<Charges, RefusedBy> {
+    assert!(limiters.len() <= MAX_LIMITS, "more than MAX_LIMITS limiters");
+    if limiters.len() > 1 {
+        ask_all(limiters, now, cost)?;
+    }
+    let mut charges = Charges { at: now, cost, generations: [0; MAX_LIMITS], charged: 0 };
+    for (limit, limiter) in limiters.iter().enumerate() {
+        match limiter.check(now, cost) {
+            Ok(admitted) => {
+                charges.generations[limit] = admitted.charge.generation;
+                charges.charged += 1;
+                each(admitted.standing);
+            }
+            Err(refused) => {
+                charges.give_back(limiters, clock);
+                return Err(RefusedBy { limit, refused });
+            }
+        }
+    }
+    Ok(charges)
+}
+
+/// What [`check_all`] would say, charging nothing.
+pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), RefusedBy> {
+    for (limit, limiter) in limiters.iter().enumerate() {
+        limiter.ask(now, cost).map_err(|refused| RefusedBy { limit, refused })?;
+    }
+    Ok(())
+}
+
+/// What several limiters were charged for one request.
+#[derive(Debug)]
+pub struct Charges {
+    at: Time,
+    cost: u64,
+    /// One for each of the limiters that were charged, the first ones.
+    generations: [u64; MAX_LIMITS],
+    charged: usize,
+}
+
+impl Charges {
+    /// Gives all of it back to the limiters that were charged, in the same order; see [`Limiter::refund`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy, Time, check_all};
+    /// # let now = Time::from_nanos(0);
+    /// # let limits = [Limiter::new(now, Quota::new(Strategy::Gcra, 1, Duration::from_secs(1), None)?)];
+    /// let charges = check_all(&limits, || now, 1)?;
+    /// charges.give_back(&limits, || now);
+    /// assert_eq!(limits[0].peek(now).remaining(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn give_back(self, limiters: &[Limiter], clock: impl Fn() -> Time) {
+        for (limiter, &generation) in limiters.iter().zip(&self.generations[..self.charged]) {
+            limiter.refund(Charge { at: self.at, cost: self.cost, generation }, &clock);
+        }
+    }
+}
+
+/// Which of several limits refused, and how it stands.
+#[derive(Clone, Copy, Debug)]
+pub struct RefusedBy {
+    /// Its place among the limiters.
+    pub limit: usize,
+    /// Its refusal.
+    pub refused: Refused,
+}
+
+impl fmt::Display for RefusedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "limit {}: {}", self.limit, self.refused)
+    }
+}
+
+impl Error for RefusedBy {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.refused)
+    }
+}

@@ -1,0 +1,259 @@
+//! The limits of a rule as one thing, counted for everybody together or by key.
+
+use std::error::Error;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::all::{Charges, RefusedBy, ask_all, check_all_at};
+use crate::keyed::Table;
+use crate::{KeyStats, Limiter, Refused, Standing, Terms, Time};
+
+/// All the limits of one rule: a request is charged to each of them, or refused and charged to none.
+///
+/// ```
+/// use std::num::NonZeroUsize;
+/// use std::time::Duration;
+/// use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+///
+/// let now = Time::from_nanos(0);
+/// let quota = Quota::new(Strategy::TokenBucket, 2, Duration::from_secs(1), None)?;
+/// let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+/// assert_eq!(rule.charge(|| now, b"ann", 1)?.tightest.standing.remaining(), 1);
+/// assert_eq!(rule.charge(|| now, b"bob", 2)?.tightest.standing.remaining(), 0);
+/// let refused = rule.charge(|| now, b"bob", 1).unwrap_err();
+/// assert_eq!(refused.retry_after(), Some(Duration::from_millis(500)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RuleLimiter {
+    counted: Counted,
+}
+
+#[derive(Clone, Debug)]
+enum Counted {
+    Shared { terms: Arc<Terms>, limiters: Arc<[Limiter]> },
+    ByKey(Arc<Table>),
+}
+
+impl RuleLimiter {
+    /// Counts all requests together. Overrides, which are for keys, have no effect.
+    pub fn shared(now: Time, terms: Terms) -> Self {
+        let limiters = terms.limits().map(|(_, quota)| Limiter::new(now, quota)).collect();
+        Self { counted: Counted::Shared { terms: Arc::new(terms), limiters } }
+    }
+
+    /// Counts each key on its own, up to `max_keys` of them; others share what the quotas allow for one key. Takes a
+    /// short lock for a decision.
+    pub fn keyed(now: Time, terms: Terms, max_keys: NonZeroUsize) -> Self {
+        Self { counted: Counted::ByKey(Arc::new(Table::new(now, terms, max_keys))) }
+    }
+
+    /// Charges `cost` to every limit, or to none. A rule that is not keyed takes no notice of `key`.
+    ///
+    /// `clock` is read once for the decision, and again only to give back what a lost race had charged; see
+    /// [`Limiter::refund`].
+    ///
+    /// # Errors
+    ///
+    /// [`RuleRefused`], with the first limit in order that refuses.
+    pub fn charge(&self, clock: impl Fn() -> Time, key: &[u8], cost: u64) -> Result<RuleAdmitted, RuleRefused> {
+        let now = clock();
+        let limiters = match &self.counted {
+            Counted::ByKey(table) => return table.charge(now, key, cost),
+            Counted::Shared { limiters, .. } => limiters,
+        };
+        let mut tightest = Tightest::none();
+        let charges = check_all_at(limiters, now, clock, cost, |standing| tightest.consider(standing))
+            .map_err(RuleRefused::shared)?;
+        let charge = RuleCharge { of: Charged::Shared(charges) };
+        Ok(RuleAdmitted { charge, tightest: tightest.with_override(None) })
+    }
+
+    /// What [`charge`](Self::charge) would say, charging nothing and making no entry for the key.
+    ///
+    /// # Errors
+    ///
+    /// [`RuleRefused`], with the first limit in order that refuses.
+    pub fn peek(&self, now: Time, key: &[u8], cost: u64) -> Result<Tightest, RuleRefused> {
+        match &self.counted {
+            Counted::ByKey(table) => table.peek(now, key, cost),
+            Counted::Shared { limiters, .. } => {
+                ask_all(limiters, now, cost).map_err(RuleRefused::shared)?;
+                let mut tightest = Tightest::none();
+                limiters.iter().for_each(|limiter| tightest.consider(limiter.peek(now)));
+                Ok(tightest.with_override(None))
+            }
+        }
+    }
+
+    /// Gives back what `key` was charged, through the limiter that charged it; see [`Limiter::refund`].
+    pub fn refund(&self, key: &[u8], charge: RuleCharge, clock: impl Fn() -> Time) {
+        match (&self.counted, charge.of) {
+            (Counted::ByKey(table), Charged::Key(charge)) => table.refund(key, &charge, clock),
+            (Counted::Shared { limiters, .. }, Charged::Shared(charges)) => charges.give_back(limiters, clock),
+            // Not a charge of this limiter.
+            (Counted::ByKey(_), Charged::Shared(_)) | (Counted::Shared { .. }, Charged::Key(_)) => {}
+        }
+    }
+
+    /// Puts other terms in force and keeps what was consumed, while other threads go on deciding; see
+    /// [`Limiter::retune`]. `max_keys` is none for a rule that counts all requests together.
+    ///
+    /// A limit is the same if its name is the same. Limits that are new start fresh, those that are gone are forgotten,
+    /// and equal terms touch nothing. Keys stay; with a smaller bound no key comes in until enough of them are idle.
+    /// Between keyed and not keyed there is nothing to keep: the result starts fresh.
+    ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let per_hour = |requests| Quota::new(Strategy::FixedWindow, requests, Duration::from_secs(3600), None);
+    /// let rule = RuleLimiter::shared(now, Terms::new([("hourly", per_hour(10)?)])?);
+    /// rule.charge(|| now, &[], 5)?;
+    /// let rule = rule.retune(|| now, Terms::new([("new", per_hour(100)?), ("hourly", per_hour(4)?)])?, None);
+    /// let tightest = rule.peek(now, &[], 1)?;
+    /// assert_eq!((tightest.limit, tightest.standing.remaining()), (1, 2)); // half was free, half is
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use = "the limiter it is called on does not know new limits"]
+    pub fn retune(&self, clock: impl Fn() -> Time, terms: Terms, max_keys: Option<NonZeroUsize>) -> Self {
+        match (&self.counted, max_keys) {
+            (Counted::ByKey(table), Some(max_keys)) => {
+                table.retune(clock, terms, max_keys);
+                self.clone()
+            }
+            (Counted::Shared { terms: old, .. }, None) if **old == terms => self.clone(),
+            (Counted::Shared { terms: old, limiters }, None) => {
+                let places = terms.places_in(old);
+                let retuned = terms.limits().zip(places).map(|((_, quota), place)| match place {
+                    Some(place) => limiters[place].retune(&clock, quota),
+                    None => Limiter::new(clock(), quota),
+                });
+                let limiters = retuned.collect();
+                Self { counted: Counted::Shared { terms: Arc::new(terms), limiters } }
+            }
+            (Counted::Shared { .. }, Some(max_keys)) => Self::keyed(clock(), terms, max_keys),
+            (Counted::ByKey(_), None) => Self::shared(clock(), terms),
+        }
+    }
+
+    /// How full the table of keys is, if the rule counts by key.
+    pub fn keys(&self) -> Option<KeyStats> {
+        match &self.counted {
+            Counted::ByKey(table) => Some(table.stats()),
+            Counted::Shared { .. } => None,
+        }
+    }
+}
+
+/// A request that all limits of a rule let through.
+#[derive(Debug)]
+#[must_use = "a charge that leads to nothing should be given back"]
+pub struct RuleAdmitted {
+    /// What can be given back.
+    pub charge: RuleCharge,
+    /// The limit with the fewest requests left, this one counted.
+    pub tightest: Tightest,
+}
+
+/// What a rule was charged for one request: for [`RuleLimiter::refund`], once.
+#[derive(Debug)]
+pub struct RuleCharge {
+    pub(crate) of: Charged,
+}
+
+#[derive(Debug)]
+pub(crate) enum Charged {
+    Shared(Charges),
+    Key(KeyCharge),
+}
+
+/// What one key, or the overflow, was charged.
+#[derive(Debug)]
+pub(crate) struct KeyCharge {
+    pub(crate) at: Time,
+    pub(crate) cost: u64,
+    pub(crate) generation: u64,
+    pub(crate) overflow: bool,
+}
+
+/// The limit of a rule with the fewest requests left; the first of them if several have as few.
+#[derive(Clone, Copy, Debug)]
+pub struct Tightest {
+    /// Its place among the limits of the terms.
+    pub limit: usize,
+    /// How it stands.
+    pub standing: Standing,
+    /// Which override of the terms the key has.
+    pub override_index: Option<usize>,
+}
+
+/// Looks for the [`Tightest`] while limits are gone through in order.
+pub(crate) struct Tightening {
+    seen: usize,
+    tightest: Option<(usize, u64, Standing)>,
+}
+
+impl Tightest {
+    pub(crate) fn none() -> Tightening {
+        Tightening { seen: 0, tightest: None }
+    }
+
+    pub(crate) fn of(standings: impl Iterator<Item = Standing>, override_index: Option<usize>) -> Self {
+        let mut tightest = Self::none();
+        standings.for_each(|standing| tightest.consider(standing));
+        tightest.with_override(override_index)
+    }
+}
+
+impl Tightening {
+    pub(crate) fn consider(&mut self, standing: Standing) {
+        let remaining = standing.remaining();
+        if self.tightest.is_none_or(|(_, least, _)| remaining < least) {
+            self.tightest = Some((self.seen, remaining, standing));
+        }
+        self.seen += 1;
+    }
+
+    pub(crate) fn with_override(self, override_index: Option<usize>) -> Tightest {
+        let (limit, _, standing) = self.tightest.expect("terms have at least one limit");
+        Tightest { limit, standing, override_index }
+    }
+}
+
+/// A request that a limit of a rule did not let through. Nothing was charged.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleRefused {
+    /// The place of the limit among those of the terms.
+    pub limit: usize,
+    /// How it stood.
+    pub standing: Standing,
+    /// What the request would have cost.
+    pub cost: u64,
+    /// Which override of the terms the key has.
+    pub override_index: Option<usize>,
+}
+
+impl RuleRefused {
+    fn shared(by: RefusedBy) -> Self {
+        Self { limit: by.limit, standing: by.refused.standing, cost: by.refused.cost, override_index: None }
+    }
+
+    /// How long until this limit would admit the request, if nothing else is admitted; none if it never will, because
+    /// the cost exceeds the burst.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.standing.retry_after(self.cost)
+    }
+}
+
+impl fmt::Display for RuleRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let refused = Refused { standing: self.standing, cost: self.cost };
+        write!(f, "limit {}: {refused}", self.limit)
+    }
+}
+
+impl Error for RuleRefused {}

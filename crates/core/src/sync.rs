@@ -1,0 +1,57 @@
+//! The synchronisation that this crate uses. Under `--cfg loom` it is loom's, so that the tests in `tests/loom.rs`
+//! explore every interleaving of the very code that ships.
+
+use std::sync::OnceLock;
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+#[cfg(loom)]
+pub(crate) use loom::sync::{Mutex, MutexGuard};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{Mutex, MutexGuard};
+
+/// Locks, also after a panic elsewhere: what these locks guard is whole at every step.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A place that is filled once and never changes: `OnceLock`. Loom has none; there, an atomic flag beside it stands for
+/// the ordering that `OnceLock` gives, and for no more.
+#[derive(Debug)]
+pub(crate) struct Once<T> {
+    value: OnceLock<T>,
+    #[cfg(loom)]
+    filled: AtomicBool,
+}
+
+impl<T> Once<T> {
+    pub(crate) fn empty() -> Self {
+        Self {
+            value: OnceLock::new(),
+            #[cfg(loom)]
+            filled: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn get(&self) -> Option<&T> {
+        #[cfg(loom)]
+        if !self.filled.load(Ordering::Acquire) {
+            return None;
+        }
+        self.value.get()
+    }
+
+    /// Fills the place unless another thread did; it is filled when this returns.
+    pub(crate) fn fill(&self, value: T) {
+        // The loser's value is not needed.
+        drop(self.value.set(value));
+        #[cfg(loom)]
+        self.filled.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn take(&mut self) -> Option<T> {
+        self.value.take()
+    }
+}

@@ -1,0 +1,150 @@
+//! The limits of one rule, by name, and the other numbers that some keys get instead.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::fmt;
+
+use crate::Quota;
+
+/// How many limits a rule may have.
+pub const MAX_LIMITS: usize = 8;
+
+/// The limits of one rule: what a [`RuleLimiter`](crate::RuleLimiter) enforces. A limit is known by its name: what was
+/// counted for it stays with the name when the terms change.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_core::{InvalidTerms, Quota, Strategy, Terms};
+///
+/// let per_second = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
+/// let terms = Terms::new([("burst", per_second(100)?)])?
+///     .with_override([b"gold".as_slice()], [("burst", per_second(1000)?)])?;
+/// assert_eq!(terms.limits().collect::<Vec<_>>(), [("burst", per_second(100)?)]);
+/// assert_eq!(terms.override_of(b"gold"), Some(0));
+/// assert_eq!(terms.quotas(Some(0)), [per_second(1000)?]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    names: Vec<Box<str>>,
+    quotas: Vec<Quota>,
+    /// Quotas in the order of `names`, one set for each override.
+    overrides: Vec<Vec<Quota>>,
+    keys: HashMap<Box<[u8]>, usize>,
+}
+
+impl Terms {
+    /// Limits that all must admit. The order decides which of several refusals is told.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidTerms`] without a limit, with more than [`MAX_LIMITS`], or with two of one name.
+    pub fn new<N: Into<Box<str>>>(limits: impl IntoIterator<Item = (N, Quota)>) -> Result<Self, InvalidTerms> {
+        let mut terms = Self { names: Vec::new(), quotas: Vec::new(), overrides: Vec::new(), keys: HashMap::new() };
+        for (name, quota) in limits {
+            let name = name.into();
+            if terms.names.contains(&name) {
+                return Err(InvalidTerms::NameTwice(name));
+            }
+            terms.names.push(name);
+            terms.quotas.push(quota);
+        }
+        match terms.names.len() {
+            0 => Err(InvalidTerms::NoLimit),
+            1..=MAX_LIMITS => Ok(terms),
+            _ => Err(InvalidTerms::TooManyLimits),
+        }
+    }
+
+    /// The same, but for these keys the limits of the names given have other quotas.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidTerms`] if a name is not one of the limits or comes twice, or if a key has an override already.
+    pub fn with_override<K: Into<Box<[u8]>>, N: Into<Box<str>>>(
+        mut self,
+        keys: impl IntoIterator<Item = K>,
+        limits: impl IntoIterator<Item = (N, Quota)>,
+    ) -> Result<Self, InvalidTerms> {
+        let mut set = self.quotas.clone();
+        let mut replaced = vec![false; set.len()];
+        for (name, quota) in limits {
+            let name = name.into();
+            let Some(index) = self.names.iter().position(|known| *known == name) else {
+                return Err(InvalidTerms::UnknownName(name));
+            };
+            if std::mem::replace(&mut replaced[index], true) {
+                return Err(InvalidTerms::NameTwice(name));
+            }
+            set[index] = quota;
+        }
+        for key in keys {
+            if self.keys.insert(key.into(), self.overrides.len()).is_some() {
+                return Err(InvalidTerms::KeyTwice);
+            }
+        }
+        self.overrides.push(set);
+        Ok(self)
+    }
+
+    /// Names and quotas in order, without overrides.
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = (&str, Quota)> {
+        self.names.iter().map(AsRef::as_ref).zip(self.quotas.iter().copied())
+    }
+
+    /// Which override a key has, counted in the order in which they were added.
+    pub fn override_of(&self, key: &[u8]) -> Option<usize> {
+        self.keys.get(key).copied()
+    }
+
+    /// The quotas of an override, or those of all other keys, in the order of the limits.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such override.
+    pub fn quotas(&self, override_index: Option<usize>) -> &[Quota] {
+        override_index.map_or(&self.quotas, |index| &self.overrides[index])
+    }
+
+    /// Every set of quotas: that of most keys, then the overrides.
+    pub(crate) fn sets(&self) -> impl Iterator<Item = &[Quota]> {
+        std::iter::once(&self.quotas).chain(&self.overrides).map(Vec::as_slice)
+    }
+
+    /// Where each limit was in `old`, by name.
+    pub(crate) fn places_in(&self, old: &Self) -> Vec<Option<usize>> {
+        self.names.iter().map(|name| old.names.iter().position(|known| known == name)).collect()
+    }
+}
+
+/// Why limits and overrides do not make [`Terms`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InvalidTerms {
+    /// A rule without a limit.
+    NoLimit,
+    /// A rule with more than [`MAX_LIMITS`] limits.
+    TooManyLimits,
+    /// Two limits of this name, in the rule or in one override.
+    NameTwice(Box<str>),
+    /// An override of a limit that the rule does not have.
+    UnknownName(Box<str>),
+    /// A key with two overrides.
+    KeyTwice,
+}
+
+impl fmt::Display for InvalidTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLimit => f.write_str("a rule needs at least one limit"),
+            Self::TooManyLimits => write!(f, "a rule has at most {MAX_LIMITS} limits: move some to another rule"),
+            Self::NameTwice(name) => write!(f, "two limits are named {name}: give each its own name"),
+            Self::UnknownName(name) => {
+                write!(f, "{name} is no limit of this rule: an override replaces limits of the same name")
+            }
+            Self::KeyTwice => f.write_str("a key has two overrides: leave it in one"),
+        }
+    }
+}
+
+impl Error for InvalidTerms {}

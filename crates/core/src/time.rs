@@ -1,0 +1,55 @@
+//! Moments as plain numbers. This crate never reads a clock: every decision is told what time it is.
+
+use std::time::Duration;
+
+/// A moment: nanoseconds since the Unix epoch, as the caller counts them.
+///
+/// Take Unix time once, when the process starts, and add what a monotonic clock measures from then on: windows are then
+/// aligned to Unix time, and time never runs backwards. All arithmetic saturates, so that no clock, however wrong, can
+/// make it panic.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_core::Time;
+///
+/// let start = Time::from_nanos(1_000);
+/// let later = start.saturating_add(Duration::from_nanos(5));
+/// assert_eq!(later.duration_since(start), Duration::from_nanos(5));
+/// assert_eq!(start.duration_since(later), Duration::ZERO); // read out of order: not an underflow
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(u64);
+
+impl Time {
+    /// The moment this many nanoseconds after the Unix epoch.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the Unix epoch.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The moment `duration` later, or the last one there is (in the year 2554).
+    #[must_use]
+    pub fn saturating_add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(duration)))
+    }
+
+    /// The moment `duration` earlier, or the Unix epoch.
+    #[must_use]
+    pub fn saturating_sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(duration)))
+    }
+
+    /// How much later this is than `earlier`; zero if it is not later at all.
+    pub const fn duration_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Whole nanoseconds of a duration; those beyond 584 years count as 584 years.
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
