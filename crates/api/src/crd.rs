@@ -2,6 +2,7 @@
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
+use serde_json::Value;
 
 use crate::RateLimitPolicy;
 
@@ -16,6 +17,24 @@ pub fn crd() -> CustomResourceDefinition {
 /// The definition of [`RateLimitPolicy`] as the text of `crds/weir.dev_ratelimitpolicies.yaml`; the same text each time.
 #[must_use]
 pub fn crd_yaml() -> String {
-    let body = serde_yaml::to_string(&crd()).expect("a definition is plain data, which always serialises");
+    let mut definition = serde_json::to_value(crd()).expect("a definition is plain data, which always serialises");
+    write_bounds_as_integers(&mut definition);
+    let body = serde_yaml::to_string(&definition).expect("JSON is YAML");
     format!("{HEADER}{body}")
+}
+
+/// The bounds of integers are floats in the types of Kubernetes: `1` reads better than `1.0`.
+fn write_bounds_as_integers(value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.values_mut().for_each(write_bounds_as_integers),
+        Value::Array(items) => items.iter_mut().for_each(write_bounds_as_integers),
+        Value::Number(number) => {
+            if let Some(whole) = number.as_f64().filter(|float| float.fract() == 0.0) {
+                #[expect(clippy::cast_possible_truncation, reason = "all our bounds are small whole numbers")]
+                let whole = whole as i64;
+                *value = whole.into();
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
 }

@@ -1,15 +1,19 @@
 //! The Kubernetes types of Weir.
 //!
 //! [`RateLimitPolicy`] is what people apply; its schema and the CEL rules beside its fields are what the cluster checks.
-//! Everything else here follows from that one source: [`crd_yaml`] writes the definition that is installed.
+//! Everything else here follows from that one source: [`crd_yaml`] writes the definition that is installed, and
+//! [`check`] runs the same schema and the same rules without a cluster.
 //!
 //! This crate holds no client and does no I/O, and it knows nothing of how a policy is compiled or enforced.
 
 #![expect(unreachable_pub, reason = "KubeSchema repeats each type, with its visibility, inside a function")]
 
+pub mod check;
+
 mod crd;
 mod limit;
 mod matching;
+mod names;
 mod period;
 mod policy;
 mod rule;

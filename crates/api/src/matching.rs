@@ -3,6 +3,8 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::names;
+
 /// Conditions on a request that must all hold; a list that is empty or absent is no condition.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Match {
@@ -26,7 +28,7 @@ pub struct Match {
         validation = Rule::new("self.all(p, p.startsWith('/'))").message("paths must begin with '/', as in /api/**"),
         validation = Rule::new("self.all(p, p.split('/').all(s, s == '**' || !s.contains('**')))")
             .message("paths may have '**' only as a whole segment, as in /api/**; '*' is anything within one segment"),
-        validation = Rule::new("self.all(p, !p.matches('//|/[.][.]?(/|$)|[?#[:space:][:cntrl:]]'))")
+        validation = Rule::new("self.all(p, !p.matches('//|/([.]|%2[eE]){1,2}(/|$)|[?#[:space:][:cntrl:]]'))")
             .message("paths must be in normal form or they never match: no '//', no '.' or '..' as a segment, no '?', '#' or space")
     )]
     pub paths: Vec<String>,
@@ -41,8 +43,7 @@ pub struct Match {
 pub struct HeaderMatch {
     /// Name, in any case.
     #[schemars(length(min = 1, max = 128))]
-    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9!#$%&*+.^_`|~-]+$')")
-        .message("name must be the name of an HTTP header: letters, digits and '-', without ':' or spaces"))]
+    #[x_kube(validation = names::header("name"))]
     pub name: String,
     /// Value, compared byte by byte.
     #[schemars(length(max = 512))]

@@ -6,7 +6,7 @@ use kube::core::{Rule, validate};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
+pub(crate) const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_hours(24);
 

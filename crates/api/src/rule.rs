@@ -6,7 +6,7 @@ use kube::KubeSchema;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
-use crate::{Limit, Match, OverrideLimit};
+use crate::{Limit, Match, OverrideLimit, names};
 
 /// Which requests are limited, told apart by what, and how far.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,8 +43,7 @@ use crate::{Limit, Match, OverrideLimit};
 pub struct Rule {
     /// Name, unique within the policy. Counters belong to it: a rule that keeps its name keeps its count.
     #[schemars(length(min = 1, max = 63))]
-    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
-        .message("name must be lower case letters, digits and '-', beginning and ending with a letter or digit"))]
+    #[x_kube(validation = names::label())]
     pub name: String,
     /// Which requests the rule is about: any entry may match. Every request, if empty or absent.
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
@@ -125,8 +124,7 @@ struct KeyPartSchema {
     /// Value of the header of this name; requests without it share one count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 128))]
-    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9!#$%&*+.^_`|~-]+$')")
-        .message("header must be the name of an HTTP header: letters, digits and '-', without ':' or spaces"))]
+    #[x_kube(validation = names::header("header"))]
     header: Option<String>,
     /// Address of the client.
     #[serde(default, rename = "clientIP", skip_serializing_if = "Option::is_none")]

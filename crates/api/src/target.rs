@@ -54,8 +54,14 @@ impl TargetKind {
 #[serde(rename_all = "camelCase")]
 pub struct PodSelector {
     /// Labels that a pod must have, with exactly these values.
-    #[schemars(extend("maxProperties" = 16))]
-    #[x_kube(validation = Rule::new("self.size() > 0")
-        .message("matchLabels must name at least one label: to limit every pod of the namespace, use a label that all of them have"))]
+    #[schemars(extend("maxProperties" = 16, "additionalProperties" = { "type": "string", "maxLength": 63 }))]
+    #[x_kube(
+        validation = Rule::new("self.size() > 0")
+            .message("matchLabels must name at least one label: to limit every pod of the namespace, use a label that all of them have"),
+        validation = Rule::new("self.all(k, k.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$'))")
+            .message("matchLabels must have valid names of labels, such as app or app.kubernetes.io/name"),
+        validation = Rule::new("self.all(k, self[k].matches('^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$'))")
+            .message("matchLabels must have valid values of labels: letters, digits, '-', '_' and '.', beginning and ending with a letter or digit")
+    )]
     pub match_labels: BTreeMap<String, String>,
 }

@@ -1,0 +1,47 @@
+//! What the apiserver makes of a document before it validates it: nulls are dropped, defaults filled in.
+
+use serde_json::{Number, Value};
+
+pub(super) fn apply(value: &mut Value, schema: &Value) {
+    match value {
+        Value::Object(fields) => {
+            let known = schema.get("properties").and_then(Value::as_object);
+            fields.retain(|field, value| {
+                let schema = known.and_then(|known| known.get(field)).or(schema.get("additionalProperties"));
+                !(value.is_null() && schema.is_some_and(|schema| schema["nullable"] != Value::Bool(true)))
+            });
+            for (field, schema) in known.into_iter().flatten() {
+                if let (Some(default), false) = (schema.get("default"), fields.contains_key(field)) {
+                    fields.insert(field.clone(), default.clone());
+                }
+            }
+            for (field, value) in fields {
+                let schema = known.and_then(|known| known.get(field)).or(schema.get("additionalProperties"));
+                if let Some(schema) = schema {
+                    apply(value, schema);
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(schema) = schema.get("items") {
+                for item in items {
+                    apply(item, schema);
+                }
+            }
+        }
+        Value::Number(number) if schema["type"] == "integer" => {
+            if let Some(whole) = whole(number) {
+                *value = whole.into();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// `1.0` is stored as `1`.
+fn whole(number: &Number) -> Option<i64> {
+    const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
+    let float = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0 && float.abs() <= EXACT)?;
+    #[expect(clippy::cast_possible_truncation, reason = "whole, and small enough to be exact")]
+    Some(float as i64)
+}

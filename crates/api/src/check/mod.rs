@@ -1,0 +1,125 @@
+//! Whether a cluster would accept a document, and if not, what it would say: without a cluster.
+//!
+//! The stages are those of the apiserver, in its order, and work on the schema that [`crate::crd`] installs, so that
+//! there is one source of rules and messages: unknown fields, as kubectl asks for; nulls and defaults; the structural
+//! schema; unique list keys; CEL. As there, unknown fields end it, and CEL is left out while the structure is wrong.
+//!
+//! Of the metadata only the name is looked at. The texts are those of Kubernetes 1.36; versions before 1.35 quote the
+//! type instead of the value in messages of CEL rules.
+
+mod cel;
+mod defaults;
+mod metadata;
+mod structure;
+mod unique;
+mod unknown;
+
+use std::{fmt, sync::LazyLock};
+
+use serde_json::Value;
+
+use crate::RateLimitPolicy;
+
+/// One thing that is wrong with a document.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fault {
+    /// Where: `spec.rules[0].limits[1].per`. `<nil>` for what is about the document as a whole.
+    pub path: String,
+    /// What is wrong, in the words of the apiserver.
+    pub message: String,
+}
+
+impl Fault {
+    fn invalid(path: impl Into<String>, value: impl fmt::Display, detail: impl fmt::Display) -> Self {
+        Self { path: path.into(), message: format!("Invalid value: {value}: {detail}") }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.message)
+    }
+}
+
+/// The path of faults that are about the document as a whole, as the apiserver writes it.
+const WHOLE: &str = "<nil>";
+
+static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
+    let mut crd = serde_json::to_value(crate::crd()).expect("a definition is plain data, which always serialises");
+    crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").expect("the derive gives every version a schema").take()
+});
+
+/// Everything that is wrong with a document that is meant to be a `RateLimitPolicy`. Empty: a cluster accepts it.
+#[must_use]
+pub fn document(document: &Value) -> Vec<Fault> {
+    parse(document).err().unwrap_or_default()
+}
+
+/// The policy that a cluster would store for this document, with its defaults.
+///
+/// # Errors
+///
+/// Everything that is wrong with the document, as [`document`] gives it.
+pub fn parse(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
+    let stored = examine(document)?;
+    serde_json::from_value(stored).map_err(|error| vec![Fault { path: WHOLE.to_owned(), message: error.to_string() }])
+}
+
+/// The document as a cluster would store it.
+fn examine(document: &Value) -> Result<Value, Vec<Fault>> {
+    metadata::check_kind(document)?;
+    let faults = unknown::check(document, &SCHEMA);
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+
+    let mut object = document.clone();
+    defaults::apply(&mut object, &SCHEMA);
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status"); // nobody but the operator writes it
+    }
+
+    let mut faults = metadata::check_name(&object);
+    let structural = structure::check(&object, &SCHEMA);
+    let blocked = structural.iter().any(structure::Finding::blocks_rules);
+    faults.extend(structural.into_iter().map(structure::Finding::into_fault));
+    faults.extend(unique::check(&object, &SCHEMA));
+    if blocked {
+        faults.push(Fault::invalid(
+            WHOLE,
+            "null",
+            "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation",
+        ));
+    } else {
+        faults.extend(cel::check(&object, &SCHEMA));
+    }
+    if faults.is_empty() { Ok(object) } else { Err(faults) }
+}
+
+/// How the apiserver quotes a value in a message: strings as Go does, anything else as JSON.
+fn quoted(value: &Value) -> String {
+    let Value::String(text) = value else { return value.to_string() };
+    let mut quoted = String::from('"');
+    for character in text.chars() {
+        match character {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\x07' => quoted.push_str("\\a"),
+            '\x08' => quoted.push_str("\\b"),
+            '\t' => quoted.push_str("\\t"),
+            '\n' => quoted.push_str("\\n"),
+            '\x0b' => quoted.push_str("\\v"),
+            '\x0c' => quoted.push_str("\\f"),
+            '\r' => quoted.push_str("\\r"),
+            '\0'..' ' | '\x7f' => quoted.push_str(&format!("\\x{:02x}", u32::from(character))),
+            _ => quoted.push(character),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// `path.field`, or `field` at the root.
+fn child(path: &str, field: &str) -> String {
+    if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
+}

@@ -1,0 +1,191 @@
+//! The structural schema: types, required fields, enumerations, bounds.
+//!
+//! Knows the keywords that our own schema has, and panics on any other rather than let a document pass unchecked.
+
+use serde_json::{Map, Value};
+
+use super::{Fault, WHOLE, child, quoted};
+
+/// A fault, and whether CEL rules make sense in spite of it.
+pub(super) struct Finding {
+    fault: Fault,
+    blocks_rules: bool,
+}
+
+impl Finding {
+    pub(super) fn blocks_rules(&self) -> bool {
+        self.blocks_rules
+    }
+
+    pub(super) fn into_fault(self) -> Fault {
+        self.fault
+    }
+}
+
+pub(super) fn check(document: &Value, schema: &Value) -> Vec<Finding> {
+    let mut findings = Findings(Vec::new());
+    walk(document, schema, "", &mut findings);
+    findings.0
+}
+
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    /// The value is out of bounds.
+    fn invalid(&mut self, path: &str, value: &Value, detail: &str) {
+        let fault = Fault::invalid(path, quoted(value), format_args!("{path} in body {detail}"));
+        self.0.push(Finding { fault, blocks_rules: false });
+    }
+
+    /// The value is not of the form that rules rely on.
+    fn blocking(&mut self, path: &str, message: String) {
+        self.0.push(Finding { fault: Fault { path: path.to_owned(), message }, blocks_rules: true });
+    }
+
+    fn wrong_type(&mut self, path: &str, expected: &str, found: &str) {
+        self.blocking(path, format!("Invalid value: {found:?}: {path} in body must be of type {expected}: {found:?}"));
+    }
+}
+
+fn walk(value: &Value, schema: &Value, path: &str, findings: &mut Findings) {
+    let Some(keywords) = schema.as_object() else { return };
+    let expected = keywords.get("type").and_then(Value::as_str).expect("a structural schema has a type everywhere");
+    let format = keywords.get("format").and_then(Value::as_str);
+    let found = type_of(value);
+    if found != expected && !(value.is_null() && keywords.get("nullable") == Some(&Value::Bool(true))) {
+        match (value, format) {
+            // Numbers have formats of their own, and what has none is measured against the format of the schema.
+            (Value::Number(_), Some(format)) => findings.wrong_type(path, format, "float64"),
+            (Value::Bool(_) | Value::Object(_), Some(format)) => findings.wrong_type(path, format, ""),
+            _ => findings.wrong_type(path, expected, found),
+        }
+    }
+    if let Some(supported) = keywords.get("enum").and_then(Value::as_array)
+        && !supported.contains(value)
+    {
+        let supported = supported.iter().map(quoted).collect::<Vec<_>>().join(", ");
+        findings.blocking(path, format!("Unsupported value: {}: supported values: {supported}", quoted(value)));
+    }
+    match value {
+        Value::String(text) => check_string(text, keywords, path, findings),
+        Value::Number(_) => check_number(value, keywords, path, findings),
+        Value::Array(items) => check_list(items, keywords, path, findings),
+        Value::Object(fields) => check_object(fields, keywords, path, findings),
+        Value::Null | Value::Bool(_) => {}
+    }
+    debug_assert!(keywords.keys().all(|keyword| KEYWORDS.contains(&keyword.as_str())), "unknown keyword in {schema}");
+}
+
+const KEYWORDS: [&str; 23] = [
+    "additionalProperties",
+    "default",
+    "description",
+    "enum",
+    "format",
+    "items",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "nullable",
+    "properties",
+    "required",
+    "title",
+    "type",
+    "x-kubernetes-list-map-keys",
+    "x-kubernetes-list-type",
+    "x-kubernetes-map-type",
+    "x-kubernetes-validations",
+];
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn bound(keywords: &Map<String, Value>, keyword: &str) -> Option<u64> {
+    keywords.get(keyword).and_then(Value::as_u64)
+}
+
+fn check_string(text: &str, keywords: &Map<String, Value>, path: &str, findings: &mut Findings) {
+    let length = text.chars().count() as u64;
+    if let Some(most) = bound(keywords, "maxLength").filter(|most| length > *most) {
+        findings.blocking(path, format!("Too long: may not be more than {most} {}", plural(most, "byte")));
+    } else if let Some(least) = bound(keywords, "minLength").filter(|least| length < *least) {
+        findings.invalid(path, &Value::from(text), &format!("should be at least {least} chars long"));
+    }
+}
+
+fn check_number(value: &Value, keywords: &Map<String, Value>, path: &str, findings: &mut Findings) {
+    let Some(number) = value.as_i64() else { return };
+    if keywords.get("format").is_some_and(|format| format == "int32") && i32::try_from(number).is_err() {
+        let detail = format_args!("Checked value must be of type integer with format int32 in {path}");
+        findings.0.push(Finding { fault: Fault::invalid(WHOLE, "\"\"", detail), blocks_rules: false });
+    }
+    if let Some(least) = limit(keywords, "minimum").filter(|least| number < *least) {
+        findings.invalid(path, value, &format!("should be greater than or equal to {least}"));
+    }
+    if let Some(most) = limit(keywords, "maximum").filter(|most| number > *most) {
+        findings.invalid(path, value, &format!("should be less than or equal to {most}"));
+    }
+}
+
+/// Schemas write the bounds of integers as floats.
+fn limit(keywords: &Map<String, Value>, keyword: &str) -> Option<i64> {
+    #[expect(clippy::cast_possible_truncation, reason = "all our bounds are small whole numbers")]
+    keywords.get(keyword).and_then(Value::as_f64).map(|limit| limit as i64)
+}
+
+fn check_list(items: &[Value], keywords: &Map<String, Value>, path: &str, findings: &mut Findings) {
+    if let Some(schema) = keywords.get("items") {
+        for (index, item) in items.iter().enumerate() {
+            walk(item, schema, &format!("{path}[{index}]"), findings);
+        }
+    }
+    let length = items.len() as u64;
+    if let Some(least) = bound(keywords, "minItems").filter(|least| length < *least) {
+        findings.invalid(path, &Value::from(length), &format!("should have at least {least} items"));
+    }
+    too_many(length, bound(keywords, "maxItems"), path, findings);
+}
+
+fn check_object(fields: &Map<String, Value>, keywords: &Map<String, Value>, path: &str, findings: &mut Findings) {
+    let count = fields.len() as u64;
+    if let Some(least) = bound(keywords, "minProperties").filter(|least| count < *least) {
+        findings.invalid(path, &Value::from(count), &format!("should have at least {least} properties"));
+    }
+    too_many(count, bound(keywords, "maxProperties"), path, findings);
+    let known = keywords.get("properties").and_then(Value::as_object);
+    for (field, value) in fields {
+        let schema = known.and_then(|known| known.get(field)).or(keywords.get("additionalProperties"));
+        if let Some(schema) = schema {
+            walk(value, schema, &child(path, field), findings);
+        }
+    }
+    for field in keywords.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
+        if !fields.contains_key(field) {
+            findings.blocking(&child(path, field), "Required value".to_owned());
+        }
+    }
+}
+
+fn too_many(count: u64, most: Option<u64>, path: &str, findings: &mut Findings) {
+    if let Some(most) = most.filter(|most| count > *most) {
+        findings.blocking(path, format!("Too many: {count}: must have at most {most} {}", plural(most, "item")));
+    }
+}
+
+fn plural(count: u64, word: &str) -> String {
+    if count == 1 { word.to_owned() } else { format!("{word}s") }
+}

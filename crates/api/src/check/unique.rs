@@ -1,0 +1,56 @@
+//! Lists that are maps by some of their fields: no two items may have the same.
+
+use serde_json::{Map, Value};
+
+use super::{Fault, child, quoted};
+
+pub(super) fn check(document: &Value, schema: &Value) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    walk(document, schema, "", &mut faults);
+    faults
+}
+
+fn walk(value: &Value, schema: &Value, path: &str, faults: &mut Vec<Fault>) {
+    match value {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                if let Some(schema) = schema.get("properties").and_then(|known| known.get(field)) {
+                    walk(value, schema, &child(path, field), faults);
+                }
+            }
+        }
+        Value::Array(items) => {
+            if schema["x-kubernetes-list-type"] == "map" {
+                check_list(items, &schema["x-kubernetes-list-map-keys"], path, faults);
+            }
+            if let Some(schema) = schema.get("items") {
+                for (index, item) in items.iter().enumerate() {
+                    walk(item, schema, &format!("{path}[{index}]"), faults);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The second of several equal items is named, and no further one.
+fn check_list(items: &[Value], names: &Value, path: &str, faults: &mut Vec<Fault>) {
+    if let Some(index) = items.iter().position(|item| !item.is_object() && !item.is_null()) {
+        let detail = "must be an object for an array of list-type map";
+        faults.push(Fault::invalid(format!("{path}[{index}]"), quoted(&items[index]), detail));
+        return;
+    }
+    let names: Vec<&str> = names.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let keys: Vec<Map<String, Value>> = items
+        .iter()
+        .map(|item| {
+            names.iter().filter_map(|name| item.get(*name).map(|value| ((*name).to_owned(), value.clone()))).collect()
+        })
+        .collect();
+    for (index, key) in keys.iter().enumerate() {
+        if keys[..index].iter().filter(|earlier| *earlier == key).count() == 1 {
+            let message = format!("Duplicate value: {}", Value::Object(key.clone()));
+            faults.push(Fault { path: format!("{path}[{index}]"), message });
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Policies that are right and policies that are wrong, checked without a cluster. The same files are held against a
+//! real apiserver by `e2e/tests/validation.rs`.
+//!
+//! A file under `bad/` begins with one comment line for each fault: `# path: message`. Write them anew, to be read with
+//! `git diff`, by running this test with `WEIR_BLESS=1`.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+use weir_api::check;
+
+fn files(directory: &str) -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+    let mut files: Vec<_> = fs::read_dir(&root)
+        .unwrap_or_else(|error| panic!("{}: {error}", root.display()))
+        .map(|entry| entry.expect("a directory that can be read").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .map(|path| (path.display().to_string(), fs::read_to_string(&path).expect("a file that can be read")))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "no policies in {}", root.display());
+    files
+}
+
+fn value(text: &str) -> Value {
+    serde_yaml::from_str(text).expect("YAML")
+}
+
+#[test]
+fn good_policies_have_no_faults() {
+    for (path, text) in files("tests/policies/good") {
+        assert_eq!(check::document(&value(&text)), [], "{path}");
+    }
+}
+
+#[test]
+fn bad_policies_have_the_faults_that_they_say() {
+    let mut wrong = Vec::new();
+    for (path, text) in files("tests/policies/bad") {
+        let (comments, body): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with('#'));
+        let found: Vec<_> = check::document(&value(&text)).iter().map(|fault| format!("# {fault}")).collect();
+        assert!(!found.is_empty(), "{path} is accepted");
+        if found == comments {
+            continue;
+        }
+        if std::env::var_os("WEIR_BLESS").is_some() {
+            let lines: Vec<&str> = found.iter().map(String::as_str).chain(body).collect();
+            fs::write(&path, lines.join("\n") + "\n").expect("a file that can be written");
+        }
+        wrong.push(format!("{path}\n  expected {comments:#?}\n  found {found:#?}"));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What a parsed policy holds is what the defaulted document says: nothing is lost or added on the way.
+#[test]
+fn types_and_schema_agree_on_defaults() {
+    for (path, text) in files("tests/policies/good") {
+        let policy = check::parse(&value(&text)).unwrap_or_else(|faults| panic!("{path}: {faults:?}"));
+        let written = serde_json::to_value(&policy).expect("a policy serialises");
+        assert_eq!(check::parse(&written), Ok(policy), "{path}");
+    }
+}
+
+#[test]
+fn examples_are_valid() {
+    for (path, text) in files("../../examples") {
+        for document in serde_yaml::Deserializer::from_str(&text) {
+            let document = serde::Deserialize::deserialize(document).expect("YAML");
+            assert_eq!(check::document(&document), [], "{path}");
+        }
+    }
+}
