@@ -1,0 +1,217 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
+use tower::{Layer, Service};
+use tower_test::mock;
+
+use super::{Admit, Answer, LatencyLayer, LatencyService};
+
+/// Admits all but "no", and counts how often it is asked.
+#[derive(Clone, Default)]
+struct Gate {
+    asked: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+impl Admit<&'static str> for Gate {
+    type Pass = usize;
+    type Refusal = usize;
+
+    fn admit(&self, request: &&'static str) -> Result<usize, usize> {
+        let number = self.asked.fetch_add(1, Ordering::Relaxed);
+        if *request == "no" { Err(number) } else { Ok(number) }
+    }
+}
+
+#[derive(Clone)]
+struct Words;
+
+impl Answer<usize, usize, String> for Words {
+    fn refused(&self, number: usize) -> String {
+        format!("refused {number}")
+    }
+
+    fn admitted(&self, number: usize, response: String) -> String {
+        format!("{response} {number}")
+    }
+}
+
+/// The plain way: only refusals are answered.
+#[derive(Clone)]
+struct OnlyRefusals;
+
+impl Answer<usize, usize, String> for OnlyRefusals {
+    fn refused(&self, _: usize) -> String {
+        String::from("refused")
+    }
+}
+
+type Inner = mock::Mock<&'static str, String>;
+type Handle = mock::Handle<&'static str, String>;
+
+fn spawn(gate: &Gate) -> (mock::Spawn<LatencyService<Inner, Gate, Words>>, Handle) {
+    let layer = LatencyLayer::new(gate.clone(), Words);
+    mock::spawn_with(move |inner| layer.layer(inner))
+}
+
+#[tokio::test]
+async fn an_admitted_request_reaches_the_inner_service_and_its_response_is_answered() {
+    let (mut service, mut handle) = spawn(&Gate::default());
+    assert_ready_ok!(service.poll_ready());
+    let mut response = task::spawn(service.call("yes"));
+    assert_pending!(response.poll());
+
+    let (request, reply) = handle.next_request().await.expect("it was let through");
+    assert_eq!(request, "yes");
+    reply.send_response(String::from("hello"));
+    assert_eq!(assert_ready_ok!(response.poll()), "hello 0");
+}
+
+#[tokio::test]
+async fn a_refusal_is_ready_at_once_and_never_reaches_the_inner_service() {
+    let (mut service, mut handle) = spawn(&Gate::default());
+    assert_ready_ok!(service.poll_ready());
+    let mut response = task::spawn(service.call("no"));
+    assert_eq!(assert_ready_ok!(response.poll()), "refused 0");
+
+    let mut next = task::spawn(handle.next_request());
+    assert_pending!(next.poll());
+}
+
+#[tokio::test]
+async fn it_is_ready_when_the_inner_service_is_and_nobody_is_charged_before() {
+    let gate = Gate::default();
+    let (mut service, mut handle) = spawn(&gate);
+    handle.allow(0);
+    assert_pending!(service.poll_ready());
+    assert_eq!(gate.asked(), 0);
+
+    handle.allow(1);
+    assert!(service.is_woken());
+    assert_ready_ok!(service.poll_ready());
+    assert_eq!(gate.asked(), 0);
+}
+
+#[tokio::test]
+async fn a_refusal_leaves_the_inner_service_ready() {
+    let (mut service, mut handle) = spawn(&Gate::default());
+    handle.allow(1);
+    assert_ready_ok!(service.poll_ready());
+    assert_eq!(assert_ready_ok!(task::spawn(service.call("no")).poll()), "refused 0");
+
+    // The one request that the inner service has room for is still there for the next.
+    assert_ready_ok!(service.poll_ready());
+    let mut response = task::spawn(service.call("yes"));
+    assert_pending!(response.poll());
+    let (request, _reply) = handle.next_request().await.expect("it was let through");
+    assert_eq!(request, "yes");
+    assert_pending!(service.poll_ready());
+}
+
+#[tokio::test]
+async fn errors_pass_through() {
+    let (mut service, mut handle) = spawn(&Gate::default());
+    assert_ready_ok!(service.poll_ready());
+    let mut response = task::spawn(service.call("yes"));
+    assert_pending!(response.poll());
+    let (_, reply) = handle.next_request().await.expect("it was let through");
+    reply.send_error("broken");
+    assert_eq!(assert_ready_err!(response.poll()).to_string(), "broken");
+}
+
+#[tokio::test]
+async fn an_error_of_readiness_passes_through() {
+    let (mut service, mut handle) = spawn(&Gate::default());
+    handle.send_error("gone");
+    assert_eq!(assert_ready_err!(service.poll_ready()).to_string(), "gone");
+}
+
+#[tokio::test]
+async fn clones_share_the_gate_and_are_ready_each_for_themselves() {
+    let gate = Gate::default();
+    let (mut service, mut handle) = spawn(&gate);
+    handle.allow(1);
+    assert_ready_ok!(service.poll_ready());
+    let mut response = task::spawn(service.call("yes"));
+    let mut clone = service.clone();
+    assert_pending!(clone.poll_ready());
+    assert_pending!(response.poll());
+    let (_, reply) = handle.next_request().await.expect("it was let through");
+    reply.send_response(String::from("hello"));
+    assert_eq!(assert_ready_ok!(response.poll()), "hello 0");
+
+    handle.allow(1);
+    assert_ready_ok!(clone.poll_ready());
+    assert_eq!(assert_ready_ok!(task::spawn(clone.call("no")).poll()), "refused 1");
+    assert_eq!(gate.asked(), 2);
+}
+
+#[tokio::test]
+async fn a_cancelled_request_is_cancelled_inside_and_disturbs_no_other() {
+    let (mut service, mut handle) = spawn(&Gate::default());
+    assert_ready_ok!(service.poll_ready());
+    let mut cancelled = task::spawn(service.call("first"));
+    assert_pending!(cancelled.poll());
+    let (_, cancelled_reply) = handle.next_request().await.expect("it was let through");
+    drop(cancelled);
+    cancelled_reply.send_response(String::from("nobody hears this"));
+
+    assert_ready_ok!(service.poll_ready());
+    let mut response = task::spawn(service.call("second"));
+    assert_pending!(response.poll());
+    let (request, reply) = handle.next_request().await.expect("it was let through");
+    assert_eq!(request, "second");
+    reply.send_response(String::from("hello"));
+    assert_eq!(assert_ready_ok!(response.poll()), "hello 1");
+}
+
+#[tokio::test]
+async fn an_unpolled_future_can_be_dropped() {
+    let (mut service, mut handle) = spawn(&Gate::default());
+    assert_ready_ok!(service.poll_ready());
+    drop(service.call("no"));
+    assert_ready_ok!(service.poll_ready());
+    drop(service.call("yes"));
+    let (request, _reply) = handle.next_request().await.expect("call hands the request over at once");
+    assert_eq!(request, "yes");
+}
+
+#[tokio::test]
+async fn by_default_an_admitted_response_is_unchanged() {
+    let (mut service, mut handle) = mock::spawn_with(|inner| LatencyService::new(inner, Gate::default(), OnlyRefusals));
+    assert_ready_ok!(service.poll_ready());
+    let mut response = task::spawn(service.call("yes"));
+    assert_pending!(response.poll());
+    let (_, reply) = handle.next_request().await.expect("it was let through");
+    reply.send_response(String::from("hello"));
+    assert_eq!(assert_ready_ok!(response.poll()), "hello");
+}
+
+#[test]
+fn the_service_is_send_and_clone_with_its_parts() {
+    fn assert_send_and_clone<T: Send + Clone>() {}
+    fn assert_service<T: Service<&'static str>>() {}
+    assert_send_and_clone::<LatencyService<Inner, Gate, Words>>();
+    assert_service::<LatencyService<Inner, Gate, Words>>();
+}
+
+#[test]
+#[should_panic(expected = "polled again after it was ready")]
+fn polling_again_after_ready_panics_with_a_reason() {
+    let gate = Gate::default();
+    let mut future = None;
+    tokio_test::block_on(async {
+        let (mut service, _handle) = spawn(&gate);
+        assert_ready_ok!(service.poll_ready());
+        future = Some(task::spawn(service.call("no")));
+    });
+    let mut future = future.expect("set above");
+    let _: String = assert_ready!(future.poll()).expect("a refusal is no error");
+    let _ = future.poll();
+}
