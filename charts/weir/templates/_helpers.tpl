@@ -25,10 +25,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "weir.rules" -}}
 - apiGroups: [weir.dev]
   resources: [ratelimitpolicies]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [weir.dev]
   resources: [ratelimitpolicies/status]
-  verbs: [get, patch]
+  verbs: [patch]
 - apiGroups: [""]
   resources: [pods, services]
   verbs: [list, watch]
@@ -37,5 +37,5 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [list, watch]
 - apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end -}}
