@@ -4,6 +4,8 @@
 //! the cluster, and holds what the policies' status claims against what agents, apps and loads have counted. It may
 //! use what any user has (the apiserver, kubectl, helm, the agents' control API) and nothing else.
 
+pub mod control_plane;
+
 mod agents;
 mod budget;
 mod clock;

@@ -48,8 +48,8 @@ pub async fn run(args: RunArgs) -> Result<bool> {
         None => PathBuf::from("kubectl"),
     });
     let cluster = Cluster::connect(&args.kubeconfig, kubectl).await?;
-    let home = std::env::temp_dir().join(format!("weir-e2e-helm-{}", std::process::id()));
-    let helm = Helm { binary: args.helm, kubeconfig: args.kubeconfig, home };
+    let home = tempfile::tempdir()?;
+    let helm = Helm { binary: args.helm, kubeconfig: args.kubeconfig, home: home.path().to_owned() };
 
     let installing = Instant::now();
     operator::install(&cluster.client, &helm, &args.charts).await.context("install the chart")?;
@@ -81,10 +81,5 @@ pub async fn run(args: RunArgs) -> Result<bool> {
 
 async fn clean_up(cluster: &Cluster, helm: &Helm) -> Result<()> {
     all_gone(&cluster.client).await?;
-    operator::uninstall(&cluster.client, helm).await.context("uninstall the chart")?;
-    match std::fs::remove_dir_all(&helm.home) {
-        // It makes the folder only when it has something to put there.
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("remove helm's files"),
-        _ => Ok(()),
-    }
+    operator::uninstall(&cluster.client, helm).await.context("uninstall the chart")
 }
