@@ -1,0 +1,48 @@
+#!/bin/bash
+# Clusters by stock kind, on the node image that build.sh made. Only the given
+# kubeconfig is read or written, never the user's.
+#   cluster.sh create NAME WORKERS KUBECONFIG    one control plane and WORKERS more nodes, ready when this returns
+#   cluster.sh delete NAME KUBECONFIG
+#   cluster.sh load NAME IMAGE...                images of this machine's Docker, into every node
+#   cluster.sh logs NAME DIR
+# WEIR_NODE_IMAGE=kindest/node:...  takes that image instead, where a registry can be reached.
+set -euo pipefail
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+[ $# -ge 3 ] || usage
+COMMAND=$1 NAME=$2; shift 2
+unset KUBECONFIG
+export KIND_EXPERIMENTAL_PROVIDER=docker
+for PROGRAM in kind kubectl; do [ -x "$CACHE/bin/$PROGRAM" ] || fail "no $PROGRAM in $CACHE/bin: run $HERE/build.sh"; done
+kind() { "$CACHE/bin/kind" --quiet "$@"; }
+
+config() {
+  printf 'kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nnodes:\n- role: control-plane\n'
+  local i
+  for ((i = 0; i < $1; i++)); do printf -- '- role: worker\n'; done
+}
+
+create() { # WORKERS KUBECONFIG
+  [[ $# = 2 && $1 =~ ^[0-9]+$ ]] || usage
+  local image=${WEIR_NODE_IMAGE:-$NODE_IMAGE} kubeconfig=$2 kubectl t0=$SECONDS
+  [ -n "${WEIR_NODE_IMAGE:-}" ] || docker image inspect "$image" >/dev/null 2>&1 || fail "no image $image: run $HERE/build.sh"
+  kubectl=("$CACHE/bin/kubectl" --kubeconfig "$kubeconfig")
+  # kept when it fails, until its logs are saved; the name of another's cluster fails before that
+  if kind get clusters | grep -qxF -- "$NAME"; then fail "a cluster $NAME exists"; fi
+  # CoreDNS last: it needs kube-proxy and, on a single node, the taint's removal
+  if ! {
+    kind create cluster --name "$NAME" --image "$image" --kubeconfig "$kubeconfig" --config <(config "$1") --wait 180s --retain &&
+      "${kubectl[@]}" wait --for=condition=Ready node --all --timeout=120s >/dev/null &&
+      "${kubectl[@]}" -n kube-system rollout status deployment/coredns --timeout=120s >/dev/null
+  }; then
+    kind export logs --name "$NAME" "$kubeconfig.failed" >/dev/null 2>&1 || true
+    kind delete cluster --name "$NAME" --kubeconfig "$kubeconfig" || true
+    fail "no cluster $NAME; its logs are in $kubeconfig.failed"
+  fi
+  say "cluster $NAME is ready, $(($1 + 1)) nodes, $((SECONDS - t0)) s"
+}
+delete() { [ $# = 1 ] || usage; kind delete cluster --name "$NAME" --kubeconfig "$1"; } # fine when there is none
+load() { kind load docker-image "$@" --name "$NAME"; }
+logs() { [ $# = 1 ] || usage; kind export logs --name "$NAME" "$1"; }
+
+case $COMMAND in create | delete | load | logs) "$COMMAND" "$@" ;; *) usage ;; esac

