@@ -1,1 +1,34 @@
-//! See ARCHITECTURE.md.
+//! The operator: watches `RateLimitPolicy` objects, compiles each once, pushes the rules to the agents of the targeted
+//! pods and reports what is really enforced.
+//!
+//! ```text
+//! source ──Update──► engine ──► compile ──► plan ──► link ──PUT /v1/config──► agent
+//!                       ▲                             │
+//!                       └───────Observation───────────┘◄──GET /v1/status── agent
+//!                       └──► observed, traffic ──► status, story ──► report ──► apiserver or files
+//! ```
+//!
+//! The operator decides nothing about single requests and is never in their path: without it agents go on with what
+//! they have.
+
+pub mod changes;
+pub mod check;
+pub mod cli;
+pub mod clock;
+pub mod compile;
+pub mod documents;
+pub mod engine;
+pub mod link;
+pub mod metrics;
+pub mod observed;
+mod operator;
+pub mod plan;
+pub mod report;
+pub mod source;
+pub mod status;
+pub mod story;
+pub mod telemetry;
+pub mod traffic;
+pub mod world;
+
+pub use operator::{Operator, TRAFFIC_INTERVAL};

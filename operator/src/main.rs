@@ -1,3 +1,9 @@
-//! See ARCHITECTURE.md.
+//! `weir-operator`: see the crate's documentation and `weir-operator --help`.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    weir_operator::cli::Cli::parse().run()
+}

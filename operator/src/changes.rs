@@ -1,0 +1,135 @@
+//! What is different between two revisions of a policy's rules, in words for an Event.
+
+use weir_wire::{Limit, PolicyRules, Rule};
+
+/// At most this many differences are told one by one.
+const MOST: usize = 5;
+
+/// The differences, or an empty text if there is none that shows.
+pub fn describe(old: &PolicyRules, new: &PolicyRules) -> String {
+    let mut changes = Vec::new();
+    if old.mode != new.mode {
+        changes.push(format!("mode {:?} to {:?}", old.mode, new.mode));
+    }
+    for rule in &new.rules {
+        match old.rules.iter().find(|before| before.name == rule.name) {
+            Some(before) => describe_rule(before, rule, &mut changes),
+            None => changes.push(format!("rule {} added", rule.name)),
+        }
+    }
+    for rule in old.rules.iter().filter(|rule| new.rules.iter().all(|after| after.name != rule.name)) {
+        changes.push(format!("rule {} removed", rule.name));
+    }
+    if changes.len() > MOST {
+        let more = changes.len() - MOST;
+        changes.truncate(MOST);
+        changes.push(format!("{more} more"));
+    }
+    changes.join(", ")
+}
+
+fn describe_rule(old: &Rule, new: &Rule, changes: &mut Vec<String>) {
+    let name = &new.name;
+    let numbers_before = changes.len();
+    for limit in &new.limits {
+        match old.limits.iter().find(|before| before.name == limit.name) {
+            Some(before) if before == limit => {}
+            Some(before) => {
+                changes.push(format!("{name}/{} {} to {}", limit.name, describe_limit(before), describe_limit(limit)));
+            }
+            None => changes.push(format!("{name}/{} added: {}", limit.name, describe_limit(limit))),
+        }
+    }
+    for limit in old.limits.iter().filter(|limit| new.limits.iter().all(|after| after.name != limit.name)) {
+        changes.push(format!("{name}/{} removed", limit.name));
+    }
+    let otherwise_equal = Rule { limits: old.limits.clone(), ..new.clone() } == *old;
+    if !otherwise_equal || (changes.len() == numbers_before && old != new) {
+        changes.push(format!("rule {name} changed"));
+    }
+}
+
+fn describe_limit(limit: &Limit) -> String {
+    let mut text = format!("{} per {}", limit.requests, period(limit.period_millis));
+    if let Some(burst) = limit.burst.filter(|&burst| burst != limit.requests) {
+        text.push_str(&format!(" (burst {burst})"));
+    }
+    text
+}
+
+/// As people write it (GEP-2257): `90m` becomes `1h30m`.
+fn period(millis: u64) -> String {
+    let mut rest = millis;
+    let mut text = String::new();
+    for (unit, length) in [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)] {
+        if rest >= length {
+            text.push_str(&format!("{}{unit}", rest / length));
+            rest %= length;
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_wire::{Action, Mode, Strategy};
+
+    use super::*;
+
+    fn rules(mode: Mode, limits: &[(&str, u64, u64)]) -> PolicyRules {
+        let limit = |&(name, requests, period_millis): &(&str, u64, u64)| Limit {
+            name: name.to_owned(),
+            strategy: Strategy::TokenBucket,
+            requests,
+            period_millis,
+            burst: Some(requests),
+        };
+        let rule = Rule {
+            name: "all".to_owned(),
+            action: Action::Limit,
+            matches: Vec::new(),
+            key: Vec::new(),
+            limits: limits.iter().map(limit).collect(),
+            overrides: Vec::new(),
+            on_limit: None,
+            max_keys: None,
+        };
+        let [uid, namespace, name, revision] = ["u", "shop", "a", "r"].map(str::to_owned);
+        PolicyRules { uid, namespace, name, revision, mode, rules: vec![rule] }
+    }
+
+    #[test]
+    fn numbers_are_told_before_and_after() {
+        let old = rules(Mode::Enforce, &[("second", 50, 1000), ("hour", 7, 3_600_000)]);
+        for (what, new, expected) in [
+            ("nothing", old.clone(), ""),
+            (
+                "one number",
+                rules(Mode::Enforce, &[("second", 100, 1000), ("hour", 7, 3_600_000)]),
+                "all/second 50 per 1s to 100 per 1s",
+            ),
+            (
+                "mode and a limit less",
+                rules(Mode::Shadow, &[("second", 50, 1000)]),
+                "mode Enforce to Shadow, all/hour removed",
+            ),
+            (
+                "a period and a limit more",
+                rules(Mode::Enforce, &[("second", 50, 500), ("hour", 7, 3_600_000), ("half", 9, 5_400_000)]),
+                "all/second 50 per 1s to 50 per 500ms, all/half added: 9 per 1h30m",
+            ),
+        ] {
+            assert_eq!(describe(&old, &new), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn other_changes_of_a_rule_are_told_by_its_name() {
+        let old = rules(Mode::Enforce, &[("second", 50, 1000)]);
+        let mut new = old.clone();
+        new.rules[0].max_keys = Some(3);
+        assert_eq!(describe(&old, &new), "rule all changed");
+        new.rules[0].name = "other".to_owned();
+        assert_eq!(describe(&old, &new), "rule other added, rule all removed");
+    }
+}

@@ -1,0 +1,216 @@
+//! The command line: arguments in, exit code out.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+use crate::check::{Verdict, check};
+use crate::operator::Operator;
+use crate::source::directory::StandaloneAgent;
+
+/// Failed while running.
+const FAILED: u8 = 1;
+/// Wrong usage or bad input.
+const WRONG: u8 = 2;
+
+/// Watches RateLimitPolicies, pushes them to the agents and reports what is really enforced.
+#[derive(Debug, Parser)]
+#[command(name = "weir-operator", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Work on a Kubernetes cluster: the one this runs in, or the one of KUBECONFIG
+    Run(Run),
+    /// Work on a directory of policy files and a list of agents; no cluster needed
+    Standalone(Standalone),
+    /// Check policy files as the cluster would at `kubectl apply`
+    ///
+    /// Prints one line per fault (file:document: path: message) or `ok` for each file. Exit code 0: all good; 1: some
+    /// policy has faults; 2: a file cannot be read.
+    Check(Check),
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// Work on this namespace only; may be given several times [default: all namespaces]
+    #[arg(long = "namespace", value_name = "NS", env = "WEIR_NAMESPACES", value_delimiter = ',')]
+    namespaces: Vec<String>,
+    /// Where /metrics, /healthz and /readyz are served
+    #[arg(long, value_name = "ADDR", env = "WEIR_TELEMETRY", default_value = "0.0.0.0:8490")]
+    telemetry: SocketAddr,
+}
+
+#[derive(Debug, Args)]
+struct Standalone {
+    /// Directory of policies (.yaml, .yml, .json), watched for changes; the status of FILE.yaml is written to FILE.status.yaml
+    /// beside it
+    #[arg(long, value_name = "DIR", env = "WEIR_POLICIES")]
+    policies: PathBuf,
+    /// Control URL of an agent, such as http://127.0.0.1:8481; may be given several times. With labels
+    /// (URL,app=web,tier=front) only policies whose selector matches them apply to it, otherwise every policy does
+    #[arg(long = "agent", value_name = "URL[,LABEL=VALUE...]", required = true, value_parser = parse_agent)]
+    agents: Vec<StandaloneAgent>,
+    /// Write traffic into the status files at most this often, in seconds; enforcement is always written at once
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
+    status_interval: Duration,
+    /// Where /metrics, /healthz and /readyz are served [default: nowhere]
+    #[arg(long, value_name = "ADDR", env = "WEIR_TELEMETRY")]
+    telemetry: Option<SocketAddr>,
+}
+
+#[derive(Debug, Args)]
+struct Check {
+    /// Files with any number of YAML documents, directories of such files, or - for standard input
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+impl Cli {
+    /// Does what was asked for.
+    pub fn run(self) -> ExitCode {
+        match self.command {
+            Command::Check(arguments) => run_check(&arguments),
+            Command::Run(arguments) => in_runtime(run_cluster(arguments)),
+            Command::Standalone(arguments) => in_runtime(run_standalone(arguments)),
+        }
+    }
+}
+
+fn run_check(arguments: &Check) -> ExitCode {
+    match check(&arguments.files, &mut io::stdout().lock(), &mut io::stderr().lock()) {
+        Ok(Verdict::Good) => ExitCode::SUCCESS,
+        Ok(Verdict::Faulty) => ExitCode::from(FAILED),
+        Ok(Verdict::Unreadable) | Err(_) => ExitCode::from(WRONG),
+    }
+}
+
+/// An error and the exit code that it gives.
+struct Failed(u8, anyhow::Error);
+
+trait OrExit<T> {
+    fn or_exit(self, code: u8) -> Result<T, Failed>;
+}
+
+impl<T, E: Into<anyhow::Error>> OrExit<T> for Result<T, E> {
+    fn or_exit(self, code: u8) -> Result<T, Failed> {
+        self.map_err(|error| Failed(code, error.into()))
+    }
+}
+
+fn in_runtime(work: impl Future<Output = Result<(), Failed>>) -> ExitCode {
+    // Standard output belongs to the reports of standalone mode.
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let outcome = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .or_exit(FAILED)
+        .and_then(|runtime| runtime.block_on(work));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed(code, error)) => {
+            eprintln!("weir-operator: {error:#}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+async fn run_cluster(arguments: Run) -> Result<(), Failed> {
+    let listener = listen(arguments.telemetry).await.or_exit(FAILED)?;
+    let config = kube::Config::infer().await.context("no cluster to work on").or_exit(WRONG)?;
+    let client = kube::Client::try_from(config).context("cannot reach the cluster").or_exit(FAILED)?;
+    let instance = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));
+    let instance = instance.unwrap_or_else(|_| "weir-operator".to_owned());
+    let operator = Operator::cluster(client, arguments.namespaces, instance);
+    operator.run(Some(listener), stop_on_signal().or_exit(FAILED)?).await.or_exit(FAILED)
+}
+
+async fn run_standalone(arguments: Standalone) -> Result<(), Failed> {
+    let listener = match arguments.telemetry {
+        Some(address) => Some(listen(address).await.or_exit(FAILED)?),
+        None => None,
+    };
+    let operator = Operator::standalone(arguments.policies, arguments.agents).or_exit(WRONG)?;
+    let operator = operator.traffic_interval(arguments.status_interval);
+    operator.run(listener, stop_on_signal().or_exit(FAILED)?).await.or_exit(FAILED)
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    tracing::info!(address = %listener.local_addr()?, "serving telemetry");
+    Ok(listener)
+}
+
+/// A token that SIGTERM or SIGINT cancels.
+fn stop_on_signal() -> io::Result<CancellationToken> {
+    let stop = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let signalled = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping");
+        signalled.cancel();
+    });
+    Ok(stop)
+}
+
+fn parse_agent(text: &str) -> Result<StandaloneAgent, String> {
+    let mut parts = text.split(',');
+    let url = parts.next().unwrap_or_default().trim_end_matches('/');
+    let uri: http::Uri = url.parse().map_err(|error| format!("{url:?} is no URL: {error}"))?;
+    if uri.scheme_str() != Some("http") || uri.host().is_none_or(str::is_empty) || uri.path() != "/" {
+        return Err(format!("{url:?} must be a plain URL such as http://127.0.0.1:8481"));
+    }
+    let mut labels = BTreeMap::new();
+    for part in parts {
+        let (name, value) = part.split_once('=').ok_or_else(|| format!("{part:?} must be a label such as app=web"))?;
+        labels.insert(name.to_owned(), value.to_owned());
+    }
+    Ok(StandaloneAgent { url: url.to_owned(), labels })
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.trim_end_matches('s').parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn agents_are_urls_with_labels() {
+        let agent = parse_agent("http://127.0.0.1:8481/,app=web,tier=").unwrap();
+        assert_eq!(agent.url, "http://127.0.0.1:8481");
+        let labels: Vec<_> = agent.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(labels, [("app", "web"), ("tier", "")]);
+        for bad in ["", "127.0.0.1:8481", "https://a:1", "http://a/path", "http://a:1,app"] {
+            assert!(parse_agent(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The conversation with one agent: one task per pod that keeps pushing until the agent enforces what it should.
+//!
+//! A link holds the newest desired content and nothing older. It pushes a change at once, tries again with growing,
+//! fully jittered delays, and asks the agent once a second what it enforces and what it let through. What it learns
+//! goes to the engine as [`Observation`]s. It never decides whether that is good: see [`crate::status`].
+
+mod client;
+mod task;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use weir_wire::Status;
+
+pub use client::{Client, ContactError};
+
+use crate::metrics::Metrics;
+use crate::plan::Content;
+use crate::world::ObjectKey;
+
+/// How often and how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// Between two questions for the status.
+    pub poll: Duration,
+    /// Until an agent counts as not answering. Two misses in a row plus a poll must stay under five seconds.
+    pub timeout: Duration,
+    /// Upper bound of the first delay after a failed push.
+    pub backoff_first: Duration,
+    /// Upper bound of every later one.
+    pub backoff_most: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            poll: Duration::from_secs(1),
+            timeout: Duration::from_millis(1500),
+            backoff_first: Duration::from_millis(50),
+            backoff_most: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What was learned about one agent.
+#[derive(Debug)]
+pub struct Observation {
+    /// Its pod.
+    pub pod: ObjectKey,
+    /// UID of that pod: an observation of its predecessor must not count.
+    pub pod_uid: String,
+    /// When.
+    pub at: Instant,
+    /// What.
+    pub seen: Seen,
+}
+
+/// What an agent said, or that it said nothing.
+#[derive(Clone, Debug)]
+pub enum Seen {
+    /// It acknowledged this content, whole.
+    Applied(Arc<Content>),
+    /// It told what is in force and what it counted.
+    Status(Arc<Status>),
+    /// It does not answer, or refuses what it is sent.
+    Failed(Failure),
+}
+
+/// Why an agent does not do what it should.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// For programs.
+    pub kind: FailureKind,
+    /// For people.
+    pub message: String,
+}
+
+/// Kinds of [`Failure`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FailureKind {
+    /// No answer, or none that an agent would give.
+    Unreachable,
+    /// It answered that it does not take the content.
+    Refused,
+}
+
+/// What all links share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// Connections.
+    pub client: Client,
+    /// How often and how long.
+    pub timing: Timing,
+    /// Bounds simultaneous pushes.
+    pub lanes: Arc<Lanes>,
+    /// Where observations go.
+    pub observations: mpsc::Sender<Observation>,
+    /// Counters of pushes.
+    pub metrics: Metrics,
+}
+
+/// Simultaneous pushes are bounded. Agents that did not answer last time wait in a lane of their own, so that many
+/// dead pods do not hold up the push to a living one.
+#[derive(Debug)]
+pub struct Lanes {
+    answering: Semaphore,
+    silent: Semaphore,
+}
+
+impl Default for Lanes {
+    fn default() -> Self {
+        Self { answering: Semaphore::new(64), silent: Semaphore::new(32) }
+    }
+}
+
+/// One agent's link; ends with its last handle.
+#[derive(Debug)]
+pub struct Link {
+    pod_uid: String,
+    url: Arc<str>,
+    desired: watch::Sender<Arc<Content>>,
+    _stop: DropGuard,
+}
+
+impl Link {
+    /// Starts talking to the agent at `url`.
+    pub fn start(shared: Shared, pod: ObjectKey, pod_uid: String, url: Arc<str>, content: Arc<Content>) -> Self {
+        let (desired, newest) = watch::channel(content);
+        let stop = CancellationToken::new();
+        let task = task::Task::new(shared, pod, pod_uid.clone(), url.clone(), newest);
+        tokio::spawn(stop.clone().run_until_cancelled_owned(task.run()));
+        Self { pod_uid, url, desired, _stop: stop.drop_guard() }
+    }
+
+    /// Whether this link talks to that agent of that pod.
+    pub fn is_for(&self, pod_uid: &str, url: &str) -> bool {
+        self.pod_uid == pod_uid && &*self.url == url
+    }
+
+    /// Sets what the agent should enforce. Older wishes are forgotten.
+    pub fn want(&self, content: &Arc<Content>) {
+        self.desired.send_if_modified(|held| {
+            let changed = held.revision != content.revision;
+            if changed {
+                held.clone_from(content);
+            }
+            changed
+        });
+    }
+}

@@ -1,0 +1,222 @@
+//! The loop of one link.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::Rng;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use weir_wire::{InForce, Refusal, RefusalKind, Status};
+
+use super::{ContactError, Failure, FailureKind, Observation, Seen, Shared};
+use crate::clock;
+use crate::plan::Content;
+use crate::world::ObjectKey;
+
+/// An agent is reported as failed from its second miss in a row: the first may be a connection that went stale.
+const MISSES_UNTIL_FAILED: u32 = 2;
+
+pub(super) struct Task {
+    shared: Shared,
+    pod: ObjectKey,
+    pod_uid: String,
+    url: Arc<str>,
+    desired: watch::Receiver<Arc<Content>>,
+    /// When to push; none once the agent has acknowledged the newest content.
+    push_at: Option<Instant>,
+    poll_at: Instant,
+    /// Failed pushes in a row.
+    attempts: u32,
+    /// Calls without an answer in a row.
+    misses: u32,
+    /// The content that `sequence` was taken for: trying again must not look like something newer.
+    numbered: String,
+    sequence: u64,
+}
+
+impl Task {
+    pub(super) fn new(
+        shared: Shared,
+        pod: ObjectKey,
+        pod_uid: String,
+        url: Arc<str>,
+        desired: watch::Receiver<Arc<Content>>,
+    ) -> Self {
+        let now = clock::now();
+        let poll_at = now + jittered(shared.timing.poll);
+        Self {
+            shared,
+            pod,
+            pod_uid,
+            url,
+            desired,
+            push_at: Some(now),
+            poll_at,
+            attempts: 0,
+            misses: 0,
+            numbered: String::new(),
+            sequence: 0,
+        }
+    }
+
+    /// Runs until it is dropped or the engine is gone.
+    pub(super) async fn run(mut self) {
+        loop {
+            let due = self.push_at.map_or(self.poll_at, |push_at| push_at.min(self.poll_at));
+            tokio::select! {
+                changed = self.desired.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.attempts = 0;
+                    self.push_at = Some(clock::now());
+                }
+                () = sleep_until(due) => {
+                    let push_is_due = self.push_at.is_some_and(|push_at| push_at <= clock::now());
+                    let seen = if push_is_due { self.push().await } else { self.poll().await };
+                    if let Some(seen) = seen && !self.report(seen).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn push(&mut self) -> Option<Seen> {
+        let content = self.desired.borrow_and_update().clone();
+        let lane = if self.misses == 0 { &self.shared.lanes.answering } else { &self.shared.lanes.silent };
+        let permit = lane.acquire().await.expect("nobody closes the lanes");
+        if self.numbered != content.revision {
+            self.numbered.clone_from(&content.revision);
+            self.sequence = self.next_sequence();
+        }
+        let started = clock::now();
+        let body = content.body(self.sequence);
+        let outcome = self.shared.client.put_config(&self.url, body, self.shared.timing.timeout).await;
+        drop(permit);
+        self.shared.metrics.pushed(result_label(&outcome), clock::now() - started);
+        match outcome {
+            Ok(reply) if reply.in_force.revision == content.revision => {
+                self.answered();
+                self.attempts = 0;
+                self.push_at = None;
+                Some(Seen::Applied(content))
+            }
+            Ok(reply) => {
+                self.push_later();
+                let message = format!("acknowledged {:?} instead of {:?}", reply.in_force.revision, content.revision);
+                self.missed(FailureKind::Unreachable, message)
+            }
+            Err(ContactError::Refused(refusal)) => {
+                self.answered();
+                self.refused(&refusal)
+            }
+            Err(error) => {
+                self.push_later();
+                self.missed(FailureKind::Unreachable, error.to_string())
+            }
+        }
+    }
+
+    async fn poll(&mut self) -> Option<Seen> {
+        self.poll_at = clock::now() + jittered(self.shared.timing.poll);
+        match self.shared.client.status(&self.url, self.shared.timing.timeout).await {
+            Ok(status) => {
+                let was_silent = self.misses > 0;
+                self.answered();
+                self.compare(&status, was_silent);
+                Some(Seen::Status(Arc::new(status)))
+            }
+            Err(error) => {
+                if self.misses + 1 < MISSES_UNTIL_FAILED {
+                    self.poll_at = clock::now() + within(Duration::from_millis(100));
+                }
+                self.missed(FailureKind::Unreachable, error.to_string())
+            }
+        }
+    }
+
+    /// Pushes at once where the agent does not enforce what it should: it restarted, came back, or somebody else wrote.
+    fn compare(&mut self, status: &Status, was_silent: bool) {
+        let wanted = self.desired.borrow().revision.clone();
+        match &status.in_force {
+            Some(in_force) if in_force.revision == wanted => {
+                self.push_at = None;
+                self.attempts = 0;
+            }
+            in_force if self.push_at.is_none() || was_silent => {
+                self.overtake(in_force.as_ref());
+                self.push_at = Some(clock::now());
+            }
+            _ => {}
+        }
+    }
+
+    fn refused(&mut self, refusal: &Refusal) -> Option<Seen> {
+        let first = self.attempts == 0;
+        self.push_later();
+        if refusal.error == RefusalKind::Stale {
+            self.overtake(refusal.in_force.as_ref());
+            if first {
+                self.push_at = Some(clock::now());
+                return None;
+            }
+        }
+        let error = ContactError::Refused(Box::new(refusal.clone()));
+        Some(Seen::Failed(Failure { kind: FailureKind::Refused, message: error.to_string() }))
+    }
+
+    /// Goes on from the agent's sequence if it is ahead of ours.
+    fn overtake(&mut self, in_force: Option<&InForce>) {
+        if let Some(in_force) = in_force
+            && in_force.sequence >= self.sequence
+        {
+            self.sequence = in_force.sequence.saturating_add(1);
+        }
+    }
+
+    fn next_sequence(&self) -> u64 {
+        clock::unix_micros().max(self.sequence.saturating_add(1))
+    }
+
+    fn push_later(&mut self) {
+        let timing = &self.shared.timing;
+        let most = timing.backoff_first.saturating_mul(1 << self.attempts.min(16)).min(timing.backoff_most);
+        self.attempts = self.attempts.saturating_add(1);
+        self.push_at = Some(clock::now() + within(most));
+    }
+
+    fn answered(&mut self) {
+        self.misses = 0;
+    }
+
+    fn missed(&mut self, kind: FailureKind, message: String) -> Option<Seen> {
+        self.misses = self.misses.saturating_add(1);
+        (self.misses >= MISSES_UNTIL_FAILED).then_some(Seen::Failed(Failure { kind, message }))
+    }
+
+    async fn report(&self, seen: Seen) -> bool {
+        let observation = Observation { pod: self.pod.clone(), pod_uid: self.pod_uid.clone(), at: clock::now(), seen };
+        self.shared.observations.send(observation).await.is_ok()
+    }
+}
+
+fn result_label<T>(outcome: &Result<T, ContactError>) -> &'static str {
+    match outcome {
+        Ok(_) => "applied",
+        Err(ContactError::Timeout(_)) => "timeout",
+        Err(ContactError::Connection(_)) => "unreachable",
+        Err(ContactError::Garbage(_)) => "garbage",
+        Err(ContactError::Refused(_)) => "refused",
+    }
+}
+
+/// A delay around `mean`, ten percent either way, so that polls of many agents do not stay in step.
+fn jittered(mean: Duration) -> Duration {
+    mean.mul_f64(rand::rng().random_range(0.9..=1.1))
+}
+
+/// Full jitter: any delay up to `most`.
+fn within(most: Duration) -> Duration {
+    most.mul_f64(rand::rng().random_range(0.0..=1.0))
+}

@@ -1,0 +1,159 @@
+//! What the agents last said of themselves, and what that means for one policy on one pod.
+//!
+//! Kept pod by pod, judged policy by policy. A pod enforces a policy when its agent said so in its newest answer and
+//! still answers; nothing that the operator intends counts.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir_api::DriftReason;
+
+use crate::link::{Failure, FailureKind, Observation, Seen};
+use crate::world::{Agent, ObjectKey, Pod};
+
+/// A pod that has never answered, or one that is about to get a change, is waited for this long before it counts as
+/// drifted.
+pub const PATIENCE: Duration = Duration::from_secs(4);
+
+/// How one pod stands to one policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It acknowledged the policy's revision and answers.
+    Enforcing,
+    /// It does not, and that is expected to change by itself soon.
+    Waiting(DriftReason, String),
+    /// It does not.
+    Drifted(DriftReason, String),
+}
+
+/// What is known about every agent.
+#[derive(Debug, Default)]
+pub struct Observed {
+    views: HashMap<ObjectKey, View>,
+}
+
+#[derive(Debug)]
+struct View {
+    pod_uid: String,
+    since: Instant,
+    heard: bool,
+    answered: bool,
+    /// Revision in force by policy UID.
+    in_force: HashMap<String, String>,
+    failure: Option<Failure>,
+}
+
+/// What a policy wants of its pods.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// UID of the policy.
+    pub uid: &'a str,
+    /// The revision that is to be in force.
+    pub revision: &'a str,
+    /// Since when.
+    pub since: Instant,
+}
+
+impl Observed {
+    /// Starts watching a pod; a pod of the same name but another UID starts afresh.
+    pub fn expect(&mut self, now: Instant, pod: &ObjectKey, pod_uid: &str) {
+        if self.views.get(pod).is_none_or(|view| view.pod_uid != pod_uid) {
+            let view = View {
+                pod_uid: pod_uid.to_owned(),
+                since: now,
+                heard: false,
+                answered: false,
+                in_force: HashMap::new(),
+                failure: None,
+            };
+            self.views.insert(pod.clone(), view);
+        }
+    }
+
+    /// Stops watching a pod.
+    pub fn forget(&mut self, pod: &ObjectKey) {
+        self.views.remove(pod);
+    }
+
+    /// Takes in an observation; true if it may change how the pod stands to any policy.
+    pub fn observe(&mut self, observation: &Observation) -> bool {
+        let Some(view) = self.views.get_mut(&observation.pod) else { return false };
+        if view.pod_uid != observation.pod_uid {
+            return false;
+        }
+        let first = !std::mem::replace(&mut view.heard, true);
+        let in_force: HashMap<String, String> = match &observation.seen {
+            Seen::Failed(failure) => {
+                let changed = view.failure.as_ref() != Some(failure);
+                view.failure = Some(failure.clone());
+                return changed || first;
+            }
+            Seen::Applied(content) => content.policies.iter().map(|p| (p.uid.clone(), p.revision.clone())).collect(),
+            Seen::Status(status) if status.in_force.is_none() => HashMap::new(),
+            Seen::Status(status) => status.policies.iter().map(|p| (p.uid.clone(), p.revision.clone())).collect(),
+        };
+        view.answered = true;
+        // A refusal stands until the agent takes something; silence ends with any answer.
+        let applied = matches!(observation.seen, Seen::Applied(_));
+        let cleared = view.failure.as_ref().is_some_and(|f| applied || f.kind == FailureKind::Unreachable);
+        if cleared {
+            view.failure = None;
+        }
+        let changed = view.in_force != in_force;
+        view.in_force = in_force;
+        changed || cleared || first
+    }
+
+    /// Whether anything was heard of this pod's agent, good or bad.
+    pub fn heard(&self, pod: &ObjectKey) -> bool {
+        self.views.get(pod).is_some_and(|view| view.heard)
+    }
+
+    /// How a targeted pod stands to a policy.
+    pub fn standing(&self, now: Instant, key: &ObjectKey, pod: &Pod, wanted: Wanted<'_>) -> Standing {
+        match pod.agent {
+            Agent::Absent => {
+                return Standing::Drifted(
+                    DriftReason::NoAgent,
+                    "the pod does not carry label weir.dev/agent: enabled".into(),
+                );
+            }
+            Agent::Pending => return Standing::Waiting(DriftReason::Pending, "the pod has no address yet".into()),
+            Agent::At(_) => {}
+        }
+        let Some(view) = self.views.get(key).filter(|view| view.pod_uid == pod.uid) else {
+            return Standing::Waiting(DriftReason::Pending, "the agent has not been asked yet".into());
+        };
+        let enforces = view.in_force.get(wanted.uid).is_some_and(|revision| revision == wanted.revision);
+        match &view.failure {
+            Some(failure) if failure.kind == FailureKind::Unreachable => {
+                if !view.answered && now.duration_since(view.since) < PATIENCE {
+                    Standing::Waiting(DriftReason::Pending, failure.message.clone())
+                } else {
+                    Standing::Drifted(DriftReason::Unreachable, failure.message.clone())
+                }
+            }
+            _ if enforces => Standing::Enforcing,
+            Some(failure) => Standing::Drifted(DriftReason::Refused, failure.message.clone()),
+            None if !view.answered && now.duration_since(view.since) < PATIENCE => {
+                Standing::Waiting(DriftReason::Pending, "the agent has not answered yet".into())
+            }
+            None => {
+                let message = match view.in_force.get(wanted.uid) {
+                    Some(revision) => format!("enforces revision {revision}"),
+                    None => "does not enforce this policy".to_owned(),
+                };
+                if now.duration_since(wanted.since.max(view.since)) < PATIENCE {
+                    Standing::Waiting(DriftReason::Outdated, message)
+                } else {
+                    Standing::Drifted(DriftReason::Outdated, message)
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "observed_tests.rs"]
+mod tests;

@@ -1,0 +1,118 @@
+use std::sync::Arc;
+
+use weir_wire::{InForce, PolicyStatus, Status};
+
+use super::*;
+use crate::link::Failure;
+use crate::world::Membership;
+
+fn key() -> ObjectKey {
+    ObjectKey::new("shop", "a")
+}
+
+fn pod(agent: Agent) -> Pod {
+    Pod { uid: "pod".to_owned(), membership: Membership::Everything, agent }
+}
+
+fn failed(kind: FailureKind) -> Seen {
+    Seen::Failed(Failure { kind, message: "why".to_owned() })
+}
+
+/// The agent says that it enforces this revision of policy `p`; none: nothing at all.
+fn enforces(revision: Option<&str>) -> Seen {
+    let policy = |revision: &str| PolicyStatus {
+        uid: "p".to_owned(),
+        namespace: "shop".to_owned(),
+        name: "p".to_owned(),
+        revision: revision.to_owned(),
+        rules: Vec::new(),
+    };
+    Seen::Status(Arc::new(Status {
+        wire_version: 1,
+        instance: "i".to_owned(),
+        agent_version: "0".to_owned(),
+        uptime_millis: 1,
+        in_force: revision.map(|_| InForce { sequence: 1, revision: "s".to_owned(), since_unix_millis: 0 }),
+        policies: revision.map(policy).into_iter().collect(),
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_a_pod_stands_after_what_was_heard() {
+    use DriftReason::{NoAgent, Outdated, Pending, Refused, Unreachable};
+    use FailureKind as Kind;
+    let (soon, late) = (Duration::from_secs(1), PATIENCE + Duration::from_secs(1));
+    let here = || Agent::At("http://1:1".into());
+    let (enforcing, waiting, drifted) = (("enforcing", None), |r| ("waiting", Some(r)), |r| ("drifted", Some(r)));
+    for (what, agent, heard, after, expected) in [
+        ("no agent", Agent::Absent, vec![], soon, drifted(NoAgent)),
+        ("no address", Agent::Pending, vec![], late, waiting(Pending)),
+        ("nothing yet", here(), vec![], soon, waiting(Pending)),
+        ("silent from the start", here(), vec![failed(Kind::Unreachable)], soon, waiting(Pending)),
+        ("silent for long", here(), vec![failed(Kind::Unreachable)], late, drifted(Unreachable)),
+        ("in force", here(), vec![enforces(Some("new"))], late, enforcing),
+        ("still the old one", here(), vec![enforces(Some("old"))], soon, waiting(Outdated)),
+        ("the old one for long", here(), vec![enforces(Some("old"))], late, drifted(Outdated)),
+        ("restarted and empty", here(), vec![enforces(Some("new")), enforces(None)], late, drifted(Outdated)),
+        ("went silent", here(), vec![enforces(Some("new")), failed(Kind::Unreachable)], soon, drifted(Unreachable)),
+        (
+            "came back",
+            here(),
+            vec![enforces(Some("new")), failed(Kind::Unreachable), enforces(Some("new"))],
+            soon,
+            enforcing,
+        ),
+        ("refuses", here(), vec![enforces(Some("old")), failed(Kind::Refused)], soon, drifted(Refused)),
+        (
+            "refuses and goes on answering",
+            here(),
+            vec![failed(Kind::Refused), enforces(Some("old"))],
+            soon,
+            drifted(Refused),
+        ),
+        (
+            "refuses something else than this policy",
+            here(),
+            vec![enforces(Some("new")), failed(Kind::Refused)],
+            late,
+            enforcing,
+        ),
+    ] {
+        let start = Instant::now();
+        let mut observed = Observed::default();
+        observed.expect(start, &key(), "pod");
+        for seen in heard {
+            observed.observe(&Observation { pod: key(), pod_uid: "pod".to_owned(), at: start, seen });
+        }
+        let wanted = Wanted { uid: "p", revision: "new", since: start };
+        let standing = match observed.standing(start + after, &key(), &pod(agent), wanted) {
+            Standing::Enforcing => ("enforcing", None),
+            Standing::Waiting(reason, _) => ("waiting", Some(reason)),
+            Standing::Drifted(reason, _) => ("drifted", Some(reason)),
+        };
+        assert_eq!(standing, expected, "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_predecessor_said_does_not_count() {
+    let now = Instant::now();
+    let mut observed = Observed::default();
+    observed.expect(now, &key(), "pod");
+    let before = Observation { pod: key(), pod_uid: "before".to_owned(), at: now, seen: enforces(Some("new")) };
+    assert!(!observed.observe(&before));
+    assert!(!observed.heard(&key()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_news_is_news() {
+    let now = Instant::now();
+    let mut observed = Observed::default();
+    observed.expect(now, &key(), "pod");
+    let mut tell = |seen| observed.observe(&Observation { pod: key(), pod_uid: "pod".to_owned(), at: now, seen });
+    assert!(tell(enforces(Some("new"))));
+    assert!(!tell(enforces(Some("new"))));
+    assert!(tell(failed(FailureKind::Unreachable)));
+    assert!(!tell(failed(FailureKind::Unreachable)));
+    assert!(tell(enforces(Some("new"))));
+}

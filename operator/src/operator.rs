@@ -1,0 +1,167 @@
+//! The operator as a whole: a source, the engine and a sink, put together and run until it is told to stop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::{Engine, SourceEnded};
+use crate::link::{Client as AgentClient, Lanes, Shared, Timing};
+use crate::metrics::Metrics;
+use crate::report::{self, ClusterSink, FileSink, Message, Sink};
+use crate::source::cluster;
+use crate::source::directory::{Directory, DirectoryError, Notice, StandaloneAgent};
+use crate::telemetry::{self, Ready};
+use crate::world::Update;
+
+/// Between two status writes that only bring traffic, unless something else is asked for.
+pub const TRAFFIC_INTERVAL: Duration = Duration::from_secs(5);
+/// How long the last reports may take at the end.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// An operator that has found its source but does nothing yet.
+#[derive(Debug)]
+pub struct Operator {
+    source: Source,
+    traffic_interval: Duration,
+    timing: Timing,
+    metrics: Metrics,
+    ready: Ready,
+}
+
+enum Source {
+    Cluster { client: Client, namespaces: Vec<String>, instance: String },
+    Directory { path: PathBuf, directory: Directory, agents: Vec<StandaloneAgent> },
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Cluster { .. } => "Cluster",
+            Self::Directory { .. } => "Directory",
+        })
+    }
+}
+
+impl Operator {
+    /// Works on a cluster. No `namespaces`: all of them. `instance` names this operator in Events.
+    pub fn cluster(client: Client, namespaces: Vec<String>, instance: String) -> Self {
+        Self::new(Source::Cluster { client, namespaces, instance })
+    }
+
+    /// Works on a directory of policies and a list of agents.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be read or watched, or a file in it is faulty.
+    pub fn standalone(path: PathBuf, agents: Vec<StandaloneAgent>) -> Result<Self, DirectoryError> {
+        let directory = Directory::open(&path)?;
+        Ok(Self::new(Source::Directory { path, directory, agents }))
+    }
+
+    fn new(source: Source) -> Self {
+        Self {
+            source,
+            traffic_interval: TRAFFIC_INTERVAL,
+            timing: Timing::default(),
+            metrics: Metrics::default(),
+            ready: Ready::default(),
+        }
+    }
+
+    /// Writes traffic into the status at most this often.
+    #[must_use]
+    pub fn traffic_interval(self, traffic_interval: Duration) -> Self {
+        Self { traffic_interval, ..self }
+    }
+
+    /// The operator's metrics.
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.clone()
+    }
+
+    /// Whether everything that existed at the start was compiled.
+    pub fn ready(&self) -> Ready {
+        self.ready.clone()
+    }
+
+    /// Runs until `stop` is cancelled; serves telemetry on `listener` if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The source ended by itself.
+    pub async fn run(self, listener: Option<TcpListener>, stop: CancellationToken) -> Result<(), SourceEnded> {
+        let telemetry = listener.map(|listener| self.serve_telemetry(listener, stop.clone()));
+        let (updates, incoming) = mpsc::channel(256);
+        let (observations, observed) = mpsc::channel(1024);
+        // Unbounded, because the engine must never wait for the apiserver; what comes in is paced by the engine, and the
+        // writer keeps only the newest of each policy.
+        let (reports, outgoing) = mpsc::unbounded_channel();
+
+        let shared = Shared {
+            client: AgentClient::default(),
+            timing: self.timing,
+            lanes: Arc::new(Lanes::default()),
+            observations,
+            metrics: self.metrics.clone(),
+        };
+        let engine = Engine::new(shared, self.ready, reports.clone(), self.traffic_interval);
+        let (sink, source) = start_source(self.source, updates, reports);
+        let writer = tokio::spawn(report::run(sink, outgoing, self.metrics));
+
+        let outcome = engine.run(incoming, observed, stop.clone()).await;
+        stop.cancel();
+        source.abort();
+        // A source that was aborted says so; there is nothing else to learn from it.
+        let _ = source.await;
+        if timeout(FAREWELL, writer).await.is_err() {
+            tracing::warn!("gave up on the last reports");
+        }
+        if let Some(telemetry) = telemetry {
+            let _ = timeout(FAREWELL, telemetry).await;
+        }
+        outcome
+    }
+
+    fn serve_telemetry(&self, listener: TcpListener, stop: CancellationToken) -> JoinHandle<()> {
+        let router = telemetry::router(self.metrics.clone(), self.ready.clone());
+        tokio::spawn(async move {
+            let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
+            if let Err(error) = served {
+                tracing::error!(%error, "telemetry ended");
+            }
+        })
+    }
+}
+
+fn start_source(
+    source: Source,
+    updates: mpsc::Sender<Update>,
+    reports: mpsc::UnboundedSender<Message>,
+) -> (Sink, JoinHandle<()>) {
+    match source {
+        Source::Cluster { client, namespaces, instance } => {
+            let sink = Sink::Cluster(ClusterSink::new(client.clone(), instance));
+            (sink, tokio::spawn(cluster::run(client, namespaces, updates)))
+        }
+        Source::Directory { path, directory, agents } => {
+            let sink = Sink::Files(FileSink::new(path));
+            let (notices, mut noticed) = mpsc::channel::<Notice>(16);
+            let source = tokio::spawn(async move {
+                let forward = async {
+                    while let Some(notice) = noticed.recv().await {
+                        let _ = reports.send(Message::Notice(notice.to_string()));
+                    }
+                };
+                tokio::join!(directory.run(agents, updates, notices), forward);
+            });
+            (sink, source)
+        }
+    }
+}

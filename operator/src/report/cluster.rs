@@ -1,0 +1,97 @@
+//! Statuses by server-side apply, announcements as Events.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use serde_json::json;
+use weir_api::RateLimitPolicy;
+
+use super::{Announcement, Report, SinkError};
+use crate::clock;
+
+/// The owner of the status fields, and the reporter of the Events.
+const FIELD_MANAGER: &str = "weir-operator";
+const CONTROLLER: &str = "weir.dev/operator";
+
+/// Writes to the apiserver.
+#[derive(Clone)]
+pub struct ClusterSink {
+    client: Client,
+    /// Which operator this is, for Events.
+    instance: String,
+}
+
+impl std::fmt::Debug for ClusterSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterSink").field("instance", &self.instance).finish_non_exhaustive()
+    }
+}
+
+impl ClusterSink {
+    /// `instance` is this operator's name among several: its pod.
+    pub fn new(client: Client, instance: String) -> Self {
+        Self { client, instance }
+    }
+
+    pub(super) async fn write(&self, report: &Report) -> Result<(), SinkError> {
+        let policies: Api<RateLimitPolicy> = Api::namespaced(self.client.clone(), &report.key.namespace);
+        let patch = json!({
+            "apiVersion": RateLimitPolicy::api_version(&()),
+            "kind": RateLimitPolicy::kind(&()),
+            "metadata": {"name": report.key.name, "namespace": report.key.namespace, "uid": report.uid},
+            "status": report.status,
+        });
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        match policies.patch_status(&report.key.name, &parameters, &Patch::Apply(&patch)).await {
+            Ok(_) => Ok(()),
+            // Gone, or (409, a UID that does not match) replaced by another of the same name.
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Err(SinkError::Gone),
+            Err(error) => Err(SinkError::Api(Box::new(error))),
+        }
+    }
+
+    pub(super) async fn announce(&self, announcement: &Announcement) {
+        let Announcement { key, uid, warning, reason, note } = announcement;
+        let now = clock::timestamp();
+        let event = Event {
+            metadata: ObjectMeta {
+                // An event of its own each time: a series would keep the first note for different facts.
+                name: Some(format!("{}.{:x}", key.name, now.as_nanosecond())),
+                namespace: Some(key.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            type_: Some(if *warning { "Warning" } else { "Normal" }.to_owned()),
+            reason: Some((*reason).to_owned()),
+            action: Some("Enforce".to_owned()),
+            note: Some(shorten(note, 1000)),
+            event_time: Some(MicroTime(now)),
+            regarding: Some(ObjectReference {
+                api_version: Some(RateLimitPolicy::api_version(&()).into_owned()),
+                kind: Some(RateLimitPolicy::kind(&()).into_owned()),
+                namespace: Some(key.namespace.clone()),
+                name: Some(key.name.clone()),
+                uid: Some(uid.clone()),
+                ..ObjectReference::default()
+            }),
+            reporting_controller: Some(CONTROLLER.to_owned()),
+            reporting_instance: Some(self.instance.clone()),
+            ..Event::default()
+        };
+        tracing::info!(policy = %key, reason, note, "event");
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &key.namespace);
+        if let Err(error) = events.create(&PostParams::default(), &event).await {
+            tracing::warn!(policy = %key, reason, error = %format!("{error:#}"), "cannot write an event");
+        }
+    }
+}
+
+/// The apiserver refuses notes above 1024 bytes.
+fn shorten(note: &str, most: usize) -> String {
+    if note.len() <= most {
+        return note.to_owned();
+    }
+    let end = (0..=most).rev().find(|&end| note.is_char_boundary(end)).unwrap_or(0);
+    format!("{}…", &note[..end])
+}

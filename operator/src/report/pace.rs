@@ -1,0 +1,116 @@
+//! When a status is worth writing. Pure, one [`Pace`] per policy.
+//!
+//! What the pods enforce is written at once. A state that is expected to pass (`Pending`) is held back for a moment, so
+//! that a change that every pod acknowledges within milliseconds is one write and not two. Numbers of traffic are
+//! written now and then, when they moved by more than noise, and once more when they stopped moving: the last write
+//! agrees exactly with what the agents counted.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir_api::condition_types::ENFORCED;
+use weir_api::{DriftReason, RateLimitPolicyStatus, Traffic};
+
+/// How long `Pending` must last to be written.
+const HOLD: Duration = Duration::from_millis(250);
+/// Numbers that did not move for this long have settled.
+const SETTLED: Duration = Duration::from_millis(2500);
+/// A number that moved by less than this share of it is noise.
+const NOISE: i64 = 50;
+
+/// Remembers what was written.
+#[derive(Debug)]
+pub struct Pace {
+    /// Between two writes that only bring traffic.
+    interval: Duration,
+    written: Option<RateLimitPolicyStatus>,
+    written_at: Option<Instant>,
+    held_since: Option<Instant>,
+    seen: Option<Traffic>,
+    moved_at: Option<Instant>,
+}
+
+impl Pace {
+    /// `written` is the status that the policy has already.
+    pub fn new(interval: Duration, written: Option<RateLimitPolicyStatus>) -> Self {
+        Self { interval, written, written_at: None, held_since: None, seen: None, moved_at: None }
+    }
+
+    /// What was last written.
+    pub fn written(&self) -> Option<&RateLimitPolicyStatus> {
+        self.written.as_ref()
+    }
+
+    /// Whether to write this status now. If so, it counts as written.
+    pub fn admits(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {
+        if self.seen != status.traffic {
+            self.seen.clone_from(&status.traffic);
+            self.moved_at = Some(now);
+        }
+        let admitted = self.is_due(now, status);
+        if admitted {
+            self.written = Some(status.clone());
+            self.written_at = Some(now);
+            self.held_since = None;
+        }
+        admitted
+    }
+
+    fn is_due(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {
+        let same = self.written.as_ref().is_some_and(|written| essence(written) == essence(status));
+        if !same {
+            let held_since = *self.held_since.get_or_insert(now);
+            return !is_pending(status) || now.duration_since(held_since) >= HOLD;
+        }
+        self.held_since = None;
+        let rested = self.written_at.is_none_or(|at| now.duration_since(at) >= self.interval);
+        if !rested || self.written.as_ref() == Some(status) {
+            return false;
+        }
+        let settled = self.moved_at.is_none_or(|at| now.duration_since(at) >= SETTLED);
+        settled || self.written.as_ref().is_none_or(|written| moved(written.traffic.as_ref(), status.traffic.as_ref()))
+    }
+}
+
+/// The part of a status that is written at once.
+#[derive(PartialEq)]
+struct Essence<'a> {
+    generation: Option<i64>,
+    revision: Option<&'a str>,
+    conditions: Vec<(&'a str, &'a str, &'a str, Option<i64>)>,
+    pods: Option<(i32, i32)>,
+    drifted: Vec<(&'a str, DriftReason)>,
+}
+
+fn essence(status: &RateLimitPolicyStatus) -> Essence<'_> {
+    let conditions = status.conditions.iter();
+    let enforcement = status.enforcement.as_ref();
+    Essence {
+        generation: status.observed_generation,
+        revision: status.revision.as_deref(),
+        conditions: conditions
+            .map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_str(), c.observed_generation))
+            .collect(),
+        pods: enforcement.map(|e| (e.pods_targeted, e.pods_enforcing)),
+        drifted: enforcement
+            .map(|e| e.drifted.iter().map(|drift| (drift.pod.as_str(), drift.reason)).collect())
+            .unwrap_or_default(),
+    }
+}
+
+fn is_pending(status: &RateLimitPolicyStatus) -> bool {
+    status.conditions.iter().any(|condition| condition.type_ == ENFORCED && condition.reason == "Pending")
+}
+
+fn moved(before: Option<&Traffic>, after: Option<&Traffic>) -> bool {
+    let (Some(before), Some(after)) = (before, after) else { return before != after };
+    let far = |before: i64, after: i64| before.abs_diff(after) > (before / NOISE).unsigned_abs();
+    far(before.allowed, after.allowed)
+        || far(before.limited, after.limited)
+        || far(before.shadow_limited, after.shadow_limited)
+        || before.by_rule.len() != after.by_rule.len()
+}
+
+#[cfg(test)]
+#[path = "pace_tests.rs"]
+mod tests;

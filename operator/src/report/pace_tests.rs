@@ -1,0 +1,80 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use weir_api::Enforcement;
+
+use super::*;
+
+const INTERVAL: Duration = Duration::from_secs(5);
+
+fn status(reason: &str, enforcing: i32, allowed: i64) -> RateLimitPolicyStatus {
+    let condition = Condition {
+        type_: ENFORCED.to_owned(),
+        status: if reason == "Enforced" { "True" } else { "False" }.to_owned(),
+        reason: reason.to_owned(),
+        message: String::new(),
+        observed_generation: Some(1),
+        last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
+    };
+    RateLimitPolicyStatus {
+        observed_generation: Some(1),
+        conditions: vec![condition],
+        enforcement: Some(Enforcement { pods_targeted: 3, pods_enforcing: enforcing, drifted: Vec::new() }),
+        traffic: Some(Traffic { window: "60s".to_owned(), allowed, ..Traffic::default() }),
+        ..RateLimitPolicyStatus::default()
+    }
+}
+
+fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_pods_enforce_is_written_at_once() {
+    let now = Instant::now();
+    let mut pace = Pace::new(INTERVAL, None);
+    assert!(pace.admits(now, &status("NoPods", 0, 0)));
+    assert!(!pace.admits(now, &status("NoPods", 0, 0)));
+    assert!(pace.admits(now + millis(1), &status("Drifted", 2, 0)));
+    assert!(pace.admits(now + millis(2), &status("Enforced", 3, 0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pending_is_written_only_if_it_lasts() {
+    let now = Instant::now();
+    let mut pace = Pace::new(INTERVAL, Some(status("Enforced", 3, 0)));
+    assert!(!pace.admits(now, &status("Pending", 0, 0)));
+    assert!(!pace.admits(now + millis(100), &status("Pending", 2, 0)));
+    assert!(!pace.admits(now + millis(200), &status("Enforced", 3, 0)), "nothing was ever different");
+    assert!(!pace.admits(now + millis(300), &status("Pending", 2, 0)), "it waits anew");
+    assert!(pace.admits(now + millis(300) + HOLD, &status("Pending", 2, 0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn noise_is_not_written_and_movement_now_and_then() {
+    let now = Instant::now();
+    let mut pace = Pace::new(INTERVAL, None);
+    assert!(pace.admits(now, &status("Enforced", 3, 1000)));
+    assert!(!pace.admits(now + millis(1000), &status("Enforced", 3, 2000)), "too soon");
+    assert!(pace.admits(now + INTERVAL, &status("Enforced", 3, 2000)));
+    let mut at = now + INTERVAL;
+    for allowed in [2010, 1990, 2040, 1960, 2001, 2000, 2039] {
+        at += millis(2000);
+        assert!(!pace.admits(at, &status("Enforced", 3, allowed)), "{allowed} is noise");
+    }
+    assert!(pace.admits(at + millis(1000), &status("Enforced", 3, 2041)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_final_numbers_are_written_exactly() {
+    let now = Instant::now();
+    let mut pace = Pace::new(INTERVAL, None);
+    assert!(pace.admits(now, &status("Enforced", 3, 1000)));
+    let last = status("Enforced", 3, 1001);
+    let mut at = now;
+    let mut written = 0;
+    for _ in 0..100 {
+        at += millis(500);
+        written += u32::from(pace.admits(at, &last));
+    }
+    assert_eq!(written, 1);
+    assert_eq!(pace.written(), Some(&last));
+}

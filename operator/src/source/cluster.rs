@@ -1,0 +1,188 @@
+//! The apiserver as a source: one watch per kind and namespace.
+//!
+//! Objects are cut down to what the world needs as they arrive; nothing of them is kept here but their names, so that
+//! a new listing can tell what is gone.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::{ApiResource, DynamicObject};
+use kube::core::NamespaceResourceScope;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::{Api, Client, Resource, ResourceExt};
+use rand::Rng;
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+use weir_api::RateLimitPolicy;
+
+use super::objects;
+use crate::world::{Change, ObjectKey, Update, WorkloadKind};
+
+/// How many watches have not sent their first listing.
+type Unlisted = Arc<AtomicUsize>;
+
+/// Watches until `updates` is closed. No `namespaces`: all of them.
+pub async fn run(client: Client, namespaces: Vec<String>, updates: mpsc::Sender<Update>) {
+    let scopes: Vec<Option<String>> =
+        if namespaces.is_empty() { vec![None] } else { namespaces.into_iter().map(Some).collect() };
+    let mut watches = tokio::task::JoinSet::new();
+    let unlisted: Unlisted = Arc::new(AtomicUsize::new(scopes.len() * 6));
+    for scope in scopes {
+        let namespace = scope.as_deref();
+        let policies = ApiResource::erase::<RateLimitPolicy>(&());
+        let policies: Api<DynamicObject> = match namespace {
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &policies),
+            None => Api::all_with(client.clone(), &policies),
+        };
+        let sink = Sink { updates: updates.clone(), unlisted: unlisted.clone() };
+        let gone = |key| Change::Policy(key, None);
+        watches.spawn(follow("RateLimitPolicy", policies, sink.clone(), objects::policy, gone));
+        watches.spawn(follow("Pod", api::<Pod>(&client, namespace), sink.clone(), objects::pod, |key| {
+            Change::Pod(key, None)
+        }));
+        watches.spawn(follow(
+            "Deployment",
+            api::<Deployment>(&client, namespace),
+            sink.clone(),
+            objects::deployment,
+            |key| objects::workload_gone(WorkloadKind::Deployment, key),
+        ));
+        watches.spawn(follow(
+            "StatefulSet",
+            api::<StatefulSet>(&client, namespace),
+            sink.clone(),
+            objects::stateful_set,
+            |key| objects::workload_gone(WorkloadKind::StatefulSet, key),
+        ));
+        watches.spawn(follow(
+            "DaemonSet",
+            api::<DaemonSet>(&client, namespace),
+            sink.clone(),
+            objects::daemon_set,
+            |key| objects::workload_gone(WorkloadKind::DaemonSet, key),
+        ));
+        watches.spawn(follow("Service", api::<Service>(&client, namespace), sink, objects::service, |key| {
+            objects::workload_gone(WorkloadKind::Service, key)
+        }));
+    }
+    drop(updates);
+    while watches.join_next().await.is_some() {}
+}
+
+fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+#[derive(Clone)]
+struct Sink {
+    updates: mpsc::Sender<Update>,
+    unlisted: Unlisted,
+}
+
+impl Sink {
+    async fn send(&self, changes: Vec<Change>) -> bool {
+        self.updates.send(Update { changes, complete: false }).await.is_ok()
+    }
+
+    /// Says that one watch has sent its first listing. The last one to say so completes the picture: all the others
+    /// have put their listings into the same channel before.
+    async fn listed(&self) -> bool {
+        if self.unlisted.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return true;
+        }
+        self.updates.send(Update { changes: Vec::new(), complete: true }).await.is_ok()
+    }
+}
+
+async fn follow<K>(
+    kind: &'static str,
+    api: Api<K>,
+    sink: Sink,
+    present: impl Fn(ObjectKey, K) -> Change + Send,
+    gone: impl Fn(ObjectKey) -> Change + Send,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let mut events = watch(api, watcher::Config::default()).backoff(ShortBackoff::default()).boxed();
+    let mut known = BTreeSet::new();
+    let mut listing = Vec::new();
+    let mut first = true;
+    while let Some(event) = events.next().await {
+        let sent = match event {
+            Ok(Event::Init) => {
+                listing.clear();
+                true
+            }
+            Ok(Event::InitApply(object)) => {
+                let key = key_of(&object);
+                listing.push((key.clone(), present(key, object)));
+                true
+            }
+            Ok(Event::InitDone) => {
+                let listed: BTreeSet<ObjectKey> = listing.iter().map(|(key, _)| key.clone()).collect();
+                let lost = known.difference(&listed).cloned().map(&gone);
+                let changes = lost.chain(listing.drain(..).map(|(_, change)| change)).collect();
+                known = listed;
+                sink.send(changes).await && (!std::mem::take(&mut first) || sink.listed().await)
+            }
+            Ok(Event::Apply(object)) => {
+                let key = key_of(&object);
+                known.insert(key.clone());
+                sink.send(vec![present(key, object)]).await
+            }
+            Ok(Event::Delete(object)) => {
+                let key = key_of(&object);
+                known.remove(&key);
+                sink.send(vec![gone(key)]).await
+            }
+            Err(error) => {
+                tracing::warn!(kind, error = %format!("{error:#}"), "watch failed, trying again");
+                !sink.updates.is_closed()
+            }
+        };
+        if !sent {
+            return;
+        }
+    }
+}
+
+fn key_of(object: &impl ResourceExt) -> ObjectKey {
+    ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// Jittered delays that never grow beyond a few seconds: a CRD that is installed after the operator, or an apiserver
+/// that comes back, should be noticed within seconds.
+#[derive(Default)]
+struct ShortBackoff {
+    failures: u32,
+}
+
+impl Iterator for ShortBackoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let most = Duration::from_millis(200).saturating_mul(1 << self.failures.min(5)).min(Duration::from_secs(5));
+        self.failures += 1;
+        Some(most.mul_f64(rand::rng().random_range(0.5..=1.0)))
+    }
+}
+
+impl Backoff for ShortBackoff {
+    fn reset(&mut self) {
+        self.failures = 0;
+    }
+}

@@ -1,0 +1,167 @@
+//! Kubernetes objects to what the world needs of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::DynamicObject;
+use kube::core::Selector;
+use weir_api::RateLimitPolicySpec;
+
+use crate::world::{Agent, Change, Fault, Membership, ObjectKey, Policy, Workload, WorkloadKind};
+
+/// A pod takes part in Weir when it carries this label with the value `enabled`.
+pub(crate) const AGENT_LABEL: &str = "weir.dev/agent";
+/// The annotation that names the agent's control port.
+pub(crate) const CONTROL_PORT_ANNOTATION: &str = "weir.dev/control-port";
+/// The control port of a pod without the annotation.
+const DEFAULT_CONTROL_PORT: u16 = 8481;
+
+/// A policy. One that this program cannot read is still a policy: its last good rules stay in force.
+pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
+    let spec = object.data.get_mut("spec").map(serde_json::Value::take).unwrap_or_default();
+    let spec: Result<RateLimitPolicySpec, _> = serde_path_to_error::deserialize(spec);
+    let spec = spec.map(Arc::new).map_err(|error| {
+        let path = error.path().to_string();
+        vec![Fault { path: format!("spec.{path}"), message: error.into_inner().to_string() }]
+    });
+    // A status that an older version wrote may be unreadable; it is only good for its transition times.
+    let status = object.data.get_mut("status").map(serde_json::Value::take);
+    let status = status.and_then(|status| serde_json::from_value(status).ok()).map(Box::new);
+    let policy = Policy {
+        uid: object.metadata.uid.unwrap_or_default(),
+        generation: object.metadata.generation.unwrap_or_default(),
+        created: object.metadata.creation_timestamp.map(|time| time.0),
+        spec,
+        file: None,
+    };
+    Change::Policy(key, Some((policy, status)))
+}
+
+/// A pod, unless it has ended or is about to.
+pub(super) fn pod(key: ObjectKey, pod: Pod) -> Change {
+    let status = pod.status.unwrap_or_default();
+    let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    if ended || pod.metadata.deletion_timestamp.is_some() {
+        return Change::Pod(key, None);
+    }
+    let labels = pod.metadata.labels.unwrap_or_default();
+    let agent = if labels.get(AGENT_LABEL).is_none_or(|value| value != "enabled") {
+        Agent::Absent
+    } else {
+        let port = control_port(&key, &pod.metadata.annotations.unwrap_or_default());
+        match status.pod_ip.as_deref() {
+            None | Some("") => Agent::Pending,
+            Some(ip) if ip.contains(':') => Agent::At(format!("http://[{ip}]:{port}").into()),
+            Some(ip) => Agent::At(format!("http://{ip}:{port}").into()),
+        }
+    };
+    let pod =
+        crate::world::Pod { uid: pod.metadata.uid.unwrap_or_default(), membership: Membership::Pod(labels), agent };
+    Change::Pod(key, Some(pod))
+}
+
+fn control_port(key: &ObjectKey, annotations: &BTreeMap<String, String>) -> u16 {
+    let Some(text) = annotations.get(CONTROL_PORT_ANNOTATION) else { return DEFAULT_CONTROL_PORT };
+    text.parse().unwrap_or_else(|_| {
+        tracing::warn!(pod = %key, value = text, "annotation {CONTROL_PORT_ANNOTATION} is no port, using {DEFAULT_CONTROL_PORT}");
+        DEFAULT_CONTROL_PORT
+    })
+}
+
+pub(super) fn deployment(key: ObjectKey, object: Deployment) -> Change {
+    workload(WorkloadKind::Deployment, key, object.spec.map(|spec| spec.selector))
+}
+
+pub(super) fn stateful_set(key: ObjectKey, object: StatefulSet) -> Change {
+    workload(WorkloadKind::StatefulSet, key, object.spec.map(|spec| spec.selector))
+}
+
+pub(super) fn daemon_set(key: ObjectKey, object: DaemonSet) -> Change {
+    workload(WorkloadKind::DaemonSet, key, object.spec.map(|spec| spec.selector))
+}
+
+/// A Service without a selector selects nothing: its endpoints are somebody else's business.
+pub(super) fn service(key: ObjectKey, object: Service) -> Change {
+    let labels = object.spec.and_then(|spec| spec.selector).filter(|labels| !labels.is_empty());
+    let selector = labels.map(|labels| labels.into_iter().collect::<Selector>());
+    Change::Workload(Workload { kind: WorkloadKind::Service, key }, Some(selector))
+}
+
+fn workload(kind: WorkloadKind, key: ObjectKey, selector: Option<LabelSelector>) -> Change {
+    let selector = selector.and_then(|selector| Selector::try_from(selector).ok());
+    // An empty selector would select the whole namespace; the apiserver refuses it for these kinds.
+    let selector = selector.filter(|selector| !selector.selects_all());
+    Change::Workload(Workload { kind, key }, Some(selector))
+}
+
+pub(super) fn workload_gone(kind: WorkloadKind, key: ObjectKey) -> Change {
+    Change::Workload(Workload { kind, key }, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn seen(value: serde_json::Value) -> Option<crate::world::Pod> {
+        let Change::Pod(_, pod) = pod(ObjectKey::new("shop", "a"), serde_json::from_value(value).unwrap()) else {
+            panic!("a pod gives a change of a pod");
+        };
+        pod
+    }
+
+    #[test]
+    fn where_the_agent_of_a_pod_listens() {
+        let enabled = json!({"weir.dev/agent": "enabled"});
+        let at = |url: &str| Agent::At(url.into());
+        for (what, pod, agent) in [
+            ("no label", json!({"metadata": {}, "status": {"podIP": "10.0.0.1"}}), Agent::Absent),
+            (
+                "label with another value",
+                json!({"metadata": {"labels": {"weir.dev/agent": "disabled"}}, "status": {"podIP": "10.0.0.1"}}),
+                Agent::Absent,
+            ),
+            ("no address", json!({"metadata": {"labels": enabled}}), Agent::Pending),
+            (
+                "default port",
+                json!({"metadata": {"labels": enabled}, "status": {"podIP": "10.0.0.1"}}),
+                at("http://10.0.0.1:8481"),
+            ),
+            (
+                "port by annotation",
+                json!({"metadata": {"labels": enabled, "annotations": {"weir.dev/control-port": "9000"}}, "status": {"podIP": "10.0.0.1"}}),
+                at("http://10.0.0.1:9000"),
+            ),
+            (
+                "IPv6",
+                json!({"metadata": {"labels": enabled}, "status": {"podIP": "fd00::1"}}),
+                at("http://[fd00::1]:8481"),
+            ),
+        ] {
+            assert_eq!(seen(pod).expect(what).agent, agent, "{what}");
+        }
+    }
+
+    #[test]
+    fn pods_that_ended_or_are_being_deleted_are_gone() {
+        assert_eq!(seen(json!({"metadata": {}, "status": {"phase": "Succeeded"}})), None);
+        assert_eq!(seen(json!({"metadata": {}, "status": {"phase": "Failed"}})), None);
+        assert_eq!(seen(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})), None);
+        assert!(seen(json!({"metadata": {}, "status": {"phase": "Pending"}})).is_some());
+    }
+
+    #[test]
+    fn a_service_without_selector_selects_nothing() {
+        for spec in [json!({}), json!({"selector": {}})] {
+            let object = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+            let Change::Workload(_, Some(selector)) = service(ObjectKey::new("shop", "a"), object) else {
+                panic!("a service gives a change of a workload");
+            };
+            assert!(selector.is_none());
+        }
+    }
+}

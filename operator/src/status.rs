@@ -1,0 +1,201 @@
+//! The status of a policy, from what was compiled, what is targeted, how the pods stand and what they let through.
+//!
+//! Pure. It says what the pods acknowledged, never what is intended; a condition's transition time moves only when its
+//! status flips.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use weir_api::condition_types::{ACCEPTED, ENFORCED};
+use weir_api::{Drift, Enforcement, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic};
+
+use crate::compile::Compiled;
+use crate::observed::Standing;
+use crate::plan::Targets;
+use crate::traffic::Counts;
+use crate::world::ObjectKey;
+
+/// Drifted pods that are named.
+const NAMED: usize = 10;
+/// The longest message of a drifted pod, in bytes.
+const LONGEST_MESSAGE: usize = 256;
+/// The longest message of a condition, in bytes.
+const LONGEST_CONDITION: usize = 4096;
+
+/// All that a status says, before it is put into words.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// What became of the policy.
+    pub compiled: &'a Compiled,
+    /// What it targets.
+    pub targets: &'a Targets,
+    /// How each targeted pod stands to it.
+    pub standings: &'a [(&'a ObjectKey, Standing)],
+    /// What its rules did in the last minute, in their order, and all of them together.
+    pub traffic: (&'a [(String, Counts)], Counts),
+}
+
+/// How many pods stand how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// All.
+    pub targeted: usize,
+    /// Those that enforce the policy.
+    pub enforcing: usize,
+    /// Those that are expected to, soon.
+    pub waiting: usize,
+    /// The others.
+    pub drifted: usize,
+}
+
+impl Tally {
+    /// Counts.
+    pub fn of(standings: &[(&ObjectKey, Standing)]) -> Self {
+        let mut tally = Self { targeted: standings.len(), ..Self::default() };
+        for (_, standing) in standings {
+            match standing {
+                Standing::Enforcing => tally.enforcing += 1,
+                Standing::Waiting(..) => tally.waiting += 1,
+                Standing::Drifted(..) => tally.drifted += 1,
+            }
+        }
+        tally
+    }
+}
+
+/// Builds the status. `previous` is the one that was last written.
+pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: Timestamp) -> RateLimitPolicyStatus {
+    let tally = Tally::of(facts.standings);
+    let condition = |type_: &str, (status, reason, message): (bool, &str, String)| {
+        let status = if status { "True" } else { "False" };
+        let before = previous.and_then(|p| p.conditions.iter().find(|c| c.type_ == type_ && c.status == status));
+        Condition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            observed_generation: Some(facts.compiled.generation),
+            last_transition_time: before.map_or(Time(now), |condition| condition.last_transition_time.clone()),
+            reason: reason.to_owned(),
+            message: shorten(message, LONGEST_CONDITION),
+        }
+    };
+    RateLimitPolicyStatus {
+        observed_generation: Some(facts.compiled.generation),
+        conditions: vec![condition(ACCEPTED, accepted(facts)), condition(ENFORCED, enforced(facts, tally))],
+        revision: facts.compiled.rules.as_ref().map(|rules| rules.revision.clone()),
+        enforcement: Some(Enforcement {
+            pods_targeted: to_i32(tally.targeted),
+            pods_enforcing: to_i32(tally.enforcing),
+            drifted: drifted(facts.standings),
+        }),
+        traffic: Some(traffic(facts.traffic)),
+        summary: Some(Summary {
+            rules: to_i32(facts.compiled.rules.as_ref().map_or(0, |rules| rules.rules.len())),
+            enforced: format!("{}/{}", tally.enforcing, tally.targeted),
+            limited: share(facts.traffic.1),
+        }),
+    }
+}
+
+fn accepted(facts: &Facts<'_>) -> (bool, &'static str, String) {
+    if !facts.compiled.faults.is_empty() {
+        return (false, "Invalid", sentence(&facts.compiled.faults, "; "));
+    }
+    if !facts.targets.missing.is_empty() {
+        return (false, "TargetNotFound", format!("not found: {}", sentence(&facts.targets.missing, ", ")));
+    }
+    (true, "Accepted", "the policy is valid and its targets exist".to_owned())
+}
+
+/// The word that `Enforced` gives for its state.
+pub fn enforced(facts: &Facts<'_>, tally: Tally) -> (bool, &'static str, String) {
+    let Tally { targeted, enforcing, .. } = tally;
+    let Some(rules) = &facts.compiled.rules else {
+        return (false, "Invalid", "nothing is enforced: no generation of the policy was valid so far".to_owned());
+    };
+    let count = format!("{enforcing} of {targeted} pods enforce revision {}", rules.revision);
+    if !facts.compiled.faults.is_empty() {
+        let generation = facts.compiled.generation;
+        return (false, "Invalid", format!("generation {generation} is invalid, an older one stays in force: {count}"));
+    }
+    if !facts.targets.missing.is_empty() {
+        let missing = sentence(&facts.targets.missing, ", ");
+        return (false, "TargetNotFound", format!("not found: {missing}; {count}"));
+    }
+    if targeted == 0 {
+        return (false, "NoPods", "no running pod is targeted".to_owned());
+    }
+    if enforcing == targeted {
+        return (true, "Enforced", count);
+    }
+    let worst: Vec<String> = (drifted(facts.standings).into_iter().take(3))
+        .map(|drift| format!("{} is {:?}", drift.pod, drift.reason))
+        .collect();
+    let reason = if tally.drifted > 0 { "Drifted" } else { "Pending" };
+    (false, reason, format!("{count}; {}", worst.join(", ")))
+}
+
+fn drifted(standings: &[(&ObjectKey, Standing)]) -> Vec<Drift> {
+    let mut worst: Vec<(bool, Drift)> = standings
+        .iter()
+        .filter_map(|(pod, standing)| {
+            let (waiting, reason, message) = match standing {
+                Standing::Enforcing => return None,
+                Standing::Waiting(reason, message) => (true, *reason, message),
+                Standing::Drifted(reason, message) => (false, *reason, message),
+            };
+            let message = Some(shorten(message.clone(), LONGEST_MESSAGE));
+            Some((waiting, Drift { pod: pod.name.clone(), reason, message }))
+        })
+        .collect();
+    worst.sort_by(|(a_waits, a), (b_waits, b)| (a_waits, a.reason, &a.pod).cmp(&(b_waits, b.reason, &b.pod)));
+    worst.into_iter().take(NAMED).map(|(_, drift)| drift).collect()
+}
+
+fn traffic((rules, sum): (&[(String, Counts)], Counts)) -> Traffic {
+    Traffic {
+        window: "60s".to_owned(),
+        allowed: to_i64(sum.allowed),
+        limited: to_i64(sum.limited),
+        shadow_limited: to_i64(sum.shadow_limited),
+        by_rule: (rules.iter())
+            .map(|(name, counts)| RuleTraffic {
+                name: name.clone(),
+                allowed: to_i64(counts.allowed),
+                limited: to_i64(counts.limited),
+                shadow_limited: to_i64(counts.shadow_limited),
+            })
+            .collect(),
+    }
+}
+
+/// The refused share in percent with one decimal, rounded down: `99.9%` is never all.
+fn share(counts: Counts) -> String {
+    let all = u128::from(counts.allowed) + u128::from(counts.limited);
+    let permille = (u128::from(counts.limited) * 1000).checked_div(all).unwrap_or(0);
+    format!("{}.{}%", permille / 10, permille % 10)
+}
+
+fn sentence(items: &[impl ToString], separator: &str) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator)
+}
+
+/// Cut to `most` bytes, which is the schema's bound in characters or stricter.
+fn shorten(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        let end = (0..=most - 3).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+fn to_i32(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+fn to_i64(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;

@@ -1,0 +1,163 @@
+use std::sync::Arc;
+
+use serde_json::json;
+use weir_api::DriftReason;
+
+use super::*;
+use crate::compile::{Compiled, compile};
+use crate::world::{Fault, Workload, WorkloadKind};
+
+fn compiled(good: bool, faults: Vec<Fault>) -> Compiled {
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}},
+        "rules": [{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]});
+    let spec = serde_json::from_value(spec).unwrap();
+    let (mut rules, target) = compile(&ObjectKey::new("shop", "p"), "p", &spec).unwrap();
+    rules.revision = "rev".to_owned();
+    Compiled {
+        uid: "p".to_owned(),
+        generation: 7,
+        created: None,
+        file: None,
+        faults,
+        rules: good.then(|| Arc::new(rules)),
+        target: Some(target),
+    }
+}
+
+fn enforcing(count: usize) -> Vec<Standing> {
+    vec![Standing::Enforcing; count]
+}
+
+fn drifted(reason: DriftReason) -> Standing {
+    Standing::Drifted(reason, "why".to_owned())
+}
+
+fn waiting(reason: DriftReason) -> Standing {
+    Standing::Waiting(reason, "why".to_owned())
+}
+
+fn status_of(
+    compiled: &Compiled,
+    targets: &Targets,
+    standings: &[Standing],
+    previous: Option<&RateLimitPolicyStatus>,
+    now: i64,
+) -> RateLimitPolicyStatus {
+    let pods: Vec<ObjectKey> = (0..standings.len()).map(|i| ObjectKey::new("shop", format!("pod-{i:02}"))).collect();
+    let standings: Vec<_> = pods.iter().zip(standings.iter().cloned()).collect();
+    let counts = Counts { allowed: 962, limited: 38, shadow_limited: 0 };
+    let rules = [("all".to_owned(), counts)];
+    let facts = Facts { compiled, targets, standings: &standings, traffic: (&rules, counts) };
+    build(&facts, previous, Timestamp::from_second(now).unwrap())
+}
+
+#[test]
+fn conditions_say_what_the_pods_acknowledged() {
+    let missing = Targets {
+        pods: Vec::new(),
+        missing: vec![Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") }],
+    };
+    let fault = || vec![Fault { path: "spec.rules".to_owned(), message: "bad".to_owned() }];
+    let none = Targets::default();
+    for (what, compiled, targets, standings, accepted, enforced, count) in [
+        ("all", compiled(true, vec![]), &none, enforcing(3), ("True", "Accepted"), ("True", "Enforced"), "3/3"),
+        ("no pods", compiled(true, vec![]), &none, vec![], ("True", "Accepted"), ("False", "NoPods"), "0/0"),
+        (
+            "one drifted, one waiting",
+            compiled(true, vec![]),
+            &none,
+            vec![Standing::Enforcing, drifted(DriftReason::Unreachable), waiting(DriftReason::Pending)],
+            ("True", "Accepted"),
+            ("False", "Drifted"),
+            "1/3",
+        ),
+        (
+            "one waiting",
+            compiled(true, vec![]),
+            &none,
+            vec![Standing::Enforcing, waiting(DriftReason::Outdated)],
+            ("True", "Accepted"),
+            ("False", "Pending"),
+            "1/2",
+        ),
+        (
+            "a target is missing, the pods of another enforce",
+            compiled(true, vec![]),
+            &missing,
+            enforcing(1),
+            ("False", "TargetNotFound"),
+            ("False", "TargetNotFound"),
+            "1/1",
+        ),
+        (
+            "invalid, an older one in force",
+            compiled(true, fault()),
+            &none,
+            enforcing(2),
+            ("False", "Invalid"),
+            ("False", "Invalid"),
+            "2/2",
+        ),
+        ("never valid", compiled(false, fault()), &none, vec![], ("False", "Invalid"), ("False", "Invalid"), "0/0"),
+    ] {
+        let status = status_of(&compiled, targets, &standings, None, 1);
+        let found: Vec<_> = (status.conditions.iter())
+            .map(|c| (c.type_.as_str(), (c.status.as_str(), c.reason.as_str()), c.observed_generation))
+            .collect();
+        assert_eq!(found, [("Accepted", accepted, Some(7)), ("Enforced", enforced, Some(7))], "{what}");
+        assert_eq!(status.summary.unwrap().enforced, count, "{what}");
+        assert_eq!(status.observed_generation, Some(7), "{what}");
+    }
+}
+
+#[test]
+fn messages_name_numbers_and_culprits() {
+    let standings = [Standing::Enforcing, drifted(DriftReason::Unreachable), drifted(DriftReason::NoAgent)];
+    let status = status_of(&compiled(true, vec![]), &Targets::default(), &standings, None, 1);
+    assert_eq!(
+        status.conditions[1].message,
+        "1 of 3 pods enforce revision rev; pod-01 is Unreachable, pod-02 is NoAgent"
+    );
+    assert_eq!(status.summary.unwrap().limited, "3.8%");
+    assert_eq!(status.revision.as_deref(), Some("rev"));
+}
+
+#[test]
+fn a_transition_time_moves_only_when_the_status_flips() {
+    let compiled = compiled(true, vec![]);
+    let none = Targets::default();
+    let time = |status: &RateLimitPolicyStatus| status.conditions[1].last_transition_time.0.as_second();
+    let first = status_of(&compiled, &none, &[waiting(DriftReason::Pending)], None, 10);
+    let second = status_of(&compiled, &none, &[drifted(DriftReason::Unreachable)], Some(&first), 20);
+    assert_eq!((time(&first), time(&second)), (10, 10), "another reason, the same status");
+    let third = status_of(&compiled, &none, &enforcing(1), Some(&second), 30);
+    assert_eq!(time(&third), 30);
+    let fourth = status_of(&compiled, &none, &enforcing(2), Some(&third), 40);
+    assert_eq!(time(&fourth), 30);
+}
+
+#[test]
+fn the_worst_ten_are_named() {
+    let mut standings = vec![waiting(DriftReason::Pending); 6];
+    standings.extend(vec![drifted(DriftReason::NoAgent); 6]);
+    standings.push(drifted(DriftReason::Unreachable));
+    let long = "é".repeat(300);
+    standings.push(Standing::Drifted(DriftReason::Refused, long));
+    let status = status_of(&compiled(true, vec![]), &Targets::default(), &standings, None, 1);
+    let enforcement = status.enforcement.unwrap();
+    assert_eq!((enforcement.pods_targeted, enforcement.pods_enforcing), (14, 0));
+    let reasons: Vec<DriftReason> = enforcement.drifted.iter().map(|drift| drift.reason).collect();
+    let mut expected = vec![DriftReason::Refused, DriftReason::Unreachable];
+    expected.extend([DriftReason::NoAgent; 6]);
+    expected.extend([DriftReason::Pending; 2]);
+    assert_eq!(reasons, expected);
+    let message = enforcement.drifted[0].message.as_ref().unwrap();
+    assert!(message.len() <= 256 && message.ends_with('…'), "{} bytes", message.len());
+}
+
+#[test]
+fn the_refused_share_is_rounded_down() {
+    for (allowed, limited, expected) in [(0, 0, "0.0%"), (1, 9999, "99.9%"), (962, 38, "3.8%"), (0, 5, "100.0%")] {
+        assert_eq!(share(Counts { allowed, limited, shadow_limited: 0 }), expected);
+    }
+}

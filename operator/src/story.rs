@@ -1,0 +1,141 @@
+//! What is worth telling about a policy: that it is enforced, that its limits changed, that pods drifted from it.
+//!
+//! Pure, one [`Story`] per policy. It tells each fact once and stays silent about what was so before the operator
+//! started. The numbers in it are acknowledgements.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir_api::RateLimitPolicyStatus;
+use weir_api::condition_types::ENFORCED;
+use weir_wire::PolicyRules;
+
+use crate::changes::describe;
+use crate::status::Tally;
+
+/// The same words are not told again within this time.
+const ONCE_IN: Duration = Duration::from_secs(300);
+
+/// Something to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Telling {
+    /// Whether somebody should look.
+    pub warning: bool,
+    /// One word in PascalCase.
+    pub reason: &'static str,
+    /// One sentence.
+    pub note: String,
+    /// How long it took until every pod had acknowledged a change.
+    pub took: Option<Duration>,
+}
+
+/// What happened to a policy so far.
+#[derive(Debug)]
+pub struct Story {
+    rules: Option<Arc<PolicyRules>>,
+    since: Instant,
+    /// The rules before the newest, until every pod has the newest.
+    change: Option<Change>,
+    /// The reason of `Enforced` that was last told or was so at the start.
+    told: Option<String>,
+    recent: HashMap<&'static str, (String, Instant)>,
+}
+
+#[derive(Debug)]
+struct Change {
+    from: Option<Arc<PolicyRules>>,
+    /// False if there were no pods to wait for in the meantime: then no time was measured.
+    timed: bool,
+}
+
+impl Story {
+    /// Begins with the rules as they are first seen and the status of that moment.
+    pub fn begin(now: Instant, rules: Option<Arc<PolicyRules>>, status: Option<&RateLimitPolicyStatus>) -> Self {
+        let known = status.filter(|status| {
+            status.revision.is_some() && status.revision.as_deref() == rules.as_ref().map(|r| r.revision.as_str())
+        });
+        let told = known.and_then(|status| status.conditions.iter().find(|c| c.type_ == ENFORCED));
+        let change = known.is_none().then_some(Change { from: None, timed: true });
+        Self { rules, since: now, change, told: told.map(|c| c.reason.clone()), recent: HashMap::new() }
+    }
+
+    /// Since when the newest rules are wanted.
+    pub fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Takes note of the rules that are wanted.
+    pub fn want(&mut self, now: Instant, rules: Option<&Arc<PolicyRules>>) {
+        let revision = |rules: Option<&Arc<PolicyRules>>| rules.map(|rules| rules.revision.clone());
+        if revision(rules) != revision(self.rules.as_ref()) {
+            let from = self.change.take().map_or_else(|| self.rules.clone(), |change| change.from);
+            self.change = Some(Change { from, timed: true });
+            self.rules = rules.cloned();
+            self.since = now;
+        }
+    }
+
+    /// What is to be told now that `Enforced` says this.
+    pub fn tell(&mut self, now: Instant, reason: &str, message: &str, tally: Tally) -> Option<Telling> {
+        let telling = match reason {
+            "Enforced" => self.enforced(now, message, tally),
+            "Drifted" => self.warn("Drifted", message),
+            "Invalid" => self.warn("Invalid", message),
+            "NoPods" | "TargetNotFound" => {
+                if let Some(change) = &mut self.change {
+                    change.timed = false;
+                }
+                self.told = Some(reason.to_owned());
+                None
+            }
+            _ => None,
+        }?;
+        if telling.took.is_none()
+            && let Some((note, at)) = self.recent.get(telling.reason)
+            && *note == telling.note
+            && now.duration_since(*at) < ONCE_IN
+        {
+            return None;
+        }
+        self.recent.insert(telling.reason, (telling.note.clone(), now));
+        Some(telling)
+    }
+
+    fn enforced(&mut self, now: Instant, message: &str, tally: Tally) -> Option<Telling> {
+        let was_enforced = self.told.replace("Enforced".to_owned()).is_some_and(|told| told == "Enforced");
+        let change = self.change.take();
+        let took = change.as_ref().filter(|change| change.timed).map(|_| now.duration_since(self.since));
+        let within = took.map(|took| format!(" within {} ms", took.as_millis())).unwrap_or_default();
+        let normal = |reason, note, took| Some(Telling { warning: false, reason, note, took });
+        match (change.map(|change| change.from), &self.rules) {
+            (Some(Some(from)), Some(rules)) => {
+                let pods = tally.enforcing;
+                let note = format!(
+                    "{}: acknowledged by {pods} of {pods} pods{within}, revision {}",
+                    describe(&from, rules),
+                    rules.revision
+                );
+                normal("LimitsChanged", note, took)
+            }
+            (Some(None), _) => normal("Enforced", format!("{message}{within}"), took),
+            _ if was_enforced => None,
+            _ => normal("Enforced", message.to_owned(), None),
+        }
+    }
+
+    fn warn(&mut self, reason: &'static str, message: &str) -> Option<Telling> {
+        let before = self.told.replace(reason.to_owned());
+        (before.as_deref() != Some(reason)).then(|| Telling {
+            warning: true,
+            reason,
+            note: message.to_owned(),
+            took: None,
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "story_tests.rs"]
+mod tests;

@@ -1,0 +1,101 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use serde_json::json;
+
+use super::*;
+use crate::compile::compile;
+use crate::world::ObjectKey;
+
+fn rules(requests: u32) -> Arc<PolicyRules> {
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}},
+        "rules": [{"name": "all", "limits": [{"name": "a", "requests": requests, "per": "1s"}]}]});
+    let spec = serde_json::from_value(spec).unwrap();
+    Arc::new(compile(&ObjectKey::new("shop", "p"), "p", &spec).unwrap().0)
+}
+
+fn pods(count: usize) -> Tally {
+    Tally { targeted: count, enforcing: count, ..Tally::default() }
+}
+
+fn told(telling: Option<Telling>) -> Option<(&'static str, String)> {
+    telling.map(|telling| (telling.reason, telling.note))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_told_with_what_changed_and_how_long_it_took() {
+    let start = Instant::now();
+    let at = |millis| start + Duration::from_millis(millis);
+    let mut story = Story::begin(start, Some(rules(50)), None);
+    assert_eq!(story.tell(at(1), "Pending", "", pods(0)), None);
+    let first = story.tell(at(80), "Enforced", "3 of 3", pods(3)).unwrap();
+    assert_eq!((first.reason, first.note.as_str()), ("Enforced", "3 of 3 within 80 ms"));
+    assert_eq!(first.took, Some(Duration::from_millis(80)));
+    assert_eq!(story.tell(at(90), "Enforced", "3 of 3", pods(3)), None);
+
+    story.want(at(1000), Some(&rules(100)));
+    assert_eq!(story.since(), at(1000));
+    let second = story.tell(at(1040), "Enforced", "3 of 3", pods(3)).unwrap();
+    assert_eq!(second.reason, "LimitsChanged");
+    let revision = &rules(100).revision;
+    assert_eq!(
+        second.note,
+        format!("all/a 50 per 1s to 100 per 1s: acknowledged by 3 of 3 pods within 40 ms, revision {revision}")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_was_overtaken_is_told_from_what_was_in_force() {
+    let start = Instant::now();
+    let mut story = Story::begin(start, Some(rules(50)), None);
+    story.tell(start, "Enforced", "", pods(1));
+    story.want(start, Some(&rules(70)));
+    story.want(start, Some(&rules(90)));
+    let (_, note) = told(story.tell(start, "Enforced", "", pods(1))).unwrap();
+    assert!(note.starts_with("all/a 50 per 1s to 90 per 1s"), "{note}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_come_later_are_no_measure_of_propagation() {
+    let start = Instant::now();
+    let mut story = Story::begin(start, Some(rules(50)), None);
+    assert_eq!(story.tell(start, "NoPods", "", pods(0)), None);
+    let telling = story.tell(start + Duration::from_secs(600), "Enforced", "1 of 1", pods(1)).unwrap();
+    assert_eq!((telling.note.as_str(), telling.took), ("1 of 1", None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn drift_is_told_once_and_so_is_its_end() {
+    let start = Instant::now();
+    let minutes = |count: u64| start + Duration::from_secs(count * 60);
+    let mut story = Story::begin(start, Some(rules(50)), None);
+    story.tell(start, "Enforced", "3 of 3", pods(3));
+    let drifted = |story: &mut Story, at| told(story.tell(at, "Drifted", "2 of 3", pods(2)));
+    let enforced = |story: &mut Story, at| told(story.tell(at, "Enforced", "3 of 3", pods(3)));
+    assert_eq!(drifted(&mut story, minutes(1)), Some(("Drifted", "2 of 3".to_owned())));
+    assert_eq!(drifted(&mut story, minutes(1)), None);
+    assert_eq!(enforced(&mut story, minutes(2)), Some(("Enforced", "3 of 3".to_owned())));
+    assert_eq!(drifted(&mut story, minutes(3)), None, "the same words within five minutes");
+    assert_eq!(enforced(&mut story, minutes(3)), None);
+    assert!(drifted(&mut story, minutes(20)).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_so_before_the_start_is_not_told() {
+    let start = Instant::now();
+    let condition = Condition {
+        type_: ENFORCED.to_owned(),
+        status: "True".to_owned(),
+        reason: "Enforced".to_owned(),
+        message: String::new(),
+        observed_generation: Some(1),
+        last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
+    };
+    let status = |revision: &str| RateLimitPolicyStatus {
+        revision: Some(revision.to_owned()),
+        conditions: vec![condition.clone()],
+        ..RateLimitPolicyStatus::default()
+    };
+    let mut same = Story::begin(start, Some(rules(50)), Some(&status(&rules(50).revision)));
+    assert_eq!(same.tell(start, "Enforced", "", pods(1)), None);
+    let mut other = Story::begin(start, Some(rules(50)), Some(&status("other")));
+    assert!(other.tell(start, "Enforced", "", pods(1)).is_some());
+}

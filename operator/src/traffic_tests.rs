@@ -1,0 +1,103 @@
+use tokio::time::Instant;
+use weir_wire::{PolicyStatus, RuleStatus, Status};
+
+use super::*;
+
+fn pod() -> ObjectKey {
+    ObjectKey::new("shop", "a")
+}
+
+/// What a pod says: instance, seconds since its start, and per (policy, rule) what was allowed and limited.
+fn says(instance: &str, uptime: u64, rules: &[(&str, &str, u64, u64)]) -> Status {
+    let policy = |&(uid, rule, allowed, limited): &(&str, &str, u64, u64)| PolicyStatus {
+        uid: uid.to_owned(),
+        namespace: "shop".to_owned(),
+        name: uid.to_owned(),
+        revision: "r".to_owned(),
+        rules: vec![RuleStatus { name: rule.to_owned(), allowed, limited, shadow_limited: 0, keys: None }],
+    };
+    Status {
+        wire_version: 1,
+        instance: instance.to_owned(),
+        agent_version: "0".to_owned(),
+        uptime_millis: uptime * 1000,
+        in_force: None,
+        policies: rules.iter().map(policy).collect(),
+    }
+}
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+#[track_caller]
+fn assert_sum(traffic: &Traffic, now: Instant, uid: &str, allowed: u64, limited: u64) {
+    let sum = traffic.policy(now, uid);
+    assert_eq!((sum.allowed, sum.limited), (allowed, limited));
+}
+
+#[tokio::test(start_paused = true)]
+async fn differences_count_for_a_minute() {
+    let start = Instant::now();
+    let mut traffic = Traffic::default();
+    traffic.observe(start, &pod(), &says("i", 1000, &[("p", "r", 500, 50)]));
+    assert_sum(&traffic, start, "p", 0, 0);
+    traffic.observe(start + seconds(1), &pod(), &says("i", 1001, &[("p", "r", 600, 60)]));
+    traffic.observe(start + seconds(30), &pod(), &says("i", 1030, &[("p", "r", 605, 61)]));
+    assert_sum(&traffic, start + seconds(30), "p", 105, 11);
+    assert_eq!(traffic.rule(start + seconds(30), "p", "r").allowed, 105);
+    assert_eq!(traffic.rule(start + seconds(30), "p", "other"), Counts::default());
+    assert_sum(&traffic, start + seconds(61), "p", 5, 1);
+    assert_sum(&traffic, start + seconds(90), "p", 0, 0);
+    traffic.expire(start + seconds(90));
+    assert!(traffic.windows.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_counts_at_first_sight() {
+    let start = Instant::now();
+    let first = says("i", 1000, &[("p", "r", 500, 50)]);
+    for (what, known, next, expected) in [
+        ("an agent that is older than the window: the operator restarted", None, first.clone(), (0, 0)),
+        ("an agent that started within the window", None, says("i", 59, &[("p", "r", 7, 3)]), (7, 3)),
+        ("a new policy on a known agent", Some(&first), says("i", 1001, &[("q", "r", 7, 3)]), (7, 3)),
+        ("a known agent that restarted", Some(&first), says("j", 1, &[("p", "r", 7, 3)]), (7, 3)),
+        (
+            "one that restarted and has counted more since",
+            Some(&first),
+            says("j", 9, &[("p", "r", 600, 50)]),
+            (600, 50),
+        ),
+        ("a policy that went and came back", Some(&first), says("i", 1001, &[("p", "r", 7, 3)]), (7, 3)),
+    ] {
+        let mut traffic = Traffic::default();
+        if let Some(known) = known {
+            traffic.observe(start, &pod(), known);
+        }
+        traffic.observe(start + seconds(1), &pod(), &next);
+        let sum = traffic.policy(start + seconds(1), &next.policies[0].uid);
+        assert_eq!((sum.allowed, sum.limited), expected, "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_was_away_for_a_poll_starts_afresh() {
+    let start = Instant::now();
+    let mut traffic = Traffic::default();
+    traffic.observe(start, &pod(), &says("i", 1000, &[("p", "r", 500, 0)]));
+    traffic.observe(start + seconds(1), &pod(), &says("i", 1001, &[]));
+    traffic.observe(start + seconds(2), &pod(), &says("i", 1002, &[("p", "r", 600, 0)]));
+    assert_sum(&traffic, start + seconds(2), "p", 600, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_pod_let_through_outlives_it() {
+    let start = Instant::now();
+    let mut traffic = Traffic::default();
+    traffic.observe(start, &pod(), &says("i", 5, &[("p", "r", 10, 1)]));
+    traffic.forget(&pod());
+    assert_sum(&traffic, start + seconds(1), "p", 10, 1);
+    // Another pod adds to it.
+    traffic.observe(start + seconds(2), &ObjectKey::new("shop", "b"), &says("k", 5, &[("p", "r", 1, 1)]));
+    assert_sum(&traffic, start + seconds(2), "p", 11, 2);
+}

@@ -1,0 +1,178 @@
+//! What the operator knows of the world: policies, pods and the workloads that policies name. Plain data.
+//!
+//! Sources turn what they see into [`Change`]s; only the engine applies them. Nothing here asks, waits or decides.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::core::Selector;
+use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus};
+
+/// Namespace and name of an object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// `namespace/name`.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Something wrong with a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where: `spec.rules[0].limits[0].requests`.
+    pub path: String,
+    /// What is wrong and how to mend it.
+    pub message: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.path.is_empty() { f.write_str(&self.message) } else { write!(f, "{}: {}", self.path, self.message) }
+    }
+}
+
+/// A policy as its source shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Counters belong to it.
+    pub uid: String,
+    /// Grows with each change of the spec.
+    pub generation: i64,
+    /// Older policies come first on a pod.
+    pub created: Option<Timestamp>,
+    /// What it asks for, or why that cannot be read.
+    pub spec: Result<Arc<RateLimitPolicySpec>, Vec<Fault>>,
+    /// The file that it is in; none in a cluster.
+    pub file: Option<Arc<str>>,
+}
+
+/// A pod that policies may target, or an agent outside of any cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Tells a pod from its successor of the same name.
+    pub uid: String,
+    /// Which policies may target it.
+    pub membership: Membership,
+    /// Where its agent listens.
+    pub agent: Agent,
+}
+
+/// What decides whether a policy targets a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// A pod of a cluster: policies of its namespace that select these labels.
+    Pod(BTreeMap<String, String>),
+    /// A standalone agent with labels: policies of any namespace whose selector matches them.
+    Labelled(BTreeMap<String, String>),
+    /// A standalone agent without labels: every policy.
+    Everything,
+}
+
+/// Where a pod's agent listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Agent {
+    /// The pod does not carry one.
+    Absent,
+    /// It carries one, but has no address yet.
+    Pending,
+    /// The base URL of the control API, without a slash at its end.
+    At(Arc<str>),
+}
+
+/// A workload that a policy can name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Workload {
+    /// What it is.
+    pub kind: WorkloadKind,
+    /// Namespace and name.
+    pub key: ObjectKey,
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}", self.kind, self.key.name)
+    }
+}
+
+/// The kinds that a `targetRef` can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WorkloadKind {
+    /// `apps/v1` Deployment.
+    Deployment,
+    /// `apps/v1` StatefulSet.
+    StatefulSet,
+    /// `apps/v1` DaemonSet.
+    DaemonSet,
+    /// `v1` Service.
+    Service,
+}
+
+/// All that the operator knows.
+#[derive(Debug, Default)]
+pub struct World {
+    /// Every policy.
+    pub policies: BTreeMap<ObjectKey, Policy>,
+    /// Every pod that runs or will: those that ended or are being deleted are not in here.
+    pub pods: BTreeMap<ObjectKey, Pod>,
+    /// The pods that each workload selects; `None` for one that selects none.
+    pub workloads: BTreeMap<Workload, Option<Selector>>,
+}
+
+/// One thing that is different now. `None`: it is gone.
+#[derive(Debug)]
+pub enum Change {
+    /// A policy, and the status that it had when it was first seen.
+    Policy(ObjectKey, Option<(Policy, Option<Box<RateLimitPolicyStatus>>)>),
+    /// A pod.
+    Pod(ObjectKey, Option<Pod>),
+    /// A workload.
+    Workload(Workload, Option<Option<Selector>>),
+}
+
+/// What a source sends.
+#[derive(Debug, Default)]
+pub struct Update {
+    /// In order.
+    pub changes: Vec<Change>,
+    /// Everything that existed when the source started has been sent. Nothing may be pushed before: a pod whose
+    /// policies are not listed yet would lose its limits.
+    pub complete: bool,
+}
+
+impl World {
+    /// Applies a change; false if it changed nothing.
+    pub fn apply(&mut self, change: Change) -> bool {
+        match change {
+            Change::Policy(key, value) => put(&mut self.policies, key, value.map(|(policy, _)| policy)),
+            Change::Pod(key, value) => put(&mut self.pods, key, value),
+            Change::Workload(key, value) => put(&mut self.workloads, key, value),
+        }
+    }
+}
+
+fn put<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> bool {
+    match value {
+        Some(value) if map.get(&key) == Some(&value) => false,
+        Some(value) => {
+            map.insert(key, value);
+            true
+        }
+        None => map.remove(&key).is_some(),
+    }
+}

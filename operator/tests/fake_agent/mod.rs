@@ -1,0 +1,201 @@
+//! An agent for tests: speaks the control API, enforces nothing, and misbehaves on demand.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, put};
+use axum::{Json, Router};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use weir_wire::{
+    ApplyReply, Fault, InForce, PolicyStatus, Refusal, RefusalKind, RuleStatus, Snapshot, Status, WIRE_VERSION,
+};
+
+/// How an agent answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    Good,
+    /// Takes connections and requests and never answers.
+    Silent,
+    /// Answers 200 with something that no agent says.
+    Garbage,
+    /// Answers with more than anybody should read.
+    Endless,
+    /// Refuses every snapshot.
+    Invalid,
+    /// Takes a while for each answer.
+    Slow(Duration),
+}
+
+#[derive(Debug)]
+struct Inner {
+    manner: Manner,
+    instance: u32,
+    in_force: Option<Snapshot>,
+    puts: usize,
+    refused: usize,
+    counts: (u64, u64),
+}
+
+/// A running agent.
+pub(crate) struct FakeAgent {
+    pub(crate) url: String,
+    inner: Arc<Mutex<Inner>>,
+    changed: Arc<watch::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+type Shared = (Arc<Mutex<Inner>>, Arc<watch::Sender<()>>);
+
+impl FakeAgent {
+    pub(crate) async fn start(manner: Manner) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let inner = Inner { manner, instance: 1, in_force: None, puts: 0, refused: 0, counts: (0, 0) };
+        let inner = Arc::new(Mutex::new(inner));
+        let changed = Arc::new(watch::Sender::new(()));
+        let router = Router::new()
+            .route("/v1/config", put(config))
+            .route("/v1/status", get(status))
+            .with_state((inner.clone(), changed.clone()));
+        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { url, inner, changed, task }
+    }
+
+    pub(crate) fn set(&self, manner: Manner) {
+        self.inner.lock().unwrap().manner = manner;
+    }
+
+    /// As a new process at the same address: nothing in force, counters at zero.
+    pub(crate) fn restart(&self) {
+        let mut inner = self.inner.lock().unwrap();
+        inner.instance += 1;
+        inner.in_force = None;
+        inner.counts = (0, 0);
+    }
+
+    /// As if somebody had put this sequence with other content.
+    pub(crate) fn pretend(&self, sequence: u64) {
+        let other = Snapshot { wire_version: WIRE_VERSION, sequence, revision: "other".to_owned(), policies: vec![] };
+        self.inner.lock().unwrap().in_force = Some(other);
+    }
+
+    pub(crate) fn count(&self, allowed: u64, limited: u64) {
+        self.inner.lock().unwrap().counts = (allowed, limited);
+    }
+
+    pub(crate) fn puts(&self) -> usize {
+        self.inner.lock().unwrap().puts
+    }
+
+    pub(crate) fn refused(&self) -> usize {
+        self.inner.lock().unwrap().refused
+    }
+
+    pub(crate) fn in_force(&self) -> Option<Snapshot> {
+        self.inner.lock().unwrap().in_force.clone()
+    }
+
+    /// Waits until the snapshot in force is as wanted; the caller bounds the time.
+    pub(crate) async fn until(&self, wanted: impl Fn(&Snapshot) -> bool) -> Snapshot {
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Some(snapshot) = self.in_force().filter(&wanted) {
+                return snapshot;
+            }
+            changed.changed().await.unwrap();
+        }
+    }
+}
+
+impl Drop for FakeAgent {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn misbehave(shared: &Shared) -> Option<Response> {
+    let manner = shared.0.lock().unwrap().manner;
+    match manner {
+        Manner::Good | Manner::Invalid => None,
+        Manner::Silent => std::future::pending().await,
+        Manner::Garbage => Some((StatusCode::OK, "<html>hello</html>").into_response()),
+        Manner::Endless => Some((StatusCode::OK, vec![b' '; 8 * 1024 * 1024]).into_response()),
+        Manner::Slow(delay) => {
+            tokio::time::sleep(delay).await;
+            None
+        }
+    }
+}
+
+async fn config(State(shared): State<Shared>, body: Bytes) -> Response {
+    shared.0.lock().unwrap().puts += 1;
+    if let Some(response) = misbehave(&shared).await {
+        return response;
+    }
+    let snapshot: Snapshot = serde_json::from_slice(&body).expect("the operator sends snapshots");
+    let mut inner = shared.0.lock().unwrap();
+    let refuse = |inner: &mut Inner, code, error, message: &str, faults| {
+        inner.refused += 1;
+        let in_force = inner.in_force.as_ref().map(in_force);
+        (code, Json(Refusal { error, message: message.to_owned(), faults, in_force })).into_response()
+    };
+    if inner.manner == Manner::Invalid {
+        let fault = Fault { path: "policies[0].rules[0]".to_owned(), message: "no".to_owned() };
+        let code = StatusCode::UNPROCESSABLE_ENTITY;
+        return refuse(&mut inner, code, RefusalKind::Invalid, "cannot enforce this", vec![fault]);
+    }
+    let stale = inner.in_force.as_ref().is_some_and(|now| {
+        snapshot.sequence < now.sequence || (snapshot.sequence == now.sequence && snapshot.revision != now.revision)
+    });
+    if stale {
+        return refuse(&mut inner, StatusCode::CONFLICT, RefusalKind::Stale, "older than what is in force", vec![]);
+    }
+    let reply = ApplyReply { in_force: in_force(&snapshot) };
+    inner.in_force = Some(snapshot);
+    drop(inner);
+    shared.1.send_replace(());
+    Json(reply).into_response()
+}
+
+async fn status(State(shared): State<Shared>) -> Response {
+    if let Some(response) = misbehave(&shared).await {
+        return response;
+    }
+    let inner = shared.0.lock().unwrap();
+    let policies = inner.in_force.iter().flat_map(|snapshot| &snapshot.policies);
+    let (allowed, limited) = inner.counts;
+    let rule = |rule: &weir_wire::Rule| RuleStatus {
+        name: rule.name.clone(),
+        allowed,
+        limited,
+        shadow_limited: 0,
+        keys: None,
+    };
+    let status = Status {
+        wire_version: WIRE_VERSION,
+        instance: inner.instance.to_string(),
+        agent_version: "fake".to_owned(),
+        uptime_millis: 1000,
+        in_force: inner.in_force.as_ref().map(in_force),
+        policies: policies
+            .map(|policy| PolicyStatus {
+                uid: policy.uid.clone(),
+                namespace: policy.namespace.clone(),
+                name: policy.name.clone(),
+                revision: policy.revision.clone(),
+                rules: policy.rules.iter().map(rule).collect(),
+            })
+            .collect(),
+    };
+    Json(status).into_response()
+}
+
+fn in_force(snapshot: &Snapshot) -> InForce {
+    InForce { sequence: snapshot.sequence, revision: snapshot.revision.clone(), since_unix_millis: 0 }
+}
