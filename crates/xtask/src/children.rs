@@ -1,0 +1,144 @@
+//! Processes that this program starts. Each leads a process group of its own and is ended by its id: asked first, then
+//! by force. Nothing here may ever end a process that this program did not start.
+
+use std::{
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    process::{Child as Process, Command},
+    signal::unix::{SignalKind, signal},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Cancelled at the first Ctrl-C, SIGTERM or SIGHUP. From now on these do not end this program: whoever holds the
+/// token has to come to an end, after stopping what it started.
+pub(crate) fn interrupts() -> anyhow::Result<CancellationToken> {
+    let token = CancellationToken::new();
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let mut signals = signal(kind).context("listen for signals")?;
+        let token = token.clone();
+        tokio::spawn(async move {
+            if signals.recv().await.is_some() {
+                token.cancel();
+            }
+        });
+    }
+    Ok(token)
+}
+
+/// A process and everything that it starts in turn, unless that makes a group of its own.
+pub(crate) struct Child {
+    pub(crate) name: String,
+    process: Process,
+}
+
+impl Child {
+    pub(crate) fn spawn(name: impl Into<String>, command: &mut Command) -> anyhow::Result<Self> {
+        let name = name.into();
+        let process = command
+            .stdin(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("start {name}: {:?}", command.as_std().get_program()))?;
+        Ok(Self { name, process })
+    }
+
+    pub(crate) fn stdout(&mut self) -> Option<tokio::process::ChildStdout> {
+        self.process.stdout.take()
+    }
+
+    pub(crate) async fn wait(&mut self) -> anyhow::Result<ExitStatus> {
+        self.process.wait().await.with_context(|| format!("wait for {}", self.name))
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.process.try_wait().ok().flatten()
+    }
+
+    /// Asks it to end, and ends it by force after `grace`.
+    pub(crate) async fn stop(&mut self, grace: Duration) {
+        self.signal(Signal::TERM);
+        if tokio::time::timeout(grace, self.process.wait()).await.is_err() {
+            self.signal(Signal::KILL);
+            // It cannot refuse: this only collects it.
+            let _ = self.process.wait().await;
+        }
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        // No id means that it was waited for: the number may belong to somebody else by now.
+        if let Some(group) = self.process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) {
+            // Fails only if it ended by itself a moment ago.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+    use super::*;
+
+    /// A shell that starts a grandchild, says its id, and waits for it.
+    async fn family() -> (Child, String) {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & echo $!; wait"]).stdout(Stdio::piped());
+        let mut child = Child::spawn("family", &mut command).expect("sh starts");
+        let mut lines = BufReader::new(child.stdout().expect("it was piped")).lines();
+        let grandchild = lines.next_line().await.expect("readable").expect("a line");
+        (child, grandchild)
+    }
+
+    /// Ended, or a zombie that waits for init to collect it.
+    fn is_gone(id: &str) -> bool {
+        std::fs::read_to_string(format!("/proc/{id}/stat")).map_or(true, |stat| stat.contains(") Z "))
+    }
+
+    async fn until_gone(id: &str) {
+        let gone = async {
+            while !is_gone(id) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), gone).await.expect("the grandchild ends with its group");
+    }
+
+    #[tokio::test]
+    async fn stop_ends_the_whole_group() {
+        let (mut child, grandchild) = family().await;
+        assert!(!is_gone(&grandchild));
+        child.stop(Duration::from_secs(10)).await;
+        assert!(child.ended().is_some());
+        until_gone(&grandchild).await;
+    }
+
+    #[tokio::test]
+    async fn whoever_does_not_listen_is_ended_by_force() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' TERM; echo ready; while :; do sleep 600; done"]).stdout(Stdio::piped());
+        let mut child = Child::spawn("deaf", &mut command).expect("sh starts");
+        let mut lines = BufReader::new(child.stdout().expect("it was piped")).lines();
+        lines.next_line().await.expect("readable");
+        child.stop(Duration::from_millis(50)).await;
+        assert!(child.ended().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_dropped_child_leaves_nothing_behind() {
+        let (child, grandchild) = family().await;
+        drop(child);
+        until_gone(&grandchild).await;
+    }
+}

@@ -1,0 +1,121 @@
+//! Asks agents what they enforce, by their control API; nothing is taken from the operator's word.
+
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use serde::Deserialize;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::Instant,
+};
+
+const ANSWER: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_millis(2);
+
+/// What an agent bound, as it writes it to its addresses file.
+#[derive(Clone, Copy, Deserialize)]
+pub(super) struct Agent {
+    pub(super) listen: SocketAddr,
+    pub(super) control: SocketAddr,
+    pub(super) telemetry: SocketAddr,
+}
+
+/// What of an agent's status matters here; other fields are left alone.
+#[derive(Deserialize)]
+struct Status {
+    #[serde(default)]
+    policies: Vec<Policy>,
+}
+
+#[derive(Deserialize)]
+struct Policy {
+    name: String,
+    revision: String,
+}
+
+impl Agent {
+    /// The revision of the policy that this agent has in force; none if it does not have the policy.
+    pub(super) async fn revision(&self, policy: &str) -> anyhow::Result<Option<String>> {
+        let body = get(self.control, "/v1/status").await?;
+        let status: Status = serde_json::from_str(&body).with_context(|| format!("{} said: {body}", self.control))?;
+        Ok(status.policies.into_iter().find(|known| known.name == policy).map(|known| known.revision))
+    }
+
+    /// Waits until the agent has the policy in force with a revision that `wanted` is content with; the moment at
+    /// which it said so.
+    pub(super) async fn acknowledged(&self, policy: &str, wanted: impl Fn(&str) -> bool) -> Instant {
+        loop {
+            // An agent that does not answer yet is one that has not acknowledged.
+            if let Ok(Some(revision)) = self.revision(policy).await
+                && wanted(&revision)
+            {
+                return Instant::now();
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+/// The body of a 200 answer.
+async fn get(address: SocketAddr, path: &str) -> anyhow::Result<String> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        std::io::Result::Ok(answer)
+    };
+    let answer = tokio::time::timeout(ANSWER, exchange)
+        .await
+        .with_context(|| format!("no answer from {address}"))?
+        .with_context(|| format!("ask {address}"))?;
+    let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("{address} did not speak HTTP"))?;
+    ensure!(head.starts_with("HTTP/1.1 200"), "{address}{path}: {}", head.lines().next().unwrap_or_default());
+    Ok(body.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// An agent that gives these answers, one for each connection.
+    async fn agent(bodies: &'static [&'static str]) -> Agent {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let control = listener.local_addr().expect("bound");
+        tokio::spawn(async move {
+            for body in bodies {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                let mut request = [0; 1024];
+                let _ = stream.read(&mut request).await.expect("a request");
+                let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                stream.write_all(answer.as_bytes()).await.expect("written");
+            }
+        });
+        Agent { listen: control, control, telemetry: control }
+    }
+
+    #[tokio::test]
+    async fn an_acknowledgement_is_a_revision_that_the_agent_says_itself() {
+        let agent = agent(&[
+            r#"{"wireVersion":1}"#,
+            r#"{"policies":[{"name":"other","revision":"new"}]}"#,
+            r#"{"policies":[{"name":"demo","revision":"old","rules":[]}]}"#,
+            r#"{"policies":[{"name":"other","revision":"x"},{"name":"demo","revision":"new"}]}"#,
+            r#"{"policies":[{"name":"demo","revision":"last"}]}"#,
+        ])
+        .await;
+        agent.acknowledged("demo", |revision| revision != "old").await;
+        assert_eq!(agent.revision("demo").await.expect("an answer"), Some("last".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_is_gone_is_an_error() {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+        assert!(get(socket.local_addr().expect("bound"), "/v1/status").await.is_err());
+    }
+}

@@ -1,0 +1,279 @@
+//! Who takes part in the demo: builds the programs, starts them on free ports of loopback, and ends them.
+//!
+//! Everything lives in a temporary folder, the policy's copy included, and goes with it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail, ensure};
+use serde::de::DeserializeOwned;
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader, Lines},
+    process::{ChildStdout, Command},
+    time::Instant,
+};
+
+use super::{LENGTH, REPORT_EVERY, agents::Agent, policy::PolicyFile, screen::Screen};
+use crate::{children::Child, workspace::Workspace};
+
+const AGENTS: usize = 2;
+const GRACE: Duration = Duration::from_secs(3);
+/// Longer than this nothing here takes, unless it never comes.
+const PATIENCE: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(10);
+
+pub(super) struct Cast {
+    folder: TempDir,
+    root: PathBuf,
+    binaries: PathBuf,
+    pub(super) policy: PolicyFile,
+    policy_name: String,
+    pub(super) agents: Vec<Agent>,
+    children: Vec<Child>,
+}
+
+/// How many agents have the newest revision in force, by their own word.
+pub(super) struct Enforcement {
+    pub(super) enforcing: usize,
+    pub(super) agents: usize,
+    pub(super) revision: Option<String>,
+}
+
+impl Cast {
+    pub(super) fn new(workspace: &Workspace) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("weir-demo-").tempdir().context("make a temporary folder")?;
+        let policies = folder.path().join("policies");
+        copy(&workspace.root().join("examples/demo"), &policies)?;
+        let policy = PolicyFile::find(&policies)?;
+        Ok(Self {
+            folder,
+            root: workspace.root().to_owned(),
+            binaries: workspace.target().join("release"),
+            policy_name: policy.name()?,
+            policy,
+            agents: Vec::new(),
+            children: Vec::new(),
+        })
+    }
+
+    pub(super) async fn build(&mut self, screen: &Screen) -> anyhow::Result<()> {
+        screen.note("building weir-agent, weir-operator and weir-testapp in release …");
+        let mut command = Command::new(env!("CARGO"));
+        command.args([
+            "build",
+            "--release",
+            "--locked",
+            "-p",
+            "weir-agent",
+            "-p",
+            "weir-operator",
+            "-p",
+            "weir-testapp",
+        ]);
+        // Cargo's progress goes to standard error, and so never between the lines of --json.
+        command.current_dir(&self.root).stdout(Stdio::null());
+        let mut cargo = Child::spawn("cargo build", &mut command)?;
+        ensure!(cargo.wait().await?.success(), "cargo build failed");
+        Ok(())
+    }
+
+    /// Returns once all agents enforce the policy.
+    pub(super) async fn start(&mut self) -> anyhow::Result<()> {
+        #[derive(serde::Deserialize)]
+        struct App {
+            listen: String,
+        }
+        let app: App = self.start_with_addresses("app", "weir-testapp", &["serve", "--listen", "127.0.0.1:0"]).await?;
+        for number in 1..=AGENTS {
+            let free = "127.0.0.1:0";
+            let flags = ["--listen", free, "--control", free, "--telemetry", free, "--upstream", &app.listen];
+            let agent = self.start_with_addresses(&format!("agent-{number}"), "weir-agent", &flags).await?;
+            self.agents.push(agent);
+        }
+        let mut operator = self.program("weir-operator");
+        operator.args(["standalone", "--status-interval", "1", "--policies"]).arg(self.policies());
+        for agent in &self.agents {
+            operator.args(["--agent", &format!("http://{}", agent.control)]);
+        }
+        self.spawn("operator", &mut operator)?;
+        for agent in &self.agents {
+            let enforced = agent.acknowledged(&self.policy_name, |_| true);
+            tokio::time::timeout(PATIENCE, enforced)
+                .await
+                .with_context(|| format!("the agent at {} never got the policy", agent.control))?;
+        }
+        Ok(())
+    }
+
+    /// The load on all agents in turn, and the lines that it reports.
+    pub(super) fn start_load(&self, rate: f64) -> anyhow::Result<(Child, Lines<BufReader<ChildStdout>>)> {
+        let mut command = self.program("weir-testapp");
+        command.args(["load", "--json", "--rate", &rate.to_string(), "--duration", &LENGTH.as_secs().to_string()]);
+        command.args(["--report-every", &REPORT_EVERY.as_millis().to_string()]);
+        for agent in &self.agents {
+            command.args(["--url", &format!("http://{}/", agent.listen)]);
+        }
+        command.stdout(Stdio::piped()).stderr(self.log("load")?);
+        let mut load = Child::spawn("load", &mut command)?;
+        let stdout = load.stdout().context("the load's output was piped")?;
+        Ok((load, BufReader::new(stdout).lines()))
+    }
+
+    /// Writes the policy's new text; how long it took until the last agent said that it enforces it.
+    pub(super) async fn change(&self, text: &str) -> anyhow::Result<Duration> {
+        let old = self.enforcement().await.revision.context("no agent says which revision it enforces")?;
+        let written = Instant::now();
+        self.policy.write(text)?;
+        let all = async {
+            let mut last = written;
+            // One after the other is as good as side by side: the last one is what counts.
+            for agent in &self.agents {
+                last = agent.acknowledged(&self.policy_name, |revision| revision != old).await;
+            }
+            last
+        };
+        let last = tokio::time::timeout(PATIENCE, all)
+            .await
+            .with_context(|| format!("not all agents took the change within {} s", PATIENCE.as_secs()))?;
+        Ok(last - written)
+    }
+
+    pub(super) async fn enforcement(&self) -> Enforcement {
+        let mut revisions = Vec::new();
+        for agent in &self.agents {
+            // One that does not answer is one that is not known to enforce anything.
+            revisions.push(agent.revision(&self.policy_name).await.ok().flatten());
+        }
+        let newest = revisions.iter().flatten().next_back().cloned();
+        let enforcing = revisions.iter().filter(|revision| revision.is_some() && **revision == newest).count();
+        Enforcement { enforcing, agents: self.agents.len(), revision: newest }
+    }
+
+    /// What the operator wrote beside the policy, once it says of the same revision that all agents enforce it.
+    pub(super) async fn reported(&self, actual: &Enforcement) -> anyhow::Result<String> {
+        let wanted = format!("{0}/{0}", self.agents.len());
+        let agrees = async {
+            loop {
+                let (enforced, revision) = self.status_file().unwrap_or_default();
+                if enforced == wanted && Some(&revision) == actual.revision.as_ref() {
+                    return enforced;
+                }
+                tokio::time::sleep(POLL).await;
+            }
+        };
+        match tokio::time::timeout(PATIENCE, agrees).await {
+            Ok(enforced) => Ok(enforced),
+            Err(_) => bail!(
+                "{} does not say {wanted} of revision {}",
+                self.policy.status().display(),
+                actual.revision.as_deref().unwrap_or("(none)")
+            ),
+        }
+    }
+
+    fn status_file(&self) -> Option<(String, String)> {
+        let text = fs::read_to_string(self.policy.status()).ok()?;
+        let status: serde_yaml::Value = serde_yaml::from_str(&text).ok()?;
+        let status = status.get("status")?;
+        let enforced = status.get("summary")?.get("enforced")?.as_str()?;
+        Some((enforced.to_owned(), status.get("revision")?.as_str()?.to_owned()))
+    }
+
+    /// The name of the first process to end by itself.
+    pub(super) async fn first_to_end(&mut self) -> String {
+        loop {
+            if let Some(child) = self.children.iter_mut().find_map(|child| child.ended().map(|_| child.name.clone())) {
+                return child;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// The end of every log that is not empty.
+    pub(super) fn last_words(&self) -> Vec<(String, String)> {
+        let names = self.children.iter().map(|child| child.name.as_str()).chain(["load"]);
+        names
+            .filter_map(|name| {
+                let text = fs::read_to_string(self.log_path(name)).ok()?;
+                let lines: Vec<_> = text.lines().collect();
+                let tail = lines[lines.len().saturating_sub(10)..].join("\n");
+                (!tail.is_empty()).then(|| (name.to_owned(), tail))
+            })
+            .collect()
+    }
+
+    /// In the reverse order: nobody is left without whom it talks to.
+    pub(super) async fn stop(mut self) {
+        while let Some(mut child) = self.children.pop() {
+            child.stop(GRACE).await;
+        }
+    }
+
+    pub(super) fn policies(&self) -> PathBuf {
+        self.folder.path().join("policies")
+    }
+
+    async fn start_with_addresses<T: DeserializeOwned>(
+        &mut self,
+        name: &str,
+        program: &str,
+        flags: &[&str],
+    ) -> anyhow::Result<T> {
+        let file = self.folder.path().join(format!("{name}.addresses"));
+        let mut command = self.program(program);
+        command.args(flags).arg("--addresses-file").arg(&file);
+        self.spawn(name, &mut command)?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            // Missing or half written: not yet.
+            if let Some(addresses) = fs::read_to_string(&file).ok().and_then(|text| serde_json::from_str(&text).ok()) {
+                return Ok(addresses);
+            }
+            if let Some(status) = self.children.last_mut().and_then(Child::ended) {
+                bail!("{name} ended at once: {status}");
+            }
+            ensure!(Instant::now() < deadline, "{name} never said where it listens");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    fn spawn(&mut self, name: &str, command: &mut Command) -> anyhow::Result<()> {
+        let log = self.log(name)?;
+        command.stdout(log.try_clone().context("share the log")?).stderr(log);
+        self.children.push(Child::spawn(name, command)?);
+        Ok(())
+    }
+
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.binaries.join(name));
+        // Settings of the caller's own Weir must not reach the demo's.
+        for (variable, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    fn log(&self, name: &str) -> anyhow::Result<fs::File> {
+        let path = self.log_path(name);
+        fs::File::create(&path).with_context(|| format!("write {}", path.display()))
+    }
+
+    fn log_path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(format!("{name}.log"))
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+        let entry = entry?;
+        fs::copy(entry.path(), to.join(entry.file_name()))
+            .with_context(|| format!("copy {}", entry.path().display()))?;
+    }
+    Ok(())
+}

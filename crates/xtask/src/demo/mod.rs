@@ -1,0 +1,237 @@
+//! `cargo xtask demo`: the main job, seen and measured, without a cluster.
+//!
+//! An app, two agents in front of it, an operator over a folder of YAML and a load above the limit. After a few seconds
+//! the limit in the file is rewritten. What is shown is measured from outside: the load's own counts and the agents'
+//! own answers. The demo must never take a figure from the policy that it could measure, and it must leave nothing
+//! running.
+
+mod agents;
+mod cast;
+mod policy;
+mod rates;
+mod screen;
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::{Context as _, bail, ensure};
+use serde::Serialize;
+use tokio::{
+    io::{BufReader, Lines},
+    process::ChildStdout,
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    cast::Cast,
+    rates::{Line, Rates},
+    screen::Screen,
+};
+use crate::workspace::Workspace;
+
+/// How often the load reports; windows are cut at these moments.
+const REPORT_EVERY: Duration = Duration::from_millis(200);
+/// Length of the load.
+const LENGTH: Duration = Duration::from_secs(18);
+/// When the limit is changed.
+const CHANGE: Duration = Duration::from_secs(8);
+/// Left out at the beginning of either window: the initial burst, and the second of the change.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Offered load, as a multiple of the limit before the change.
+const OVERLOAD: f64 = 4.0;
+/// By how much a measured rate may differ from the policy.
+const TOLERANCE: f64 = 0.05;
+
+#[derive(clap::Args)]
+pub(crate) struct DemoArgs {
+    /// Stay up after the summary, and say what to try by hand
+    #[arg(long)]
+    keep: bool,
+    /// One JSON line on standard output; everything else goes to standard error
+    #[arg(long)]
+    json: bool,
+}
+
+/// The figures of a run. Rates are requests per second over all agents together.
+#[derive(Serialize)]
+struct Figures {
+    offered: u64,
+    allowed: u64,
+    limited: u64,
+    limit_before: f64,
+    limit_after: f64,
+    measured_before: f64,
+    measured_after: f64,
+    propagation_ms: f64,
+    agents: usize,
+}
+
+pub(crate) async fn run(
+    workspace: &Workspace,
+    args: DemoArgs,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<ExitCode> {
+    let screen = Screen::new(args.json);
+    let mut cast = Cast::new(workspace)?;
+    let result = tokio::select! {
+        biased;
+        () = interrupt.cancelled() => Err(anyhow::anyhow!("interrupted")),
+        result = play(&mut cast, &screen, args.json) => result,
+    };
+    if let Err(error) = &result
+        && !interrupt.is_cancelled()
+    {
+        screen.failed(error, &cast.last_words());
+    }
+    if args.keep && result.is_ok() {
+        screen.try_by_hand(&cast);
+        tokio::select! {
+            () = interrupt.cancelled() => {}
+            name = cast.first_to_end() => screen.note(&format!("{name} ended")),
+        }
+    }
+    cast.stop().await;
+    Ok(match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) | Err(_) => ExitCode::FAILURE,
+    })
+}
+
+/// The whole play; whether what was measured agrees with the policy.
+async fn play(cast: &mut Cast, screen: &Screen, json: bool) -> anyhow::Result<bool> {
+    cast.build(screen).await?;
+    let started = Instant::now();
+    cast.start().await?;
+    screen.note(&format!(
+        "app, {} agents and operator are up after {:.1} s; policy: {}",
+        cast.agents.len(),
+        started.elapsed().as_secs_f64(),
+        cast.policy.path.display()
+    ));
+
+    let (text, before) = cast.policy.read()?;
+    let (changed, after) = cast.policy.with_requests(&text, raised(before.requests))?;
+    #[expect(clippy::cast_precision_loss, reason = "two agents")]
+    let together = cast.agents.len() as f64;
+    let (limit_before, limit_after) = (before.per_second() * together, after.per_second() * together);
+    let offered_rate = limit_before * OVERLOAD;
+    screen.note(&format!(
+        "limit: {before} for each agent, {} together; load: {} requests/s for {} s\n",
+        rates::show(limit_before),
+        rates::show(offered_rate),
+        LENGTH.as_secs(),
+    ));
+
+    screen.header();
+    let (mut load, mut lines) = cast.start_load(offered_rate)?;
+    let mut rates = Rates::default();
+    let mut propagation = None;
+    let mut next_row = Duration::from_secs(1);
+    let summary = loop {
+        let interval = match next_line(&mut lines).await? {
+            Line::Summary(summary) => break summary,
+            Line::Interval(interval) => interval,
+        };
+        rates.push(interval);
+        if rates.now() + REPORT_EVERY / 2 >= next_row {
+            screen.row(next_row.as_secs(), &rates.latest_second(), &cast.enforcement().await);
+            next_row += Duration::from_secs(1);
+        }
+        if propagation.is_none() && rates.now() + REPORT_EVERY / 2 >= CHANGE {
+            let took = cast.change(&changed).await?;
+            screen.changed(&before, &after, took, cast.agents.len());
+            propagation = Some(took);
+        }
+    };
+    // It ends with 1 when its schedule was not kept, which the count of unsent requests says better.
+    load.wait().await?;
+    let propagation = propagation.context("the load ended before the change")?;
+    ensure!(
+        summary.errors == 0,
+        "{} requests got no answer: {}",
+        summary.errors,
+        summary.first_error.unwrap_or_default()
+    );
+    if summary.unsent > 0 {
+        screen.note(&format!("{} requests could not be sent on schedule: this machine is busy", summary.unsent));
+    }
+    let enforced = cast.reported(&cast.enforcement().await).await?;
+
+    let figures = Figures {
+        offered: summary.offered,
+        allowed: summary.allowed,
+        limited: summary.limited,
+        limit_before,
+        limit_after,
+        measured_before: rates.allowed_per_second(SETTLE, CHANGE).context("nothing was measured before the change")?,
+        measured_after: rates
+            .allowed_per_second(CHANGE + SETTLE + REPORT_EVERY, LENGTH)
+            .context("nothing was measured after the change")?,
+        propagation_ms: (propagation.as_secs_f64() * 1e4).round() / 10.0,
+        agents: cast.agents.len(),
+    };
+    let agrees = figures.agree();
+    screen.summary(&figures, &enforced, agrees);
+    if json {
+        println!("{}", serde_json::to_string(&figures).context("write the figures")?);
+    }
+    Ok(agrees)
+}
+
+/// Half as many again, and never the same.
+fn raised(requests: i64) -> i64 {
+    requests + (requests / 2).max(1)
+}
+
+impl Figures {
+    fn agree(&self) -> bool {
+        let near = |measured: f64, limit: f64| (measured - limit).abs() <= limit * TOLERANCE;
+        near(self.measured_before, self.limit_before) && near(self.measured_after, self.limit_after)
+    }
+}
+
+async fn next_line(lines: &mut Lines<BufReader<ChildStdout>>) -> anyhow::Result<Line> {
+    match lines.next_line().await.context("read from the load")? {
+        Some(line) => Line::parse(&line),
+        None => bail!("the load ended without a summary"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(measured_before: f64, measured_after: f64) -> Figures {
+        Figures {
+            offered: 14_400,
+            allowed: 4500,
+            limited: 9900,
+            limit_before: 200.0,
+            limit_after: 300.0,
+            measured_before,
+            measured_after,
+            propagation_ms: 12.5,
+            agents: 2,
+        }
+    }
+
+    #[test]
+    fn five_percent_is_the_most_either_rate_may_be_off() {
+        assert!(figures(200.0, 300.0).agree());
+        assert!(figures(190.0, 315.0).agree());
+        assert!(!figures(189.0, 300.0).agree());
+        assert!(!figures(211.0, 300.0).agree());
+        assert!(!figures(200.0, 284.0).agree());
+        assert!(!figures(200.0, 316.0).agree());
+        assert!(!figures(200.0, f64::NAN).agree());
+    }
+
+    #[test]
+    fn the_line_for_programs_has_exactly_the_promised_keys() {
+        let line = serde_json::to_string(&figures(200.0, 300.0)).expect("plain data");
+        assert_eq!(
+            line,
+            r#"{"offered":14400,"allowed":4500,"limited":9900,"limit_before":200.0,"limit_after":300.0,"measured_before":200.0,"measured_after":300.0,"propagation_ms":12.5,"agents":2}"#
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! What a person sees: a table that grows by a line a second, notes and a summary. Plain text where it is not a terminal.
+
+use std::{
+    io::{IsTerminal as _, Write as _},
+    time::Duration,
+};
+
+use super::{
+    Figures, TOLERANCE,
+    cast::{Cast, Enforcement},
+    policy::Limit,
+    rates::{Interval, show},
+};
+
+/// Where lines go, and whether colours may go with them.
+pub(super) struct Screen {
+    to_stderr: bool,
+    colours: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Style {
+    Plain,
+    Bold,
+    Dim,
+    Good,
+    Bad,
+}
+
+impl Screen {
+    pub(super) fn new(json: bool) -> Self {
+        let terminal = if json { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
+        Self { to_stderr: json, colours: terminal && std::env::var_os("NO_COLOR").is_none() }
+    }
+
+    pub(super) fn note(&self, text: &str) {
+        self.line(Style::Dim, text);
+    }
+
+    pub(super) fn header(&self) {
+        self.line(Style::Bold, "    time    offered    allowed    limited    enforcing    revision");
+    }
+
+    pub(super) fn row(&self, second: u64, counts: &Interval, enforcement: &Enforcement) {
+        let Interval { offered, allowed, limited, .. } = counts;
+        let enforcing = format!("{}/{}", enforcement.enforcing, enforcement.agents);
+        let revision = enforcement.revision.as_deref().unwrap_or("-");
+        self.line(
+            Style::Plain,
+            &format!("{second:>6} s {offered:>10} {allowed:>10} {limited:>10} {enforcing:>12}    {revision}"),
+        );
+    }
+
+    pub(super) fn changed(&self, before: &Limit, after: &Limit, took: Duration, agents: usize) {
+        self.line(
+            Style::Bold,
+            &format!(
+                "         policy.yaml rewritten: {before} -> {after}; the last of {agents} agents enforced it {:.1} ms later",
+                took.as_secs_f64() * 1e3
+            ),
+        );
+    }
+
+    pub(super) fn summary(&self, figures: &Figures, enforced: &str, agrees: bool) {
+        let Figures { offered, allowed, limited, propagation_ms, agents, .. } = figures;
+        self.line(Style::Plain, "");
+        self.line(Style::Plain, &format!("requests      {offered} offered, {allowed} allowed, {limited} limited"));
+        for (when, limit, measured) in [
+            ("before", figures.limit_before, figures.measured_before),
+            ("after ", figures.limit_after, figures.measured_after),
+        ] {
+            let off = (measured - limit) / limit * 100.0;
+            self.line(
+                Style::Plain,
+                &format!("rate {when}   policy {}/s, measured {measured:.1}/s ({off:+.1} %)", show(limit)),
+            );
+        }
+        self.line(
+            Style::Plain,
+            &format!("propagation   {propagation_ms} ms from the write of the file to the last of {agents} agents"),
+        );
+        self.line(Style::Plain, &format!("status file   {enforced} agents enforce the newest revision"));
+        let percent = TOLERANCE * 100.0;
+        if agrees {
+            self.line(Style::Good, &format!("OK: measured agrees with the policy within {percent} %"));
+        } else {
+            self.line(Style::Bad, &format!("FAILED: measured differs from the policy by more than {percent} %"));
+        }
+    }
+
+    pub(super) fn failed(&self, error: &anyhow::Error, logs: &[(String, String)]) {
+        for (name, tail) in logs {
+            self.line(Style::Dim, &format!("--- end of the log of {name}\n{tail}"));
+        }
+        self.line(Style::Bad, &format!("FAILED: {error:#}"));
+    }
+
+    pub(super) fn try_by_hand(&self, cast: &Cast) {
+        let Some(agent) = cast.agents.first() else { return };
+        let (listen, control, telemetry) = (agent.listen, agent.control, agent.telemetry);
+        let (policy, status) = (cast.policy.path.display(), cast.policy.status().display().to_string());
+        self.line(Style::Bold, "\nstill up; Ctrl-C ends it. Try:");
+        for text in [
+            format!("curl -i http://{listen}/                       # a request through the first agent"),
+            format!("for i in $(seq 30); do curl -s -o /dev/null -w '%{{http_code}} ' http://{listen}/; done"),
+            format!("curl -s http://{control}/v1/status             # what it enforces and has counted"),
+            format!("curl -s http://{control}/v1/config             # its whole configuration"),
+            format!(
+                "curl -s http://{control}/v1/config | curl -i -X PUT --data-binary @- http://{control}/v1/config   # the same again: nothing changes"
+            ),
+            format!("curl -s http://{telemetry}/metrics | grep ^weir_"),
+            format!("sed -i 's/requests: .*/requests: 3/' {policy}     # or use your editor"),
+            format!("cat {status}"),
+        ] {
+            self.line(Style::Plain, &format!("  {text}"));
+        }
+        for (number, agent) in cast.agents.iter().enumerate().skip(1) {
+            self.line(
+                Style::Plain,
+                &format!("  # agent {}: http://{} control http://{}", number + 1, agent.listen, agent.control),
+            );
+        }
+    }
+
+    fn line(&self, style: Style, text: &str) {
+        let code = match style {
+            Style::Plain => "",
+            _ if !self.colours => "",
+            Style::Bold => "\x1b[1m",
+            Style::Dim => "\x1b[2m",
+            Style::Good => "\x1b[1;32m",
+            Style::Bad => "\x1b[1;31m",
+        };
+        let end = if code.is_empty() { "" } else { "\x1b[0m" };
+        // Nobody reads any more: no reason to end before everything is stopped.
+        let _ = if self.to_stderr {
+            writeln!(std::io::stderr(), "{code}{text}{end}")
+        } else {
+            writeln!(std::io::stdout(), "{code}{text}{end}")
+        };
+    }
+}

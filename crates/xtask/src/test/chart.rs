@@ -1,0 +1,156 @@
+//! What must be true of the rendered chart: checks that `helm lint` does not make.
+//!
+//! They look at what would be applied, never at the templates.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, bail, ensure};
+use serde::Deserialize as _;
+use serde_yaml::Value;
+
+/// Kinds without which an installation does not work.
+const NEEDED: [&str; 3] = ["CustomResourceDefinition", "Deployment", "ServiceAccount"];
+
+/// Checks the output of `helm template --include-crds`.
+pub(super) fn check(rendered: &str) -> anyhow::Result<()> {
+    let mut seen = BTreeSet::new();
+    let mut kinds = BTreeSet::new();
+    for document in serde_yaml::Deserializer::from_str(rendered) {
+        let object = Value::deserialize(document).context("the chart renders to something that is not YAML")?;
+        if object.is_null() {
+            continue;
+        }
+        let kind = text(&object, "/kind")?;
+        let name = text(&object, "/metadata/name").with_context(|| kind.clone())?;
+        text(&object, "/apiVersion").with_context(|| format!("{kind} {name}"))?;
+        let namespace = text(&object, "/metadata/namespace").unwrap_or_default();
+        let here = || format!("{kind} {name}");
+        ensure!(seen.insert((kind.clone(), namespace, name.clone())), "{} is there twice", here());
+        match kind.as_str() {
+            "Role" | "ClusterRole" => check_role(&object).with_context(here)?,
+            "Deployment" => check_pod(at(&object, "/spec/template/spec")).with_context(here)?,
+            _ => {}
+        }
+        kinds.insert(kind);
+    }
+    for needed in NEEDED {
+        ensure!(kinds.contains(needed), "the chart renders no {needed}");
+    }
+    Ok(())
+}
+
+/// Exact verbs on exact resources, and no secrets.
+fn check_role(role: &Value) -> anyhow::Result<()> {
+    for rule in at(role, "/rules").as_sequence().context("no rules")? {
+        for field in ["apiGroups", "resources", "verbs"] {
+            for value in at(rule, &format!("/{field}")).as_sequence().into_iter().flatten() {
+                let value = value.as_str().unwrap_or_default();
+                ensure!(value != "*", "{field} has a wildcard");
+                ensure!(field != "resources" || value != "secrets", "it may read secrets");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// No root, no writable root, no capabilities, and bounds on memory.
+fn check_pod(pod: &Value) -> anyhow::Result<()> {
+    let containers = at(pod, "/containers").as_sequence().context("no containers")?;
+    ensure!(!containers.is_empty(), "no containers");
+    for container in containers {
+        let name = text(container, "/name")?;
+        let setting = |path: &str| {
+            let own = at(container, &format!("/securityContext/{path}"));
+            if own.is_null() { at(pod, &format!("/securityContext/{path}")).clone() } else { own.clone() }
+        };
+        ensure!(setting("runAsNonRoot") == true, "{name} may run as root");
+        ensure!(setting("readOnlyRootFilesystem") == true, "{name} has a writable root");
+        ensure!(setting("allowPrivilegeEscalation") == false, "{name} may gain privileges");
+        ensure!(setting("seccompProfile/type") == "RuntimeDefault", "{name} has no seccomp profile");
+        let dropped = setting("capabilities/drop");
+        ensure!(dropped.as_sequence().is_some_and(|all| all.contains(&"ALL".into())), "{name} keeps capabilities");
+        ensure!(!at(container, "/resources/limits/memory").is_null(), "{name} has no bound on memory");
+    }
+    Ok(())
+}
+
+fn text(object: &Value, path: &str) -> anyhow::Result<String> {
+    match at(object, path).as_str() {
+        Some(text) if !text.is_empty() => Ok(text.to_owned()),
+        _ => bail!("no {path}"),
+    }
+}
+
+fn at<'a>(object: &'a Value, path: &str) -> &'a Value {
+    const NULL: &Value = &Value::Null;
+    path.split('/').filter(|part| !part.is_empty()).fold(object, |value, part| value.get(part).unwrap_or(NULL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "\
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: a}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: a}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: a}
+rules:
+- {apiGroups: [\"\"], resources: [pods], verbs: [get, list, watch]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: a, namespace: weir}
+spec:
+  template:
+    spec:
+      securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
+      containers:
+      - name: operator
+        resources: {limits: {memory: 128Mi}}
+        securityContext: {readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+";
+
+    fn fault(from: &str, to: &str) -> String {
+        assert!(GOOD.contains(from));
+        format!("{:#}", check(&GOOD.replace(from, to)).expect_err("it is wrong"))
+    }
+
+    #[test]
+    fn a_good_chart_passes() {
+        check(GOOD).expect("good");
+    }
+
+    #[test]
+    fn each_rule_can_be_broken() {
+        for (from, to, expected) in [
+            ("verbs: [get, list, watch]", "verbs: [\"*\"]", "ClusterRole a: verbs has a wildcard"),
+            ("resources: [pods]", "resources: [pods, secrets]", "ClusterRole a: it may read secrets"),
+            ("runAsNonRoot: true", "runAsNonRoot: false", "Deployment a: operator may run as root"),
+            ("readOnlyRootFilesystem: true, ", "", "Deployment a: operator has a writable root"),
+            ("allowPrivilegeEscalation: false, ", "", "Deployment a: operator may gain privileges"),
+            ("drop: [ALL]", "drop: [NET_RAW]", "Deployment a: operator keeps capabilities"),
+            ("type: RuntimeDefault", "type: Unconfined", "Deployment a: operator has no seccomp profile"),
+            ("{memory: 128Mi}", "{cpu: 1}", "Deployment a: operator has no bound on memory"),
+            ("kind: ServiceAccount", "kind: ConfigMap", "the chart renders no ServiceAccount"),
+            ("metadata: {name: a, namespace: weir}", "metadata: {}", "Deployment: no /metadata/name"),
+        ] {
+            assert_eq!(fault(from, to), expected);
+        }
+    }
+
+    #[test]
+    fn nothing_is_there_twice_and_everything_is_yaml() {
+        let twice = format!("{GOOD}---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: a}}\n");
+        assert_eq!(format!("{:#}", check(&twice).expect_err("twice")), "ServiceAccount a is there twice");
+        assert!(check("kind: [").is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! The stage that needs Docker: node image, component images, a kind cluster with a name of its own, and the scenarios.
+//!
+//! Whatever was started is stopped again, also after a failure or Ctrl-C; a dockerd that ran already is left running.
+//! The user's kubeconfig is never read or written: the cluster's is a file below the target folder.
+
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    results::{Count, Tally},
+    runner::{Log, Runner, Step},
+    stages::{airgap, tools},
+};
+
+const WORKERS: &str = "1";
+/// What e2e/images/build.sh makes and the scenarios run.
+const IMAGES: [&str; 3] = ["weir.test/operator:e2e", "weir.test/agent:e2e", "weir.test/testapp:e2e"];
+
+pub(super) async fn run(stage: &str, runner: &Runner<'_>) -> Tally {
+    let mut tally = Tally::default();
+    match Cluster::new(stage, runner) {
+        Ok(mut cluster) => {
+            let result = cluster.scenarios().await;
+            cluster.take_down().await;
+            match result {
+                Ok(counted) => tally += counted,
+                Err(error) => {
+                    println!("{stage}: {error:#}");
+                    tally += Tally::FAILURE;
+                }
+            }
+            tally += cluster.left_behind;
+        }
+        Err(error) => {
+            println!("{stage}: {error:#}");
+            tally += Tally::FAILURE;
+        }
+    }
+    tally
+}
+
+struct Cluster<'a> {
+    stage: &'a str,
+    runner: &'a Runner<'a>,
+    log: Log,
+    name: String,
+    kubeconfig: String,
+    docker_state: String,
+    /// What undoes the steps so far, newest last.
+    undo: Vec<Step>,
+    /// Failures to clean up.
+    left_behind: Tally,
+}
+
+impl<'a> Cluster<'a> {
+    fn new(stage: &'a str, runner: &'a Runner<'a>) -> anyhow::Result<Self> {
+        let scratch = runner.workspace.scratch();
+        let name = format!("weir-e2e-{}", std::process::id());
+        Ok(Self {
+            stage,
+            runner,
+            log: runner.log(stage)?,
+            kubeconfig: scratch.join(format!("{name}.kubeconfig")).display().to_string(),
+            docker_state: scratch.join("docker").display().to_string(),
+            name,
+            undo: Vec::new(),
+            left_behind: Tally::default(),
+        })
+    }
+
+    /// Runs everything; the first preparation that fails ends it.
+    async fn scenarios(&mut self) -> anyhow::Result<Tally> {
+        let airgap = airgap(self.runner.workspace);
+        let docker = airgap.join("docker.sh");
+        let cluster = airgap.join("cluster.sh");
+        let bin = tools(self.runner.workspace)?;
+        let release = self.runner.workspace.target().join("release");
+
+        self.undo.push(Step::new("rm", &["-rf", &self.kubeconfig]));
+        self.undo.push(Step::new(&docker, &["stop", &self.docker_state]));
+        let delete = Step::new(&cluster, &["delete", &self.name, &self.kubeconfig]);
+        let load = Step::new(&cluster, &["load", &self.name]);
+        let preparations = [
+            (Step::new(&docker, &["start", &self.docker_state]), None),
+            (Step::new(airgap.join("build.sh"), &["node-image"]), None),
+            (
+                Step::cargo(&["build", "--release", "--locked"])
+                    .arg("-pweir-agent")
+                    .arg("-pweir-operator")
+                    .arg("-pweir-testapp"),
+                None,
+            ),
+            (Step::cargo(&["build", "--locked", "-p", "weir-e2e"]), None),
+            (
+                Step::new(self.runner.workspace.root().join("e2e/images/build.sh"), &["e2e"])
+                    .env("BIN_DIR", release.display().to_string()),
+                None,
+            ),
+            (Step::new(&cluster, &["create", &self.name, WORKERS, &self.kubeconfig]), Some(delete)),
+            (IMAGES.iter().fold(load, |load, image| load.arg(*image)), None),
+        ];
+        for (step, undo) in preparations {
+            // Before the step: one that is interrupted may have done half of its work.
+            self.undo.extend(undo);
+            let tally = self.runner.step(self.stage, &mut self.log, &step.count(Count::Nothing)).await?;
+            if tally.failed > 0 {
+                return Ok(tally);
+            }
+        }
+        let scenarios = Step::new(self.runner.workspace.target().join("debug/weir-e2e"), &["run", "--kubeconfig"])
+            .arg(&self.kubeconfig)
+            .env("WEIR_KUBE_BIN", bin.display().to_string())
+            .env("WEIR_HELM", bin.join("helm").display().to_string())
+            .count(Count::Scenarios);
+        self.runner.step(self.stage, &mut self.log, &scenarios).await
+    }
+
+    async fn take_down(&mut self) {
+        // Cleaning up is not given up at a second Ctrl-C.
+        let never = CancellationToken::new();
+        while let Some(step) = self.undo.pop() {
+            let step = step.count(Count::Nothing);
+            match self.runner.step_in_any_case(self.stage, &mut self.log, &step, &never).await {
+                Ok(tally) => self.left_behind += tally,
+                Err(error) => {
+                    println!("{}: {error:#}", self.stage);
+                    self.left_behind += Tally::FAILURE;
+                }
+            }
+        }
+    }
+}

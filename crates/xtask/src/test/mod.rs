@@ -1,0 +1,113 @@
+//! `cargo xtask test`: everything that CI checks, stage by stage, in the order of what it costs to learn of a failure.
+//!
+//! A stage that fails does not hide the others. The last line counts real tests, as their runners reported them;
+//! nothing here may count a test that did not run.
+
+mod chart;
+mod cluster;
+mod prerequisites;
+mod results;
+mod runner;
+mod stages;
+
+use std::{process::ExitCode, time::Duration};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::{results::Tally, runner::Runner, stages::Stage};
+use crate::workspace::Workspace;
+
+#[derive(clap::Args)]
+pub(crate) struct TestArgs {
+    /// Everything but the scenarios on a kind cluster
+    #[arg(long)]
+    no_e2e: bool,
+    /// Only this stage, and what it needs; may be repeated
+    #[arg(long, value_name = "STAGE", value_enum)]
+    only: Vec<Stage>,
+    /// Show the output of the stages as it comes; without it, it goes to logs and is shown for what fails
+    #[arg(long)]
+    verbose: bool,
+}
+
+enum Outcome {
+    Ran {
+        tally: Tally,
+        took: Duration,
+    },
+    /// It could not run, because of something else that failed.
+    Blocked(Stage),
+}
+
+pub(crate) async fn run(
+    workspace: &Workspace,
+    args: TestArgs,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<ExitCode> {
+    let stages = Stage::plan(&args.only, !args.no_e2e);
+    let runner = Runner::new(workspace, args.verbose, interrupt)?;
+    if let Some(missing) = prerequisites::ensure(workspace, &stages)? {
+        eprintln!("{missing}");
+        return Ok(ExitCode::from(2));
+    }
+    println!("{} stages; logs are in {}\n", stages.len(), runner.logs().display());
+
+    let started = Instant::now();
+    let mut outcomes: Vec<(Stage, Outcome)> = Vec::new();
+    for stage in stages {
+        if interrupt.is_cancelled() {
+            break;
+        }
+        let failed = |needed: &Stage| outcomes.iter().any(|(stage, outcome)| stage == needed && !outcome.is_success());
+        let outcome = match stage.needs().iter().copied().find(|needed| failed(needed)) {
+            Some(needed) => Outcome::Blocked(needed),
+            None => {
+                let begun = Instant::now();
+                let tally = stage.run(&runner).await;
+                Outcome::Ran { tally, took: begun.elapsed() }
+            }
+        };
+        println!("{}", line(stage, &outcome));
+        outcomes.push((stage, outcome));
+    }
+
+    if interrupt.is_cancelled() {
+        println!("\ninterrupted: what was started is stopped");
+    }
+    println!("\n{:<15} {:<8} {:>7} {:>7} {:>9}", "stage", "result", "passed", "failed", "time");
+    let mut sum = Tally::default();
+    for (stage, outcome) in &outcomes {
+        let (result, tally, time) = match outcome {
+            Outcome::Ran { tally, took } if tally.failed == 0 => ("ok", *tally, seconds(*took)),
+            Outcome::Ran { tally, took } => ("FAILED", *tally, seconds(*took)),
+            Outcome::Blocked(_) => ("not run", Tally { passed: 0, failed: 1 }, String::new()),
+        };
+        println!("{:<15} {result:<8} {:>7} {:>7} {time:>9}", stage.name(), tally.passed, tally.failed);
+        sum += tally;
+    }
+    println!("{:<15} {:<8} {:>7} {:>7} {:>9}\n", "total", "", sum.passed, sum.failed, seconds(started.elapsed()));
+    println!("{} passed, {} failed", sum.passed, sum.failed);
+    let good = sum.failed == 0 && sum.passed > 0 && !interrupt.is_cancelled();
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Outcome {
+    fn is_success(&self) -> bool {
+        matches!(self, Self::Ran { tally, .. } if tally.failed == 0)
+    }
+}
+
+fn line(stage: Stage, outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Ran { tally, took } => {
+            let result = if tally.failed == 0 { "ok" } else { "FAILED" };
+            format!("{:<15} {result:<8} {:>9}   {tally}", stage.name(), seconds(*took))
+        }
+        Outcome::Blocked(needed) => format!("{:<15} not run: it needs {}, which failed", stage.name(), needed.name()),
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}

@@ -1,0 +1,121 @@
+//! Counts tests from what their runners print.
+//!
+//! A runner that failed without saying of what counts as one failure, so that a crash is never a pass.
+
+use std::{fmt, ops::AddAssign};
+
+/// Tests that passed and failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) passed: u64,
+    pub(super) failed: u64,
+}
+
+/// What a step's output is to be counted as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Count {
+    /// The step is one check.
+    One,
+    /// The lines `test result:` of cargo test.
+    CargoTests,
+    /// The lines `ok NAME` and `FAILED NAME` of weir-e2e.
+    Scenarios,
+    /// The step only prepares others: nothing, unless it fails.
+    Nothing,
+}
+
+impl Tally {
+    pub(super) const FAILURE: Self = Self { passed: 0, failed: 1 };
+
+    /// Counts `output` of a step that ended well or not.
+    pub(super) fn of(count: Count, output: &str, success: bool) -> Self {
+        let mut tally = match count {
+            Count::One => Self { passed: u64::from(success), failed: u64::from(!success) },
+            Count::CargoTests => cargo_tests(output),
+            Count::Scenarios => scenarios(output),
+            Count::Nothing => Self::default(),
+        };
+        if !success && tally.failed == 0 {
+            tally.failed = 1;
+        }
+        tally
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.failed {
+            0 => write!(f, "{} passed", self.passed),
+            failed => write!(f, "{} passed, {failed} failed", self.passed),
+        }
+    }
+}
+
+/// `test result: ok. 9 passed; 0 failed; 0 ignored; …`, one line for each test binary.
+fn cargo_tests(output: &str) -> Tally {
+    let mut tally = Tally::default();
+    for line in output.lines().filter_map(|line| line.trim().strip_prefix("test result: ")) {
+        for part in line.split(['.', ';']) {
+            match part.trim().split_once(' ') {
+                Some((number, "passed")) => tally.passed += number.parse::<u64>().unwrap_or(0),
+                Some((number, "failed")) => tally.failed += number.parse::<u64>().unwrap_or(0),
+                _ => {}
+            }
+        }
+    }
+    tally
+}
+
+fn scenarios(output: &str) -> Tally {
+    let begins = |word: &str| output.lines().filter(|line| line.starts_with(word)).count() as u64;
+    Tally { passed: begins("ok "), failed: begins("FAILED ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CARGO: &str = "\
+running 9 tests
+test a ... ok
+test result: ok. 9 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 1.14s
+error: 1 target failed
+";
+
+    #[test]
+    fn every_test_binary_of_a_run_counts() {
+        assert_eq!(Tally::of(Count::CargoTests, CARGO, false), Tally { passed: 12, failed: 2 });
+    }
+
+    #[test]
+    fn a_run_that_did_not_compile_is_a_failure() {
+        assert_eq!(Tally::of(Count::CargoTests, "error: could not compile", false), Tally::FAILURE);
+        assert_eq!(
+            Tally::of(Count::Scenarios, "ok first-light 3.0 s\npanicked", false),
+            Tally { passed: 1, failed: 1 }
+        );
+        assert_eq!(Tally::of(Count::Nothing, "", false), Tally::FAILURE);
+    }
+
+    #[test]
+    fn a_check_is_one_and_a_preparation_none() {
+        assert_eq!(Tally::of(Count::One, "", true), Tally { passed: 1, failed: 0 });
+        assert_eq!(Tally::of(Count::One, CARGO, false), Tally::FAILURE);
+        assert_eq!(Tally::of(Count::Nothing, CARGO, true), Tally::default());
+    }
+
+    #[test]
+    fn scenarios_are_counted_by_their_lines() {
+        let output = "chart installed, 4.0 s\nok three-pods 12.0 s\n     a figure: ok\nFAILED retune: no (3.0 s)\nok scale 9.0 s\n";
+        assert_eq!(Tally::of(Count::Scenarios, output, false), Tally { passed: 2, failed: 1 });
+    }
+}

@@ -1,0 +1,303 @@
+//! Runs the steps of a stage: output to the stage's log, a sign of life while it takes long, the end of the log when it
+//! fails. A step that is interrupted is stopped with everything that it started.
+
+use std::{
+    fs::{self, File},
+    io::{Read as _, Seek as _, SeekFrom, Write as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use tokio::{process::Command, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::results::{Count, Tally};
+use crate::{children::Child, workspace::Workspace};
+
+const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
+const FOLLOW: Duration = Duration::from_millis(200);
+const GRACE: Duration = Duration::from_secs(20);
+const TAIL: usize = 60;
+
+/// One command of a stage.
+pub(super) struct Step {
+    program: PathBuf,
+    args: Vec<String>,
+    envs: Vec<(&'static str, String)>,
+    count: Count,
+    judge: Option<fn(&str) -> anyhow::Result<()>>,
+}
+
+impl Step {
+    pub(super) fn new(program: impl Into<PathBuf>, args: &[&str]) -> Self {
+        let args = args.iter().map(ToString::to_string).collect();
+        Self { program: program.into(), args, envs: Vec::new(), count: Count::One, judge: None }
+    }
+
+    pub(super) fn cargo(args: &[&str]) -> Self {
+        Self::new(env!("CARGO"), args)
+    }
+
+    pub(super) fn arg(mut self, arg: impl Into<String>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    pub(super) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.envs.push((name, value.into()));
+        self
+    }
+
+    pub(super) fn count(mut self, count: Count) -> Self {
+        self.count = count;
+        self
+    }
+
+    /// Passes only if `judge` is content with the output as well.
+    pub(super) fn judge(mut self, judge: fn(&str) -> anyhow::Result<()>) -> Self {
+        self.judge = Some(judge);
+        self
+    }
+
+    fn shown(&self) -> String {
+        let program = self.program.file_name().unwrap_or(self.program.as_os_str()).to_string_lossy();
+        let envs = self.envs.iter().map(|(name, value)| format!("{name}={value}"));
+        let words = envs.chain([program.into_owned()]).chain(self.args.iter().cloned());
+        words.collect::<Vec<_>>().join(" ")
+    }
+}
+
+pub(super) struct Runner<'a> {
+    pub(super) workspace: &'a Workspace,
+    logs: PathBuf,
+    verbose: bool,
+    interrupt: &'a CancellationToken,
+}
+
+impl<'a> Runner<'a> {
+    pub(super) fn new(
+        workspace: &'a Workspace,
+        verbose: bool,
+        interrupt: &'a CancellationToken,
+    ) -> anyhow::Result<Self> {
+        let logs = workspace.scratch().join("logs");
+        fs::create_dir_all(&logs).with_context(|| format!("make {}", logs.display()))?;
+        Ok(Self { workspace, logs, verbose, interrupt })
+    }
+
+    pub(super) fn logs(&self) -> &Path {
+        &self.logs
+    }
+
+    /// All steps, one after the other; the first that fails ends the stage.
+    pub(super) async fn run(&self, stage: &str, steps: Vec<Step>) -> Tally {
+        let mut tally = Tally::default();
+        let result = async {
+            let mut log = self.log(stage)?;
+            for step in steps {
+                let counted = self.step(stage, &mut log, &step).await?;
+                tally += counted;
+                if counted.failed > 0 {
+                    break;
+                }
+            }
+            anyhow::Ok(())
+        };
+        if let Err(error) = result.await {
+            println!("{stage}: {error:#}");
+            tally += Tally::FAILURE;
+        }
+        tally
+    }
+
+    /// The stage's log, empty.
+    pub(super) fn log(&self, stage: &str) -> anyhow::Result<Log> {
+        let path = self.logs.join(format!("{stage}.log"));
+        let file = File::create(&path).with_context(|| format!("write {}", path.display()))?;
+        Ok(Log { file, path })
+    }
+
+    /// Runs a step, unless there was an interrupt.
+    pub(super) async fn step(&self, stage: &str, log: &mut Log, step: &Step) -> anyhow::Result<Tally> {
+        if self.interrupt.is_cancelled() {
+            bail!("interrupted");
+        }
+        self.step_in_any_case(stage, log, step, self.interrupt).await
+    }
+
+    /// Runs a step until `interrupt`; for those that clean up, this is another one than Ctrl-C.
+    pub(super) async fn step_in_any_case(
+        &self,
+        stage: &str,
+        log: &mut Log,
+        step: &Step,
+        interrupt: &CancellationToken,
+    ) -> anyhow::Result<Tally> {
+        writeln!(log.file, "$ {}", step.shown())?;
+        if self.verbose {
+            println!("$ {}", step.shown());
+        }
+        let begin = log.file.seek(SeekFrom::End(0))?;
+        let mut child = Child::spawn(stage, &mut self.command(step, log)?)?;
+        let mut follower = Follower { shown: begin, spoke: Instant::now() };
+        let started = Instant::now();
+        let status = loop {
+            tokio::select! {
+                biased;
+                () = interrupt.cancelled() => {
+                    child.stop(GRACE).await;
+                    bail!("interrupted");
+                }
+                status = child.wait() => break status?,
+                () = tokio::time::sleep(FOLLOW) => self.follow(stage, log, &mut follower, started)?,
+            }
+        };
+        self.follow(stage, log, &mut follower, started)?;
+        let output = log.since(begin)?;
+        let mut tally = Tally::of(step.count, &output, status.success());
+        let verdict = match (status.success(), step.judge) {
+            (true, Some(judge)) => judge(&output),
+            (true, None) => Ok(()),
+            (false, _) => Err(anyhow::anyhow!("{status}")),
+        };
+        if let Err(error) = verdict {
+            if status.success() {
+                tally = Tally::FAILURE;
+            }
+            self.complain(stage, log, step, &output, &error);
+        }
+        Ok(tally)
+    }
+
+    fn command(&self, step: &Step, log: &Log) -> anyhow::Result<Command> {
+        let mut command = Command::new(&step.program);
+        command.args(&step.args).current_dir(self.workspace.root());
+        // What cargo told this program about its own package is wrong for others, and some build scripts (ring's)
+        // would run again because of it.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "CARGO_BIN_NAME" {
+                command.env_remove(name);
+            }
+        }
+        command.envs(step.envs.iter().map(|(name, value)| (*name, value)));
+        command.stdout(log.writer()?).stderr(log.writer()?);
+        Ok(command)
+    }
+
+    fn follow(&self, stage: &str, log: &Log, follower: &mut Follower, started: Instant) -> anyhow::Result<()> {
+        if self.verbose {
+            let fresh = log.since(follower.shown)?;
+            follower.shown += fresh.len() as u64;
+            print!("{fresh}");
+            return Ok(());
+        }
+        if follower.spoke.elapsed() >= SIGN_OF_LIFE {
+            follower.spoke = Instant::now();
+            let output = log.since(follower.shown)?;
+            let last = output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+            let last: String = last.chars().take(100).collect();
+            println!("  {stage}: {} s, {last}", started.elapsed().as_secs());
+        }
+        Ok(())
+    }
+
+    fn complain(&self, stage: &str, log: &Log, step: &Step, output: &str, error: &anyhow::Error) {
+        println!("--- {stage}: {} failed: {error:#}", step.shown());
+        if !self.verbose {
+            let lines: Vec<_> = output.lines().collect();
+            for line in &lines[lines.len().saturating_sub(TAIL)..] {
+                println!("    {line}");
+            }
+        }
+        println!("--- the whole log: {}", log.path.display());
+    }
+}
+
+struct Follower {
+    /// Up to where the log was shown.
+    shown: u64,
+    spoke: Instant,
+}
+
+pub(super) struct Log {
+    file: File,
+    path: PathBuf,
+}
+
+impl Log {
+    fn writer(&self) -> anyhow::Result<File> {
+        File::options().append(true).open(&self.path).with_context(|| format!("write {}", self.path.display()))
+    }
+
+    fn since(&self, begin: u64) -> anyhow::Result<String> {
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(begin))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        // A reader of a file that grows may stop in the middle of a character: that one is shown the next time.
+        let whole = match std::str::from_utf8(&bytes) {
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            _ => bytes.len(),
+        };
+        Ok(String::from_utf8_lossy(&bytes[..whole]).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn run(script: &str, count: Count, judge: Option<fn(&str) -> anyhow::Result<()>>) -> (Tally, String) {
+        let workspace = Workspace::find().expect("these tests run in it");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let never = CancellationToken::new();
+        let runner =
+            Runner { workspace: &workspace, logs: folder.path().to_owned(), verbose: false, interrupt: &never };
+        let step = Step { judge, ..Step::new("sh", &["-c", script]).count(count) };
+        let tally = runner.run("stage", vec![step]).await;
+        (tally, fs::read_to_string(folder.path().join("stage.log")).expect("the stage has a log"))
+    }
+
+    #[tokio::test]
+    async fn output_of_both_kinds_is_logged_and_counted() {
+        let script = "echo 'test result: ok. 4 passed; 0 failed; 0 ignored'; echo warning >&2";
+        let (tally, log) = run(script, Count::CargoTests, None).await;
+        assert_eq!(tally, Tally { passed: 4, failed: 0 });
+        assert!(log.starts_with("$ sh -c") && log.contains("warning\n"), "{log}");
+    }
+
+    #[tokio::test]
+    async fn an_exit_code_is_a_failure_whatever_was_printed() {
+        let script = "echo 'test result: ok. 4 passed; 0 failed; 0 ignored'; exit 3";
+        assert_eq!(run(script, Count::CargoTests, None).await.0, Tally { passed: 4, failed: 1 });
+    }
+
+    #[tokio::test]
+    async fn a_judge_can_refuse_what_a_program_was_content_with() {
+        let judge = |output: &str| if output.contains("good") { Ok(()) } else { bail!("no good") };
+        assert_eq!(run("echo good", Count::One, Some(judge)).await.0, Tally { passed: 1, failed: 0 });
+        assert_eq!(run("echo bad", Count::One, Some(judge)).await.0, Tally::FAILURE);
+    }
+
+    #[tokio::test]
+    async fn an_interrupt_ends_a_step_and_what_it_started() {
+        let workspace = Workspace::find().expect("these tests run in it");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let interrupt = CancellationToken::new();
+        let runner =
+            Runner { workspace: &workspace, logs: folder.path().to_owned(), verbose: false, interrupt: &interrupt };
+        let ready = folder.path().join("ready");
+        let script = format!("touch {}; sleep 600", ready.display());
+        let stage = runner.run("stage", vec![Step::new("sh", &["-c", &script]), Step::new("false", &[])]);
+        let ctrl_c = async {
+            while !ready.exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            interrupt.cancel();
+        };
+        let (tally, ()) = tokio::join!(stage, ctrl_c);
+        assert_eq!(tally, Tally::FAILURE);
+    }
+}

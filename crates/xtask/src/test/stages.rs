@@ -1,0 +1,179 @@
+//! What there is to check, in order, and the commands that check it.
+
+use std::{path::PathBuf, process::Command};
+
+use anyhow::{Context as _, ensure};
+use clap::ValueEnum;
+
+use super::{
+    chart, cluster,
+    results::{Count, Tally},
+    runner::{Runner, Step},
+};
+use crate::workspace::Workspace;
+
+/// A part of `cargo xtask test`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Stage {
+    /// Formatting
+    Fmt,
+    /// Generated files are what their generators write
+    Generated,
+    /// The dependency rule and the house rules
+    Tidy,
+    /// Lints, without warnings
+    Clippy,
+    /// Unit, property and integration tests on loopback
+    Unit,
+    /// Exact counts under contention, in release
+    ReleaseExact,
+    /// Examples in the documentation, and the documentation itself without warnings
+    Doc,
+    /// Every interleaving of the atomics
+    Loom,
+    /// Builds kube-apiserver, etcd, kubectl, helm and kind, unless they are there
+    Tools,
+    /// Against a real kube-apiserver and etcd
+    Integration,
+    /// The chart: lint, and what it renders to
+    Helm,
+    /// cargo xtask demo
+    Demo,
+    /// Scenarios on a kind cluster of two nodes
+    E2e,
+}
+
+impl Stage {
+    /// The stages to run: all, or those asked for with what they need.
+    pub(super) fn plan(only: &[Self], e2e: bool) -> Vec<Self> {
+        let asked = |stage: &Self| only.is_empty() || only.contains(stage);
+        let kept = |stage: &Self| e2e || *stage != Self::E2e;
+        let wanted: Vec<_> = Self::value_variants().iter().copied().filter(asked).filter(kept).collect();
+        let needed = |stage: &Self| wanted.contains(stage) || wanted.iter().any(|other| other.needs().contains(stage));
+        Self::value_variants().iter().copied().filter(needed).collect()
+    }
+
+    /// Stages without which this one cannot run.
+    pub(super) fn needs(self) -> &'static [Self] {
+        match self {
+            Self::Integration | Self::Helm | Self::E2e => &[Self::Tools],
+            _ => &[],
+        }
+    }
+
+    /// As it is written behind `--only`.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    pub(super) async fn run(self, runner: &Runner<'_>) -> Tally {
+        let steps = match self {
+            Self::E2e => return cluster::run(&self.name(), runner).await,
+            _ => self.steps(runner.workspace),
+        };
+        match steps {
+            Ok(steps) => runner.run(&self.name(), steps).await,
+            Err(error) => {
+                println!("{}: {error:#}", self.name());
+                Tally::FAILURE
+            }
+        }
+    }
+
+    fn steps(self, workspace: &Workspace) -> anyhow::Result<Vec<Step>> {
+        let tests = |args: &[&str]| Step::cargo(args).count(Count::CargoTests);
+        Ok(match self {
+            Self::Fmt => vec![Step::cargo(&["fmt", "--all", "--check"])],
+            Self::Generated => vec![xtask(&["crds", "--check"])?],
+            Self::Tidy => vec![xtask(&["tidy"])?],
+            Self::Clippy => vec![Step::cargo(&[
+                "clippy",
+                "--locked",
+                "--workspace",
+                "--all-targets",
+                "--all-features",
+                "--",
+                "-D",
+                "warnings",
+            ])],
+            Self::Unit => {
+                vec![tests(&["test", "--locked", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"])]
+            }
+            Self::ReleaseExact => {
+                vec![tests(&["test", "--locked", "--release", "-p", "weir-core", "--lib", "--tests", "--no-fail-fast"])]
+            }
+            Self::Doc => vec![
+                tests(&["test", "--locked", "--workspace", "--doc", "--no-fail-fast"]),
+                Step::cargo(&["doc", "--locked", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
+            ],
+            Self::Loom => vec![
+                tests(&["test", "--locked", "--release", "-p", "weir-core", "--test", "loom"])
+                    .env("RUSTFLAGS", "--cfg loom")
+                    // Other flags would throw away what is built in the ordinary target folder.
+                    .env("CARGO_TARGET_DIR", workspace.target().join("loom").display().to_string()),
+            ],
+            Self::Tools => vec![Step::new(airgap(workspace).join("build.sh"), &["binaries"])],
+            Self::Integration => vec![
+                tests(&["test", "--locked", "-p", "weir-e2e", "--features", "control-plane", "--no-fail-fast"])
+                    .env("WEIR_KUBE_BIN", tools(workspace)?.display().to_string()),
+            ],
+            Self::Helm => {
+                let helm = tools(workspace)?.join("helm");
+                let chart = workspace.root().join("charts/weir").display().to_string();
+                vec![
+                    Step::new(&helm, &["lint", "--strict", &chart]),
+                    Step::new(&helm, &["template", "weir", &chart, "--namespace", "weir-system", "--include-crds"])
+                        .judge(chart::check),
+                    Step::new(
+                        &helm,
+                        &["template", "weir", &chart, "--include-crds", "--set", "watchNamespaces={shop,bank}"],
+                    )
+                    .judge(chart::check),
+                ]
+            }
+            Self::Demo => vec![xtask(&["demo", "--json"])?],
+            Self::E2e => Vec::new(),
+        })
+    }
+}
+
+/// Folder of the scripts that make programs, node image, dockerd and clusters.
+pub(super) fn airgap(workspace: &Workspace) -> PathBuf {
+    workspace.root().join("e2e/airgap")
+}
+
+/// Folder of kube-apiserver, etcd, kubectl, helm and kind.
+pub(super) fn tools(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let script = airgap(workspace).join("build.sh");
+    let output = Command::new(&script).arg("path").output().with_context(|| format!("run {}", script.display()))?;
+    ensure!(output.status.success(), "{} path: {}", script.display(), String::from_utf8_lossy(&output.stderr));
+    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join("bin"))
+}
+
+fn xtask(args: &[&str]) -> anyhow::Result<Step> {
+    Ok(Step::new(std::env::current_exe().context("find this program")?, args))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_runs_in_order_unless_something_else_is_asked_for() {
+        let all = Stage::plan(&[], true);
+        assert_eq!((all.len(), all.first(), all.last()), (13, Some(&Stage::Fmt), Some(&Stage::E2e)));
+        assert_eq!(Stage::plan(&[], false), all[..12]);
+    }
+
+    #[test]
+    fn what_is_asked_for_brings_what_it_needs_and_keeps_the_order() {
+        assert_eq!(Stage::plan(&[Stage::Unit, Stage::Fmt], true), [Stage::Fmt, Stage::Unit]);
+        assert_eq!(Stage::plan(&[Stage::Helm], true), [Stage::Tools, Stage::Helm]);
+        assert_eq!(Stage::plan(&[Stage::E2e], false), []);
+    }
+
+    #[test]
+    fn names_are_those_of_the_command_line() {
+        assert_eq!((Stage::ReleaseExact.name().as_str(), Stage::E2e.name().as_str()), ("release-exact", "e2e"));
+    }
+}

@@ -1,0 +1,296 @@
+//! The dependency rule: which of our crates may know which, and what they must never link.
+//!
+//! The rule is data, so that a change to it is a change to this file and is seen in review.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use anyhow::Context as _;
+use cargo_metadata::{DependencyKind, Metadata, PackageId};
+
+use super::Violation;
+
+/// Our crates, and which others of ours each may depend on, in code and in tests.
+const MAY_KNOW: &[(&str, &[&str])] = &[
+    ("weir-core", &[]),
+    ("weir-tower", &["weir-core"]),
+    ("weir-wire", &[]),
+    ("weir-api", &[]),
+    ("weir-agent", &["weir-core", "weir-tower", "weir-wire"]),
+    ("weir-operator", &["weir-api", "weir-wire"]),
+    ("xtask", &["weir-api"]),
+    ("weir-e2e", &["weir-api", "weir-wire"]),
+    ("weir-testapp", &[]),
+];
+
+/// Crates that must not even be reached through others, and why.
+const MUST_NOT_LINK: &[(&str, &[&str], &str)] = &[
+    ("weir-agent", &["kube", "kube-core", "kube-client", "k8s-openapi"], "the agent never talks to the apiserver"),
+    ("weir-operator", &["weir-core", "weir-tower"], "the operator decides nothing about single requests"),
+    ("weir-wire", &["kube", "kube-core", "k8s-openapi", "tokio"], "the wire format is plain data"),
+    ("weir-api", &["kube-client", "tokio", "hyper"], "the Kubernetes types hold no client"),
+    ("weir-tower", &["tokio", "hyper", "kube"], "the layers work in any program, without a runtime of ours"),
+];
+
+/// Two versions of one of these are two types of the same name that do not fit together.
+const ONE_VERSION: &[&str] = &["kube", "kube-core", "k8s-openapi", "schemars"];
+
+/// What the rule looks at.
+pub(super) struct Tree {
+    members: Vec<Member>,
+    /// Name and version of every package that is built.
+    packages: BTreeSet<(String, String)>,
+}
+
+struct Member {
+    name: String,
+    manifest: String,
+    direct: Vec<Direct>,
+    /// Everything linked into it: normal dependencies, all the way down.
+    linked: BTreeSet<String>,
+}
+
+struct Direct {
+    name: String,
+    kind: DependencyKind,
+    /// Only with `--cfg loom`.
+    only_loom: bool,
+}
+
+impl Tree {
+    pub(super) fn read(metadata: &Metadata) -> anyhow::Result<Self> {
+        let resolve = metadata.resolve.as_ref().context("cargo metadata came without a dependency graph")?;
+        let names: HashMap<&PackageId, &str> =
+            metadata.packages.iter().map(|package| (&package.id, package.name.as_str())).collect();
+        let below: HashMap<&PackageId, Vec<&PackageId>> = resolve
+            .nodes
+            .iter()
+            .map(|node| {
+                let normal = node.deps.iter().filter(|dependency| {
+                    dependency
+                        .dep_kinds
+                        .iter()
+                        .any(|kind| kind.kind == DependencyKind::Normal && !is_loom(kind.target.as_ref()))
+                });
+                (&node.id, normal.map(|dependency| &dependency.pkg).collect())
+            })
+            .collect();
+        let members = metadata
+            .workspace_packages()
+            .into_iter()
+            .map(|package| Member {
+                name: package.name.to_string(),
+                manifest: relative(metadata, package.manifest_path.as_str()),
+                direct: package
+                    .dependencies
+                    .iter()
+                    .map(|dependency| Direct {
+                        name: dependency.name.clone(),
+                        kind: dependency.kind,
+                        only_loom: is_loom(dependency.target.as_ref()),
+                    })
+                    .collect(),
+                linked: closure(&package.id, &below).into_iter().map(|id| names[id].to_owned()).collect(),
+            })
+            .collect();
+        let packages =
+            metadata.packages.iter().map(|package| (package.name.to_string(), package.version.to_string())).collect();
+        Ok(Self { members, packages })
+    }
+}
+
+pub(super) fn check(tree: &Tree) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let known: BTreeMap<_, _> = MAY_KNOW.iter().copied().collect();
+    for member in &tree.members {
+        let Some(allowed) = known.get(member.name.as_str()) else {
+            violations.push(Violation::new(
+                &member.manifest,
+                format!("{} is not in the dependency rule", member.name),
+                "say in MAY_KNOW of crates/xtask/src/tidy/dependencies.rs which of our crates it may depend on",
+            ));
+            continue;
+        };
+        for direct in member.direct.iter().filter(|direct| known.contains_key(direct.name.as_str())) {
+            if !allowed.contains(&direct.name.as_str()) {
+                violations.push(Violation::new(
+                    &member.manifest,
+                    format!("{} must not depend on {}", member.name, direct.name),
+                    format!("remove the dependency; {} may know {}", member.name, list(allowed)),
+                ));
+            }
+        }
+    }
+    violations.extend(core_stands_alone(tree));
+    violations.extend(must_not_link(tree));
+    violations.extend(one_version(tree));
+    violations
+}
+
+fn core_stands_alone(tree: &Tree) -> impl Iterator<Item = Violation> {
+    let core = tree.members.iter().filter(|member| member.name == "weir-core");
+    core.flat_map(|member| {
+        let normal = member.direct.iter().filter(|direct| direct.kind != DependencyKind::Development);
+        normal.filter(|direct| !direct.only_loom).map(|direct| {
+            Violation::new(
+                &member.manifest,
+                format!("weir-core has no dependencies, and this adds {}", direct.name),
+                "remove it, or move it to [dev-dependencies] or [target.'cfg(loom)'.dependencies]",
+            )
+        })
+    })
+}
+
+fn must_not_link(tree: &Tree) -> impl Iterator<Item = Violation> {
+    MUST_NOT_LINK.iter().flat_map(|(name, forbidden, reason)| {
+        let member = tree.members.iter().filter(|member| member.name == *name);
+        member.flat_map(move |member| {
+            forbidden.iter().filter(|crate_name| member.linked.contains(**crate_name)).map(move |crate_name| {
+                Violation::new(
+                    &member.manifest,
+                    format!("{name} links {crate_name}, but {reason}"),
+                    format!("find the way with `cargo tree -p {name} -e normal -i {crate_name}` and cut it"),
+                )
+            })
+        })
+    })
+}
+
+fn one_version(tree: &Tree) -> impl Iterator<Item = Violation> {
+    ONE_VERSION.iter().filter_map(|name| {
+        let versions: Vec<_> =
+            tree.packages.iter().filter(|(package, _)| package == name).map(|(_, version)| version.as_str()).collect();
+        (versions.len() > 1).then(|| {
+            Violation::new(
+                "Cargo.lock",
+                format!("{name} is in the tree more than once: {}", versions.join(", ")),
+                format!("see who asks for which with `cargo tree -d -p {name}`, and use crates that agree"),
+            )
+        })
+    })
+}
+
+fn closure<'a>(start: &'a PackageId, below: &HashMap<&'a PackageId, Vec<&'a PackageId>>) -> BTreeSet<&'a PackageId> {
+    let mut seen = BTreeSet::new();
+    let mut rest = vec![start];
+    while let Some(id) = rest.pop() {
+        for next in below.get(id).into_iter().flatten() {
+            if seen.insert(*next) {
+                rest.push(next);
+            }
+        }
+    }
+    seen
+}
+
+fn is_loom(target: Option<&cargo_metadata::cargo_platform::Platform>) -> bool {
+    target.is_some_and(|platform| platform.to_string() == "cfg(loom)")
+}
+
+fn relative(metadata: &Metadata, path: &str) -> String {
+    path.strip_prefix(metadata.workspace_root.as_str()).map_or(path, |rest| rest.trim_start_matches('/')).to_owned()
+}
+
+fn list(names: &[&str]) -> String {
+    if names.is_empty() { "none of our crates".to_owned() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn direct(name: &str) -> Direct {
+        Direct { name: name.to_owned(), kind: DependencyKind::Normal, only_loom: false }
+    }
+
+    fn member(name: &str, direct: Vec<Direct>, linked: &[&str]) -> Member {
+        let linked = linked.iter().map(ToString::to_string).collect();
+        Member { name: name.to_owned(), manifest: format!("{name}/Cargo.toml"), direct, linked }
+    }
+
+    fn faults(members: Vec<Member>, packages: &[(&str, &str)]) -> Vec<String> {
+        let packages = packages.iter().map(|(name, version)| (name.to_string(), version.to_string())).collect();
+        check(&Tree { members, packages }).into_iter().map(|violation| violation.fault).collect()
+    }
+
+    #[test]
+    fn what_is_allowed_passes() {
+        let members = vec![
+            member("weir-core", vec![], &[]),
+            member("weir-tower", vec![direct("weir-core"), direct("http")], &["weir-core", "http"]),
+            member("weir-agent", vec![direct("weir-wire")], &["weir-wire", "serde", "tokio"]),
+        ];
+        assert_eq!(faults(members, &[("kube", "5.0.0"), ("hyper", "1.0.0"), ("hyper", "0.14.0")]), [""; 0]);
+    }
+
+    #[test]
+    fn crates_that_must_not_know_each_other_are_named() {
+        let members = vec![
+            member("weir-core", vec![direct("weir-wire")], &[]),
+            member("weir-operator", vec![direct("weir-agent")], &[]),
+            member("weir-testapp", vec![direct("weir-wire")], &[]),
+        ];
+        assert_eq!(
+            faults(members, &[]),
+            [
+                "weir-core must not depend on weir-wire",
+                "weir-operator must not depend on weir-agent",
+                "weir-testapp must not depend on weir-wire",
+                "weir-core has no dependencies, and this adds weir-wire",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_rule_holds_for_tests_too() {
+        let dependency = Direct { kind: DependencyKind::Development, ..direct("weir-core") };
+        let members = vec![member("weir-operator", vec![dependency], &[])];
+        assert_eq!(faults(members, &[]), ["weir-operator must not depend on weir-core"]);
+    }
+
+    #[test]
+    fn core_may_have_loom_and_dev_dependencies_only() {
+        let loom = Direct { only_loom: true, ..direct("loom") };
+        let dev = Direct { kind: DependencyKind::Development, ..direct("proptest") };
+        let build = Direct { kind: DependencyKind::Build, ..direct("cc") };
+        assert_eq!(
+            faults(vec![member("weir-core", vec![loom, dev, build], &[])], &[]),
+            ["weir-core has no dependencies, and this adds cc"]
+        );
+    }
+
+    #[test]
+    fn a_forbidden_crate_is_found_however_deep() {
+        let members = vec![
+            member("weir-agent", vec![], &["axum", "k8s-openapi"]),
+            member("weir-operator", vec![], &["weir-tower"]),
+        ];
+        assert_eq!(
+            faults(members, &[]),
+            [
+                "weir-agent links k8s-openapi, but the agent never talks to the apiserver",
+                "weir-operator links weir-tower, but the operator decides nothing about single requests",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_second_kube_is_refused() {
+        assert_eq!(
+            faults(vec![], &[("kube", "5.0.0"), ("kube", "0.99.0")]),
+            ["kube is in the tree more than once: 0.99.0, 5.0.0"]
+        );
+    }
+
+    #[test]
+    fn a_new_crate_must_be_in_the_rule() {
+        assert_eq!(faults(vec![member("weir-new", vec![], &[])], &[]), ["weir-new is not in the dependency rule"]);
+    }
+
+    #[test]
+    fn the_closure_goes_all_the_way_down_and_ends_on_cycles() {
+        let id = |name: &str| PackageId { repr: name.to_owned() };
+        let (a, b, c) = (id("a"), id("b"), id("c"));
+        let below = HashMap::from([(&a, vec![&b]), (&b, vec![&c, &a])]);
+        assert_eq!(closure(&a, &below), BTreeSet::from([&a, &b, &c]));
+    }
+}

@@ -1,0 +1,45 @@
+//! The rules of the house that no compiler checks. Each violation names the place and how to mend it.
+//!
+//! This module only reads and says; it never changes a file.
+
+mod dependencies;
+mod sources;
+
+use std::{fmt, process::ExitCode};
+
+use crate::workspace::Workspace;
+
+/// Something that is not as it should be.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    /// A file, with its line where there is one.
+    place: String,
+    fault: String,
+    mend: String,
+}
+
+impl Violation {
+    fn new(place: impl Into<String>, fault: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { place: place.into(), fault: fault.into(), mend: mend.into() }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}\n  mend: {}", self.place, self.fault, self.mend)
+    }
+}
+
+pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
+    let mut violations = dependencies::check(&dependencies::Tree::read(&workspace.metadata)?);
+    let sources = sources::check(workspace)?;
+    violations.extend(sources.violations);
+    for warning in &sources.warnings {
+        println!("warning: {warning}");
+    }
+    for violation in &violations {
+        println!("error: {violation}");
+    }
+    println!("tidy: {} files, {} violations, {} warnings", sources.files, violations.len(), sources.warnings.len());
+    Ok(if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

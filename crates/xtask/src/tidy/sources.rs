@@ -1,0 +1,171 @@
+//! Rules for single files: what must stand at the top of one, and what must not stand anywhere in it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use super::Violation;
+use crate::workspace::Workspace;
+
+/// Past this many lines without its tests, a file holds more than one idea.
+const LONG: usize = 500;
+
+/// Folders of a package that hold Rust.
+const FOLDERS: [&str; 4] = ["src", "tests", "benches", "examples"];
+
+/// Words that must not be committed. Put together here, so that this file does not hold them itself.
+const UNFINISHED: [&str; 4] =
+    [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimplement", "ed!(")];
+
+const IGNORED: &str = concat!("#[", "ignore");
+
+pub(super) struct Findings {
+    pub(super) files: usize,
+    pub(super) violations: Vec<Violation>,
+    pub(super) warnings: Vec<Violation>,
+}
+
+pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Findings> {
+    let mut findings = Findings { files: 0, violations: Vec::new(), warnings: Vec::new() };
+    for package in workspace.metadata.workspace_packages() {
+        let manifest = package.manifest_path.as_std_path();
+        let text = read(manifest)?;
+        findings.violations.extend(check_manifest(&place(workspace, manifest), &text));
+        let folder = manifest.parent().expect("a manifest is in a folder");
+        for sub in FOLDERS {
+            for file in rust_files(&folder.join(sub))? {
+                findings.files += 1;
+                let place = place(workspace, &file);
+                let text = read(&file)?;
+                findings.violations.extend(check_source(&place, &text, sub == "src"));
+                findings.warnings.extend(check_length(&place, &text));
+            }
+        }
+    }
+    Ok(findings)
+}
+
+fn check_manifest(place: &str, text: &str) -> Option<Violation> {
+    let mut lines = text.lines().map(str::trim).skip_while(|line| *line != "[lints]").skip(1);
+    let section = lines.by_ref().take_while(|line| !line.starts_with('['));
+    let inherits = section.into_iter().any(|line| line.replace(' ', "") == "workspace=true");
+    (!inherits).then(|| {
+        Violation::new(place, "the crate does not take part in the workspace's lints", "add [lints] workspace = true")
+    })
+}
+
+fn check_source(place: &str, text: &str, wants_docs: bool) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    if wants_docs && !first.starts_with("//!") {
+        violations.push(Violation::new(
+            place,
+            "the module does not say what it is for",
+            "begin with a paragraph of //! that says what it is for and what it must never do",
+        ));
+    }
+    for (index, line) in text.lines().enumerate() {
+        let here = || format!("{place}:{}", index + 1);
+        for word in UNFINISHED.iter().filter(|word| line.contains(**word)) {
+            violations.push(Violation::new(
+                here(),
+                format!("unfinished: {}", word.trim_end_matches('(')),
+                "finish it, or open an issue",
+            ));
+        }
+        if line.trim_start().starts_with(IGNORED) {
+            violations.push(Violation::new(
+                here(),
+                "a test that does not run",
+                "make it run, put it behind a feature that `cargo xtask test` turns on, or remove it",
+            ));
+        }
+    }
+    violations
+}
+
+fn check_length(place: &str, text: &str) -> Option<Violation> {
+    let lines = text.lines().take_while(|line| line.trim() != "#[cfg(test)]").count();
+    let is_test = place.contains("/tests/") || place.ends_with("_tests.rs") || place.ends_with("/tests.rs");
+    (lines > LONG && !is_test)
+        .then(|| Violation::new(place, format!("{lines} lines without its tests"), "split it: one idea per file"))
+}
+
+fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    if !folder.is_dir() {
+        return Ok(files);
+    }
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn place(workspace: &Workspace, path: &Path) -> String {
+    path.strip_prefix(workspace.root()).unwrap_or(path).display().to_string()
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(text: &str, wants_docs: bool) -> Vec<(String, String)> {
+        let violations = check_source("a.rs", text, wants_docs);
+        violations.into_iter().map(|violation| (violation.place, violation.fault)).collect()
+    }
+
+    #[test]
+    fn a_clean_file_passes() {
+        assert_eq!(faults("\n//! What it is for.\n\nfn f() {}\n", true), []);
+    }
+
+    #[test]
+    fn a_module_without_docs_is_found_under_src_only() {
+        assert_eq!(faults("use a;\n//! late\n", true).len(), 1);
+        assert_eq!(faults("use a;\n", false), []);
+        assert_eq!(faults("", true).len(), 1);
+    }
+
+    #[test]
+    fn unfinished_work_is_found_with_its_line() {
+        let text = format!("//! Docs.\n// {}: later\nfn f() {{ {}) }}\n", UNFINISHED[0], UNFINISHED[2]);
+        let places: Vec<_> = faults(&text, true).into_iter().map(|(place, _)| place).collect();
+        assert_eq!(places, ["a.rs:2", "a.rs:3"]);
+    }
+
+    #[test]
+    fn a_test_that_does_not_run_is_found() {
+        let text = format!("//! Docs.\n    {IGNORED} = \"slow\"]\n// {IGNORED}] in a comment\n");
+        assert_eq!(faults(&text, true), [("a.rs:2".to_owned(), "a test that does not run".to_owned())]);
+    }
+
+    #[test]
+    fn lints_must_come_from_the_workspace() {
+        assert!(check_manifest("Cargo.toml", "[package]\n[lints]\nworkspace = true\n[dependencies]\n").is_none());
+        assert!(check_manifest("Cargo.toml", "[package]\nworkspace = true\n").is_some());
+        assert!(check_manifest("Cargo.toml", "[lints]\n[dependencies]\nworkspace = true\n").is_some());
+        assert!(check_manifest("Cargo.toml", "[lints.rust]\nunsafe_code = \"allow\"\n").is_some());
+    }
+
+    #[test]
+    fn tests_do_not_make_a_file_long() {
+        let code = "let x = 1;\n".repeat(LONG);
+        assert!(check_length("a.rs", &format!("{code}#[cfg(test)]\n{code}")).is_none());
+        assert!(check_length("a.rs", &format!("{code}x\n")).is_some());
+        assert!(check_length("a/tests/b.rs", &format!("{code}x\n")).is_none());
+    }
+}

@@ -1,0 +1,37 @@
+//! Where things are: the checkout, its target folder, and what cargo knows of its packages.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use cargo_metadata::{Metadata, MetadataCommand};
+
+/// The checkout that this command works on.
+pub(crate) struct Workspace {
+    pub(crate) metadata: Metadata,
+}
+
+impl Workspace {
+    /// The workspace that xtask was built from, wherever the command is called.
+    pub(crate) fn find() -> anyhow::Result<Self> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let metadata = MetadataCommand::new()
+            .manifest_path(manifest)
+            .other_options(["--locked".to_owned()])
+            .exec()
+            .context("cargo metadata")?;
+        Ok(Self { metadata })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.metadata.workspace_root.as_std_path()
+    }
+
+    /// Folder for what these commands write: logs, kubeconfig, state. Below the target folder, so `cargo clean` takes it.
+    pub(crate) fn scratch(&self) -> PathBuf {
+        self.target().join("weir")
+    }
+
+    pub(crate) fn target(&self) -> &Path {
+        self.metadata.target_directory.as_std_path()
+    }
+}
