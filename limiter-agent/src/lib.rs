@@ -1,1 +1,24 @@
-//! See ARCHITECTURE.md.
+//! The limiter in the pod: an HTTP/1.1 reverse proxy in front of one app that enforces the rules it was given last.
+//!
+//! Three listeners: the proxy port for clients, the control port for whoever sets the rules, the telemetry port for
+//! whoever watches. The request path knows neither of the other two: they meet in the rules in force, which a request
+//! loads once and which are replaced as a whole.
+//!
+//! The agent must never know Kubernetes, wait for the operator, or forget what it has because nobody is there.
+
+mod agent;
+mod apply;
+mod config;
+mod control;
+mod listen;
+mod matching;
+mod metrics;
+mod proxy;
+mod rules;
+mod telemetry;
+
+pub use self::{
+    agent::{Addresses, Agent},
+    config::{Config, Flags, InvalidConfig},
+    listen::BindError,
+};

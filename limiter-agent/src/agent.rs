@@ -1,0 +1,179 @@
+//! The agent's life: bind everything, run, drain.
+
+use std::{future::Future, net::TcpListener, pin::pin, sync::Arc, thread, time::Duration};
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use axum::Router;
+use serde::Serialize;
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+use weir_tower::MonotonicClock;
+
+use crate::{
+    apply::Snapshots,
+    config::Config,
+    control::{self, Control},
+    listen::{BindError, bind, bind_shared},
+    metrics::Metrics,
+    proxy::{Proxy, Worker},
+    rules::RulesInForce,
+    telemetry,
+};
+
+/// What it takes for workers to leave once the drain is over.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// An agent with all its listeners bound, not yet serving.
+#[derive(Debug)]
+pub struct Agent {
+    config: Config,
+    addresses: Addresses,
+    proxy: Vec<TcpListener>,
+    control: TcpListener,
+    telemetry: TcpListener,
+}
+
+/// The addresses that were bound: with port 0, the ones that the kernel chose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Addresses {
+    /// The proxy port.
+    pub listen: std::net::SocketAddr,
+    /// The control port.
+    pub control: std::net::SocketAddr,
+    /// The telemetry port.
+    pub telemetry: std::net::SocketAddr,
+}
+
+impl Agent {
+    /// Binds every listener, so that nothing runs if one of them cannot.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`], which names the flag.
+    pub fn bind(config: Config) -> Result<Self, BindError> {
+        let proxy = bind_shared("--listen", config.listen, config.workers.get())?;
+        let control = bind("--control", config.control)?;
+        let telemetry = bind("--telemetry", config.telemetry)?;
+        let local = |flag, listener: &TcpListener, wanted| {
+            listener.local_addr().map_err(|source| BindError { flag, address: wanted, source })
+        };
+        let addresses = Addresses {
+            listen: local("--listen", &proxy[0], config.listen)?,
+            control: local("--control", &control, config.control)?,
+            telemetry: local("--telemetry", &telemetry, config.telemetry)?,
+        };
+        Ok(Self { config, addresses, proxy, control, telemetry })
+    }
+
+    /// Where this agent listens.
+    pub fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// Serves until `shutdown` completes, then drains.
+    ///
+    /// # Errors
+    ///
+    /// If the addresses file cannot be written, or something that must run for ever ended.
+    pub fn run(self, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+        // The main thread serves control and telemetry; the workers have threads of their own.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(self.serve(shutdown))
+    }
+
+    async fn serve(self, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+        let Self { config, addresses, proxy: listeners, control, telemetry } = self;
+        let clock = MonotonicClock::start();
+        let rules = Arc::new(ArcSwap::from_pointee(RulesInForce::default()));
+        let snapshots = Arc::new(Snapshots::new(Arc::clone(&rules), clock));
+        let proxy = Arc::new(Proxy {
+            upstream: config.upstream,
+            rules: Arc::clone(&rules),
+            clock,
+            failures: Arc::default(),
+            connections: 0.into(),
+            drain: CancellationToken::new(),
+            abort: CancellationToken::new(),
+        });
+        let instance = format!("{:016x}", rand::random::<u64>());
+        let control_state = Control { rules, snapshots: Arc::clone(&snapshots), clock, started: clock.now(), instance };
+        let metrics = Metrics { proxy: Arc::clone(&proxy), snapshots };
+
+        let mut servers = JoinSet::new();
+        servers.spawn(serve_api(control, control::router(Arc::new(control_state))));
+        servers.spawn(serve_api(telemetry, telemetry::router(Arc::new(metrics))));
+        let mut workers = Workers::start(listeners, &proxy)?;
+        // A signal that comes right after the announcement must find its handler.
+        let mut shutdown = pin!(shutdown);
+        let stopped_already = futures::poll!(&mut shutdown).is_ready();
+        announce(&config, addresses)?;
+
+        tokio::select! {
+            () = shutdown, if !stopped_already => {}
+            () = std::future::ready(()), if stopped_already => {}
+            ended = workers.ended.recv() => anyhow::bail!("a worker ended before the agent did: {ended:?}"),
+            ended = servers.join_next() => anyhow::bail!("a server ended before the agent did: {ended:?}"),
+        }
+
+        tracing::info!(drain = ?config.drain, "draining: no new connections, requests in flight are finished");
+        proxy.drain.cancel();
+        if tokio::time::timeout(config.drain, workers.all_ended()).await.is_err() {
+            tracing::warn!("the drain is over: connections that are left are closed");
+            proxy.abort.cancel();
+            let _ = tokio::time::timeout(ABORT_TIMEOUT, workers.all_ended()).await;
+        }
+        tracing::info!("drained");
+        Ok(())
+    }
+}
+
+/// The worker threads; each says when and how it ended.
+struct Workers {
+    running: usize,
+    ended: mpsc::UnboundedReceiver<std::io::Result<()>>,
+}
+
+impl Workers {
+    fn start(listeners: Vec<TcpListener>, proxy: &Arc<Proxy>) -> anyhow::Result<Self> {
+        let (tell, ended) = mpsc::unbounded_channel();
+        let running = listeners.len();
+        for (index, listener) in listeners.into_iter().enumerate() {
+            let worker = Worker { listener, proxy: Arc::clone(proxy) };
+            let tell = tell.clone();
+            thread::Builder::new()
+                .name(format!("worker-{index}"))
+                .spawn(move || tell.send(worker.run()))
+                .context("cannot start a worker")?;
+        }
+        Ok(Self { running, ended })
+    }
+
+    async fn all_ended(&mut self) {
+        while self.running > 0 && self.ended.recv().await.is_some() {
+            self.running -= 1;
+        }
+    }
+}
+
+async fn serve_api(listener: TcpListener, router: Router) -> std::io::Result<()> {
+    axum::serve(tokio::net::TcpListener::from_std(listener)?, router).await
+}
+
+fn announce(config: &Config, addresses: Addresses) -> anyhow::Result<()> {
+    let Addresses { listen, control, telemetry } = addresses;
+    if config.control_is_open() {
+        tracing::warn!(%control, "--control-plaintext: whoever reaches the control port can change the limits");
+    }
+    let workers = config.workers.get();
+    tracing::info!(%listen, %control, %telemetry, upstream = %config.upstream, workers, "ready");
+    if let Some(path) = &config.addresses_file {
+        // Renamed into place, so that whoever waits for the file never reads half of it.
+        let partial = path.with_extension("partial");
+        let write = std::fs::write(&partial, serde_json::to_vec(&addresses)?);
+        write
+            .and_then(|()| std::fs::rename(&partial, path))
+            .with_context(|| format!("cannot write --addresses-file {}", path.display()))?;
+    }
+    Ok(())
+}

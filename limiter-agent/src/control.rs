@@ -1,0 +1,159 @@
+//! The control API: plain HTTP and JSON, so that curl is a debugger.
+//!
+//! | call | answer |
+//! |---|---|
+//! | `PUT /v1/config` | 200 with what is in force; 400, 409, 413 or 422 with the reason and what still is in force |
+//! | `GET /v1/config` | the snapshot in force, or 404 before the first |
+//! | `GET /v1/status` | what is in force, since when, and what every rule decided |
+
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::State,
+    http::{StatusCode, Uri},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use http_body_util::BodyExt;
+use serde_json::json;
+use weir_core::Time;
+use weir_tower::MonotonicClock;
+use weir_wire::{KeyTable, MAX_SNAPSHOT_BYTES, PolicyStatus, RefusalKind, RuleStatus, Status, WIRE_VERSION};
+
+use crate::{
+    apply::{Snapshots, in_force},
+    rules::{Policy, Rule, RulesInForce},
+};
+
+/// How much more than a snapshot's bound is read before the connection is given up: a sender that is told 413 only after
+/// it was listened to gets to see it.
+const LISTENED_TO: usize = 16 * MAX_SNAPSHOT_BYTES;
+
+/// What the control port shows and changes.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) rules: Arc<ArcSwap<RulesInForce>>,
+    pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) clock: MonotonicClock,
+    pub(crate) started: Time,
+    /// Tells this run of the agent from any other.
+    pub(crate) instance: String,
+}
+
+/// The routes of the control port.
+pub(crate) fn router(control: Arc<Control>) -> Router {
+    Router::new()
+        .route("/v1/config", get(config).put(put_config))
+        .route("/v1/status", get(status))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(control)
+}
+
+async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response {
+    let body = match read(body).await {
+        Ok(body) => body,
+        // Nobody is left to be told.
+        Err(error) => return failure(StatusCode::BAD_REQUEST, "incomplete", &format!("the body broke off: {error}")),
+    };
+    match control.snapshots.put(body.as_deref()) {
+        Ok(reply) => Json(reply).into_response(),
+        Err(refusal) => {
+            let status = match refusal.error {
+                RefusalKind::Malformed => StatusCode::BAD_REQUEST,
+                RefusalKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+                RefusalKind::Stale => StatusCode::CONFLICT,
+                RefusalKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            };
+            tracing::warn!(status = status.as_u16(), message = refusal.message, faults = ?refusal.faults, "snapshot refused");
+            (status, Json(refusal)).into_response()
+        }
+    }
+}
+
+/// The whole body; none if it is larger than a snapshot may be.
+async fn read(mut body: Body) -> Result<Option<Vec<u8>>, axum::Error> {
+    let (mut bytes, mut seen) = (Vec::new(), 0);
+    while seen <= LISTENED_TO
+        && let Some(frame) = body.frame().await
+    {
+        let Ok(data) = frame?.into_data() else { continue };
+        seen += data.len();
+        if seen <= MAX_SNAPSHOT_BYTES {
+            bytes.extend_from_slice(&data);
+        } else {
+            bytes = Vec::new();
+        }
+    }
+    Ok((seen <= MAX_SNAPSHOT_BYTES).then_some(bytes))
+}
+
+async fn config(State(control): State<Arc<Control>>) -> Response {
+    match control.rules.load().snapshot() {
+        Some((snapshot, _)) => Json(snapshot).into_response(),
+        None => {
+            let message = "no snapshot yet, everything passes: PUT one to /v1/config";
+            failure(StatusCode::NOT_FOUND, "noSnapshot", message)
+        }
+    }
+}
+
+async fn status(State(control): State<Arc<Control>>) -> Json<Status> {
+    let rules = control.rules.load();
+    let uptime = control.clock.now().duration_since(control.started);
+    Json(Status {
+        wire_version: WIRE_VERSION,
+        instance: control.instance.clone(),
+        agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        uptime_millis: millis(uptime),
+        in_force: in_force(&rules),
+        policies: rules.policies().iter().map(|policy| policy_status(policy)).collect(),
+    })
+}
+
+fn policy_status(policy: &Policy) -> PolicyStatus {
+    PolicyStatus {
+        uid: policy.uid.clone(),
+        namespace: policy.namespace.clone(),
+        name: policy.name.clone(),
+        revision: policy.revision.clone(),
+        rules: policy.rules.iter().map(|rule| rule_status(rule)).collect(),
+    }
+}
+
+fn rule_status(rule: &Rule) -> RuleStatus {
+    let counts = rule.counts();
+    RuleStatus {
+        name: rule.name.clone(),
+        allowed: counts.allowed + counts.bypassed,
+        limited: counts.limited,
+        shadow_limited: counts.shadow_limited,
+        keys: rule.keys().map(|keys| KeyTable {
+            tracked: keys.tracked,
+            capacity: keys.capacity,
+            evicted: keys.evicted,
+            overflowed: keys.overflowed,
+        }),
+    }
+}
+
+async fn not_found(uri: Uri) -> Response {
+    let message = format!("there is no {}: try PUT or GET /v1/config, GET /v1/status", uri.path());
+    failure(StatusCode::NOT_FOUND, "notFound", &message)
+}
+
+async fn method_not_allowed() -> Response {
+    let message = "this path takes other methods, see the Allow field";
+    failure(StatusCode::METHOD_NOT_ALLOWED, "methodNotAllowed", message)
+}
+
+fn failure(status: StatusCode, error: &str, message: &str) -> Response {
+    (status, Json(json!({ "error": error, "message": message }))).into_response()
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,89 @@
+//! Binding, before anything runs: a port that is taken is known at the start, with the flag that named it.
+//!
+//! The proxy port has one listener per worker (`SO_REUSEPORT`), so that the kernel spreads connections and no accepted
+//! socket moves between threads. That option would also let a second agent bind the same port without a word, so the
+//! port is first bound without it.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// How many connections may wait to be accepted; the kernel caps it at `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+
+/// A listener could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {flag} {address}: {source}")]
+pub struct BindError {
+    pub(crate) flag: &'static str,
+    pub(crate) address: SocketAddr,
+    pub(crate) source: io::Error,
+}
+
+/// One listener.
+pub(crate) fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
+    open(address, false)
+        .and_then(|socket| {
+            socket.listen(BACKLOG)?;
+            Ok(socket.into())
+        })
+        .map_err(|source| BindError { flag, address, source })
+}
+
+/// `count` listeners on one address, among which the kernel spreads connections.
+pub(crate) fn bind_shared(
+    flag: &'static str,
+    address: SocketAddr,
+    count: usize,
+) -> Result<Vec<TcpListener>, BindError> {
+    let shared = || {
+        // Fails if anybody listens there, whatever options they bound with. It holds the port no longer than this line.
+        drop(open(address, false)?);
+        let first = open(address, true)?;
+        let bound = local_address(&first)?;
+        let mut sockets = vec![first];
+        for _ in 1..count {
+            sockets.push(open(bound, true)?);
+        }
+        // Only now, so that no connection goes to a group that is still growing.
+        for socket in &sockets {
+            socket.listen(BACKLOG)?;
+        }
+        Ok(sockets.into_iter().map(TcpListener::from).collect())
+    };
+    shared().map_err(|source| BindError { flag, address, source })
+}
+
+fn open(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // Without this a restart would have to wait for old connections to leave TIME_WAIT.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(reuse_port)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+fn local_address(socket: &Socket) -> io::Result<SocketAddr> {
+    socket.local_addr()?.as_socket().ok_or_else(|| io::Error::other("a TCP socket without an internet address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_an_error_that_names_the_flag() {
+        let shared = bind_shared("--listen", "127.0.0.1:0".parse().unwrap(), 2).unwrap();
+        let address = shared[0].local_addr().unwrap();
+        assert_eq!(shared[1].local_addr().unwrap(), address);
+
+        for error in [bind_shared("--listen", address, 1).unwrap_err(), bind("--control", address).unwrap_err()] {
+            assert!(error.to_string().contains(&format!("{} {address}", error.flag)), "{error}");
+            assert_eq!(error.source.kind(), io::ErrorKind::AddrInUse);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The normal form of a request path: what globs are compared with.
+//!
+//! Two spellings that an app may serve alike must have one form here, or a client could slip past a limit by spelling:
+//! `/api/%61`, `/api//a` and `/x/../api/a` are all `/api/a`. Percent encoding is undone for every character that may
+//! stand in a segment (RFC 3986 section 3.3), other bytes are encoded in upper case, `.` and `..` are resolved
+//! (section 5.2.4), repeated slashes are one. An encoded slash stays encoded: it is part of its segment. Nothing is
+//! decoded twice. The form is for comparing only; the request is forwarded as it came.
+
+use std::borrow::Cow;
+
+/// Normalises the path of a request target (without its query).
+pub(crate) fn normalise(path: &str) -> Cow<'_, str> {
+    if is_normal(path.as_bytes()) {
+        return Cow::Borrowed(path);
+    }
+    let mut spelled = String::with_capacity(path.len());
+    respell(path, &mut spelled);
+    Cow::Owned(resolve(&spelled))
+}
+
+/// Appends `text` with every segment character plain and every other byte percent-encoded. Slashes stay.
+pub(crate) fn respell(text: &str, to: &mut String) {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        let (byte, length) = match decoded(&bytes[at..]) {
+            Some(byte) => (byte, 3),
+            None => (bytes[at], 1),
+        };
+        if is_segment_byte(byte) || (byte == b'/' && length == 1) {
+            to.push(char::from(byte));
+        } else {
+            const HEX: &[u8; 16] = b"0123456789ABCDEF";
+            to.push('%');
+            to.push(char::from(HEX[usize::from(byte >> 4)]));
+            to.push(char::from(HEX[usize::from(byte & 15)]));
+        }
+        at += length;
+    }
+}
+
+/// Whether [`normalise`] would change nothing; most paths are so.
+fn is_normal(path: &[u8]) -> bool {
+    path.iter().all(|&byte| byte == b'/' || is_segment_byte(byte))
+        && !path.windows(2).any(|pair| pair == b"//" || pair == b"/.")
+}
+
+/// The byte that a leading `%XX` stands for.
+fn decoded(bytes: &[u8]) -> Option<u8> {
+    let [b'%', high, low, ..] = *bytes else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    Some(digit(high)? << 4 | digit(low)?)
+}
+
+/// `pchar` of RFC 3986: unreserved, sub-delims, `:` and `@`.
+fn is_segment_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte)
+}
+
+/// Resolves dot segments and repeated slashes; a final slash stays.
+fn resolve(path: &str) -> String {
+    let Some(relative) = path.strip_prefix('/') else { return path.to_owned() };
+    let mut out = String::with_capacity(path.len());
+    let mut ends_open = false;
+    for segment in relative.split('/') {
+        ends_open = matches!(segment, "" | "." | "..");
+        match segment {
+            "" | "." => {}
+            ".." => out.truncate(out.rfind('/').unwrap_or(0)),
+            name => {
+                out.push('/');
+                out.push_str(name);
+            }
+        }
+    }
+    if ends_open || out.is_empty() {
+        out.push('/');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn spellings_of_one_path_have_one_form() {
+        for (path, expected) in [
+            ("/", "/"),
+            ("/api/a", "/api/a"),
+            ("/api/%61", "/api/a"),
+            ("/api//a", "/api/a"),
+            ("//api///a", "/api/a"),
+            ("/x/../api/a", "/api/a"),
+            ("/x/%2e%2E/api/./a", "/api/a"),
+            ("/../../api", "/api"),
+            ("/api/", "/api/"),
+            ("/api/.", "/api/"),
+            ("/api/x/..", "/api/"),
+            ("/..", "/"),
+            ("/...", "/..."),
+            ("/.well-known/x", "/.well-known/x"),
+            ("/a%2fb", "/a%2Fb"),
+            ("/a%252fb", "/a%252fb"),
+            ("/%4", "/%254"),
+            ("/%zz", "/%25zz"),
+            ("/users%3Abatch", "/users:batch"),
+            ("/caf\u{e9}", "/caf%C3%A9"),
+            ("/caf%c3%a9", "/caf%C3%A9"),
+            ("/a\"b", "/a%22b"),
+            ("*", "*"),
+        ] {
+            assert_eq!(normalise(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn an_ordinary_path_is_borrowed() {
+        assert!(matches!(normalise("/api/v1/users/42"), Cow::Borrowed(_)));
+    }
+
+    /// Each segment of a path together with another spelling of it.
+    fn two_spellings() -> impl Strategy<Value = (String, String)> {
+        let character = prop_oneof![any::<[bool; 1]>().prop_map(|_| 'a'), prop::char::range('!', '~')];
+        prop::collection::vec((character, any::<bool>()), 0..24).prop_map(|characters| {
+            let (mut plain, mut other) = (String::from("/"), String::from("/"));
+            for (character, encode) in characters {
+                match character {
+                    '/' if encode => {
+                        plain.push('/');
+                        other.push_str("/.//");
+                    }
+                    '%' | '?' | '#' => {}
+                    '/' => {
+                        plain.push('/');
+                        other.push('/');
+                    }
+                    _ => {
+                        plain.push(character);
+                        if encode {
+                            other.push_str(&format!("%{:02x}", u32::from(character)));
+                        } else {
+                            other.push(character);
+                        }
+                    }
+                }
+            }
+            (plain, other)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn another_spelling_changes_nothing((plain, other) in two_spellings()) {
+            prop_assert_eq!(normalise(&plain), normalise(&other));
+        }
+
+        #[test]
+        fn the_normal_form_is_normal(path in "/[a-c./%2eEfF\u{e9}]{0,24}") {
+            let once = normalise(&path).into_owned();
+            prop_assert_eq!(normalise(&once), once.as_str());
+            prop_assert!(once.starts_with('/'));
+            prop_assert!(!once.contains("//") && !once.split('/').any(|segment| segment == "." || segment == ".."));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What can go wrong between client and app, and the one place where it becomes a response.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use http::{HeaderValue, Response, StatusCode, header};
+
+use super::{ResponseBody, pool::ConnectError};
+
+/// Why a request got no response from the app.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("the app closed the connection before it answered")]
+    Closed,
+    #[error("the app's answer is not HTTP/1.1: {0}")]
+    Protocol(hyper::Error),
+    #[error("CONNECT is not supported: this is a reverse proxy")]
+    ConnectMethod,
+    #[error("an HTTP/1.1 request needs exactly one Host header")]
+    Host,
+    #[error("the request's body broke off: {0}")]
+    ClientBody(hyper::Error),
+    #[error("the app switched protocols without having been asked")]
+    UnaskedUpgrade,
+}
+
+/// Reasons as they stand in `weir_upstream_errors_total`, in the order of [`FailureCounts::get`].
+pub(crate) const REASONS: [&str; 5] = ["refused", "connect_timeout", "handshake", "closed", "protocol"];
+
+/// How often the app failed, by reason. Requests that were the client's mistake do not count.
+#[derive(Debug, Default)]
+pub(crate) struct FailureCounts([AtomicU64; REASONS.len()]);
+
+impl FailureCounts {
+    pub(crate) fn get(&self) -> [u64; REASONS.len()] {
+        self.0.each_ref().map(|count| count.load(Relaxed))
+    }
+}
+
+impl Failure {
+    /// For an error of a connection that was given a request.
+    pub(super) fn of(error: hyper::Error) -> Self {
+        if error.is_user() {
+            Self::ClientBody(error)
+        } else if error.is_parse() {
+            Self::Protocol(error)
+        } else {
+            Self::Closed
+        }
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Connect(ConnectError::TimedOut(_)) => StatusCode::GATEWAY_TIMEOUT,
+            Self::Connect(_) | Self::Closed | Self::Protocol(_) | Self::UnaskedUpgrade => StatusCode::BAD_GATEWAY,
+            Self::ConnectMethod => StatusCode::NOT_IMPLEMENTED,
+            Self::Host | Self::ClientBody(_) => StatusCode::BAD_REQUEST,
+        }
+    }
+
+    /// Index into [`REASONS`].
+    fn reason(&self) -> Option<usize> {
+        match self {
+            Self::Connect(ConnectError::Refused(..)) => Some(0),
+            Self::Connect(ConnectError::TimedOut(_)) => Some(1),
+            Self::Connect(ConnectError::Handshake(..)) => Some(2),
+            Self::Closed => Some(3),
+            Self::Protocol(_) | Self::UnaskedUpgrade => Some(4),
+            Self::ConnectMethod | Self::Host | Self::ClientBody(_) => None,
+        }
+    }
+
+    /// Counts the failure and answers for the app.
+    pub(super) fn respond(&self, counts: &FailureCounts) -> Response<ResponseBody> {
+        if let Some(reason) = self.reason() {
+            counts.0[reason].fetch_add(1, Relaxed);
+            tracing::debug!(error = %self, "upstream failed");
+        }
+        let mut response = Response::new(ResponseBody::own(format!("weir-agent: {self}\n")));
+        *response.status_mut() = self.status();
+        let text = HeaderValue::from_static("text/plain; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, text);
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, io};
+
+    use super::*;
+
+    #[test]
+    fn each_failure_has_its_status_and_reason() {
+        let address = "127.0.0.1:1".parse().unwrap();
+        let counts = FailureCounts::default();
+        let mut reasons = BTreeSet::new();
+        for (failure, status) in [
+            (Failure::Connect(ConnectError::Refused(address, io::ErrorKind::ConnectionRefused.into())), 502),
+            (Failure::Connect(ConnectError::TimedOut(address)), 504),
+            (Failure::Closed, 502),
+            (Failure::ConnectMethod, 501),
+            (Failure::UnaskedUpgrade, 502),
+            (Failure::Host, 400),
+        ] {
+            let response = failure.respond(&counts);
+            assert_eq!(response.status(), status, "{failure}");
+            reasons.extend(failure.reason());
+        }
+        let counted: Vec<usize> = (0..REASONS.len()).filter(|&index| counts.get()[index] == 1).collect();
+        assert_eq!(counted, Vec::from_iter(reasons));
+    }
+}

@@ -1,0 +1,135 @@
+//! A worker's connections to the app.
+//!
+//! All go to one address, so the pool is a stack: the connection used last is used next, and those at the bottom grow
+//! idle. Two things must not happen: that a connection with unread bytes is used again (only a finished body gives its
+//! [`Lease`] back), and that a connection which the app closed while it was idle fails a request (see [`Lease::fresh`]
+//! and [`IDLE_CHECK`]).
+
+use std::{cell::RefCell, io, net::SocketAddr, rc::Rc, time::Duration};
+
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use super::body::RequestBody;
+
+/// How long the app's kernel may take to accept.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection that was idle for a whole interval is closed: sooner than any common app server does (2 s and more),
+/// so that the app hardly ever closes one at the moment when it is used. Connecting on loopback costs next to nothing.
+pub(super) const IDLE_CHECK: Duration = Duration::from_secs(1);
+
+/// Connections kept at most; beyond it they are closed after use.
+const MAX_IDLE: usize = 1024;
+
+type Sender = http1::SendRequest<RequestBody>;
+
+/// The connections of one worker.
+#[derive(Debug)]
+pub(super) struct Pool {
+    address: SocketAddr,
+    idle: RefCell<Idle>,
+}
+
+#[derive(Debug, Default)]
+struct Idle {
+    stack: Vec<Sender>,
+    /// The smallest height of the stack since the last check: what is below it was not used since.
+    low_water: usize,
+}
+
+/// One connection, for one request.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub(super) sender: Sender,
+    /// Made for this request: if it fails, no other connection would do better.
+    pub(super) fresh: bool,
+    pool: Rc<Pool>,
+}
+
+/// No connection to the app could be had.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    #[error("cannot connect to the app at {0}: {1}")]
+    Refused(SocketAddr, io::Error),
+    #[error("the app at {0} did not accept a connection within {CONNECT_TIMEOUT:?}")]
+    TimedOut(SocketAddr),
+    #[error("cannot speak HTTP with the app at {0}: {1}")]
+    Handshake(SocketAddr, hyper::Error),
+}
+
+impl Pool {
+    pub(super) fn new(address: SocketAddr) -> Rc<Self> {
+        Rc::new(Self { address, idle: RefCell::default() })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// An idle connection, or else a new one.
+    pub(super) async fn lease(self: &Rc<Self>) -> Result<Lease, ConnectError> {
+        match self.pop() {
+            Some(sender) => Ok(Lease { sender, fresh: false, pool: Rc::clone(self) }),
+            None => self.connect().await,
+        }
+    }
+
+    /// A new connection, for a request that has seen an idle one fail.
+    pub(super) async fn connect(self: &Rc<Self>) -> Result<Lease, ConnectError> {
+        let address = self.address;
+        let stream = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Err(ConnectError::Refused(address, error)),
+            Err(_elapsed) => return Err(ConnectError::TimedOut(address)),
+        };
+        // Only Nagle's delay is lost if this fails.
+        let _ = stream.set_nodelay(true);
+        let (sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| ConnectError::Handshake(address, error))?;
+        tokio::task::spawn_local(async move {
+            if let Err(error) = connection.with_upgrades().await {
+                tracing::debug!(%error, "upstream connection ended");
+            }
+        });
+        Ok(Lease { sender, fresh: true, pool: Rc::clone(self) })
+    }
+
+    /// Closes what was idle since the last call.
+    pub(super) fn close_idle(&self) {
+        let idle = &mut *self.idle.borrow_mut();
+        idle.stack.drain(..idle.low_water);
+        idle.low_water = idle.stack.len();
+    }
+
+    fn pop(&self) -> Option<Sender> {
+        let idle = &mut *self.idle.borrow_mut();
+        let mut busy = None;
+        let mut found = None;
+        while let Some(sender) = idle.stack.pop() {
+            if sender.is_ready() {
+                found = Some(sender);
+                break;
+            }
+            // Given back a moment ago and not yet through with its last request, or closed. One that is busy may become
+            // ready; a second one in a row says that there is no use in looking further.
+            if !sender.is_closed() && busy.replace(sender).is_some() {
+                break;
+            }
+        }
+        idle.stack.extend(busy);
+        idle.low_water = idle.low_water.min(idle.stack.len());
+        found
+    }
+}
+
+impl Lease {
+    /// To be called once the response is read to its end.
+    pub(super) fn give_back(self) {
+        let idle = &mut *self.pool.idle.borrow_mut();
+        if idle.stack.len() < MAX_IDLE && !self.sender.is_closed() {
+            idle.stack.push(self.sender);
+        }
+    }
+}

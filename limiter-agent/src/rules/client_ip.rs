@@ -1,0 +1,66 @@
+//! Whose request it is, seen through the proxies in front.
+//!
+//! Every trusted proxy appended the address that it saw to `X-Forwarded-For`, so with `n` of them the client is the
+//! `n`-th entry from the end, counted over all occurrences of the field. What stands before it was written by the
+//! client and is never believed. Where the field says less than that, the peer's address counts.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::{HeaderMap, HeaderValue};
+
+use crate::proxy::X_FORWARDED_FOR;
+
+/// The client's address; IPv4 in IPv6 form is IPv4.
+pub(super) fn client_ip(headers: &HeaderMap, peer: IpAddr, trusted_hops: u8) -> IpAddr {
+    let told = usize::from(trusted_hops).checked_sub(1).and_then(|from_the_end| {
+        let lines = headers.get_all(X_FORWARDED_FOR).iter().rev();
+        lines.flat_map(entries_backwards).nth(from_the_end).and_then(parse)
+    });
+    told.unwrap_or(peer).to_canonical()
+}
+
+fn entries_backwards(line: &HeaderValue) -> impl Iterator<Item = &str> {
+    // A line that is not text is one entry that is no address.
+    line.to_str().unwrap_or("?").rsplit(',').map(str::trim).filter(|entry| !entry.is_empty())
+}
+
+/// An address as proxies write it: with or without brackets and port.
+fn parse(entry: &str) -> Option<IpAddr> {
+    let entry = entry.trim_matches('"');
+    let bare = || entry.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    entry.parse().ok().or_else(|| entry.parse::<SocketAddr>().ok().map(|address| address.ip())).or_else(bare)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_trusted_proxies_wrote_is_believed() {
+        let peer = "10.0.0.9";
+        for (lines, hops, expected) in [
+            (vec![], 0, peer),
+            (vec![], 1, peer),
+            (vec!["192.0.2.1"], 0, peer),
+            (vec!["192.0.2.1"], 1, "192.0.2.1"),
+            (vec!["6.6.6.6, 192.0.2.1"], 1, "192.0.2.1"),
+            (vec!["6.6.6.6, 192.0.2.1, 10.0.0.1"], 2, "192.0.2.1"),
+            (vec!["6.6.6.6", "192.0.2.1", "10.0.0.1"], 2, "192.0.2.1"),
+            (vec!["192.0.2.1"], 2, peer),
+            (vec!["", " , 192.0.2.1 ,"], 1, "192.0.2.1"),
+            (vec!["192.0.2.1:4711"], 1, "192.0.2.1"),
+            (vec!["[2001:db8::1]:4711"], 1, "2001:db8::1"),
+            (vec!["[2001:db8::1]"], 1, "2001:db8::1"),
+            (vec!["2001:db8::1"], 1, "2001:db8::1"),
+            (vec!["::ffff:192.0.2.1"], 1, "192.0.2.1"),
+            (vec!["192.0.2.1, unknown"], 1, peer),
+        ] {
+            let mut headers = HeaderMap::new();
+            for line in &lines {
+                headers.append(X_FORWARDED_FOR, line.parse().unwrap());
+            }
+            let address = client_ip(&headers, peer.parse().unwrap(), hops);
+            assert_eq!(address, expected.parse::<IpAddr>().unwrap(), "{lines:?} with {hops} hops");
+        }
+    }
+}

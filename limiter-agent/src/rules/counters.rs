@@ -1,0 +1,49 @@
+//! What a rule decided, counted once: the status and the metrics both read it here.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Counters of one rule; they only grow. Aligned so that two rules never share a cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Counters {
+    allowed: AtomicU64,
+    limited: AtomicU64,
+    shadow_limited: AtomicU64,
+    bypassed: AtomicU64,
+}
+
+/// The counters at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) allowed: u64,
+    pub(crate) limited: u64,
+    pub(crate) shadow_limited: u64,
+    pub(crate) bypassed: u64,
+}
+
+impl Counters {
+    pub(super) fn count_allowed(&self) {
+        self.allowed.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn count_limited(&self) {
+        self.limited.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn count_shadow_limited(&self) {
+        self.shadow_limited.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn count_bypassed(&self) {
+        self.bypassed.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Counts {
+        Counts {
+            allowed: self.allowed.load(Relaxed),
+            limited: self.limited.load(Relaxed),
+            shadow_limited: self.shadow_limited.load(Relaxed),
+            bypassed: self.bypassed.load(Relaxed),
+        }
+    }
+}

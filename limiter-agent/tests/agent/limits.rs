@@ -1,0 +1,228 @@
+//! What the limits let through, counted exactly, by an agent process with real connections.
+
+use serde_json::json;
+
+use crate::support::{Agent, App, Client, daily, header, json_of, policy, rule, snapshot, with};
+
+async fn start() -> (App, Agent) {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    (app, agent)
+}
+
+/// `total` requests over 32 connections at once; how many had each of the two statuses.
+async fn storm(agent: &Agent, path: &str, headers: &'static [(&str, &str)], total: usize) -> (usize, usize) {
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..32 {
+        let (client, url) = (Client::new(), agent.url(path));
+        clients.spawn(async move {
+            let mut statuses = Vec::new();
+            for _ in 0..total.div_ceil(32) {
+                statuses.push(client.get(&url, headers).await.status().as_u16());
+            }
+            statuses
+        });
+    }
+    let statuses: Vec<u16> = clients.join_all().await.into_iter().flatten().take(total).collect();
+    let count = |status| statuses.iter().filter(|one| **one == status).count();
+    assert_eq!(count(200) + count(429), total, "no other status");
+    (count(200), count(429))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_requests_at_four_times_the_limit() {
+    let (app, agent) = start().await;
+    for (sequence, strategy) in [(1, "TokenBucket"), (2, "FixedWindow")] {
+        let uid = json!({"uid": strategy});
+        agent
+            .apply(&snapshot(sequence, &[with(policy("p", &[rule("all", &[daily("d", strategy, 2500)])]), uid)]))
+            .await;
+        let before = app.requests();
+        assert_eq!(storm(&agent, "/", &[], 10_016).await, (2500, 7516), "{strategy}");
+        assert_eq!(app.requests() - before, 2500);
+        assert_eq!(agent.counts(0, 0).await, [2500, 7516, 0]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_limits_are_charged_both_or_neither() {
+    let (_app, agent) = start().await;
+    // If a refusal of the narrow limit charged the wide one, the wide one would be used up by the storm.
+    let rules = [rule("all", &[daily("wide", "TokenBucket", 1000), daily("narrow", "FixedWindow", 100)])];
+    agent.apply(&snapshot(1, &[policy("p", &rules)])).await;
+    assert_eq!(storm(&agent, "/", &[], 3200).await.0, 100);
+    let rules = [rule("all", &[daily("wide", "TokenBucket", 1000)])];
+    agent.apply(&snapshot(2, &[policy("p", &rules)])).await;
+    assert_eq!(storm(&agent, "/", &[], 3200).await.0, 900);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_policies_are_charged_both_or_neither() {
+    let (_app, agent) = start().await;
+    let wide = policy("wide", &[rule("all", &[daily("d", "TokenBucket", 1000)])]);
+    let narrow = policy("narrow", &[rule("all", &[daily("d", "TokenBucket", 100)])]);
+    agent.apply(&snapshot(1, &[wide.clone(), narrow])).await;
+    assert_eq!(storm(&agent, "/", &[], 3200).await.0, 100);
+    assert_eq!((agent.counts(0, 0).await, agent.counts(1, 0).await), ([100, 0, 0], [100, 3100, 0]));
+    agent.apply(&snapshot(2, &[wide])).await;
+    assert_eq!(storm(&agent, "/", &[], 3200).await.0, 900);
+}
+
+#[tokio::test]
+async fn a_refusal_says_when_to_come_back() {
+    let (_app, agent) = start().await;
+    let limits = [
+        json!({"name": "burst", "strategy": "TokenBucket", "requests": 2, "periodMillis": 3_000_000}),
+        daily("day", "TokenBucket", 2),
+    ];
+    agent.apply(&snapshot(1, &[policy("p", &[rule("all", &limits)])])).await;
+    let first = agent.get("/", &[]).await;
+    assert_eq!(first.status(), 200);
+    assert_eq!(header(&first, "ratelimit-policy"), "\"burst\";q=2;w=3000, \"day\";q=2;w=86400");
+    assert!(header(&first, "ratelimit").starts_with("\"burst\";r=1;t=1500"), "{first:?}");
+    assert_eq!(agent.get("/", &[]).await.status(), 200);
+
+    let refused = agent.get("/", &[]).await;
+    assert_eq!(refused.status(), 429);
+    let seconds: u64 = header(&refused, "retry-after").parse().expect("seconds");
+    // The burst has a token after 1500 s, but the day only after 43200: who comes back earlier would be refused again.
+    assert!((43_190..=43_200).contains(&seconds), "{seconds}");
+    assert_eq!(header(&refused, "content-type"), "application/json");
+    assert_eq!(header(&refused, "ratelimit"), format!("\"burst\";r=0;t={seconds}"));
+    let body = json!({
+        "error": "rate limited", "policy": "shop/p", "rule": "all", "limit": "burst", "retryAfterSeconds": seconds,
+    });
+    assert_eq!(json_of(&refused), body);
+}
+
+#[tokio::test]
+async fn a_client_that_obeys_is_admitted() {
+    let (_app, agent) = start().await;
+    let limit = json!({"name": "spaced", "strategy": "GCRA", "requests": 2, "periodMillis": 1500});
+    agent.apply(&snapshot(1, &[policy("p", &[rule("all", &[limit])])])).await;
+    assert_eq!(agent.get("/", &[]).await.status(), 200);
+    let refused = agent.get("/", &[]).await;
+    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (429, "1"));
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert_eq!(agent.get("/", &[]).await.status(), 200);
+}
+
+#[tokio::test]
+async fn status_and_fields_of_a_refusal_can_be_chosen() {
+    let (_app, agent) = start().await;
+    let mut policies = Vec::new();
+    for (style, status) in [("IETF", 429), ("Legacy", 503), ("Both", 418), ("None", 599)] {
+        let matches =
+            json!({"match": [{"paths": [format!("/{style}")]}], "onLimit": {"status": status, "headers": style}});
+        policies.push(policy(&style.to_lowercase(), &[with(rule("all", &[daily("d", "FixedWindow", 1)]), matches)]));
+    }
+    agent.apply(&snapshot(1, &policies)).await;
+    for (style, status, ietf, legacy) in [
+        ("IETF", 429, true, false),
+        ("Legacy", 503, false, true),
+        ("Both", 418, true, true),
+        ("None", 599, false, false),
+    ] {
+        for (expected, remaining) in [(200, "0"), (status, "0")] {
+            let response = agent.get(&format!("/{style}"), &[]).await;
+            assert_eq!(response.status(), expected, "{style}");
+            assert_eq!(response.headers().contains_key("ratelimit"), ietf, "{style}");
+            assert_eq!(response.headers().contains_key("ratelimit-policy"), ietf, "{style}");
+            assert_eq!(response.headers().contains_key("x-ratelimit-reset"), legacy, "{style}");
+            if legacy {
+                assert_eq!(header(&response, "x-ratelimit-limit"), "1");
+                assert_eq!(header(&response, "x-ratelimit-remaining"), remaining);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn bypasses_are_looked_at_first_and_charge_nothing() {
+    let (_app, agent) = start().await;
+    let limited = policy("limited", &[rule("all", &[daily("d", "TokenBucket", 1)])]);
+    let probes = json!({"name": "probes", "action": "Bypass", "match": [{"paths": ["/healthz"]}]});
+    agent.apply(&snapshot(1, &[limited, policy("bypass", &[probes])])).await;
+    assert_eq!(agent.statuses("/healthz", &[], 5).await, [200; 5]);
+    assert_eq!(agent.statuses("/", &[], 2).await, [200, 429]);
+    assert_eq!(agent.statuses("/healthz", &[], 1).await, [200]);
+    assert_eq!((agent.counts(0, 0).await, agent.counts(1, 0).await), ([1, 1, 0], [6, 0, 0]));
+}
+
+#[tokio::test]
+async fn a_shadow_counts_what_it_would_refuse() {
+    let (_app, agent) = start().await;
+    let shadow = json!({"mode": "Shadow"});
+    let narrow = with(policy("narrow", &[rule("all", &[daily("d", "TokenBucket", 2)])]), shadow);
+    let wide = policy("wide", &[rule("all", &[daily("d", "TokenBucket", 5)])]);
+    agent.apply(&snapshot(1, &[narrow, wide])).await;
+    assert_eq!(agent.statuses("/", &[], 7).await, [200, 200, 200, 200, 200, 429, 429]);
+    // The two that the other policy refused are not the shadow's.
+    assert_eq!((agent.counts(0, 0).await, agent.counts(1, 0).await), ([2, 0, 3], [5, 2, 0]));
+}
+
+#[tokio::test]
+async fn a_bypass_in_shadow_opens_nothing() {
+    let (_app, agent) = start().await;
+    let bypass = json!({"name": "everything", "action": "Bypass"});
+    let shadow =
+        with(policy("trial", &[bypass, rule("all", &[daily("d", "TokenBucket", 1)])]), json!({"mode": "Shadow"}));
+    agent.apply(&snapshot(1, &[shadow, policy("p", &[rule("all", &[daily("d", "TokenBucket", 1)])])])).await;
+    assert_eq!(agent.statuses("/", &[], 2).await, [200, 429]);
+    assert_eq!((agent.counts(0, 0).await, agent.counts(0, 1).await), ([1, 0, 0], [0, 0, 0]));
+}
+
+#[tokio::test]
+async fn clients_are_told_apart_by_header_and_some_have_other_numbers() {
+    let (_app, agent) = start().await;
+    let keyed = json!({
+        "key": [{"header": "X-Api-Key"}],
+        "overrides": [{"keys": [["gold"]], "limits": [daily("d", "TokenBucket", 4)]}],
+    });
+    agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[daily("d", "TokenBucket", 2)]), keyed)])])).await;
+    for (headers, admitted) in
+        [(&[("x-api-key", "ann")][..], 2), (&[("x-api-key", "bob")], 2), (&[("x-api-key", "gold")], 4), (&[], 2)]
+    {
+        let statuses = agent.statuses("/", headers, 5).await;
+        assert_eq!(statuses.iter().filter(|status| **status == 200).count(), admitted, "{headers:?}");
+    }
+    assert_eq!(agent.statuses("/", &[("x-api-key", "")], 1).await, [200], "an empty header is not an absent one");
+    let gold = agent.get("/", &[("x-api-key", "gold")]).await;
+    assert_eq!(header(&gold, "ratelimit-policy"), "\"d\";q=4;w=86400");
+    let status = json_of(&agent.control("GET", "/v1/status", "").await);
+    assert_eq!(status["policies"][0]["rules"][0]["keys"]["tracked"], 5);
+}
+
+#[tokio::test]
+async fn clients_are_told_apart_by_address_behind_trusted_proxies() {
+    let (_app, agent) = start().await;
+    let keyed = json!({"key": [{"clientIP": {"trustedHops": 1, "ipv6Prefix": 64}}]});
+    agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[daily("d", "TokenBucket", 1)]), keyed)])])).await;
+    for (forwarded, expected) in [
+        ("192.0.2.1", 200),
+        ("192.0.2.1", 429),
+        ("6.6.6.6, 192.0.2.1", 429), // what the client itself wrote does not make it another one
+        ("192.0.2.2", 200),
+        ("::ffff:192.0.2.2", 429),
+        ("2001:db8::1", 200),
+        ("2001:db8::2", 429),
+        ("2001:db8:0:1::1", 200),
+    ] {
+        assert_eq!(agent.get("/", &[("x-forwarded-for", forwarded)]).await.status(), expected, "{forwarded}");
+    }
+    assert_eq!(agent.statuses("/", &[], 2).await, [200, 429], "without the field the peer counts");
+}
+
+#[tokio::test]
+async fn no_spelling_of_a_path_slips_past() {
+    let (_app, agent) = start().await;
+    let matched = json!({"match": [{"paths": ["/api/**"]}]});
+    agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[daily("d", "TokenBucket", 1)]), matched)])])).await;
+    assert_eq!(agent.get("/api/a", &[]).await.status(), 200);
+    for path in
+        ["/api", "/api/", "/api/%61", "/%61pi/a", "//api//a", "/x/../api/a", "/x/%2e%2e/api", "/api?q", "/./api/a"]
+    {
+        assert_eq!(agent.get(path, &[]).await.status(), 429, "{path}");
+    }
+    assert_eq!(agent.statuses("/apis", &[], 2).await, [200, 200]);
+}

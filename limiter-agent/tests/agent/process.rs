@@ -1,0 +1,138 @@
+//! The program: its exit codes, what it says when it is used wrongly, and how it stops.
+
+use std::{net::TcpListener, process::Output};
+
+use http::Response;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::mpsc,
+};
+
+use crate::support::{Agent, App, binary};
+
+fn run(args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } = binary().args(args).envs(env.iter().copied()).output().expect("the agent runs");
+    (status.code(), String::from_utf8(stderr).expect("text"))
+}
+
+#[test]
+fn wrong_usage_is_2_and_names_the_flag() {
+    for (args, env, word) in [
+        (&["--control", "0.0.0.0:0"][..], &[][..], "--control-plaintext"),
+        (&[], &[("WEIR_CONTROL", "192.0.2.1:8481")], "--control-plaintext"),
+        (&["--listen", "nonsense"], &[], "--listen"),
+        (&[], &[("WEIR_UPSTREAM", "nonsense")], "--upstream"),
+        (&["--telemetry", "127.0.0.1"], &[], "--telemetry"),
+        (&["--drain", "10"], &[], "--drain"),
+        (&["--surprise"], &[], "--surprise"),
+    ] {
+        let (code, text) = run(args, env);
+        assert_eq!(code, Some(2), "{args:?} {env:?}: {text}");
+        assert!(text.contains(word), "{args:?} {env:?}: {text}");
+    }
+}
+
+#[test]
+fn a_taken_port_is_1_and_names_the_flag() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("bound").to_string();
+    for flag in ["--listen", "--control", "--telemetry"] {
+        let mut args = vec![flag, address.as_str()];
+        for other in ["--listen", "--control", "--telemetry"].into_iter().filter(|other| *other != flag) {
+            args.extend([other, "127.0.0.1:0"]);
+        }
+        let (code, text) = run(&args, &[]);
+        assert_eq!(code, Some(1), "{flag}: {text}");
+        assert!(text.contains(&format!("{flag} {address}")), "{flag}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_agent_does_not_share_the_port() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let address = agent.addresses.listen.to_string();
+    let args = ["--listen", &address, "--control", "127.0.0.1:0", "--telemetry", "127.0.0.1:0"];
+    let (code, text) = run(&args, &[]);
+    assert_eq!(code, Some(1), "{text}");
+}
+
+#[test]
+fn help_explains_every_flag() {
+    let Output { status, stdout, .. } = binary().arg("--help").output().expect("the agent runs");
+    let help = String::from_utf8(stdout).expect("text");
+    assert!(status.success());
+    for name in
+        ["LISTEN", "UPSTREAM", "CONTROL", "TELEMETRY", "CONTROL_PLAINTEXT", "DRAIN", "ADDRESSES_FILE", "WORKERS"]
+    {
+        assert!(help.contains(&format!("--{}", name.to_lowercase().replace('_', "-"))), "{name}\n{help}");
+        assert!(help.contains(&format!("[env: WEIR_{name}=")), "{name}\n{help}");
+    }
+}
+
+#[tokio::test]
+async fn telemetry_is_up_while_the_agent_is() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        assert_eq!(agent.telemetry(path).await.0, 200, "{path}");
+    }
+}
+
+/// An app whose response goes on until the test lets it end.
+async fn slow_app() -> (App, mpsc::UnboundedReceiver<mpsc::UnboundedSender<&'static str>>) {
+    let (tell, started) = mpsc::unbounded_channel();
+    let app = App::serve(move |_| {
+        let (send, mut parts) = mpsc::unbounded_channel::<&str>();
+        tell.send(send).expect("the test waits");
+        async move {
+            let stream = futures::stream::poll_fn(move |cx| parts.poll_recv(cx));
+            let frames = futures::StreamExt::map(stream, |part| Ok(Frame::data(part.into())));
+            Response::new(BodyExt::boxed(StreamBody::new(frames)))
+        }
+    })
+    .await;
+    (app, started)
+}
+
+#[tokio::test]
+async fn sigterm_finishes_what_is_in_flight() {
+    let (app, mut started) = slow_app().await;
+    let mut agent = Agent::start(app.address, &["--drain", "60s"]);
+    let mut idle = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+    let response = started.recv().await.expect("the app was asked");
+    response.send("first").expect("open");
+    let mut answer = vec![0; 17];
+    client.read_exact(&mut answer).await.expect("the response began");
+
+    agent.terminate();
+    // The idle connection is closed at once: that is the sign that the drain has begun.
+    assert_eq!(idle.read(&mut [0; 1]).await.expect("closed in order"), 0);
+    let (status, text) = agent.telemetry("/readyz").await;
+    assert_eq!((status, text.starts_with("draining")), (503, true), "{text}");
+    assert_eq!(agent.telemetry("/healthz").await.0, 200);
+    assert!(TcpStream::connect(agent.addresses.listen).await.is_err(), "no new connections");
+
+    response.send("last").expect("open");
+    drop(response);
+    client.read_to_end(&mut answer).await.expect("the response ends, and then the connection");
+    let answer = String::from_utf8(answer).expect("text");
+    assert!(answer.contains("first") && answer.ends_with("4\r\nlast\r\n0\r\n\r\n"), "{answer}");
+    assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("it ended"), Some(0));
+}
+
+#[tokio::test]
+async fn a_drain_ends_in_time() {
+    let (app, mut started) = slow_app().await;
+    let mut agent = Agent::start(app.address, &["--drain", "100ms"]);
+    let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+    let _never_ended = started.recv().await.expect("the app was asked");
+    agent.terminate();
+    assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("it ended"), Some(0));
+}

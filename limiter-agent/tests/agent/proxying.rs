@@ -1,0 +1,404 @@
+//! What passes through the proxy, and what it does when one side fails.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::{
+    body::{Frame, Incoming},
+    client::conn::http1,
+};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+};
+
+use crate::support::{Agent, App, Body, Client, body, daily, empty, policy, request, rule, snapshot};
+
+/// A request body, or a response body, that the test writes bit by bit.
+fn channel() -> (mpsc::Sender<Bytes>, Body) {
+    let (send, mut parts) = mpsc::channel(1);
+    let stream = futures::stream::poll_fn(move |cx| parts.poll_recv(cx));
+    (send, StreamBody::new(futures::StreamExt::map(stream, |part| Ok(Frame::data(part)))).boxed())
+}
+
+/// One HTTP/1.1 connection to the agent.
+async fn connect(agent: &Agent) -> http1::SendRequest<Body> {
+    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
+    tokio::spawn(connection);
+    sender
+}
+
+/// Sends bytes as they are and reads until the connection ends.
+async fn raw(agent: &Agent, bytes: &str) -> String {
+    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    stream.write_all(bytes.as_bytes()).await.expect("sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("closed in order");
+    String::from_utf8(answer).expect("text")
+}
+
+async fn echo(request: Request<Incoming>) -> Response<Body> {
+    Response::new(request.into_body().boxed())
+}
+
+#[tokio::test]
+async fn bodies_stream_both_ways_at_once() {
+    let app = App::serve(echo).await;
+    let agent = Agent::start(app.address, &[]);
+    let (send, upload) = channel();
+    let request = Request::post("/").header("host", "a").body(upload).expect("valid");
+    let sending = tokio::spawn({
+        let mut sender = connect(&agent).await;
+        async move { sender.send_request(request).await.expect("an answer") }
+    });
+    send.send("first".into()).await.expect("open");
+    let mut response = sending.await.expect("it ran").into_body();
+    let first = response.frame().await.expect("a frame").expect("no error").into_data().expect("data");
+    assert_eq!(first, "first", "it came back before the request's body ended");
+
+    // 64 MiB: more than all buffers on the way together could hold.
+    const PART: usize = 64 * 1024;
+    tokio::spawn(async move {
+        for number in 0..1024 {
+            let fill = u8::try_from(number % 251).expect("small");
+            send.send(vec![fill; PART].into()).await.expect("open");
+        }
+    });
+    let mut seen = 0;
+    while let Some(frame) = response.frame().await {
+        let data = frame.expect("no error").into_data().expect("data");
+        for byte in data {
+            assert_eq!(usize::from(byte), (seen / PART) % 251, "at {seen}");
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 1024 * PART);
+}
+
+#[tokio::test]
+async fn the_app_sees_the_request_as_it_came() {
+    let (tell, mut seen) = mpsc::unbounded_channel();
+    let app = App::serve(move |request: Request<Incoming>| {
+        let tell = tell.clone();
+        async move {
+            let (head, incoming) = request.into_parts();
+            let sent = incoming.collect().await.expect("a body").to_bytes();
+            tell.send((head.method, head.uri, head.headers, sent)).expect("the test waits");
+            let mut response = Response::new(body("made"));
+            *response.status_mut() = StatusCode::CREATED;
+            response.headers_mut().append(header::SET_COOKIE, "a=1".parse().expect("valid"));
+            response.headers_mut().append(header::SET_COOKIE, "b=2".parse().expect("valid"));
+            response.headers_mut().insert(header::CONNECTION, "x-hop".parse().expect("valid"));
+            response.headers_mut().insert("x-hop", "1".parse().expect("valid"));
+            response
+        }
+    })
+    .await;
+    let agent = Agent::start(app.address, &[]);
+    let fields =
+        [("x-forwarded-for", "192.0.2.1"), ("connection", "x-private"), ("x-private", "1"), ("x-tier", "free")];
+    let sent = request("PATCH", &agent.url("/a%2fb/../%61//?q=%20&r"), &fields, "content");
+    let response = Client::new().send(sent).await;
+
+    let (method, uri, headers, content) = seen.recv().await.expect("the app was asked");
+    assert_eq!((method.as_str(), uri.to_string().as_str()), ("PATCH", "/a%2fb/../%61//?q=%20&r"));
+    assert_eq!(content, "content");
+    let host = agent.addresses.listen.to_string();
+    let expected: HeaderMap = [
+        ("host", host.as_str()),
+        ("content-length", "7"),
+        ("x-tier", "free"),
+        ("x-forwarded-for", "192.0.2.1, 127.0.0.1"),
+        ("x-forwarded-proto", "http"),
+        ("x-forwarded-host", &host),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.parse().expect("valid"), value.parse().expect("valid")))
+    .collect();
+    assert_eq!(headers, expected);
+
+    assert_eq!((response.status().as_u16(), response.body()), (201, &Bytes::from("made")));
+    assert_eq!(response.headers().get_all(header::SET_COOKIE).iter().count(), 2);
+    assert!(
+        !response.headers().contains_key("x-hop") && !response.headers().contains_key("connection"),
+        "{response:?}"
+    );
+}
+
+#[tokio::test]
+async fn old_and_odd_requests_are_understood() {
+    let app = App::serve(async |request: Request<Incoming>| {
+        let text = format!("{} {} {:?}", request.method(), request.uri(), request.headers().get("host"));
+        let sent = request.into_body().collect().await.expect("a body").to_bytes();
+        Response::new(body(format!("[{text} {}]", sent.len())))
+    })
+    .await;
+    let agent = Agent::start(app.address, &[]);
+    let app_host = app.address.to_string();
+    let close = "connection: close\r\n\r\n";
+    for (sent, status, ending) in [
+        ("GET / HTTP/1.0\r\n\r\n".to_owned(), "HTTP/1.0 200", format!("[GET / Some(\"{app_host}\") 0]")),
+        (
+            format!("GET http://b.example/x?y HTTP/1.1\r\nhost: a\r\n{close}"),
+            "HTTP/1.1 200",
+            "[GET /x?y Some(\"b.example\") 0]".into(),
+        ),
+        (
+            format!("GET http://b.example HTTP/1.1\r\nhost: a\r\n{close}"),
+            "HTTP/1.1 200",
+            "[GET / Some(\"b.example\") 0]".into(),
+        ),
+        (format!("OPTIONS * HTTP/1.1\r\nhost: a\r\n{close}"), "HTTP/1.1 200", "[OPTIONS * Some(\"a\") 0]".into()),
+        (
+            "GET / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+                .to_owned(),
+            "HTTP/1.1 200",
+            "[GET / Some(\"a\") 3]".into(),
+        ),
+        (format!("HEAD / HTTP/1.1\r\nhost: a\r\n{close}"), "HTTP/1.1 200", "\r\n\r\n".into()),
+        (format!("GET / HTTP/1.1\r\n{close}"), "HTTP/1.1 400", "exactly one Host header\n".into()),
+        (
+            format!("GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n{close}"),
+            "HTTP/1.1 400",
+            "exactly one Host header\n".into(),
+        ),
+        (format!("CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n{close}"), "HTTP/1.1 501", "this is a reverse proxy\n".into()),
+        (
+            "GET / HTTP/1.1\r\nhost: a\r\nupgrade: h2c\r\nconnection: upgrade, close\r\n\r\n".to_owned(),
+            "HTTP/1.1 200",
+            "[GET / Some(\"a\") 0]".into(),
+        ),
+        ("GET / HTTP/9\r\n\r\n".to_owned(), "HTTP/1.1 400", "\r\n\r\n".into()),
+    ] {
+        let answer = raw(&agent, &sent).await;
+        assert!(answer.starts_with(status) && answer.ends_with(&ending), "{sent:?}: {answer:?}");
+    }
+    let head = raw(&agent, &format!("HEAD / HTTP/1.1\r\nhost: a\r\n{close}")).await;
+    assert!(head.contains("content-length: 19\r\n"), "the length that GET would have: {head}");
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_100_is_told_to_continue() {
+    let app = App::serve(echo).await;
+    let agent = Agent::start(app.address, &[]);
+    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    stream
+        .write_all(
+            b"POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\n",
+        )
+        .await
+        .expect("sent");
+    let mut go_on = [0; 25];
+    stream.read_exact(&mut go_on).await.expect("an interim answer");
+    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(b"ok").await.expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_refused_upload_gets_to_see_its_answer() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    agent.apply(&snapshot(1, &[policy("p", &[rule("all", &[daily("d", "TokenBucket", 1)])])])).await;
+    assert_eq!(agent.get("/", &[]).await.status(), 200);
+
+    let expecting = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1000\r\n\r\n";
+    let answer = raw(&agent, expecting).await;
+    assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+
+    // Both on one connection: the first body is read and thrown away.
+    let mut sender = connect(&agent).await;
+    for _ in 0..2 {
+        sender.ready().await.expect("kept alive");
+        let upload = Request::post("/").header("host", "a").body(body(vec![b'x'; 200 * 1024])).expect("valid");
+        let response = sender.send_request(upload).await.expect("an answer");
+        assert_eq!(response.status(), 429);
+        response.into_body().collect().await.expect("a whole body");
+    }
+}
+
+#[tokio::test]
+async fn an_app_that_is_down_is_a_502_that_says_so() {
+    let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a free port").local_addr().expect("bound");
+    let agent = Agent::start(nobody, &[]);
+    let response = agent.get("/", &[]).await;
+    let text = String::from_utf8_lossy(response.body()).into_owned();
+    assert_eq!(response.status(), 502);
+    assert!(text.contains(&format!("cannot connect to the app at {nobody}")), "{text}");
+    let (_, metrics) = agent.telemetry("/metrics").await;
+    assert!(metrics.contains("weir_upstream_errors_total{reason=\"refused\"} 1\n"), "{metrics}");
+}
+
+/// An app that answers each request of a connection and then, before the next, closes it without a word.
+async fn closing_app() -> (std::net::SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            count.fetch_add(1, Relaxed);
+            tokio::spawn(async move {
+                let mut head = [0; 1024];
+                if matches!(stream.read(&mut head).await, Ok(n) if n > 0) {
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+                }
+            });
+        }
+    });
+    (address, connections)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_the_app_closed_do_not_surface() {
+    let (address, connections) = closing_app().await;
+    let agent = Agent::start(address, &["--workers", "1"]);
+    assert_eq!(agent.statuses("/", &[], 500).await, [200; 500]);
+    assert_eq!(connections.load(Relaxed), 500);
+}
+
+#[tokio::test]
+async fn connections_to_the_app_are_used_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let agent = Agent::start(address, &[]);
+    let app = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("one connection");
+        for _ in 0..50 {
+            let mut head = [0; 1024];
+            assert!(stream.read(&mut head).await.expect("a request") > 0);
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+                .await
+                .expect("sent");
+        }
+    });
+    assert_eq!(agent.statuses("/", &[], 50).await, [200; 50]);
+    app.await.expect("one connection was enough");
+}
+
+#[tokio::test]
+async fn an_app_that_breaks_off_is_a_502_and_is_not_asked_twice() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = [0; 1024];
+            if matches!(stream.read(&mut head).await, Ok(n) if n > 0) {
+                count.fetch_add(1, Relaxed);
+            }
+        }
+    });
+    let agent = Agent::start(address, &[]);
+    let response = agent.client.send(request("POST", &agent.url("/"), &[], "x")).await;
+    assert_eq!((response.status().as_u16(), asked.load(Relaxed)), (502, 1), "{response:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_cancels_its_request() {
+    struct Leaves(mpsc::UnboundedSender<()>);
+    impl Drop for Leaves {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+    let (left, mut leaving) = mpsc::unbounded_channel();
+    let (tell, mut asked) = mpsc::unbounded_channel();
+    let app = App::serve(move |_| {
+        let guard = Leaves(left.clone());
+        tell.send(()).expect("the test waits");
+        async move {
+            let _guard = guard;
+            std::future::pending().await
+        }
+    })
+    .await;
+    let agent = Agent::start(app.address, &[]);
+    let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+    asked.recv().await.expect("the app was asked");
+    drop(client);
+    leaving.recv().await.expect("the app's work was dropped");
+}
+
+#[tokio::test]
+async fn a_websocket_is_a_tunnel() {
+    let app = App::serve(async |mut request: Request<Incoming>| {
+        assert_eq!(request.headers()["upgrade"], "websocket");
+        assert_eq!(request.headers()["connection"], "upgrade");
+        assert_eq!(request.headers()["sec-websocket-key"], "k");
+        tokio::spawn(async move {
+            let mut stream = TokioIo::new(hyper::upgrade::on(&mut request).await.expect("upgraded"));
+            let mut bytes = [0; 4];
+            stream.read_exact(&mut bytes).await.expect("bytes");
+            stream.write_all(&bytes.map(|byte| byte.to_ascii_uppercase())).await.expect("sent");
+            stream.shutdown().await.expect("closed");
+        });
+        let switching = Response::builder().status(101).header("upgrade", "websocket").header("connection", "upgrade");
+        switching.header("sec-websocket-accept", "v").body(empty()).expect("valid")
+    })
+    .await;
+    let agent = Agent::start(app.address, &[]);
+    agent.apply(&snapshot(1, &[policy("p", &[rule("all", &[daily("d", "TokenBucket", 1)])])])).await;
+    let opening =
+        "GET /ws HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: k\r\n\r\n";
+    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    stream.write_all(opening.as_bytes()).await.expect("sent");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.expect("a head"));
+    }
+    let head = String::from_utf8(head).expect("text");
+    assert!(
+        head.starts_with("HTTP/1.1 101")
+            && head.contains("upgrade: websocket")
+            && head.contains("sec-websocket-accept: v"),
+        "{head}"
+    );
+    stream.write_all(b"ping").await.expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("closed in order");
+    assert_eq!(answer, "PING");
+
+    let refused = raw(&agent, &opening.replace("Upgrade\r\n", "Upgrade, close\r\n")).await;
+    assert!(refused.starts_with("HTTP/1.1 429"), "opening one is limited like any request: {refused}");
+}
+
+#[tokio::test]
+async fn connections_are_counted() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        let mut sender = connect(&agent).await;
+        let get = Request::get("/").header("host", "a").body(empty()).expect("valid");
+        sender.send_request(get).await.expect("an answer").into_body().collect().await.expect("a body");
+        open.push(sender);
+    }
+    let (_, metrics) = agent.telemetry("/metrics").await;
+    assert!(metrics.contains("weir_connections 3\n"), "{metrics}");
+    drop(open);
+    let gone = async {
+        while !agent.telemetry("/metrics").await.1.contains("weir_connections 0\n") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.expect("they are gone");
+    assert_eq!(json!(app.requests()), 3);
+}

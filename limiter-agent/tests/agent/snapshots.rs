@@ -1,0 +1,218 @@
+//! What a change of the rules keeps, and what the control port says.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::support::{Agent, App, daily, json_of, policy, rule, snapshot, with};
+
+async fn start() -> (App, Agent) {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    (app, agent)
+}
+
+/// How many of `count` requests are let through.
+async fn admitted(agent: &Agent, headers: &[(&str, &str)], count: usize) -> usize {
+    agent.statuses("/", headers, count).await.iter().filter(|status| **status == 200).count()
+}
+
+fn bucket(requests: u64) -> Value {
+    rule("all", &[daily("d", "TokenBucket", requests)])
+}
+
+#[tokio::test]
+async fn a_changed_limit_gives_nobody_a_fresh_burst() {
+    let (_app, agent) = start().await;
+    agent.apply(&snapshot(1, &[policy("p", &[bucket(10)])])).await;
+    assert_eq!(admitted(&agent, &[], 20).await, 10);
+    for sequence in 2..100 {
+        agent.apply(&snapshot(sequence, &[policy("p", &[bucket(10 + sequence % 7)])])).await;
+        assert_eq!(admitted(&agent, &[], 2).await, 0, "sequence {sequence}");
+    }
+}
+
+#[tokio::test]
+async fn the_free_share_stays_when_a_limit_changes() {
+    for strategy in ["TokenBucket", "FixedWindow"] {
+        let (_app, agent) = start().await;
+        let limit = |requests| policy("p", &[rule("all", &[daily("d", strategy, requests)])]);
+        agent.apply(&snapshot(1, &[limit(10)])).await;
+        assert_eq!(admitted(&agent, &[], 5).await, 5);
+        agent.apply(&snapshot(2, &[limit(100)])).await;
+        assert_eq!(admitted(&agent, &[], 60).await, 50, "{strategy}: half was free, half is");
+    }
+}
+
+#[tokio::test]
+async fn counters_survive_every_change_to_anything_else() {
+    let (_app, agent) = start().await;
+    let keyed = |more: Value| with(with(bucket(2), json!({"key": [{"header": "x-key"}]})), more);
+    agent.apply(&snapshot(1, &[policy("p", &[keyed(json!({}))])])).await;
+    assert_eq!(admitted(&agent, &[("x-key", "a")], 3).await, 2);
+    let other_limit = json!({"limits": [daily("more", "FixedWindow", 50), daily("d", "TokenBucket", 2)]});
+    for (index, policies) in [
+        vec![policy("p", &[keyed(json!({"match": [{"methods": ["GET"]}]}))])],
+        vec![policy("p", &[keyed(json!({"maxKeys": 7}))])],
+        vec![policy("p", &[keyed(json!({"key": [{"header": "X-Key"}]}))])],
+        vec![policy("p", &[keyed(json!({"onLimit": {"status": 429, "headers": "None"}}))])],
+        vec![policy("p", &[keyed(other_limit)])],
+        vec![policy(
+            "p",
+            &[keyed(json!({"overrides": [{"keys": [["b"]], "limits": [daily("d", "TokenBucket", 9)]}]}))],
+        )],
+        vec![policy("p", &[rule("first", &[daily("d", "TokenBucket", 99)]), keyed(json!({}))])],
+        vec![policy("other", &[]), with(policy("p", &[keyed(json!({}))]), json!({"name": "renamed"}))],
+    ]
+    .iter()
+    .enumerate()
+    {
+        agent.apply(&snapshot(10 + index as u64, policies)).await;
+        assert_eq!(admitted(&agent, &[("x-key", "a")], 1).await, 0, "change {index}");
+    }
+    for (sequence, mode, expected) in [(30, "Shadow", 1), (31, "Disabled", 1), (32, "Enforce", 0)] {
+        let changed = with(policy("p", &[keyed(json!({}))]), json!({"mode": mode}));
+        agent.apply(&snapshot(sequence, &[changed])).await;
+        assert_eq!(admitted(&agent, &[("x-key", "a")], 1).await, expected, "{mode}");
+    }
+    assert_eq!(admitted(&agent, &[("x-key", "fresh")], 3).await, 2);
+}
+
+#[tokio::test]
+async fn a_policy_made_again_starts_afresh() {
+    let (_app, agent) = start().await;
+    agent.apply(&snapshot(1, &[policy("p", &[bucket(1)])])).await;
+    assert_eq!(admitted(&agent, &[], 2).await, 1);
+    agent.apply(&snapshot(2, &[with(policy("p", &[bucket(1)]), json!({"uid": "another"}))])).await;
+    assert_eq!(admitted(&agent, &[], 2).await, 1);
+    assert_eq!(agent.counts(0, 0).await, [1, 1, 0]);
+}
+
+#[tokio::test]
+async fn sequences_order_snapshots_and_revisions_name_them() {
+    let (_app, agent) = start().await;
+    let none = agent.control("GET", "/v1/config", "").await;
+    assert_eq!((none.status(), json_of(&none)["error"].as_str()), (StatusCode::NOT_FOUND, Some("noSnapshot")));
+
+    let first = snapshot(5, &[policy("p", &[bucket(2)])]);
+    let applied = json_of(&agent.put(&first).await);
+    let since = applied["inForce"]["sinceUnixMillis"].clone();
+    assert!(since.as_u64().is_some_and(|millis| millis > 1_700_000_000_000), "{applied}");
+    let revision =
+        |revision: &str, sequence: u64| with(first.clone(), json!({"revision": revision, "sequence": sequence}));
+    for (sent, status, error, in_force) in [
+        (revision("r5", 5), 200, None, (5, "r5")),
+        (revision("other", 5), 409, Some("stale"), (5, "r5")),
+        (revision("other", 4), 409, Some("stale"), (5, "r5")),
+        (revision("r5", 4), 409, Some("stale"), (5, "r5")),
+        (revision("r5", 8), 200, None, (8, "r5")),
+        (revision("r5", 7), 409, Some("stale"), (8, "r5")),
+        (with(revision("r5", 9), json!({"policies": []})), 422, Some("invalid"), (8, "r5")),
+        (with(revision("r6", 9), json!({"policies": []})), 200, None, (9, "r6")),
+    ] {
+        let answer = agent.put(&sent).await;
+        let body = json_of(&answer);
+        assert_eq!((answer.status().as_u16(), body["error"].as_str()), (status, error), "{body}");
+        assert_eq!(body["inForce"]["sequence"], in_force.0, "{body}");
+        assert_eq!(body["inForce"]["revision"], in_force.1, "{body}");
+        if in_force.1 == "r5" {
+            assert_eq!(body["inForce"]["sinceUnixMillis"], since);
+        }
+    }
+    let config = json_of(&agent.control("GET", "/v1/config", "").await);
+    assert_eq!(config, with(revision("r6", 9), json!({"policies": []})));
+    let (_, metrics) = agent.telemetry("/metrics").await;
+    for line in [
+        "weir_snapshot_sequence 9",
+        "weir_snapshot_info{revision=\"r6\"} 1",
+        "weir_snapshots_total{result=\"applied\"} 2",
+        "weir_snapshots_total{result=\"unchanged\"} 2",
+        "weir_snapshots_total{result=\"stale\"} 4",
+        "weir_snapshots_total{result=\"invalid\"} 1",
+    ] {
+        assert!(metrics.lines().any(|have| have == line), "{line} in\n{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_enforced_is_refused_whole() {
+    let (_app, agent) = start().await;
+    agent.apply(&snapshot(1, &[policy("p", &[bucket(2)])])).await;
+    assert_eq!(admitted(&agent, &[], 1).await, 1);
+
+    let unknown = with(bucket(1), json!({"surprise": true}));
+    let twice = [bucket(0), with(bucket(1), json!({"match": [{"paths": ["x"]}]}))];
+    let paths = |body: &Value| -> Vec<String> {
+        let faults = body["faults"].as_array().cloned().unwrap_or_default();
+        faults.iter().map(|fault| fault["path"].as_str().expect("a path").to_owned()).collect()
+    };
+    for (body, status, error, expected) in [
+        ("{".to_owned(), 400, "malformed", vec![]),
+        (String::new(), 400, "malformed", vec![]),
+        (" ".repeat(1024 * 1024 + 1), 413, "tooLarge", vec![]),
+        (" ".repeat(9 * 1024 * 1024), 413, "tooLarge", vec![]),
+        ("{}".to_owned(), 422, "invalid", vec!["."]),
+        (with(snapshot(2, &[]), json!({"wireVersion": 2, "new": 1})).to_string(), 422, "invalid", vec!["wireVersion"]),
+        (with(snapshot(2, &[]), json!({"sequence": -1})).to_string(), 422, "invalid", vec!["sequence"]),
+        (snapshot(2, &[policy("p", &[unknown])]).to_string(), 422, "invalid", vec!["policies[0].rules[0].surprise"]),
+        (
+            snapshot(2, &[policy("p", &twice)]).to_string(),
+            422,
+            "invalid",
+            vec![
+                "policies[0].rules[0].limits[0].requests",
+                "policies[0].rules[1].name",
+                "policies[0].rules[1].match[0].paths[0]",
+            ],
+        ),
+    ] {
+        let start = body.chars().take(60).collect::<String>();
+        let answer = agent.control("PUT", "/v1/config", body).await;
+        let body = json_of(&answer);
+        assert_eq!((answer.status().as_u16(), &body["error"]), (status, &json!(error)), "{start}: {body}");
+        assert_eq!(paths(&body), expected, "{start}: {body}");
+        assert_eq!(body["inForce"]["sequence"], 1, "{start}: {body}");
+    }
+    assert_eq!(admitted(&agent, &[], 3).await, 1, "the limit and what it has counted are as they were");
+}
+
+#[tokio::test]
+async fn a_whole_mebibyte_is_read() {
+    let (_app, agent) = start().await;
+    let mut body = snapshot(1, &[]).to_string();
+    body.push_str(&" ".repeat(1024 * 1024 - body.len()));
+    assert_eq!(agent.control("PUT", "/v1/config", body).await.status(), 200);
+}
+
+#[tokio::test]
+async fn other_calls_are_answered_in_json() {
+    let (_app, agent) = start().await;
+    for (method, path, status, error) in [
+        ("GET", "/", 404, "notFound"),
+        ("POST", "/v1/config", 405, "methodNotAllowed"),
+        ("PUT", "/v1/status", 405, "methodNotAllowed"),
+    ] {
+        let answer = agent.control(method, path, "").await;
+        assert_eq!((answer.status().as_u16(), &json_of(&answer)["error"]), (status, &json!(error)), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn status_and_metrics_tell_the_same_and_outlive_snapshots() {
+    let (_app, agent) = start().await;
+    let status = json_of(&agent.control("GET", "/v1/status", "").await);
+    assert_eq!((status.get("inForce"), &status["policies"]), (None, &json!([])));
+    let instance = status["instance"].clone();
+
+    let series = |policy: &str, decision: &str| {
+        format!("weir_requests_total{{namespace=\"shop\",policy=\"{policy}\",rule=\"all\",decision=\"{decision}\"}}")
+    };
+    agent.apply(&snapshot(1, &[policy("p", &[bucket(2)]), policy("gone", &[bucket(9)])])).await;
+    assert_eq!(admitted(&agent, &[], 3).await, 2);
+    agent.apply(&snapshot(2, &[policy("p", &[bucket(3)])])).await;
+    assert_eq!(agent.counts(0, 0).await, [2, 1, 0]);
+    let (_, metrics) = agent.telemetry("/metrics").await;
+    assert!(metrics.contains(&format!("{} 2\n", series("p", "allowed"))), "{metrics}");
+    assert!(metrics.contains(&format!("{} 1\n", series("p", "limited"))), "{metrics}");
+    assert!(!metrics.contains("gone"), "{metrics}");
+    assert_eq!(json_of(&agent.control("GET", "/v1/status", "").await)["instance"], instance);
+}

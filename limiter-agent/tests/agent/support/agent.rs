@@ -1,0 +1,127 @@
+//! An agent process and its ports.
+
+use std::{
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+};
+
+use bytes::Bytes;
+use http::Response;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Client, json_of, request};
+
+/// A running agent; killed with this value.
+pub(crate) struct Agent {
+    process: Child,
+    pub(crate) addresses: Addresses,
+    pub(crate) client: Client,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+pub(crate) struct Addresses {
+    pub(crate) listen: SocketAddr,
+    pub(crate) control: SocketAddr,
+    pub(crate) telemetry: SocketAddr,
+}
+
+/// `weir-agent`, with nothing of this process's environment that could configure it.
+pub(crate) fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir-agent"));
+    for name in ["LISTEN", "UPSTREAM", "CONTROL", "TELEMETRY", "CONTROL_PLAINTEXT", "DRAIN", "WORKERS", "LOG"] {
+        command.env_remove(format!("WEIR_{name}"));
+    }
+    command
+}
+
+impl Agent {
+    /// Starts an agent with two workers in front of `upstream` and waits until it says that it is ready.
+    pub(crate) fn start(upstream: SocketAddr, more: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("addresses.json");
+        let mut command = binary();
+        for flag in ["--listen", "--control", "--telemetry"] {
+            command.args([flag, "127.0.0.1:0"]);
+        }
+        command.args(["--upstream", &upstream.to_string(), "--workers", "2", "--addresses-file"]).arg(&file).args(more);
+        let mut process = command.stderr(Stdio::piped()).spawn().expect("the agent starts");
+        // The file is there before anything but its standard error could tell: it is closed if the agent fails.
+        let mut log = BufReader::new(process.stderr.take().expect("piped")).lines();
+        let ready = log.by_ref().map(|line| line.expect("text")).any(|line| line.contains("ready"));
+        assert!(ready, "the agent ended before it was ready");
+        thread::spawn(move || log.for_each(|line| eprintln!("agent: {}", line.unwrap_or_default())));
+        let addresses = loop {
+            // Written right after that line.
+            if let Ok(text) = std::fs::read(&file) {
+                break serde_json::from_slice(&text).expect("addresses");
+            }
+            thread::yield_now();
+        };
+        Self { process, addresses, client: Client::new() }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.addresses.listen)
+    }
+
+    pub(crate) async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Response<Bytes> {
+        self.client.get(&self.url(path), headers).await
+    }
+
+    /// The statuses of `count` requests in a row.
+    pub(crate) async fn statuses(&self, path: &str, headers: &[(&str, &str)], count: usize) -> Vec<u16> {
+        let mut statuses = Vec::new();
+        for _ in 0..count {
+            statuses.push(self.get(path, headers).await.status().as_u16());
+        }
+        statuses
+    }
+
+    pub(crate) async fn control(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Response<Bytes> {
+        let url = format!("http://{}{path}", self.addresses.control);
+        self.client.send(request(method, &url, &[], body)).await
+    }
+
+    pub(crate) async fn put(&self, snapshot: &Value) -> Response<Bytes> {
+        self.control("PUT", "/v1/config", snapshot.to_string()).await
+    }
+
+    /// Puts a snapshot that must be taken.
+    pub(crate) async fn apply(&self, snapshot: &Value) {
+        let response = self.put(snapshot).await;
+        assert_eq!(response.status(), 200, "{:?}", response.body());
+    }
+
+    /// `allowed`, `limited` and `shadowLimited` of one rule.
+    pub(crate) async fn counts(&self, policy: usize, rule: usize) -> [u64; 3] {
+        let status = json_of(&self.control("GET", "/v1/status", "").await);
+        let rule = &status["policies"][policy]["rules"][rule];
+        ["allowed", "limited", "shadowLimited"].map(|count| rule[count].as_u64().expect("a count"))
+    }
+
+    pub(crate) async fn telemetry(&self, path: &str) -> (u16, String) {
+        let response = self.client.get(&format!("http://{}{path}", self.addresses.telemetry), &[]).await;
+        (response.status().as_u16(), String::from_utf8(response.body().to_vec()).expect("text"))
+    }
+
+    pub(crate) fn terminate(&self) {
+        let pid = self.process.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        assert!(sent.success());
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.process.wait().expect("the agent ends")
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Both fail if it has ended, which is as good.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,68 @@
+//! The app behind the agent.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Empty, Full, combinators::BoxBody};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+pub(crate) type Body = BoxBody<Bytes, hyper::Error>;
+
+pub(crate) fn body(text: impl Into<Bytes>) -> Body {
+    Full::new(text.into()).map_err(|never| match never {}).boxed()
+}
+
+pub(crate) fn empty() -> Body {
+    Empty::new().map_err(|never| match never {}).boxed()
+}
+
+/// An HTTP server that lives as long as the test's runtime.
+pub(crate) struct App {
+    pub(crate) address: SocketAddr,
+    requests: Arc<AtomicU64>,
+}
+
+impl App {
+    /// Answers every request with 200 and `ok`.
+    pub(crate) async fn start() -> Self {
+        Self::serve(async |_| Response::new(body("ok"))).await
+    }
+
+    pub(crate) async fn serve<F, A>(handle: F) -> Self
+    where
+        F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
+        A: Future<Output = Response<Body>> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let requests = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&requests);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (handle, count) = (handle.clone(), Arc::clone(&count));
+                let service = service_fn(move |request| {
+                    count.fetch_add(1, Relaxed);
+                    let answer = handle(request);
+                    async move { Ok::<_, hyper::Error>(answer.await) }
+                });
+                let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                tokio::spawn(connection.with_upgrades());
+            }
+        });
+        Self { address, requests }
+    }
+
+    /// Requests that came so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Relaxed)
+    }
+}

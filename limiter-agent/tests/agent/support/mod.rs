@@ -1,0 +1,88 @@
+//! A real agent process, an app behind it, and a client in front, all on loopback.
+
+mod agent;
+mod app;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper_util::{
+    client::legacy::{Client as Pool, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use serde_json::{Value, json};
+
+pub(crate) use self::{
+    agent::{Agent, binary},
+    app::{App, Body, body, empty},
+};
+
+/// A client with connections of its own.
+#[derive(Clone)]
+pub(crate) struct Client(Pool<HttpConnector, Full<Bytes>>);
+
+impl Client {
+    pub(crate) fn new() -> Self {
+        Self(Pool::builder(TokioExecutor::new()).build_http())
+    }
+
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Response<Bytes> {
+        let (head, body) = self.0.request(request).await.expect("an answer").into_parts();
+        Response::from_parts(head, body.collect().await.expect("a whole body").to_bytes())
+    }
+
+    pub(crate) async fn get(&self, url: &str, headers: &[(&str, &str)]) -> Response<Bytes> {
+        self.send(request("GET", url, headers, "")).await
+    }
+}
+
+pub(crate) fn request(
+    method: &str,
+    url: &str,
+    headers: &[(&str, &str)],
+    body: impl Into<Bytes>,
+) -> Request<Full<Bytes>> {
+    let mut request = Request::builder().method(method).uri(url);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(Full::new(body.into())).expect("a valid request")
+}
+
+pub(crate) fn header<'a>(response: &'a Response<Bytes>, name: &str) -> &'a str {
+    response.headers().get(name).map_or("", |value| value.to_str().expect("text"))
+}
+
+pub(crate) fn json_of(response: &Response<Bytes>) -> Value {
+    serde_json::from_slice(response.body()).expect("JSON")
+}
+
+/// A snapshot whose revision is made from its sequence.
+pub(crate) fn snapshot(sequence: u64, policies: &[Value]) -> Value {
+    json!({"wireVersion": 1, "sequence": sequence, "revision": format!("r{sequence}"), "policies": policies})
+}
+
+/// An enforcing policy of the namespace `shop`.
+pub(crate) fn policy(name: &str, rules: &[Value]) -> Value {
+    json!({
+        "uid": format!("uid-{name}"), "namespace": "shop", "name": name, "revision": "p1", "mode": "Enforce",
+        "rules": rules,
+    })
+}
+
+/// A rule for all requests.
+pub(crate) fn rule(name: &str, limits: &[Value]) -> Value {
+    json!({"name": name, "action": "Limit", "limits": limits})
+}
+
+/// A limit of so many requests a day: no test runs long enough to see one flow back, or a window end unseen.
+pub(crate) fn daily(name: &str, strategy: &str, requests: u64) -> Value {
+    json!({"name": name, "strategy": strategy, "requests": requests, "periodMillis": 86_400_000})
+}
+
+/// `object` with the fields of `more` set.
+pub(crate) fn with(mut object: Value, more: Value) -> Value {
+    let (Value::Object(object_fields), Value::Object(more)) = (&mut object, more) else { panic!("not objects") };
+    object_fields.extend(more);
+    object
+}
