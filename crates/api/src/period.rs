@@ -132,3 +132,39 @@ impl JsonSchema for Period {
         schema
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_what_gep_2257_allows() {
+        for (written, millis) in [
+            ("1ms", 1),
+            ("500ms", 500),
+            ("1s", 1_000),
+            ("1h30m", 5_400_000),
+            ("1ms1s1m1h", 3_661_001),
+            ("00001s", 1_000),
+            ("0h1s", 1_000),
+            ("86400s", 86_400_000),
+            ("24h", 86_400_000),
+        ] {
+            let period: Period = written.parse().expect(written);
+            assert_eq!(period.duration(), Duration::from_millis(millis), "{written}");
+            assert_eq!(period.to_string(), written);
+        }
+    }
+
+    #[test]
+    fn refuses_the_rest() {
+        for written in
+            ["", "1", "s", "1.5s", "-1s", "+1s", "1 s", "1S", "1us", "1d", "100000s", "1s1s1s1s1s", "1sé", "é"]
+        {
+            assert_eq!(written.parse::<Period>(), Err(InvalidPeriod::Syntax), "{written:?}");
+        }
+        for written in ["0s", "0ms", "0h0m", "24h1ms", "99999h99999h99999h99999h"] {
+            assert_eq!(written.parse::<Period>(), Err(InvalidPeriod::Range), "{written:?}");
+        }
+    }
+}

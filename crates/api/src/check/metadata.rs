@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Fault;
+use super::{Fault, Finding, quoted};
 
 const API_VERSION: &str = "weir.dev/v1alpha1";
 const KIND: &str = "RateLimitPolicy";
@@ -22,24 +22,23 @@ pub(super) fn check_kind(document: &Value) -> Result<(), Vec<Fault>> {
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
-pub(super) fn check_name(document: &Value) -> Vec<Fault> {
+pub(super) fn check_name(document: &Value) -> Vec<Finding> {
     let metadata = |field| document.pointer(field).and_then(Value::as_str).unwrap_or_default();
     let path = "metadata.name";
     match metadata("/metadata/name") {
         "" if metadata("/metadata/generateName").is_empty() => {
-            vec![Fault { path: path.into(), message: "Required value: name or generateName is required".into() }]
+            let message = "Required value: name or generateName is required".to_owned();
+            vec![Finding::Blocking(Fault { path: path.to_owned(), message })]
         }
         "" => Vec::new(),
         name => {
-            let quoted = Value::from(name);
-            let mut faults = Vec::new();
-            if name.len() > LONGEST_NAME {
-                faults.push(Fault::invalid(path, &quoted, format_args!("must be no more than {LONGEST_NAME} bytes")));
-            }
-            if !name.split('.').all(is_label) {
-                faults.push(Fault::invalid(path, &quoted, NAME_RULE));
-            }
-            faults
+            let too_long = format!("must be no more than {LONGEST_NAME} bytes");
+            let details = [
+                (name.len() > LONGEST_NAME).then_some(too_long.as_str()),
+                (!name.split('.').all(is_label)).then_some(NAME_RULE),
+            ];
+            let name = quoted(&Value::from(name));
+            details.into_iter().flatten().map(|detail| Finding::Harmless(Fault::invalid(path, &name, detail))).collect()
         }
     }
 }

@@ -41,6 +41,19 @@ impl fmt::Display for Fault {
     }
 }
 
+/// A fault of the structure, and whether CEL rules can be run in spite of it.
+enum Finding {
+    Harmless(Fault),
+    Blocking(Fault),
+}
+
+impl Finding {
+    fn into_fault(self) -> Fault {
+        let (Self::Harmless(fault) | Self::Blocking(fault)) = self;
+        fault
+    }
+}
+
 /// The path of faults that are about the document as a whole, as the apiserver writes it.
 const WHOLE: &str = "<nil>";
 
@@ -79,10 +92,10 @@ fn examine(document: &Value) -> Result<Value, Vec<Fault>> {
         fields.remove("status"); // nobody but the operator writes it
     }
 
-    let mut faults = metadata::check_name(&object);
-    let structural = structure::check(&object, &SCHEMA);
-    let blocked = structural.iter().any(structure::Finding::blocks_rules);
-    faults.extend(structural.into_iter().map(structure::Finding::into_fault));
+    let mut findings = metadata::check_name(&object);
+    findings.extend(structure::check(&object, &SCHEMA));
+    let blocked = findings.iter().any(|finding| matches!(finding, Finding::Blocking(_)));
+    let mut faults: Vec<_> = findings.into_iter().map(Finding::into_fault).collect();
     faults.extend(unique::check(&object, &SCHEMA));
     if blocked {
         faults.push(Fault::invalid(

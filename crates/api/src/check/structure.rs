@@ -4,23 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Fault, WHOLE, child, quoted};
-
-/// A fault, and whether CEL rules make sense in spite of it.
-pub(super) struct Finding {
-    fault: Fault,
-    blocks_rules: bool,
-}
-
-impl Finding {
-    pub(super) fn blocks_rules(&self) -> bool {
-        self.blocks_rules
-    }
-
-    pub(super) fn into_fault(self) -> Fault {
-        self.fault
-    }
-}
+use super::{Fault, Finding, WHOLE, child, quoted};
 
 pub(super) fn check(document: &Value, schema: &Value) -> Vec<Finding> {
     let mut findings = Findings(Vec::new());
@@ -34,12 +18,12 @@ impl Findings {
     /// The value is out of bounds.
     fn invalid(&mut self, path: &str, value: &Value, detail: &str) {
         let fault = Fault::invalid(path, quoted(value), format_args!("{path} in body {detail}"));
-        self.0.push(Finding { fault, blocks_rules: false });
+        self.0.push(Finding::Harmless(fault));
     }
 
     /// The value is not of the form that rules rely on.
     fn blocking(&mut self, path: &str, message: String) {
-        self.0.push(Finding { fault: Fault { path: path.to_owned(), message }, blocks_rules: true });
+        self.0.push(Finding::Blocking(Fault { path: path.to_owned(), message }));
     }
 
     fn wrong_type(&mut self, path: &str, expected: &str, found: &str) {
@@ -128,23 +112,24 @@ fn check_string(text: &str, keywords: &Map<String, Value>, path: &str, findings:
 }
 
 fn check_number(value: &Value, keywords: &Map<String, Value>, path: &str, findings: &mut Findings) {
-    let Some(number) = value.as_i64() else { return };
-    if keywords.get("format").is_some_and(|format| format == "int32") && i32::try_from(number).is_err() {
-        let detail = format_args!("Checked value must be of type integer with format int32 in {path}");
-        findings.0.push(Finding { fault: Fault::invalid(WHOLE, "\"\"", detail), blocks_rules: false });
+    let Some(number) = value.as_f64() else { return };
+    if let Some(format) = keywords.get("format").and_then(Value::as_str)
+        && !fits(value, format)
+    {
+        let detail = format_args!("Checked value must be of type integer with format {format} in {path}");
+        findings.0.push(Finding::Harmless(Fault::invalid(WHOLE, "\"\"", detail)));
     }
-    if let Some(least) = limit(keywords, "minimum").filter(|least| number < *least) {
+    let limit = |keyword| keywords.get(keyword).and_then(Value::as_f64);
+    if let Some(least) = limit("minimum").filter(|least| number < *least) {
         findings.invalid(path, value, &format!("should be greater than or equal to {least}"));
     }
-    if let Some(most) = limit(keywords, "maximum").filter(|most| number > *most) {
+    if let Some(most) = limit("maximum").filter(|most| number > *most) {
         findings.invalid(path, value, &format!("should be less than or equal to {most}"));
     }
 }
 
-/// Schemas write the bounds of integers as floats.
-fn limit(keywords: &Map<String, Value>, keyword: &str) -> Option<i64> {
-    #[expect(clippy::cast_possible_truncation, reason = "all our bounds are small whole numbers")]
-    keywords.get(keyword).and_then(Value::as_f64).map(|limit| limit as i64)
+fn fits(value: &Value, format: &str) -> bool {
+    value.as_i64().is_some_and(|number| format != "int32" || i32::try_from(number).is_ok())
 }
 
 fn check_list(items: &[Value], keywords: &Map<String, Value>, path: &str, findings: &mut Findings) {
