@@ -1,0 +1,141 @@
+//! What `weir_api::check` says of a policy is what a real apiserver says: the same verdict, paths and messages for every
+//! policy of `crates/api/tests/policies`, and the same defaults.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::{
+    api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+    core::Status,
+};
+use serde_json::Value;
+use weir_api::{RateLimitPolicy, check};
+use weir_e2e::control_plane::ControlPlane;
+
+const NAMESPACE: &str = "policies";
+
+#[tokio::test]
+async fn check_agrees_with_the_apiserver() -> Result<()> {
+    let (control_plane, definition) = start().await?;
+    let mut disagreements = structural_faults(&definition);
+    let client = control_plane.client();
+
+    for (path, document) in policies("good")? {
+        let expected = check::parse(&document);
+        let found = create(&client, &document).await.map(|stored| stored.spec);
+        if found.as_ref().ok() != expected.as_ref().ok().map(|policy| &policy.spec) {
+            disagreements.push(format!("{path}\n  check: {expected:#?}\n  apiserver: {found:#?}"));
+        }
+    }
+    for (path, document) in policies("bad")? {
+        let expected: BTreeSet<_> = check::document(&document).iter().map(ToString::to_string).collect();
+        let found = match create(&client, &document).await {
+            Ok(stored) => BTreeSet::from([format!("accepted: {stored:?}")]),
+            Err(status) => faults(&status),
+        };
+        if found != expected {
+            let missing: Vec<_> = found.difference(&expected).collect();
+            let surplus: Vec<_> = expected.difference(&found).collect();
+            disagreements
+                .push(format!("{path}\n  only the apiserver says {missing:#?}\n  only check says {surplus:#?}"));
+        }
+    }
+    assert!(disagreements.is_empty(), "{}", disagreements.join("\n"));
+    Ok(())
+}
+
+/// Policies are applied as well as created: server-side apply merges rules and limits by their names.
+#[tokio::test]
+async fn rules_and_limits_are_merged_by_name() -> Result<()> {
+    let (control_plane, _) = start().await?;
+    let policies: Api<RateLimitPolicy> = Api::namespaced(control_plane.client(), NAMESPACE);
+    let policy = |rule: &str, requests: i64| {
+        serde_json::json!({
+            "apiVersion": "weir.dev/v1alpha1",
+            "kind": "RateLimitPolicy",
+            "metadata": { "name": "merged" },
+            "spec": {
+                "targetRefs": [{ "kind": "Deployment", "name": "shop" }],
+                "rules": [{ "name": rule, "limits": [{ "name": "rate", "requests": requests, "per": "1s" }] }],
+            },
+        })
+    };
+    for (manager, rule, requests) in [("one", "a", 1), ("two", "b", 2), ("one", "a", 3)] {
+        let apply = Patch::Apply(policy(rule, requests));
+        policies.patch("merged", &PatchParams::apply(manager), &apply).await?;
+    }
+    let merged = policies.get("merged").await?;
+    let rules: Vec<_> = merged.spec.rules.iter().map(|rule| (rule.name.as_str(), rule.limits[0].requests)).collect();
+    assert_eq!(rules, [("a", 3), ("b", 2)]);
+    Ok(())
+}
+
+/// As `kubectl create --dry-run=server` does it, which asks for unknown fields to be refused.
+async fn create(client: &Client, document: &Value) -> Result<RateLimitPolicy, Box<Status>> {
+    let path =
+        format!("/apis/weir.dev/v1alpha1/namespaces/{NAMESPACE}/ratelimitpolicies?dryRun=All&fieldValidation=Strict");
+    let request = http::Request::post(path)
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(serde_json::to_vec(document).expect("a value serialises"))
+        .expect("a valid request");
+    match client.request(request).await {
+        Ok(stored) => Ok(stored),
+        Err(kube::Error::Api(status)) => Err(status),
+        Err(error) => panic!("no answer: {error}"),
+    }
+}
+
+async fn start() -> Result<(ControlPlane, CustomResourceDefinition)> {
+    let control_plane = ControlPlane::start().await?;
+    let definition = control_plane.install_crd().await?;
+    let namespaces: Api<Namespace> = Api::all(control_plane.client());
+    let namespace = serde_json::from_value(serde_json::json!({ "metadata": { "name": NAMESPACE } }))?;
+    namespaces.create(&PostParams::default(), &namespace).await?;
+    Ok((control_plane, definition))
+}
+
+/// The answer of the apiserver in the words of `check`.
+fn faults(status: &Status) -> BTreeSet<String> {
+    const STRICT: &str = "strict decoding error: ";
+    if let Some((_, unknown)) = status.message.split_once(STRICT) {
+        return unknown
+            .split(", ")
+            .map(|message| {
+                let path = message.trim_start_matches("unknown field ").trim_matches('"');
+                format!("{path}: {message}")
+            })
+            .collect();
+    }
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let faults: BTreeSet<_> = causes.map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+    if faults.is_empty() { BTreeSet::from([status.message.clone()]) } else { faults }
+}
+
+/// What the apiserver has against the definition although it took it.
+fn structural_faults(definition: &CustomResourceDefinition) -> Vec<String> {
+    let conditions = definition.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .filter(|condition| {
+            matches!(condition.type_.as_str(), "NonStructuralSchema" | "KubernetesAPIApprovalPolicyConformant")
+        })
+        .map(|condition| format!("{}: {:?}", condition.type_, condition.message))
+        .collect()
+}
+
+fn policies(kind: &str) -> Result<Vec<(String, Value)>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/api/tests/policies").join(kind);
+    let mut policies = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        let document = serde_yaml::from_str(&fs::read_to_string(&path)?).with_context(|| path.display().to_string())?;
+        policies.push((path.display().to_string(), document));
+    }
+    assert!(!policies.is_empty(), "no policies in {}", folder.display());
+    Ok(policies)
+}
