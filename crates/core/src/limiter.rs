@@ -272,7 +272,6 @@ impl Drop for Cell {
 
 /// A request that was let through.
 #[derive(Debug)]
-#[must_use = "a charge that leads to nothing should be given back"]
 pub struct Admitted {
     /// Where the limiter stands, this request counted.
     pub standing: Standing,

@@ -151,7 +151,6 @@ impl RuleLimiter {
 
 /// A request that all limits of a rule let through.
 #[derive(Debug)]
-#[must_use = "a charge that leads to nothing should be given back"]
 pub struct RuleAdmitted {
     /// What can be given back.
     pub charge: RuleCharge,

@@ -1,0 +1,287 @@
+//! What one limiter promises, on times made up. Where a test is named after a mistake, a known limiter makes it.
+#![cfg(not(loom))]
+
+use std::time::Duration;
+
+use weir_core::{InvalidQuota, Limiter, Quota, Strategy, Time, check_all};
+
+const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
+const STRATEGIES: [Strategy; 3] = [Strategy::FixedWindow, Strategy::TokenBucket, Strategy::Gcra];
+const YEAR: Duration = Duration::from_hours(24 * 365);
+
+fn quota(strategy: Strategy, requests: u64, period: Duration, burst: Option<u64>) -> Quota {
+    Quota::new(strategy, requests, period, burst).expect("valid")
+}
+
+fn per_second(strategy: Strategy, requests: u64) -> Quota {
+    quota(strategy, requests, Duration::from_secs(1), None)
+}
+
+/// Charges one at a time until refused.
+fn drain(limiter: &Limiter, now: Time) -> u64 {
+    (0..1_000_000).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
+}
+
+fn after(duration: Duration) -> Time {
+    START.saturating_add(duration)
+}
+
+#[test]
+fn each_strategy_admits_its_burst_and_then_its_rate() {
+    for (strategy, at_once, after_half, after_whole) in
+        [(Strategy::FixedWindow, 10, 0, 10), (Strategy::TokenBucket, 10, 5, 5), (Strategy::Gcra, 1, 1, 1)]
+    {
+        let limiter = Limiter::new(START, per_second(strategy, 10));
+        assert_eq!(drain(&limiter, START), at_once, "{strategy:?}");
+        assert_eq!(drain(&limiter, after(Duration::from_millis(500))), after_half, "{strategy:?}");
+        assert_eq!(drain(&limiter, after(Duration::from_secs(1))), after_whole, "{strategy:?}");
+    }
+}
+
+#[test]
+fn a_place_is_free_at_its_very_nanosecond() {
+    for (requests, wait) in [(100, 10_000_000), (3, 333_333_334), (600_000_000, 2), (1_000_000_000, 1)] {
+        let limiter = Limiter::new(START, quota(Strategy::Gcra, requests, Duration::from_secs(1), None));
+        assert_eq!(drain(&limiter, START), 1);
+        assert_eq!(drain(&limiter, after(Duration::from_nanos(wait - 1))), 0, "{requests} a second");
+        assert_eq!(drain(&limiter, after(Duration::from_nanos(wait))), 1, "{requests} a second");
+    }
+}
+
+#[test]
+fn rates_are_right_over_a_long_run() {
+    let cases =
+        [(3, 1_000), (600_000_000, 1_000), (7, 86_400_000), (999_999_937, 1_000), (1, 86_400_000), (1_000_000, 1)];
+    for (requests, millis) in cases {
+        for burst in [1, 1_000_000_000] {
+            let period = Duration::from_millis(millis);
+            let limiter = Limiter::new(START, quota(Strategy::TokenBucket, requests, period, Some(burst)));
+            limiter.check(START, burst).expect("all of the burst is free");
+            // As long as it takes for half the burst to flow in, or for one request.
+            let expected = (burst / 2).max(1);
+            let nanos = u128::from(expected) * period.as_nanos() / u128::from(requests);
+            let nanos = u64::try_from(nanos).unwrap_or(u64::MAX).min(1 << 60);
+            let remaining = limiter.peek(after(Duration::from_nanos(nanos + 1))).remaining();
+            let exact = u128::from(nanos + 1) * u128::from(requests) / period.as_nanos();
+            assert_eq!(u128::from(remaining), exact.min(u128::from(burst)), "{requests} in {millis} ms, burst {burst}");
+        }
+    }
+}
+
+#[test]
+fn windows_are_aligned_to_unix_time() {
+    let limiter = Limiter::new(after(Duration::from_millis(900)), per_second(Strategy::FixedWindow, 5));
+    assert_eq!(drain(&limiter, after(Duration::from_millis(900))), 5);
+    let refused = limiter.check(after(Duration::from_millis(950)), 1).expect_err("the window is used up");
+    assert_eq!(refused.retry_after(), Some(Duration::from_millis(50)));
+    assert_eq!(drain(&limiter, after(Duration::from_millis(999))), 0);
+    assert_eq!(drain(&limiter, after(Duration::from_secs(1))), 5);
+}
+
+/// Mistake 4: it is in the definition, so it is in the documentation of [`Strategy::FixedWindow`], and here.
+#[test]
+fn a_fixed_window_admits_twice_around_a_boundary_and_no_more() {
+    let limiter = Limiter::new(START, per_second(Strategy::FixedWindow, 5));
+    let around = drain(&limiter, after(Duration::from_millis(999))) + drain(&limiter, after(Duration::from_secs(1)));
+    assert_eq!(around, 10);
+    let bucket = Limiter::new(START, quota(Strategy::TokenBucket, 5, Duration::from_secs(1), Some(1)));
+    let around = drain(&bucket, after(Duration::from_millis(999))) + drain(&bucket, after(Duration::from_secs(1)));
+    assert_eq!(around, 1);
+}
+
+#[test]
+fn costs_above_one_are_whole_or_refused() {
+    for strategy in [Strategy::FixedWindow, Strategy::TokenBucket] {
+        let limiter = Limiter::new(START, per_second(strategy, 10));
+        assert!(limiter.check(START, 7).is_ok());
+        let refused = limiter.check(START, 4).expect_err("three are left");
+        assert_eq!(refused.standing.remaining(), 3);
+        assert!(limiter.check(START, 3).is_ok());
+        let never = limiter.check(START, 11).expect_err("more than the burst");
+        assert_eq!(never.retry_after(), None);
+        assert_eq!(never.to_string(), "a cost of 11 exceeds the burst of 10");
+        assert!(limiter.check(after(Duration::from_secs(1)), 10).is_ok());
+        assert!(limiter.check(after(Duration::from_secs(1)), u64::MAX).is_err());
+    }
+}
+
+/// Mistake 3.
+#[test]
+fn the_outer_limit_is_not_charged_when_the_inner_one_refuses() {
+    let limits = [
+        Limiter::new(START, per_second(Strategy::TokenBucket, 100)),
+        Limiter::new(START, per_second(Strategy::TokenBucket, 1)),
+    ];
+    assert!(check_all(&limits, || START, 1).is_ok());
+    for _ in 0..1_000 {
+        let refused = check_all(&limits, || START, 1).expect_err("the inner limit is used up");
+        assert_eq!(refused.limit, 1);
+    }
+    assert_eq!(limits[0].peek(START).remaining(), 99);
+}
+
+/// Mistake 5.
+#[test]
+fn a_change_refills_nothing() {
+    for old in STRATEGIES {
+        for new in STRATEGIES {
+            let mut limiter = Limiter::new(START, per_second(old, 10));
+            drain(&limiter, START);
+            for round in 0..100 {
+                let quota = if round % 2 == 0 { per_second(new, 1_000) } else { per_second(old, 10) };
+                limiter = limiter.retune(|| START, quota);
+                assert_eq!(drain(&limiter, START), 0, "{old:?} to {new:?}");
+            }
+        }
+    }
+}
+
+/// Mistake 6.
+#[test]
+fn a_backlog_is_rescaled_to_the_new_rate() {
+    let hourly = quota(Strategy::TokenBucket, 10, Duration::from_secs(3600), None);
+    let limiter = Limiter::new(START, hourly);
+    drain(&limiter, START);
+    assert_eq!(limiter.peek(START).retry_after(1), Some(Duration::from_secs(360)));
+    let limiter = limiter.retune(|| START, per_second(Strategy::TokenBucket, 10));
+    assert_eq!(limiter.peek(START).retry_after(1), Some(Duration::from_millis(100)));
+    let limiter = limiter.retune(|| START, hourly);
+    assert_eq!(limiter.peek(START).retry_after(1), Some(Duration::from_secs(360)));
+}
+
+#[test]
+fn what_is_free_is_bounded_by_its_share_and_by_its_number() {
+    let limiter = Limiter::new(START, per_second(Strategy::TokenBucket, 100));
+    limiter.check(START, 50).expect("all is free");
+    let limiter = limiter.retune(|| START, per_second(Strategy::TokenBucket, 10));
+    assert_eq!(limiter.peek(START).remaining(), 5, "half was free, half is");
+    let limiter = limiter.retune(|| START, per_second(Strategy::TokenBucket, 1_000));
+    assert_eq!(limiter.peek(START).remaining(), 5, "a larger burst is not a gift");
+    assert_eq!(limiter.peek(after(Duration::from_millis(1))).remaining(), 6, "it fills at the new rate");
+}
+
+/// Mistake 7.
+#[test]
+fn periods_below_a_second_count() {
+    let limiter = Limiter::new(START, quota(Strategy::TokenBucket, 1, Duration::from_millis(500), None));
+    assert_eq!(drain(&limiter, START), 1);
+    assert_eq!(limiter.peek(START).retry_after(1), Some(Duration::from_millis(500)));
+    assert_eq!(drain(&limiter, after(Duration::from_millis(499))), 0);
+    assert_eq!(drain(&limiter, after(Duration::from_millis(500))), 1);
+}
+
+/// Mistake 9, and every other quota that is none.
+#[test]
+fn a_quota_is_valid_or_says_what_to_mend() {
+    let second = Duration::from_secs(1);
+    let cases = [
+        (Strategy::TokenBucket, 0, second, None, InvalidQuota::ZeroRequests, "requests"),
+        (Strategy::TokenBucket, 1, Duration::ZERO, None, InvalidQuota::ZeroPeriod, "period"),
+        (Strategy::TokenBucket, 1, Duration::MAX, None, InvalidQuota::PeriodTooLong, "period"),
+        (Strategy::Gcra, 1, second, Some(0), InvalidQuota::ZeroBurst, "burst"),
+        (Strategy::Gcra, 1, second, Some(u64::MAX), InvalidQuota::BurstTooLarge, "burst"),
+        (Strategy::FixedWindow, 1, second, Some(1), InvalidQuota::BurstOfWindow, "burst"),
+        (Strategy::FixedWindow, 1_000_000_001, second, None, InvalidQuota::TooFast, "requests"),
+    ];
+    for (strategy, requests, period, burst, invalid, field) in cases {
+        assert_eq!(Quota::new(strategy, requests, period, burst), Err(invalid));
+        assert_eq!(invalid.field(), field);
+        assert!(invalid.to_string().contains(field), "{invalid}");
+    }
+}
+
+/// Mistake 11.
+#[test]
+fn refused_requests_consume_nothing() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, per_second(strategy, 10));
+        drain(&limiter, START);
+        for millis in 0..1_000 {
+            let _ = limiter.check(after(Duration::from_millis(millis)), 1_000);
+        }
+        let limiter = limiter.retune(|| START, per_second(strategy, 100));
+        assert!(limiter.check(after(Duration::from_secs(1)), 1).is_ok(), "{strategy:?}");
+    }
+}
+
+/// Mistake 12.
+#[test]
+fn times_out_of_order_neither_panic_nor_admit_more() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, per_second(strategy, 10));
+        let burst = limiter.quota().burst();
+        assert_eq!(drain(&limiter, after(Duration::from_millis(5))), burst, "{strategy:?}");
+        for nanos in [0, 1, 4_000_000] {
+            assert_eq!(drain(&limiter, after(Duration::from_nanos(nanos))), 0, "{strategy:?}");
+        }
+        assert_eq!(drain(&limiter, START.saturating_sub(Duration::from_hours(20))), 0, "{strategy:?}");
+        assert_eq!(drain(&limiter, Time::from_nanos(0).saturating_add(Duration::MAX)), burst, "{strategy:?}");
+    }
+}
+
+#[test]
+fn a_clock_that_was_years_ahead_is_forgotten_and_gives_nothing() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, per_second(strategy, 10));
+        let burst = limiter.quota().burst();
+        assert_eq!(drain(&limiter, after(10 * YEAR)), burst, "{strategy:?}");
+        assert_eq!(drain(&limiter, START), 0, "{strategy:?}: what was used is not free again");
+        let later = drain(&limiter, after(Duration::from_secs(1)));
+        assert!((1..=10).contains(&later), "{strategy:?}: but time goes on from here, {later}");
+    }
+}
+
+#[test]
+fn a_clock_that_stands_still_gives_the_burst_once() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, per_second(strategy, 10));
+        let burst = limiter.quota().burst();
+        assert_eq!((0..1_000).filter(|_| limiter.check(START, 1).is_ok()).count() as u64, burst);
+    }
+}
+
+#[test]
+fn a_century_of_idleness_is_one_burst() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, per_second(strategy, 10));
+        drain(&limiter, START);
+        assert_eq!(drain(&limiter, after(100 * YEAR)), limiter.quota().burst(), "{strategy:?}");
+    }
+}
+
+#[test]
+fn a_charge_is_given_back_once_and_only_while_it_counts() {
+    let limiter = Limiter::new(START, per_second(Strategy::FixedWindow, 10));
+    let (early, late) = (limiter.check(START, 3).expect("free"), limiter.check(START, 4).expect("free"));
+    limiter.refund(early.charge, || after(Duration::from_millis(999)));
+    assert_eq!(limiter.peek(START).remaining(), 6);
+    let next = after(Duration::from_secs(1));
+    assert!(limiter.check(next, 10).is_ok());
+    limiter.refund(late.charge, || next);
+    assert_eq!(limiter.peek(next).remaining(), 0, "its window is over");
+
+    let bucket = Limiter::new(START, per_second(Strategy::TokenBucket, 10));
+    let charge = bucket.check(START, 1).expect("free").charge;
+    assert!(bucket.check(next, 10).is_ok());
+    bucket.refund(charge, || next);
+    assert_eq!(bucket.peek(next).remaining(), 0, "it was refilled meanwhile");
+
+    let charge = bucket.check(after(2 * Duration::from_secs(1)), 5).expect("free").charge;
+    let now = after(2 * Duration::from_secs(1));
+    let retuned = bucket.retune(|| now, per_second(Strategy::TokenBucket, 100));
+    let free = retuned.peek(now).remaining();
+    bucket.refund(charge, || now);
+    assert_eq!(retuned.peek(now).remaining(), free, "the quota is another");
+}
+
+#[test]
+fn old_handles_follow_and_long_chains_are_dropped() {
+    let first = Limiter::new(START, per_second(Strategy::TokenBucket, 10));
+    let mut newest = first.clone();
+    for round in 1..=100_000 {
+        newest = newest.retune(|| START, per_second(Strategy::TokenBucket, 10 + round % 2));
+    }
+    assert_eq!(first.quota(), newest.quota());
+    drop(newest);
+    drop(first); // as deep as the chain, it would overflow the stack
+}

@@ -1,0 +1,297 @@
+//! What a rule promises, keyed and not, on times made up.
+#![cfg(not(loom))]
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use weir_core::{Ask, InvalidTerms, KeyStats, Quota, RuleLimiter, Strategy, Terms, Time, charge_all};
+
+const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
+
+fn per_second(requests: u64) -> Quota {
+    Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None).expect("valid")
+}
+
+fn terms<const N: usize>(limits: [(&str, Quota); N]) -> Terms {
+    Terms::new(limits).expect("valid")
+}
+
+fn keys(max: usize) -> Option<NonZeroUsize> {
+    NonZeroUsize::new(max)
+}
+
+fn keyed<const N: usize>(limits: [(&str, Quota); N], max: usize) -> RuleLimiter {
+    RuleLimiter::keyed(START, terms(limits), keys(max).expect("not zero"))
+}
+
+fn after(duration: Duration) -> Time {
+    START.saturating_add(duration)
+}
+
+fn drain(rule: &RuleLimiter, now: Time, key: &[u8]) -> u64 {
+    (0..1_000_000).take_while(|_| rule.charge(|| now, key, 1).is_ok()).count() as u64
+}
+
+fn stats(rule: &RuleLimiter) -> KeyStats {
+    rule.keys().expect("it is keyed")
+}
+
+/// Mistakes 2 and 3, for both kinds of rule.
+#[test]
+fn all_limits_of_a_rule_are_charged_or_none() {
+    let limits = [("wide", per_second(100)), ("narrow", per_second(2))];
+    for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
+        assert_eq!(drain(&rule, START, b"key"), 2);
+        for _ in 0..1_000 {
+            let refused = rule.charge(|| START, b"key", 1).expect_err("the narrow limit is used up");
+            assert_eq!((refused.limit, refused.retry_after()), (1, Some(Duration::from_millis(500))));
+        }
+        let rule = rule.retune(|| START, terms([("wide", per_second(100))]), rule.keys().and(keys(10)));
+        assert_eq!(drain(&rule, START, b"key"), 98, "the refusals charged the wide limit nothing");
+    }
+}
+
+#[test]
+fn the_tightest_limit_is_told() {
+    let limits = [("a", per_second(10)), ("b", per_second(5)), ("c", per_second(5))];
+    for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
+        let admitted = rule.charge(|| START, b"key", 2).expect("all is free");
+        assert_eq!((admitted.tightest.limit, admitted.tightest.standing.remaining()), (1, 3));
+        let asked = rule.peek(START, b"key", 3).expect("three are left");
+        assert_eq!((asked.limit, asked.standing.remaining()), (1, 3));
+        assert_eq!(rule.peek(START, b"key", 4).expect_err("three are left").limit, 1);
+    }
+}
+
+#[test]
+fn keys_are_counted_apart_and_overrides_have_their_own_numbers() {
+    let with_gold = terms([("limit", per_second(2))])
+        .with_override([b"gold".as_slice()], [("limit", per_second(5))])
+        .expect("valid");
+    let rule = RuleLimiter::keyed(START, with_gold, keys(10).expect("not zero"));
+    assert_eq!(drain(&rule, START, b"ann"), 2);
+    assert_eq!(drain(&rule, START, b"bob"), 2);
+    assert_eq!(drain(&rule, START, b"gold"), 5);
+    let refused = rule.charge(|| START, b"gold", 1).expect_err("used up");
+    assert_eq!((refused.override_index, refused.standing.quota()), (Some(0), per_second(5)));
+}
+
+#[test]
+fn peek_makes_no_entry_and_agrees_with_charge() {
+    let rule = keyed([("limit", per_second(1))], 1);
+    assert!(rule.peek(START, b"ann", 1).is_ok());
+    assert_eq!(stats(&rule).tracked, 0);
+    assert_eq!(drain(&rule, START, b"ann"), 1);
+    assert!(rule.peek(START, b"ann", 1).is_err());
+    assert!(rule.peek(START, b"bob", 1).is_ok(), "the overflow is free");
+    assert_eq!(drain(&rule, START, b"bob"), 1);
+    assert!(rule.peek(START, b"cid", 1).is_err(), "the overflow is used up");
+}
+
+/// Mistake 10.
+#[test]
+fn keys_are_bounded_idle_ones_make_room_and_others_share_the_overflow() {
+    let rule = keyed([("limit", per_second(2))], 100);
+    for key in 0..100_u32 {
+        assert_eq!(drain(&rule, START, &key.to_be_bytes()), 2, "key {key} has its own");
+    }
+    let overflowed: u64 = (100..1_000_u32).map(|key| drain(&rule, START, &key.to_be_bytes())).sum();
+    assert_eq!(overflowed, 2, "nobody is idle: all others share one counter");
+    let full = stats(&rule);
+    assert_eq!((full.tracked, full.capacity, full.evicted), (100, 100, 0));
+    assert_eq!(full.overflowed, 902, "each was refused once, two were admitted");
+
+    // All are idle a second later, and a few looks make room for each.
+    let later = after(Duration::from_secs(1));
+    for key in 2_000..2_100_u32 {
+        assert_eq!(drain(&rule, later, &key.to_be_bytes()), 2, "key {key} found room");
+    }
+    let swept = stats(&rule);
+    assert_eq!((swept.tracked, swept.overflowed), (100, 902));
+    assert_eq!(swept.evicted, 100);
+}
+
+#[test]
+fn a_key_that_is_not_idle_is_never_forgotten() {
+    let rule = keyed(
+        [
+            ("limit", per_second(10)),
+            ("hourly", { Quota::new(Strategy::FixedWindow, 10, Duration::from_secs(3600), None).expect("valid") }),
+        ],
+        1,
+    );
+    assert_eq!(drain(&rule, START, b"ann"), 10);
+    // The bucket is full again, the hour is not over.
+    let later = after(Duration::from_secs(60));
+    for key in 0..1_000_u32 {
+        let _ = rule.charge(|| later, &key.to_be_bytes(), 1);
+    }
+    assert_eq!(stats(&rule).evicted, 0);
+    assert_eq!(drain(&rule, later, b"ann"), 0);
+}
+
+#[test]
+fn a_late_reader_of_the_clock_finds_a_forgotten_key_no_fuller_than_it_was() {
+    let rule = keyed([("limit", per_second(10))], 1);
+    assert_eq!(drain(&rule, START, b"ann"), 10);
+    // Forgotten a second later, to make room for another, which is idle and forgotten another second later.
+    assert_eq!(drain(&rule, after(Duration::from_secs(1)), b"bob"), 10);
+    assert_eq!(drain(&rule, after(Duration::from_secs(2)), b"ann"), 10);
+    assert_eq!(drain(&rule, after(Duration::from_secs(3)), b"bob"), 10);
+    assert_eq!(drain(&rule, after(Duration::from_millis(2500)), b"ann"), 10, "by the overflow");
+    assert_eq!(stats(&rule).evicted, 3);
+}
+
+#[test]
+fn keys_with_an_override_always_find_room() {
+    let with_gold = terms([("limit", per_second(1))])
+        .with_override([b"gold".as_slice()], [("limit", per_second(5))])
+        .expect("valid");
+    let rule = RuleLimiter::keyed(START, with_gold, keys(1).expect("not zero"));
+    assert_eq!(drain(&rule, START, b"ann"), 1);
+    assert_eq!(drain(&rule, START, b"bob"), 1, "by the overflow");
+    assert!(rule.peek(START, b"gold", 5).is_ok());
+    assert_eq!(drain(&rule, START, b"gold"), 5);
+}
+
+#[test]
+fn a_cost_above_the_burst_takes_no_room() {
+    let rule = keyed([("limit", per_second(5))], 1);
+    let refused = rule.charge(|| START, b"ann", 6).expect_err("more than the burst");
+    assert_eq!(refused.retry_after(), None);
+    assert_eq!(stats(&rule).tracked, 0);
+}
+
+/// Mistake 5, by key; and R4: what belongs to one limit stays with its name.
+#[test]
+fn a_retune_keeps_what_each_key_and_each_limit_consumed() {
+    let rule = keyed([("a", per_second(10)), ("b", per_second(100))], 10);
+    for _ in 0..5 {
+        assert!(rule.charge(|| START, b"ann", 1).is_ok());
+    }
+    let changed = [("new", per_second(1_000)), ("b", per_second(50)), ("a", per_second(20))];
+    let rule = rule.retune(|| START, terms(changed), keys(10));
+    // Of a, five were free; of b 95 of 100, which are 47 of 50.
+    assert_eq!(rule.peek(START, b"ann", 1).map(|tightest| tightest.standing.remaining()).ok(), Some(5));
+    let rule = rule.retune(|| START, terms([("b", per_second(50))]), keys(10));
+    assert_eq!(drain(&rule, START, b"ann"), 47);
+    assert_eq!(drain(&rule, START, b"bob"), 50);
+    let rule = rule.retune(|| START, terms([("b", per_second(50)), ("a", per_second(20))]), keys(10));
+    assert_eq!(drain(&rule, START, b"ann"), 0);
+}
+
+#[test]
+fn equal_terms_touch_nothing() {
+    let limits = [("limit", Quota::new(Strategy::Gcra, 3, Duration::from_secs(1), Some(7)).expect("valid"))];
+    for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
+        assert!(rule.charge(|| START, b"key", 3).is_ok());
+        let later = after(Duration::from_nanos(123_456_789));
+        let before = rule.peek(later, b"key", 1).expect("four are free").standing;
+        let retuned = rule.retune(|| later, terms(limits), rule.keys().and(keys(10)));
+        let standing = retuned.peek(later, b"key", 1).expect("four are free").standing;
+        assert_eq!((standing.remaining(), standing.reset_after()), (before.remaining(), before.reset_after()));
+    }
+}
+
+#[test]
+fn a_changed_override_keeps_what_its_keys_consumed() {
+    let plain = terms([("limit", per_second(10))]);
+    let gold = |requests| {
+        let terms = terms([("limit", per_second(10))]);
+        terms.with_override([b"gold".as_slice()], [("limit", per_second(requests))]).expect("valid")
+    };
+    let rule = RuleLimiter::keyed(START, gold(100), keys(10).expect("not zero"));
+    assert_eq!(drain(&rule, START, b"gold"), 100);
+    for changed in [gold(1_000), plain, gold(50)] {
+        let rule = rule.retune(|| START, changed, keys(10));
+        assert_eq!(drain(&rule, START, b"gold"), 0);
+    }
+}
+
+#[test]
+fn a_smaller_bound_forgets_nobody_who_is_not_idle() {
+    let rule = keyed([("limit", per_second(1))], 4);
+    for key in 0..4_u8 {
+        assert_eq!(drain(&rule, START, &[key]), 1);
+    }
+    let rule = rule.retune(|| START, terms([("limit", per_second(1))]), keys(2));
+    for key in 0..4_u8 {
+        assert_eq!(drain(&rule, START, &[key]), 0);
+    }
+    assert_eq!(stats(&rule).capacity, 2);
+    let later = after(Duration::from_secs(1));
+    for key in 10..14_u8 {
+        let _ = rule.charge(|| later, &[key], 1);
+    }
+    assert_eq!(stats(&rule).tracked, 2, "once they are idle the new bound holds");
+}
+
+#[test]
+fn charges_are_given_back() {
+    let limits = [("a", per_second(10)), ("b", per_second(5))];
+    for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 1)] {
+        let admitted = rule.charge(|| START, b"key", 5).expect("all is free");
+        assert_eq!(drain(&rule, START, b"key"), 0);
+        rule.refund(b"key", admitted.charge, || START);
+        assert_eq!(drain(&rule, START, b"key"), 5);
+    }
+    let rule = keyed(limits, 1);
+    assert_eq!(drain(&rule, START, b"ann"), 5);
+    let overflow = rule.charge(|| START, b"bob", 5).expect("the overflow is free");
+    rule.refund(b"bob", overflow.charge, || START);
+    assert_eq!(drain(&rule, START, b"cid"), 5, "to the overflow");
+}
+
+#[test]
+fn several_rules_are_charged_or_none() {
+    let (shared, by_key) =
+        (RuleLimiter::shared(START, terms([("limit", per_second(10))])), { keyed([("limit", per_second(2))], 10) });
+    let asks = [Ask { rule: &shared, key: &[] }, Ask { rule: &by_key, key: b"ann" }];
+    let mut charged = Vec::new();
+    for _ in 0..2 {
+        charge_all(&asks, || START, 1, &mut charged).expect("both are free");
+        assert_eq!(charged.len(), 2);
+    }
+    for _ in 0..100 {
+        assert_eq!(charge_all(&asks, || START, 1, &mut charged).expect_err("the key is used up").ask, 1);
+        assert!(charged.is_empty());
+    }
+    assert_eq!(drain(&shared, START, &[]), 8);
+}
+
+#[test]
+fn one_rule_asked_twice_is_charged_twice_or_not_at_all() {
+    // Nothing peeks through its own first charge: the second charge refuses and the first is given back.
+    let rule = RuleLimiter::shared(START, terms([("limit", per_second(1))]));
+    let asks = [Ask { rule: &rule, key: &[] }; 2];
+    assert_eq!(charge_all(&asks, || START, 1, &mut Vec::new()).expect_err("one is free").ask, 1);
+    assert_eq!(drain(&rule, START, &[]), 1);
+}
+
+#[test]
+fn a_clock_that_was_years_ahead_locks_no_key_out() {
+    let rule = keyed([("limit", per_second(1))], 1);
+    let ahead = after(Duration::from_hours(24 * 3650));
+    for key in [b"ann", b"bob", b"cid"] {
+        let _ = rule.charge(|| ahead, key, 1);
+    }
+    for key in [b"ann", b"new"] {
+        assert_eq!(drain(&rule, START, key), 0, "what was used is not free again");
+    }
+    let later = after(Duration::from_secs(1));
+    for key in [b"ann", b"new"] {
+        assert_eq!(drain(&rule, later, key), 1, "time goes on from there");
+    }
+}
+
+#[test]
+fn terms_are_valid_or_say_what_to_mend() {
+    let one = || ("a", per_second(1));
+    assert_eq!(Terms::new::<&str>([]), Err(InvalidTerms::NoLimit));
+    assert_eq!(Terms::new([one(), one()]), Err(InvalidTerms::NameTwice("a".into())));
+    assert_eq!(Terms::new((0..9).map(|n| (n.to_string(), per_second(1)))), Err(InvalidTerms::TooManyLimits));
+    let over = |keys: &[&'static [u8]], name| terms([one()]).with_override(keys.to_vec(), [(name, per_second(2))]);
+    assert_eq!(over(&[b"k"], "b"), Err(InvalidTerms::UnknownName("b".into())));
+    assert_eq!(over(&[b"k", b"k"], "a"), Err(InvalidTerms::KeyTwice));
+    assert!(over(&[b"k"], "a").is_ok());
+}
