@@ -36,7 +36,7 @@ pub struct ControlPlane {
     // Dropped in this order: the apiserver before its store, and both before their files.
     apiserver: Process,
     etcd: Process,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl ControlPlane {
@@ -54,7 +54,7 @@ impl ControlPlane {
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         let client = Client::try_from(config)?;
         let kubeconfig = credentials.kubeconfig;
-        let mut started = Self { client, kubeconfig, binaries, apiserver, etcd, _directory: directory };
+        let mut started = Self { client, kubeconfig, binaries, apiserver, etcd, directory };
         started.wait_until_ready().await?;
         Ok(started)
     }
@@ -72,7 +72,8 @@ impl ControlPlane {
     /// `kubectl` for this control plane.
     pub fn kubectl(&self) -> Command {
         let mut kubectl = Command::new(self.binaries.join("kubectl"));
-        kubectl.arg("--kubeconfig").arg(&self.kubeconfig);
+        let cache = self.directory.path().join("kubectl");
+        kubectl.arg("--kubeconfig").arg(&self.kubeconfig).arg("--cache-dir").arg(cache);
         kubectl
     }
 
@@ -158,8 +159,9 @@ impl Credentials {
         let accounts = rcgen::KeyPair::generate()?;
         fs::write(directory.join("accounts.key"), accounts.serialize_pem())?;
         fs::write(directory.join("accounts.pub"), accounts.public_key_pem())?;
-        // The digest of a key that was made just now: nobody else can know it.
-        let token: String = accounts.public_key_raw().iter().take(32).map(|byte| format!("{byte:02x}")).collect();
+        // As good as a random number: a public key that was made just now and is published nowhere.
+        let token: String =
+            rcgen::KeyPair::generate()?.public_key_raw().iter().map(|byte| format!("{byte:02x}")).collect();
         fs::write(directory.join("tokens.csv"), format!("{token},admin,admin,system:masters\n"))?;
         let kubeconfig = directory.join("kubeconfig");
         let contents = serde_json::json!({

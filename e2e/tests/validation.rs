@@ -1,7 +1,7 @@
 //! What `weir_api::check` says of a policy is what a real apiserver says: the same verdict, paths and messages for every
 //! policy of `crates/api/tests/policies`, and the same defaults.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::{
@@ -71,6 +71,33 @@ async fn rules_and_limits_are_merged_by_name() -> Result<()> {
     let merged = policies.get("merged").await?;
     let rules: Vec<_> = merged.spec.rules.iter().map(|rule| (rule.name.as_str(), rule.limits[0].requests)).collect();
     assert_eq!(rules, [("a", 3), ("b", 2)]);
+    Ok(())
+}
+
+/// The definition and the examples of this repository are what kubectl can apply, and `kubectl get` shows the columns.
+#[tokio::test]
+async fn kubectl_takes_the_generated_definition_and_the_examples() -> Result<()> {
+    let (control_plane, _) = start().await?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let kubectl = |arguments: &[&str]| -> Result<String> {
+        let output = control_plane.kubectl().current_dir(&root).args(arguments).output()?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "kubectl {arguments:?}: {errors}");
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    // A conflict would mean that the file is not what the types say, which `start` has applied.
+    kubectl(&["apply", "--server-side", "-f", "crds/"])?;
+    let known = async {
+        while kubectl(&["get", "rlp", "-A"]).is_err() {
+            tokio::time::sleep(Duration::from_millis(200)).await; // discovery follows a definition after a while
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), known).await.context("kubectl does not learn of policies")?;
+    kubectl(&["apply", "--validate=strict", "-n", NAMESPACE, "-f", "examples/"])?;
+    let table = kubectl(&["get", "rlp", "-n", NAMESPACE])?;
+    let columns: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
+    assert_eq!(columns, ["NAME", "MODE", "RULES", "ENFORCED", "LIMITED", "AGE"]);
+    assert!(table.contains("search-limits") && table.contains("Shadow"), "{table}");
     Ok(())
 }
 

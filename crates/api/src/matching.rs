@@ -40,8 +40,8 @@ pub struct HeaderMatch {
     pub name: String,
     /// Value, compared byte by byte.
     #[schemars(length(max = 512))]
-    #[x_kube(validation = Rule::new("!self.matches('[[:cntrl:]]|^ | $')")
-        .message("value must not begin or end with a space or have control characters: HTTP never delivers such a value"))]
+    #[x_kube(validation = Rule::new("!self.matches('[^ -~]|^ | $')")
+        .message("value must be of visible ASCII characters, with spaces only between them: HTTP delivers no other value"))]
     pub value: String,
 }
 

@@ -178,12 +178,19 @@ impl Default for ClientIp {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
     /// The keys meant: each has one value for each part of the rule's `key`, in the same order.
-    #[schemars(length(min = 1, max = 32), inner(length(min = 1, max = 4), inner(length(max = 256))))]
+    #[schemars(length(min = 1, max = 32), inner(length(min = 1, max = 4), inner(length(max = 256))), transform = keys)]
+    #[x_kube(merge_strategy = ListMerge::Set)]
     pub keys: Vec<Vec<String>>,
     /// Other numbers for limits of the rule; those not named here stay.
     #[schemars(length(min = 1, max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub limits: Vec<OverrideLimit>,
+}
+
+/// Keys are compared whole.
+fn keys(schema: &mut Schema) {
+    let items = schema.get_mut("items").and_then(|items| items.as_object_mut()).expect("a list of lists");
+    items.insert("x-kubernetes-list-type".into(), "atomic".into());
 }
 
 /// What the client gets instead of an answer.

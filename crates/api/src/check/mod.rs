@@ -4,8 +4,8 @@
 //! there is one source of rules and messages: unknown fields, as kubectl asks for; nulls and defaults; the structural
 //! schema; unique list keys; CEL. As there, unknown fields end it, and CEL is left out while the structure is wrong.
 //!
-//! Of the metadata only the name is looked at. The texts are those of Kubernetes 1.36; versions before 1.35 quote the
-//! type instead of the value in messages of CEL rules.
+//! Of the metadata only the name is looked at. The texts are those of Kubernetes 1.36; older versions quote the type of
+//! a value instead of the value in messages of CEL rules.
 
 mod cel;
 mod defaults;

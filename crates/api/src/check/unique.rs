@@ -1,4 +1,4 @@
-//! Lists that are maps by some of their fields: no two items may have the same.
+//! Lists that are sets, or maps by some of their fields: no two items may be, or have, the same.
 
 use serde_json::{Map, Value};
 
@@ -20,8 +20,10 @@ fn walk(value: &Value, schema: &Value, path: &str, faults: &mut Vec<Fault>) {
             }
         }
         Value::Array(items) => {
-            if schema["x-kubernetes-list-type"] == "map" {
-                check_list(items, &schema["x-kubernetes-list-map-keys"], path, faults);
+            match schema["x-kubernetes-list-type"].as_str() {
+                Some("map") => check_map(items, &schema["x-kubernetes-list-map-keys"], path, faults),
+                Some("set") => check_set(items, path, faults),
+                _ => {}
             }
             if let Some(schema) = schema.get("items") {
                 for (index, item) in items.iter().enumerate() {
@@ -33,24 +35,28 @@ fn walk(value: &Value, schema: &Value, path: &str, faults: &mut Vec<Fault>) {
     }
 }
 
-/// The second of several equal items is named, and no further one.
-fn check_list(items: &[Value], names: &Value, path: &str, faults: &mut Vec<Fault>) {
+fn check_map(items: &[Value], names: &Value, path: &str, faults: &mut Vec<Fault>) {
     if let Some(index) = items.iter().position(|item| !item.is_object() && !item.is_null()) {
         let detail = "must be an object for an array of list-type map";
         faults.push(Fault::invalid(format!("{path}[{index}]"), quoted(&items[index]), detail));
         return;
     }
     let names: Vec<&str> = names.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let keys: Vec<Map<String, Value>> = items
-        .iter()
-        .map(|item| {
-            names.iter().filter_map(|name| item.get(*name).map(|value| ((*name).to_owned(), value.clone()))).collect()
-        })
-        .collect();
-    for (index, key) in keys.iter().enumerate() {
-        if keys[..index].iter().filter(|earlier| *earlier == key).count() == 1 {
-            let message = format!("Duplicate value: {}", Value::Object(key.clone()));
-            faults.push(Fault { path: format!("{path}[{index}]"), message });
+    let key = |item: &Value| -> Map<String, Value> {
+        names.iter().filter_map(|name| item.get(*name).map(|value| ((*name).to_owned(), value.clone()))).collect()
+    };
+    let keys: Vec<Value> = items.iter().map(|item| Value::Object(key(item))).collect();
+    check_set(&keys, path, faults);
+}
+
+/// The second of several equal items is named, and no further one.
+fn check_set(items: &[Value], path: &str, faults: &mut Vec<Fault>) {
+    for (index, item) in items.iter().enumerate() {
+        if items[..index].iter().filter(|earlier| *earlier == item).count() == 1 {
+            faults.push(Fault {
+                path: format!("{path}[{index}]"),
+                message: format!("Duplicate value: {}", quoted(item)),
+            });
         }
     }
 }
