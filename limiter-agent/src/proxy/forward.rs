@@ -106,8 +106,8 @@ impl Forward {
             Ok(response) => return Ok((response, lease)),
             Err(failed) => failed,
         };
-        let unanswered =
-            failed.error().is_canceled() || failed.error().is_closed() || failed.error().is_incomplete_message();
+        // Closed, reset or broken off half-way through the head; not an answer that makes no sense.
+        let unanswered = !failed.error().is_parse() && !failed.error().is_user();
         let Some(again) = failed.take_message().or_else(|| spare.filter(|_| unanswered)) else {
             return Err(Failure::of(failed.into_error()));
         };

@@ -186,7 +186,7 @@ async fn old_and_odd_requests_are_understood() {
         assert!(answer.starts_with(status) && answer.ends_with(&ending), "{sent:?}: {answer:?}");
     }
     let head = raw(&agent, &format!("HEAD / HTTP/1.1\r\nhost: a\r\n{close}")).await;
-    assert!(head.contains("content-length: 19\r\n"), "the length that GET would have: {head}");
+    assert!(head.contains("content-length: 20\r\n"), "the length that GET would have: {head}");
 }
 
 #[tokio::test]
@@ -267,7 +267,8 @@ async fn closing_app() -> (std::net::SocketAddr, Arc<AtomicUsize>) {
 async fn connections_that_the_app_closed_do_not_surface() {
     let (address, connections) = closing_app().await;
     let agent = Agent::start(address, &["--workers", "1"]);
-    assert_eq!(agent.statuses("/", &[], 500).await, [200; 500]);
+    let statuses = agent.statuses("/", &[], 500).await;
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 500);
     assert_eq!(connections.load(Relaxed), 500);
 }
 

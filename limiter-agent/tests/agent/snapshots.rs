@@ -32,14 +32,16 @@ async fn a_changed_limit_gives_nobody_a_fresh_burst() {
 }
 
 #[tokio::test]
-async fn the_free_share_stays_when_a_limit_changes() {
+async fn a_change_leaves_no_larger_share_free_than_before() {
     for strategy in ["TokenBucket", "FixedWindow"] {
         let (_app, agent) = start().await;
         let limit = |requests| policy("p", &[rule("all", &[daily("d", strategy, requests)])]);
         agent.apply(&snapshot(1, &[limit(10)])).await;
         assert_eq!(admitted(&agent, &[], 5).await, 5);
-        agent.apply(&snapshot(2, &[limit(100)])).await;
-        assert_eq!(admitted(&agent, &[], 60).await, 50, "{strategy}: half was free, half is");
+        agent.apply(&snapshot(2, &[limit(4)])).await;
+        assert_eq!(admitted(&agent, &[], 4).await, 2, "{strategy}: half was free, half is");
+        agent.apply(&snapshot(3, &[limit(100)])).await;
+        assert_eq!(admitted(&agent, &[], 4).await, 0, "{strategy}: nothing was free, nothing is");
     }
 }
 

@@ -13,6 +13,10 @@ impl Faults {
         self.0.push(Fault { path: path.to_string(), message: message.into() });
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn or<T>(self, value: T) -> Result<T, Vec<Fault>> {
         if self.0.is_empty() { Ok(value) } else { Err(self.0) }
     }

@@ -26,6 +26,7 @@ type Named<'a> = Vec<(&'a str, Quota)>;
 
 /// `key` is none if it was faulty itself: the overrides are then looked at without their keys.
 pub(super) fn lower_terms(rule: &Rule, key: Option<&KeySpec>, path: &Path, faults: &mut Faults) -> Option<Terms> {
+    let before = faults.len();
     let at = path.field("limits");
     match rule.limits.len() {
         0 => faults.add(&at, "a rule with action Limit needs at least one limit"),
@@ -53,8 +54,11 @@ pub(super) fn lower_terms(rule: &Rule, key: Option<&KeySpec>, path: &Path, fault
         terms = match terms.with_override(keys, limits) {
             Ok(terms) => terms,
             Err(invalid) => {
-                // Everything was looked at above; this is the answer should core ever ask for more.
-                faults.add(&at, invalid.to_string());
+                // All that core asks for was looked at above and told with a better path; should it ever ask for more,
+                // a faulty snapshot must still not pass.
+                if faults.len() == before {
+                    faults.add(&at, invalid.to_string());
+                }
                 return None;
             }
         };

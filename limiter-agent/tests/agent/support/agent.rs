@@ -46,7 +46,8 @@ impl Agent {
         for flag in ["--listen", "--control", "--telemetry"] {
             command.args([flag, "127.0.0.1:0"]);
         }
-        command.args(["--upstream", &upstream.to_string(), "--workers", "2", "--addresses-file"]).arg(&file).args(more);
+        command.args(["--upstream", &upstream.to_string(), "--addresses-file"]).arg(&file).args(more);
+        command.env("WEIR_WORKERS", "2");
         let mut process = command.stderr(Stdio::piped()).spawn().expect("the agent starts");
         // The file is there before anything but its standard error could tell: it is closed if the agent fails.
         let mut log = BufReader::new(process.stderr.take().expect("piped")).lines();
