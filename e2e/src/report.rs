@@ -7,6 +7,11 @@ pub(crate) fn note(figure: impl Display) {
     println!("     {figure}");
 }
 
+/// A short time, for a figure.
+pub(crate) fn millis(time: Duration) -> String {
+    format!("{:.0} ms", time.as_secs_f64() * 1e3)
+}
+
 /// How one scenario ended.
 pub(crate) fn ended(name: &str, took: Duration, result: &anyhow::Result<()>) {
     match result {

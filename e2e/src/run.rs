@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::{
     cluster::Cluster,
+    diagnostics,
     kubectl::Helm,
     namespace::{Interrupted, all_gone, with_temp_ns},
     operator, report,
@@ -52,7 +53,10 @@ pub async fn run(args: RunArgs) -> Result<bool> {
     let helm = Helm { binary: args.helm, kubeconfig: args.kubeconfig, home: home.path().to_owned() };
 
     let installing = Instant::now();
-    operator::install(&cluster.client, &helm, &args.charts).await.context("install the chart")?;
+    if let Err(error) = operator::install(&cluster.client, &helm, &args.charts).await {
+        diagnostics::print_operator(&cluster.client).await;
+        return Err(error).context("install the chart");
+    }
     println!("chart installed, {:.1} s", installing.elapsed().as_secs_f64());
 
     let wanted = |scenario: &Scenario| args.only.is_empty() || args.only.contains(scenario);

@@ -97,6 +97,9 @@ async fn everybody_counted_the_same(space: &Space, pods: &[String], load: &Repor
     let by_apps = workload::served(space, pods).await? - served_before;
     ensure!(by_apps == load.allowed, "{by_apps} requests reached the apps, {} were allowed", load.allowed);
 
+    let columns = space.kubectl(&["get", "rlp", policy::NAME]).await?;
+    ensure!(columns.contains(&format!(" {PODS}/{PODS} ")), "kubectl get shows no {PODS}/{PODS}: {columns}");
+
     // Everything since the policy came lies within the status' window of a minute.
     wait_for("the policy's status to count the same as the load", Duration::from_secs(25), || async {
         let counts = policy::get(space, policy::NAME).await?.status.traffic.counts();

@@ -17,7 +17,9 @@ use crate::{
     conditions::{Seen, wait_for},
     load::Load,
     namespace::Space,
-    policy, report, workload,
+    policy,
+    report::{self, millis},
+    workload,
 };
 
 const PODS: u32 = 3;
@@ -59,9 +61,10 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     times.sort_unstable();
     let last = *times.last().context("there were patches")?;
     report::note(format!(
-        "{PATCHES} patches in {:.1} s: in force on all {PODS} pods {:?} (median) and {last:?} (worst) after kubectl patch",
+        "{PATCHES} patches in {:.1} s: after kubectl patch in force on all {PODS} pods in {} (median), {} (worst)",
         (to - from) as f64 / 1e3,
-        times[times.len() / 2],
+        millis(times[times.len() / 2]),
+        millis(last),
     ));
     ensure!(last < IN_FORCE_WITHIN, "a patch was in force on all pods only after {last:?}");
     for ((pod, steps), (now, then)) in pods.iter().zip(&steps).zip(counted.iter().zip(&counted_before)) {
@@ -70,7 +73,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 
     let status_took = Instant::now();
     policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(10)).await?;
-    report::note(format!("status enforced by all pods at the last generation, {:?} later", status_took.elapsed()));
+    report::note(format!("status says so of the last patch {} later", millis(status_took.elapsed())));
     let after = identities(space).await?;
     ensure!(after == before, "pods were {before:?} before the patches and are {after:?} now");
     Ok(())

@@ -10,7 +10,9 @@ use crate::{
     agents::{self, Counts},
     load::Load,
     namespace::Space,
-    operator, policy, report, workload,
+    operator, policy,
+    report::{self, millis},
+    workload,
 };
 
 const PODS: u32 = 3;
@@ -71,7 +73,7 @@ async fn right_again(
     back: Instant,
 ) -> Result<()> {
     policy::wait_enforced(space, policy::NAME, u64::from(PODS) + 1, RIGHT_AGAIN_WITHIN).await?;
-    report::note(format!("status right again {:?} after the operator was ready", back.elapsed()));
+    report::note(format!("status right again {} after the operator was ready", millis(back.elapsed())));
     let since_now = in_force_since(space, pods).await?;
     ensure!(since == since_now, "the same rules were put in force afresh: since {since:?}, then {since_now:?}");
 

@@ -12,7 +12,9 @@ use crate::{
     conditions::{Seen, wait_for},
     load::Load,
     namespace::Space,
-    policy, report, workload,
+    policy,
+    report::{self, millis},
+    workload,
 };
 
 const REQUESTS: u32 = 20;
@@ -33,7 +35,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     workload::scale(space, 2).await?;
     let scaled = Instant::now();
     policy::wait_enforced(space, policy::NAME, 2, Duration::from_secs(60)).await?;
-    report::note(format!("status says 2/2 {:?} after the scale to 2", scaled.elapsed()));
+    report::note(format!("status says 2/2 {} after the scale to 2", millis(scaled.elapsed())));
     workload::ready(space, 2).await?;
     Ok(())
 }

@@ -108,7 +108,7 @@ const WRONG: [Wrong; 10] = [
     match: [{paths: [api/**]}]
     limits: [{name: per-pod, requests: 50, per: 1s}]
 ",
-        field: "spec.rules[0].match[0].paths",
+        field: "spec.rules[0].match[0].paths[0]",
         mend: "must begin with '/'",
     },
     Wrong {
