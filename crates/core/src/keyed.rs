@@ -160,7 +160,7 @@ impl Table {
 
     fn shard_of(&self, key: &[u8]) -> &Mutex<Shard> {
         let hash = usize::try_from(self.hasher.hash_one(key) >> 32).unwrap_or(0);
-        &self.shards[hash % SHARDS]
+        &self.shards[hash % self.shards.len()]
     }
 
     fn has_room(&self) -> bool {
@@ -181,7 +181,7 @@ impl Table {
         let mut left = SWEEP;
         for _ in 0..SHARDS {
             let hand = self.hand.load(Ordering::Relaxed);
-            let (looked_at, evicted, finished) = lock(&self.shards[hand % SHARDS]).sweep(now, left);
+            let (looked_at, evicted, finished) = lock(&self.shards[hand % self.shards.len()]).sweep(now, left);
             if finished {
                 // If another thread moved it meanwhile, it is where it should be.
                 let _ = self.hand.compare_exchange(hand, hand.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
