@@ -1,6 +1,6 @@
 //! `weir-agent`: parse, run, exit code.
 
-use std::process::ExitCode;
+use std::{io::IsTerminal, process::ExitCode};
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,7 +13,8 @@ fn main() -> ExitCode {
         .with_default_directive(tracing::Level::INFO.into())
         .with_env_var("WEIR_LOG")
         .from_env_lossy();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
 
     match Agent::bind(config).map_err(anyhow::Error::from).and_then(|agent| agent.run(told_to_stop())) {
         Ok(()) => ExitCode::SUCCESS,
