@@ -1,7 +1,7 @@
 //! The command line: arguments in, exit code out.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -114,7 +114,8 @@ impl<T, E: Into<anyhow::Error>> OrExit<T> for Result<T, E> {
 fn in_runtime(work: impl Future<Output = Result<(), Failed>>) -> ExitCode {
     // Standard output belongs to the reports of standalone mode.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let colours = io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours).init();
     let outcome = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

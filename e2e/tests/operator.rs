@@ -1,0 +1,358 @@
+//! The operator against a real apiserver: policies and pods in, pushes to real agents, status and Events out.
+//!
+//! There is no kubelet here: pods are objects whose address is written by hand, and leads to an agent on loopback.
+
+#![expect(clippy::disallowed_methods, reason = "waits for other programs, and measures how long they take")]
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use http_body_util::{BodyExt as _, Empty};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::{
+    api::{
+        apps::v1::Deployment,
+        core::v1::{Namespace, Pod},
+        events::v1::Event,
+    },
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    net::TcpStream,
+    process::{Child, Command},
+    sync::OnceCell,
+    time::{sleep, timeout},
+};
+use weir_api::{DriftReason, RateLimitPolicy, RateLimitPolicyStatus};
+use weir_e2e::control_plane::ControlPlane;
+use weir_wire::Snapshot;
+
+const NAMESPACE: &str = "shop";
+/// Every wait ends: with what was waited for, or with a failure.
+const PATIENCE: Duration = Duration::from_secs(30);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
+#[tokio::test]
+async fn a_policy_from_before_its_pods_to_after_its_end() -> Result<()> {
+    let stage = Stage::set().await?;
+    let _operator = stage.operator()?;
+
+    stage.create_policy("checkout", &selector(), 50).await?;
+    stage.until("no pods", |status| enforced(status) == ("False", "NoPods")).await?;
+
+    let mut agents = Vec::new();
+    for name in ["a", "b", "c"] {
+        agents.push(stage.pod(name).await?);
+    }
+    let status = stage.until("3/3", |status| count(status) == "3/3").await?;
+    ensure!(enforced(&status) == ("True", "Enforced"), "{status:#?}");
+    ensure!(condition(&status, "Accepted").is_some_and(|accepted| accepted.status == "True"), "{status:#?}");
+    ensure!(status.conditions.iter().all(|condition| condition.observed_generation == Some(1)), "{status:#?}");
+    for agent in &agents {
+        ensure!(requests(&agent.in_force().await?) == Some(50), "an agent that does not enforce was counted");
+    }
+    // It is told when the first pod enforces it; pods that come later are no news.
+    stage.until_event("Enforced", "pods enforce revision").await?;
+
+    let before = Instant::now();
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(80)]}})).await?;
+    let patched = stage.until("the patch", |s| s.observed_generation == Some(2) && count(s) == "3/3").await?;
+    ensure!(before.elapsed() < Duration::from_secs(2), "took {:?}", before.elapsed());
+    ensure!(patched.revision != status.revision, "{patched:#?}");
+    for agent in &agents {
+        ensure!(requests(&agent.in_force().await?) == Some(80), "an agent that does not enforce was counted");
+    }
+    stage.until_event("LimitsChanged", "all/second 50 per 1s to 80 per 1s: acknowledged by 3 of 3 pods").await?;
+
+    // A pod whose agent dies is never counted as enforcing for long.
+    let before = Instant::now();
+    agents.pop().context("there are three")?.kill().await?;
+    let drifted = stage.until("drift", |status| count(status) == "2/3").await?;
+    ensure!(before.elapsed() < Duration::from_secs(5), "took {:?}", before.elapsed());
+    ensure!(enforced(&drifted) == ("False", "Drifted"), "{drifted:#?}");
+    let worst = &drifted.enforcement.as_ref().context("there is drift")?.drifted;
+    ensure!(worst.len() == 1 && worst[0].pod == "c" && worst[0].reason == DriftReason::Unreachable, "{worst:?}");
+    stage.until_event("Drifted", "2 of 3 pods").await?;
+    let immediately = DeleteParams::default().grace_period(0);
+    stage.api::<Pod>().delete("c", &immediately).await?;
+    stage.until("2/2", |status| count(status) == "2/2").await?;
+
+    // So is a pod without an agent.
+    let bare = json!({"metadata": {"name": "bare", "labels": {"app": "web"}}, "spec": {"containers": [container()]}});
+    stage.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(bare)?).await?;
+    let status = stage.until("2/3", |status| count(status) == "2/3").await?;
+    ensure!(status.enforcement.as_ref().is_some_and(|e| e.drifted[0].reason == DriftReason::NoAgent), "{status:#?}");
+
+    stage.api::<RateLimitPolicy>().delete("checkout", &DeleteParams::default()).await?;
+    for agent in &agents {
+        agent.until("emptiness", |snapshot| snapshot.policies.is_empty()).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn targets_come_late_and_an_operator_that_returns_changes_nothing() -> Result<()> {
+    let stage = Stage::set().await?;
+    let operator = stage.operator()?;
+    let agent = stage.pod("a").await?;
+
+    let target = json!({"targetRefs": [{"kind": "Deployment", "name": "web"}]});
+    stage.create_policy("checkout", &target, 50).await?;
+    let status = stage.until("no target", |status| enforced(status) == ("False", "TargetNotFound")).await?;
+    ensure!(condition(&status, "Accepted").is_some_and(|accepted| accepted.reason == "TargetNotFound"), "{status:#?}");
+
+    let labels = json!({"app": "web"});
+    let deployment = json!({"metadata": {"name": "web"}, "spec": {"selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [container()]}}}});
+    stage.api::<Deployment>().create(&PostParams::default(), &serde_json::from_value(deployment)?).await?;
+    let before = stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
+
+    operator.kill().await?;
+    ensure!(requests(&agent.in_force().await?) == Some(50), "the limit went away with the operator");
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(70)]}})).await?;
+    let before_sequence = agent.in_force().await?.context("something is in force")?.sequence;
+
+    let _operator = stage.operator()?;
+    let after = stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "1/1").await?;
+    let in_force = agent.in_force().await?.context("something is in force")?;
+    ensure!(requests(&Some(in_force.clone())) == Some(70) && in_force.sequence > before_sequence, "{in_force:?}");
+    let flipped =
+        |status: &RateLimitPolicyStatus| condition(status, "Enforced").map(|c| c.last_transition_time.clone());
+    ensure!(flipped(&before) == flipped(&after), "Enforced flipped, although every pod was enforcing all the time");
+    Ok(())
+}
+
+fn selector() -> Value {
+    json!({"selector": {"matchLabels": {"app": "web"}}})
+}
+
+fn rule(requests: u32) -> Value {
+    json!({"name": "all", "limits": [{"name": "second", "requests": requests, "per": "1s"}]})
+}
+
+fn container() -> Value {
+    json!({"name": "app", "image": "none"})
+}
+
+fn condition<'a>(status: &'a RateLimitPolicyStatus, type_: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+fn enforced(status: &RateLimitPolicyStatus) -> (&str, &str) {
+    condition(status, "Enforced").map_or(("", ""), |condition| (&condition.status, &condition.reason))
+}
+
+fn count(status: &RateLimitPolicyStatus) -> &str {
+    status.summary.as_ref().map_or("", |summary| &summary.enforced)
+}
+
+fn requests(snapshot: &Option<Snapshot>) -> Option<u64> {
+    Some(snapshot.as_ref()?.policies.first()?.rules[0].limits[0].requests)
+}
+
+/// A control plane with the definition and a namespace.
+struct Stage {
+    control_plane: ControlPlane,
+    files: TempDir,
+}
+
+impl Stage {
+    async fn set() -> Result<Self> {
+        build_programs().await?;
+        let control_plane = ControlPlane::start().await?;
+        control_plane.install_crd().await?;
+        let namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
+        Api::<Namespace>::all(control_plane.client()).create(&PostParams::default(), &namespace).await?;
+        Ok(Self { control_plane, files: tempfile::tempdir()? })
+    }
+
+    fn client(&self) -> Client {
+        self.control_plane.client()
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client(), NAMESPACE)
+    }
+
+    fn operator(&self) -> Result<Program> {
+        let mut command = Command::new(program("weir-operator")?);
+        command.args(["run", "--telemetry", "127.0.0.1:0"]).env("KUBECONFIG", self.control_plane.kubeconfig());
+        Program::start(command)
+    }
+
+    /// A pod with a real agent.
+    async fn pod(&self, name: &str) -> Result<Agent> {
+        let agent = Agent::start(&self.files.path().join(name)).await?;
+        let pods: Api<Pod> = self.api();
+        let pod = json!({
+            "metadata": {
+                "name": name,
+                "labels": {"app": "web", "weir.dev/agent": "enabled"},
+                "annotations": {"weir.dev/control-port": agent.port()?},
+            },
+            "spec": {"containers": [container()]},
+        });
+        pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+        let address = json!({"status": {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}], "phase": "Running"}});
+        pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&address)).await?;
+        Ok(agent)
+    }
+
+    async fn create_policy(&self, name: &str, target: &Value, requests: u32) -> Result<()> {
+        let mut spec = json!({"rules": [rule(requests)]});
+        spec.as_object_mut().context("an object")?.extend(target.as_object().context("an object")?.clone());
+        let policy = RateLimitPolicy::new(name, serde_json::from_value(spec)?);
+        self.api().create(&PostParams::default(), &policy).await?;
+        Ok(())
+    }
+
+    async fn patch_policy(&self, name: &str, patch: &Value) -> Result<()> {
+        let policies: Api<RateLimitPolicy> = self.api();
+        policies.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    /// Waits for a status of the policy that is as wanted.
+    async fn until(
+        &self,
+        what: &str,
+        wanted: impl Fn(&RateLimitPolicyStatus) -> bool,
+    ) -> Result<RateLimitPolicyStatus> {
+        let policies: Api<RateLimitPolicy> = self.api();
+        let start = Instant::now();
+        loop {
+            let status = policies.get("checkout").await?.status.unwrap_or_default();
+            if wanted(&status) {
+                return Ok(status);
+            }
+            ensure!(start.elapsed() < PATIENCE, "waited for {what}, the status is {status:#?}");
+            sleep(BETWEEN_LOOKS).await;
+        }
+    }
+
+    async fn until_event(&self, reason: &str, note: &str) -> Result<()> {
+        let events: Api<Event> = self.api();
+        let start = Instant::now();
+        loop {
+            let found = events.list(&ListParams::default()).await?.items;
+            let told: Vec<_> = found.iter().map(|event| (event.reason.as_deref(), event.note.as_deref())).collect();
+            if told.iter().any(|(r, n)| *r == Some(reason) && n.is_some_and(|n| n.contains(note))) {
+                return Ok(());
+            }
+            ensure!(start.elapsed() < PATIENCE, "waited for event {reason} with {note:?}, found {told:#?}");
+            sleep(BETWEEN_LOOKS).await;
+        }
+    }
+}
+
+/// A child process that ends with this value.
+struct Program(Child);
+
+impl Program {
+    fn start(mut command: Command) -> Result<Self> {
+        let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn();
+        Ok(Self(child.with_context(|| format!("start {:?}", command.as_std().get_program()))?))
+    }
+
+    async fn kill(mut self) -> Result<()> {
+        Ok(self.0.kill().await?)
+    }
+}
+
+/// A real agent in front of nothing.
+struct Agent {
+    program: Program,
+    control: String,
+}
+
+impl Agent {
+    async fn start(addresses: &Path) -> Result<Self> {
+        let mut command = Command::new(program("weir-agent")?);
+        let loopback = "127.0.0.1:0";
+        command.args(["--listen", loopback, "--upstream", "127.0.0.1:9", "--control", loopback]);
+        command.args(["--telemetry", loopback, "--addresses-file"]).arg(addresses);
+        let program = Program::start(command)?;
+        let start = Instant::now();
+        loop {
+            let bound = std::fs::read(addresses).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+            if let Some(control) = bound.as_ref().and_then(|bound| bound["control"].as_str()) {
+                return Ok(Self { program, control: control.to_owned() });
+            }
+            ensure!(start.elapsed() < PATIENCE, "the agent does not say where it listens");
+            sleep(BETWEEN_LOOKS).await;
+        }
+    }
+
+    fn port(&self) -> Result<&str> {
+        Ok(self.control.rsplit_once(':').context("an address has a port")?.1)
+    }
+
+    async fn kill(self) -> Result<()> {
+        self.program.kill().await
+    }
+
+    /// What it enforces; none before its first snapshot.
+    async fn in_force(&self) -> Result<Option<Snapshot>> {
+        let (status, body) = timeout(PATIENCE, get(&self.control, "/v1/config")).await??;
+        if status == http::StatusCode::OK { Ok(Some(body)) } else { Ok(None) }
+    }
+
+    async fn until(&self, what: &str, wanted: impl Fn(&Snapshot) -> bool) -> Result<()> {
+        let start = Instant::now();
+        while !self.in_force().await?.as_ref().is_some_and(&wanted) {
+            ensure!(start.elapsed() < PATIENCE, "waited for {what}");
+            sleep(BETWEEN_LOOKS).await;
+        }
+        Ok(())
+    }
+}
+
+async fn get<T: DeserializeOwned>(address: &str, path: &str) -> Result<(http::StatusCode, T)> {
+    let stream = TcpStream::connect(address).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let request = http::Request::get(path).header(http::header::HOST, address).body(Empty::<&[u8]>::new())?;
+    let response = sender.send_request(request).await?;
+    let status = response.status();
+    let body = response.into_body().collect().await?.to_bytes();
+    Ok((status, serde_json::from_slice(&body)?))
+}
+
+/// Builds the programs under test beside this one, once: cargo only does that for the programs of the same package.
+async fn build_programs() -> Result<()> {
+    static BUILT: OnceCell<()> = OnceCell::const_new();
+    BUILT
+        .get_or_try_init(|| async {
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.args(["build", "--quiet", "--locked", "--package", "weir-operator", "--package", "weir-agent"]);
+            cargo.arg("--target-dir").arg(folder()?.parent().context("a profile's folder is in the target folder")?);
+            let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().await?;
+            if status.success() { Ok(()) } else { bail!("cannot build the operator and the agent") }
+        })
+        .await
+        .copied()
+}
+
+/// Where cargo puts programs of the profile that this test is built with, which is the one for development.
+fn folder() -> Result<PathBuf> {
+    let this = std::env::current_exe()?;
+    Ok(this.ancestors().nth(2).context("tests are in the folder deps")?.to_owned())
+}
+
+fn program(name: &str) -> Result<PathBuf> {
+    Ok(folder()?.join(name))
+}
