@@ -27,9 +27,12 @@ const MUST_NOT_LINK: &[(&str, &[&str], &str)] = &[
     ("weir-agent", &["kube", "kube-core", "kube-client", "k8s-openapi"], "the agent never talks to the apiserver"),
     ("weir-operator", &["weir-core", "weir-tower"], "the operator decides nothing about single requests"),
     ("weir-wire", &["kube", "kube-core", "k8s-openapi", "tokio"], "the wire format is plain data"),
-    ("weir-api", &["kube-client", "tokio", "hyper"], "the Kubernetes types hold no client"),
     ("weir-tower", &["tokio", "hyper", "kube"], "the layers work in any program, without a runtime of ours"),
 ];
+
+/// Features that must not be asked for, and why. What is linked does not tell: in a workspace, features add up.
+const MUST_NOT_ENABLE: &[(&str, &str, &[&str], &str)] =
+    &[("weir-api", "kube", &["client", "config", "runtime"], "the Kubernetes types hold no client")];
 
 /// Two versions of one of these are two types of the same name that do not fit together.
 const ONE_VERSION: &[&str] = &["kube", "kube-core", "k8s-openapi", "schemars"];
@@ -52,6 +55,7 @@ struct Member {
 struct Direct {
     name: String,
     kind: DependencyKind,
+    features: Vec<String>,
     /// Only with `--cfg loom`.
     only_loom: bool,
 }
@@ -86,6 +90,7 @@ impl Tree {
                     .map(|dependency| Direct {
                         name: dependency.name.clone(),
                         kind: dependency.kind,
+                        features: dependency.features.clone(),
                         only_loom: is_loom(dependency.target.as_ref()),
                     })
                     .collect(),
@@ -122,6 +127,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     }
     violations.extend(core_stands_alone(tree));
     violations.extend(must_not_link(tree));
+    violations.extend(must_not_enable(tree));
     violations.extend(one_version(tree));
     violations
 }
@@ -140,19 +146,38 @@ fn core_stands_alone(tree: &Tree) -> impl Iterator<Item = Violation> {
     })
 }
 
-fn must_not_link(tree: &Tree) -> impl Iterator<Item = Violation> {
-    MUST_NOT_LINK.iter().flat_map(|(name, forbidden, reason)| {
-        let member = tree.members.iter().filter(|member| member.name == *name);
-        member.flat_map(move |member| {
-            forbidden.iter().filter(|crate_name| member.linked.contains(**crate_name)).map(move |crate_name| {
-                Violation::new(
+fn must_not_link(tree: &Tree) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (name, forbidden, reason) in MUST_NOT_LINK {
+        for member in tree.members.iter().filter(|member| member.name == *name) {
+            for linked in forbidden.iter().filter(|linked| member.linked.contains(**linked)) {
+                violations.push(Violation::new(
                     &member.manifest,
-                    format!("{name} links {crate_name}, but {reason}"),
-                    format!("find the way with `cargo tree -p {name} -e normal -i {crate_name}` and cut it"),
-                )
-            })
-        })
-    })
+                    format!("{name} links {linked}, but {reason}"),
+                    format!("find the way with `cargo tree -p {name} -e normal -i {linked}` and cut it"),
+                ));
+            }
+        }
+    }
+    violations
+}
+
+fn must_not_enable(tree: &Tree) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (name, dependency, forbidden, reason) in MUST_NOT_ENABLE {
+        for member in tree.members.iter().filter(|member| member.name == *name) {
+            let direct = member.direct.iter().filter(|direct| direct.name == *dependency);
+            let features = direct.flat_map(|direct| &direct.features);
+            for feature in features.filter(|feature| forbidden.contains(&feature.as_str())) {
+                violations.push(Violation::new(
+                    &member.manifest,
+                    format!("{name} asks for feature {feature} of {dependency}, but {reason}"),
+                    format!("leave {feature} out; who needs it asks for it"),
+                ));
+            }
+        }
+    }
+    violations
 }
 
 fn one_version(tree: &Tree) -> impl Iterator<Item = Violation> {
@@ -199,7 +224,7 @@ mod tests {
     use super::*;
 
     fn direct(name: &str) -> Direct {
-        Direct { name: name.to_owned(), kind: DependencyKind::Normal, only_loom: false }
+        Direct { name: name.to_owned(), kind: DependencyKind::Normal, features: Vec::new(), only_loom: false }
     }
 
     fn member(name: &str, direct: Vec<Direct>, linked: &[&str]) -> Member {
@@ -270,6 +295,15 @@ mod tests {
                 "weir-agent links k8s-openapi, but the agent never talks to the apiserver",
                 "weir-operator links weir-tower, but the operator decides nothing about single requests",
             ]
+        );
+    }
+
+    #[test]
+    fn a_client_among_the_types_is_found_by_its_feature() {
+        let kube = Direct { features: vec!["derive".to_owned(), "client".to_owned()], ..direct("kube") };
+        assert_eq!(
+            faults(vec![member("weir-api", vec![kube], &["kube-client"])], &[]),
+            ["weir-api asks for feature client of kube, but the Kubernetes types hold no client"]
         );
     }
 

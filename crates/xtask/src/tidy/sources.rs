@@ -37,7 +37,7 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Findings> {
                 findings.files += 1;
                 let place = place(workspace, &file);
                 let text = read(&file)?;
-                findings.violations.extend(check_source(&place, &text, sub == "src"));
+                findings.violations.extend(check_source(&place, &text, sub == "src" && !holds_only_tests(&place)));
                 findings.warnings.extend(check_length(&place, &text));
             }
         }
@@ -86,9 +86,13 @@ fn check_source(place: &str, text: &str, wants_docs: bool) -> Vec<Violation> {
 
 fn check_length(place: &str, text: &str) -> Option<Violation> {
     let lines = text.lines().take_while(|line| line.trim() != "#[cfg(test)]").count();
-    let is_test = place.contains("/tests/") || place.ends_with("_tests.rs") || place.ends_with("/tests.rs");
-    (lines > LONG && !is_test)
+    (lines > LONG && !holds_only_tests(place))
         .then(|| Violation::new(place, format!("{lines} lines without its tests"), "split it: one idea per file"))
+}
+
+/// Such a file is about the module that it tests, which has said already what it is for.
+fn holds_only_tests(place: &str) -> bool {
+    place.contains("/tests/") || place.ends_with("_tests.rs") || place.ends_with("/tests.rs")
 }
 
 fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
