@@ -1,3 +1,5 @@
+//! The future of the latency layer: it never waits for a limit, only for the inner service.
+
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;

@@ -1,3 +1,5 @@
+//! The layer: what is shared by all services that it makes. It never decides anything itself.
+
 use tower_layer::Layer;
 
 use super::LatencyService;

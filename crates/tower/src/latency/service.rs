@@ -1,3 +1,5 @@
+//! The service: one decision for each call, made at once. It never holds a request back.
+
 use std::task::{Context, Poll};
 
 use tower_service::Service;
