@@ -23,8 +23,14 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    pub(crate) fn since(self, before: Self) -> Self {
-        Self { allowed: self.allowed - before.allowed, limited: self.limited - before.limited }
+    /// What was counted since `before`.
+    ///
+    /// # Errors
+    /// When the counters have gone back: the agent, or the policy that they belong to, is another one.
+    pub(crate) fn since(self, before: Self) -> Result<Self> {
+        let since = self.allowed.checked_sub(before.allowed).zip(self.limited.checked_sub(before.limited));
+        let (allowed, limited) = since.with_context(|| format!("counters went back from {before} to {self}"))?;
+        Ok(Self { allowed, limited })
     }
 }
 

@@ -81,7 +81,7 @@ pub(crate) async fn with_temp_ns(
     result
 }
 
-/// Waits until every namespace of ours is gone.
+/// Waits until every namespace of ours that was deleted is gone; those that an earlier run has kept may stay.
 ///
 /// # Errors
 /// When one of them stays.
@@ -89,7 +89,8 @@ pub(crate) async fn all_gone(client: &Client) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     wait_for("the scenarios' namespaces to be gone", Duration::from_secs(120), || async {
         let left = namespaces.list_metadata(&ListParams::default().labels(LABEL)).await?;
-        let names: Vec<_> = left.items.into_iter().filter_map(|left| left.metadata.name).collect();
+        let deleted = left.items.into_iter().filter(|left| left.metadata.deletion_timestamp.is_some());
+        let names: Vec<_> = deleted.filter_map(|left| left.metadata.name).collect();
         Ok(Seen::when(names.is_empty(), names.join(", ")))
     })
     .await

@@ -68,7 +68,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     ));
     ensure!(last < IN_FORCE_WITHIN, "a patch was in force on all pods only after {last:?}");
     for ((pod, steps), (now, then)) in pods.iter().zip(&steps).zip(counted.iter().zip(&counted_before)) {
-        no_fresh_burst(pod, integral(steps, from, to), now.since(*then))?;
+        no_fresh_burst(pod, integral(steps, from, to), now.since(*then)?)?;
     }
 
     let status_took = Instant::now();

@@ -52,7 +52,7 @@ async fn without_operator(space: &Space, pods: &[String]) -> Result<(String, Vec
     let away = killed.elapsed();
     ensure!(operator::pods(&space.cluster.client).await?.is_empty(), "something brought the operator back");
     let most = f64::from(PODS) * (f64::from(BURST) + f64::from(REQUESTS) * loaded.seconds);
-    let during = counts(space, pods).await?.since(before);
+    let during = counts(space, pods).await?.since(before)?;
     report::note(format!(
         "operator away for {:.1} s of load: allowed {} of {most:.0} at most, limited {}; since it was killed {during}",
         away.as_secs_f64(),
