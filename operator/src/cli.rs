@@ -136,7 +136,9 @@ async fn run_cluster(arguments: Run) -> Result<(), Failed> {
     let client = kube::Client::try_from(config).context("cannot reach the cluster").or_exit(FAILED)?;
     let instance = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));
     let instance = instance.unwrap_or_else(|_| "weir-operator".to_owned());
-    let operator = Operator::cluster(client, arguments.namespaces, instance);
+    // A variable that is set to nothing is how charts say that there is none.
+    let namespaces = arguments.namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect();
+    let operator = Operator::cluster(client, namespaces, instance);
     operator.run(Some(listener), stop_on_signal().or_exit(FAILED)?).await.or_exit(FAILED)
 }
 

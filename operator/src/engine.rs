@@ -241,7 +241,7 @@ impl Engine {
                 .collect();
             for (pod, standing) in &standings {
                 let worst = pods.entry(pod).or_insert(Standing::Enforcing);
-                if severity(standing) > severity(worst) {
+                if standing.severity() > worst.severity() {
                     *worst = standing.clone();
                 }
             }
@@ -286,14 +286,6 @@ fn announce(key: &ObjectKey, uid: &str, telling: Telling, reports: &mpsc::Unboun
 fn rule_traffic(now: Instant, compiled: &Compiled, traffic: &Traffic) -> Vec<(String, crate::traffic::Counts)> {
     let rules = compiled.rules.iter().flat_map(|rules| &rules.rules);
     rules.map(|rule| (rule.name.clone(), traffic.rule(now, &compiled.uid, &rule.name))).collect()
-}
-
-fn severity(standing: &Standing) -> u8 {
-    match standing {
-        Standing::Enforcing => 0,
-        Standing::Waiting(..) => 1,
-        Standing::Drifted(..) => 2,
-    }
 }
 
 fn count<'a>(standings: impl Iterator<Item = &'a Standing>) -> PodCounts {

@@ -27,6 +27,17 @@ pub enum Standing {
     Drifted(DriftReason, String),
 }
 
+impl Standing {
+    /// Larger is worse.
+    pub fn severity(&self) -> u8 {
+        match self {
+            Self::Enforcing => 0,
+            Self::Waiting(..) => 1,
+            Self::Drifted(..) => 2,
+        }
+    }
+}
+
 /// What is known about every agent.
 #[derive(Debug, Default)]
 pub struct Observed {

@@ -43,7 +43,7 @@ pub struct StandaloneAgent {
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// It cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}", path.display())]
     Unreadable {
         /// The directory.
         path: PathBuf,
@@ -51,7 +51,7 @@ pub enum DirectoryError {
         source: io::Error,
     },
     /// It cannot be watched.
-    #[error("cannot watch {}: {source}", path.display())]
+    #[error("cannot watch {}", path.display())]
     Unwatchable {
         /// The directory.
         path: PathBuf,
