@@ -324,7 +324,7 @@ prune() {
     fi
   done
   docker image ls --format '{{.Repository}}:{{.Tag}}' weir.test/kind-node 2>/dev/null | while read -r tag; do
-    [ "$tag" = "$NODE_IMAGE" ] || docker rmi "$tag" >/dev/null && say "removed $tag"
+    if [ "$tag" != "$NODE_IMAGE" ]; then docker rmi "$tag" >/dev/null && say "removed $tag"; fi
   done
 }
 

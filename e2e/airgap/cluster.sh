@@ -26,7 +26,7 @@ create() { # WORKERS KUBECONFIG
   [[ $# = 2 && $1 =~ ^[0-9]+$ ]] || usage
   local image=${WEIR_NODE_IMAGE:-$NODE_IMAGE} kubeconfig=$2 kubectl t0=$SECONDS
   [ -n "${WEIR_NODE_IMAGE:-}" ] || docker image inspect "$image" >/dev/null 2>&1 || fail "no image $image: run $HERE/build.sh"
-  kubectl=("$CACHE/bin/kubectl" --kubeconfig "$kubeconfig")
+  kubectl=("$CACHE/bin/kubectl" --kubeconfig "$kubeconfig" --cache-dir "$CACHE/kube")
   # kept when it fails, until its logs are saved; the name of another's cluster fails before that
   if kind get clusters | grep -qxF -- "$NAME"; then fail "a cluster $NAME exists"; fi
   # CoreDNS last: it needs kube-proxy and, on a single node, the taint's removal
