@@ -39,6 +39,14 @@ pub(crate) struct Child {
 impl Child {
     pub(crate) fn spawn(name: impl Into<String>, command: &mut Command) -> anyhow::Result<Self> {
         let name = name.into();
+        // What cargo told this program about its own package is wrong for others, and makes some build scripts (ring's)
+        // run again that have nothing to do.
+        for (variable, _) in std::env::vars_os() {
+            let text = variable.to_string_lossy();
+            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "CARGO_BIN_NAME" {
+                command.env_remove(variable);
+            }
+        }
         let process = command
             .stdin(Stdio::null())
             .process_group(0)

@@ -173,14 +173,6 @@ impl<'a> Runner<'a> {
     fn command(&self, step: &Step, log: &Log) -> anyhow::Result<Command> {
         let mut command = Command::new(&step.program);
         command.args(&step.args).current_dir(self.workspace.root());
-        // What cargo told this program about its own package is wrong for others, and some build scripts (ring's)
-        // would run again because of it.
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "CARGO_BIN_NAME" {
-                command.env_remove(name);
-            }
-        }
         command.envs(step.envs.iter().map(|(name, value)| (*name, value)));
         command.stdout(log.writer()?).stderr(log.writer()?);
         Ok(command)
