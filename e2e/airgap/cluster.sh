@@ -14,7 +14,10 @@ COMMAND=$1 NAME=$2; shift 2
 unset KUBECONFIG
 export KIND_EXPERIMENTAL_PROVIDER=docker
 for PROGRAM in kind kubectl; do [ -x "$CACHE/bin/$PROGRAM" ] || fail "no $PROGRAM in $CACHE/bin: run $HERE/build.sh"; done
-kind() { "$CACHE/bin/kind" --quiet "$@"; }
+kind() { # says something only when it fails; its own --quiet drops errors, too
+  local out
+  out=$("$CACHE/bin/kind" "$@" 2>&1) || { printf '%s\n' "$out" >&2; return 1; }
+}
 
 config() {
   printf 'kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nnodes:\n- role: control-plane\n'
@@ -28,16 +31,16 @@ create() { # WORKERS KUBECONFIG
   [ -n "${WEIR_NODE_IMAGE:-}" ] || docker image inspect "$image" >/dev/null 2>&1 || fail "no image $image: run $HERE/build.sh"
   kubectl=("$CACHE/bin/kubectl" --kubeconfig "$kubeconfig" --cache-dir "$CACHE/kube")
   # kept when it fails, until its logs are saved; the name of another's cluster fails before that
-  if kind get clusters | grep -qxF -- "$NAME"; then fail "a cluster $NAME exists"; fi
+  if "$CACHE/bin/kind" --quiet get clusters | grep -qxF -- "$NAME"; then fail "a cluster $NAME exists"; fi
   # CoreDNS last: it needs kube-proxy and, on a single node, the taint's removal
   if ! {
     kind create cluster --name "$NAME" --image "$image" --kubeconfig "$kubeconfig" --config <(config "$1") --wait 180s --retain &&
       "${kubectl[@]}" wait --for=condition=Ready node --all --timeout=120s >/dev/null &&
       "${kubectl[@]}" -n kube-system rollout status deployment/coredns --timeout=120s >/dev/null
   }; then
-    kind export logs --name "$NAME" "$kubeconfig.failed" >/dev/null 2>&1 || true
+    kind export logs --name "$NAME" "$kubeconfig.failed" 2>/dev/null && say "logs of the nodes: $kubeconfig.failed" >&2
     kind delete cluster --name "$NAME" --kubeconfig "$kubeconfig" || true
-    fail "no cluster $NAME; its logs are in $kubeconfig.failed"
+    fail "cluster $NAME could not be made"
   fi
   say "cluster $NAME is ready, $(($1 + 1)) nodes, $((SECONDS - t0)) s"
 }
