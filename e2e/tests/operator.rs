@@ -7,6 +7,7 @@
 use std::{
     path::{Path, PathBuf},
     process::Stdio,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -29,9 +30,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
-    net::TcpStream,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
     process::{Child, Command},
-    sync::OnceCell,
+    sync::{OnceCell, watch},
     time::{sleep, timeout},
 };
 use weir_api::{DriftReason, RateLimitPolicy, RateLimitPolicyStatus};
@@ -133,6 +135,42 @@ async fn targets_come_late_and_an_operator_that_returns_changes_nothing() -> Res
     Ok(())
 }
 
+#[tokio::test]
+async fn a_status_edited_by_hand_is_mended_and_then_left_alone() -> Result<()> {
+    let stage = Stage::set().await?;
+    let _operator = stage.operator()?;
+    let agent = Agent::start(&stage.files.path().join("a")).await?;
+    let polls = Polls::of(agent.control.clone()).await?;
+    stage.pod_object("a", &polls.port).await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+    let before = stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
+
+    // The last one stays partly: a list's entry that somebody else owns is theirs, and no reason to write for ever.
+    let ghost = json!([{"pod": "ghost", "reason": "NoAgent"}]);
+    for edit in [
+        json!({"summary": {"enforced": "99/99"}}),
+        json!({"summary": null, "conditions": null}),
+        json!({"summary": {"enforced": "99/99"}, "enforcement": {"drifted": ghost}}),
+    ] {
+        let edited = Instant::now();
+        stage.edit_status(&edit).await?;
+        let mended = stage
+            .until("the mended status", |status| count(status) == "1/1" && enforced(status) == ("True", "Enforced"))
+            .await?;
+        ensure!(edited.elapsed() < Duration::from_secs(3), "took {:?}", edited.elapsed());
+        ensure!(mended.conditions == before.conditions, "{mended:#?}");
+    }
+
+    // What is on its way from the last edit has arrived once the agent was asked again; then nothing is written.
+    polls.more(2).await?;
+    let rest = (stage.version().await?, stage.status_writes().await?);
+    polls.more(10).await?;
+    let after = (stage.version().await?, stage.status_writes().await?);
+    ensure!(rest == after, "the status was written at rest: {rest:?} became {after:?}");
+    ensure!(rest.1 > 0, "the apiserver counted no status writes at all");
+    Ok(())
+}
+
 fn selector() -> Value {
     json!({"selector": {"matchLabels": {"app": "web"}}})
 }
@@ -197,19 +235,25 @@ impl Stage {
     /// A pod with a real agent.
     async fn pod(&self, name: &str) -> Result<Agent> {
         let agent = Agent::start(&self.files.path().join(name)).await?;
+        self.pod_object(name, agent.port()?).await?;
+        Ok(agent)
+    }
+
+    /// A pod whose agent listens on this port of loopback.
+    async fn pod_object(&self, name: &str, port: &str) -> Result<()> {
         let pods: Api<Pod> = self.api();
         let pod = json!({
             "metadata": {
                 "name": name,
                 "labels": {"app": "web", "weir.dev/agent": "enabled"},
-                "annotations": {"weir.dev/control-port": agent.port()?},
+                "annotations": {"weir.dev/control-port": port},
             },
             "spec": {"containers": [container()]},
         });
         pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
         let address = json!({"status": {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}], "phase": "Running"}});
         pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&address)).await?;
-        Ok(agent)
+        Ok(())
     }
 
     async fn create_policy(&self, name: &str, target: &Value, requests: u32) -> Result<()> {
@@ -224,6 +268,31 @@ impl Stage {
         let policies: Api<RateLimitPolicy> = self.api();
         policies.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(())
+    }
+
+    /// As `kubectl patch --subresource=status --type merge` would.
+    async fn edit_status(&self, status: &Value) -> Result<()> {
+        let policies: Api<RateLimitPolicy> = self.api();
+        let patch = json!({"status": status});
+        policies.patch_status("checkout", &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        Ok(())
+    }
+
+    async fn version(&self) -> Result<String> {
+        let policies: Api<RateLimitPolicy> = self.api();
+        policies.get("checkout").await?.metadata.resource_version.context("every object has a version")
+    }
+
+    /// How many status writes the apiserver saw, also those that changed nothing.
+    async fn status_writes(&self) -> Result<u64> {
+        let metrics = self.client().request_text(http::Request::get("/metrics").body(Vec::new())?).await?;
+        let of_policies = |line: &&str| {
+            line.starts_with("apiserver_request_total{")
+                && line.contains("resource=\"ratelimitpolicies\"")
+                && line.contains("subresource=\"status\"")
+        };
+        let counts = metrics.lines().filter(of_policies).filter_map(|line| line.rsplit_once(' '));
+        counts.map(|(_, count)| Ok(count.parse::<u64>()?)).sum()
     }
 
     /// Waits for a status of the policy that is as wanted.
@@ -318,6 +387,59 @@ impl Agent {
             sleep(BETWEEN_LOOKS).await;
         }
         Ok(())
+    }
+}
+
+/// Stands between the operator and an agent, and counts how often the agent is asked for its status.
+struct Polls {
+    port: String,
+    count: watch::Receiver<u64>,
+}
+
+impl Polls {
+    async fn of(control: String) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let port = listener.local_addr()?.port().to_string();
+        let (counter, count) = watch::channel(0);
+        let counter = Arc::new(counter);
+        tokio::spawn(async move {
+            while let Ok((operator, _)) = listener.accept().await {
+                tokio::spawn(relay(operator, control.clone(), counter.clone()));
+            }
+        });
+        Ok(Self { port, count })
+    }
+
+    /// Waits until the agent was asked this often again.
+    async fn more(&self, times: u64) -> Result<()> {
+        let mut count = self.count.clone();
+        let wanted = *count.borrow_and_update() + times;
+        timeout(PATIENCE, count.wait_for(|count| *count >= wanted)).await.context("the agent is not asked")??;
+        Ok(())
+    }
+}
+
+/// Passes on what both say. A request is small, and comes in one piece.
+async fn relay(operator: TcpStream, control: String, counter: Arc<watch::Sender<u64>>) -> Result<()> {
+    let agent = TcpStream::connect(control).await?;
+    let (mut from_operator, mut to_operator) = operator.into_split();
+    let (mut from_agent, mut to_agent) = agent.into_split();
+    let requests = async {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let piece = match from_operator.read(&mut buffer).await? {
+                0 => return anyhow::Ok(()),
+                length => &buffer[..length],
+            };
+            if piece.starts_with(b"GET /v1/status ") {
+                counter.send_modify(|count| *count += 1);
+            }
+            to_agent.write_all(piece).await?;
+        }
+    };
+    tokio::select! {
+        done = requests => done,
+        done = tokio::io::copy(&mut from_agent, &mut to_operator) => { done?; Ok(()) }
     }
 }
 

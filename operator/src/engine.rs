@@ -13,14 +13,14 @@ use weir_api::RateLimitPolicyStatus;
 
 use crate::clock;
 use crate::compile::{Compiled, Compiler};
+use crate::followed::Followed;
 use crate::link::{Link, Observation, Seen, Shared};
 use crate::metrics::{Metrics, PodCounts};
 use crate::observed::{Observed, PATIENCE, Standing, Wanted};
 use crate::plan::{Plan, plan};
-use crate::report::pace::Pace;
-use crate::report::{Announcement, Message, Report};
+use crate::report::{Announcement, Landed, Message, Report};
 use crate::status::{self, Facts, Tally};
-use crate::story::{Story, Telling};
+use crate::story::Telling;
 use crate::telemetry::Ready;
 use crate::traffic::Traffic;
 use crate::world::{Change, ObjectKey, Update, World};
@@ -53,14 +53,6 @@ pub struct Engine {
     found: HashMap<ObjectKey, RateLimitPolicyStatus>,
     /// When the first change that is not planned yet was seen.
     changed_at: Option<Instant>,
-}
-
-/// What the engine remembers of a policy from one look at it to the next.
-#[derive(Debug)]
-struct Followed {
-    uid: String,
-    story: Story,
-    pace: Pace,
 }
 
 /// Why an engine ended by itself.
@@ -104,6 +96,7 @@ impl Engine {
         mut self,
         mut updates: mpsc::Receiver<Update>,
         mut observations: mpsc::Receiver<Observation>,
+        mut landings: mpsc::Receiver<Landed>,
         stop: CancellationToken,
     ) -> Result<(), SourceEnded> {
         let mut tick = interval(TICK);
@@ -114,9 +107,11 @@ impl Engine {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 update = updates.recv() => {
-                    self.take_in(clock::now(), update.ok_or(SourceEnded)?);
-                    look_at.get_or_insert(clock::now() + GATHER);
+                    if self.take_in(clock::now(), update.ok_or(SourceEnded)?) {
+                        look_at.get_or_insert(clock::now() + GATHER);
+                    }
                 }
+                Some(landed) = landings.recv() => self.land(clock::now(), landed),
                 Some(observation) = observations.recv() => {
                     if self.observe(&observation) {
                         look_at.get_or_insert(clock::now() + GATHER);
@@ -134,13 +129,16 @@ impl Engine {
         }
     }
 
-    fn take_in(&mut self, now: Instant, update: Update) {
+    /// True if there is something to plan. The operator's own status writes come back through here and are not.
+    fn take_in(&mut self, now: Instant, update: Update) -> bool {
         for mut change in update.changes {
-            if let Change::Policy(key, Some((_, status))) = &mut change
-                && let Some(status) = status.take()
-                && !self.policies.contains_key(key)
-            {
-                self.found.insert(key.clone(), *status);
+            if let Change::Policy(key, Some((policy, status))) = &mut change {
+                let status = status.take();
+                if let Some(followed) = self.policies.get_mut(key).filter(|followed| followed.uid == policy.uid) {
+                    followed.echo.shown(now, status);
+                } else if let Some(status) = status {
+                    self.found.insert(key.clone(), *status);
+                }
             }
             if self.world.apply(change) {
                 self.changed_at.get_or_insert(now);
@@ -150,6 +148,13 @@ impl Engine {
             self.complete_at = Some(now);
             self.changed_at.get_or_insert(now);
             tracing::info!(policies = self.world.policies.len(), pods = self.world.pods.len(), "everything is listed");
+        }
+        self.changed_at.is_some()
+    }
+
+    fn land(&mut self, now: Instant, landed: Landed) {
+        if let Some(followed) = self.policies.get_mut(&landed.key).filter(|followed| followed.uid == landed.uid) {
+            followed.echo.landed(now, landed.number, landed.stored);
         }
     }
 
@@ -216,9 +221,8 @@ impl Engine {
                 Some(followed) => followed.story.want(changed_at, policy.rules.as_ref()),
                 None => {
                     let found = self.found.remove(key);
-                    let story = Story::begin(changed_at, policy.rules.clone(), found.as_ref());
-                    let pace = Pace::new(self.traffic_interval, found);
-                    self.policies.insert(key.clone(), Followed { uid: policy.uid.clone(), story, pace });
+                    let followed = Followed::begin(changed_at, policy, self.traffic_interval, found);
+                    self.policies.insert(key.clone(), followed);
                 }
             }
         }
@@ -264,9 +268,9 @@ impl Engine {
                 announce(key, &compiled.uid, telling, &self.reports, &self.metrics);
             }
             let status = status::build(&facts, followed.pace.written(), clock::timestamp());
-            if followed.pace.admits(now, &status) {
+            if let Some(number) = followed.writes(now, &status) {
                 let (key, uid, file) = (key.clone(), compiled.uid.clone(), compiled.file.clone());
-                let _ = self.reports.send(Message::Status(Box::new(Report { key, uid, file, status })));
+                let _ = self.reports.send(Message::Status(Box::new(Report { key, uid, file, number, status })));
             }
         }
         self.metrics.set_policies(accepted, self.compiler.compiled().len() - accepted);

@@ -18,6 +18,7 @@ pub mod clock;
 pub mod compile;
 pub mod documents;
 pub mod engine;
+pub mod followed;
 pub mod link;
 pub mod metrics;
 pub mod observed;

@@ -103,6 +103,7 @@ impl Operator {
         // Unbounded, because the engine must never wait for the apiserver; what comes in is paced by the engine, and the
         // writer keeps only the newest of each policy.
         let (reports, outgoing) = mpsc::unbounded_channel();
+        let (landings, landed) = mpsc::channel(256);
 
         let shared = Shared {
             client: AgentClient::default(),
@@ -113,9 +114,9 @@ impl Operator {
         };
         let engine = Engine::new(shared, self.ready, reports.clone(), self.traffic_interval);
         let (sink, source) = start_source(self.source, updates, reports);
-        let writer = tokio::spawn(report::run(sink, outgoing, self.metrics));
+        let writer = tokio::spawn(report::run(sink, outgoing, landings, self.metrics));
 
-        let outcome = engine.run(incoming, observed, stop.clone()).await;
+        let outcome = engine.run(incoming, observed, landed, stop.clone()).await;
         stop.cancel();
         source.abort();
         // A source that was aborted says so; there is nothing else to learn from it.

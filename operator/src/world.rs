@@ -137,7 +137,7 @@ pub struct World {
 /// One thing that is different now. `None`: it is gone.
 #[derive(Debug)]
 pub enum Change {
-    /// A policy, and the status that it had when it was first seen.
+    /// A policy, and the status that its source shows with it. A status is never a reason to plan anew.
     Policy(ObjectKey, Option<(Policy, Option<Box<RateLimitPolicyStatus>>)>),
     /// A pod.
     Pod(ObjectKey, Option<Pod>),
@@ -174,5 +174,31 @@ fn put<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>)
             true
         }
         None => map.remove(&key).is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_alone_changes_nothing() {
+        let key = ObjectKey::new("shop", "checkout");
+        let change = |generation, revision: &str| {
+            let policy = Policy {
+                uid: "1".to_owned(),
+                generation,
+                created: None,
+                spec: Err(vec![Fault { path: String::new(), message: "unreadable".to_owned() }]),
+                file: None,
+            };
+            let revision = Some(revision.to_owned());
+            let status = RateLimitPolicyStatus { revision, ..RateLimitPolicyStatus::default() };
+            Change::Policy(key.clone(), Some((policy, Some(Box::new(status)))))
+        };
+        let mut world = World::default();
+        assert!(world.apply(change(1, "a")));
+        assert!(!world.apply(change(1, "b")));
+        assert!(world.apply(change(2, "b")));
     }
 }

@@ -3,13 +3,15 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde_json::json;
 use weir_api::RateLimitPolicy;
 
+use super::echo::Shown;
 use super::{Announcement, Report, SinkError};
 use crate::clock;
+use crate::source::objects;
 
 /// The owner of the status fields, and the reporter of the Events.
 const FIELD_MANAGER: &str = "weir-operator";
@@ -35,8 +37,10 @@ impl ClusterSink {
         Self { client, instance }
     }
 
-    pub(super) async fn write(&self, report: &Report) -> Result<(), SinkError> {
-        let policies: Api<RateLimitPolicy> = Api::namespaced(self.client.clone(), &report.key.namespace);
+    pub(super) async fn write(&self, report: &Report) -> Result<Shown, SinkError> {
+        // Only the status of the answer is read: a spec that this program cannot read must not make a write fail.
+        let resource = ApiResource::erase::<RateLimitPolicy>(&());
+        let policies: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &report.key.namespace, &resource);
         let patch = json!({
             "apiVersion": RateLimitPolicy::api_version(&()),
             "kind": RateLimitPolicy::kind(&()),
@@ -45,9 +49,19 @@ impl ClusterSink {
         });
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         match policies.patch_status(&report.key.name, &parameters, &Patch::Apply(&patch)).await {
-            Ok(_) => Ok(()),
-            // Gone, or (409, a UID that does not match) replaced by another of the same name.
-            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Err(SinkError::Gone),
+            Ok(mut policy) => Ok(objects::take_status(&mut policy)),
+            // Any other 404 comes from an apiserver that does not serve policies at the moment.
+            Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Err(SinkError::Gone),
+            // Either another policy took the name, or somebody wrote at the same time.
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                // Listed, because that is all that the operator is allowed to do with policies.
+                let named = ListParams::default().fields(&format!("metadata.name={}", report.key.name));
+                let found = policies.list_metadata(&named).await.map_err(Box::new)?.items.pop();
+                match found.and_then(|policy| policy.metadata.uid) {
+                    Some(uid) if uid == report.uid => Err(SinkError::Api(Box::new(kube::Error::Api(status)))),
+                    _ => Err(SinkError::Gone),
+                }
+            }
             Err(error) => Err(SinkError::Api(Box::new(error))),
         }
     }

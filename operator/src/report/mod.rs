@@ -1,31 +1,25 @@
 //! Where statuses and events go: the apiserver, or files and standard output.
 //!
 //! The engine hands over what is to be written and never waits for it. The writer keeps only the newest status of
-//! each policy, and tries again until it is written or there is a newer one.
+//! each policy, tries again until it is written or there is a newer one, and tells the engine what landed.
 
 mod cluster;
+pub mod echo;
 mod files;
 pub mod pace;
+mod queue;
+mod writer;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::StreamExt;
-use tokio::sync::mpsc;
-use tokio::time::sleep;
 use weir_api::RateLimitPolicyStatus;
 
 pub use cluster::ClusterSink;
 pub use files::FileSink;
+pub use writer::run;
 
-use crate::metrics::Metrics;
 use crate::world::ObjectKey;
-
-/// How many statuses are written side by side.
-const WRITERS: usize = 8;
-/// The longest pause after failed writes.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+use echo::Shown;
 
 /// A status to write.
 #[derive(Clone, Debug)]
@@ -36,8 +30,23 @@ pub struct Report {
     pub uid: String,
     /// The file that it is in, if it is in one.
     pub file: Option<Arc<str>>,
+    /// Grows with each status of the policy.
+    pub number: u64,
     /// What to write.
     pub status: RateLimitPolicyStatus,
+}
+
+/// A status that was written.
+#[derive(Clone, Debug)]
+pub struct Landed {
+    /// The policy.
+    pub key: ObjectKey,
+    /// Its UID.
+    pub uid: String,
+    /// The number of its [`Report`].
+    pub number: u64,
+    /// The status as the source of policies will show it.
+    pub stored: Shown,
 }
 
 /// Something worth telling a person, once.
@@ -77,6 +86,9 @@ pub enum SinkError {
     /// The apiserver did not take it.
     #[error("{0}")]
     Api(#[from] Box<kube::Error>),
+    /// Nobody knows what became of it.
+    #[error("no answer in time")]
+    Timeout,
     /// The file could not be written.
     #[error("{0}")]
     File(#[from] std::io::Error),
@@ -92,17 +104,11 @@ pub enum Sink {
 }
 
 impl Sink {
-    async fn write(&self, report: &Report) -> Result<(), SinkError> {
+    async fn write(&self, report: &Report) -> Result<Shown, SinkError> {
         match self {
             Self::Cluster(sink) => sink.write(report).await,
-            Self::Files(sink) => sink.write(report),
-        }
-    }
-
-    async fn announce(&self, announcement: &Announcement) {
-        match self {
-            Self::Cluster(sink) => sink.announce(announcement).await,
-            Self::Files(sink) => sink.announce(announcement),
+            // Policies in files are shown without a status: theirs is in another file.
+            Self::Files(sink) => sink.write(report).map(|()| None),
         }
     }
 
@@ -117,57 +123,5 @@ impl Sink {
             Self::Cluster(_) => tracing::warn!("{text}"),
             Self::Files(sink) => sink.notice(text),
         }
-    }
-}
-
-/// Writes until `messages` is closed, and what is left then.
-pub async fn run(sink: Sink, mut messages: mpsc::UnboundedReceiver<Message>, metrics: Metrics) {
-    let mut pending: BTreeMap<ObjectKey, Box<Report>> = BTreeMap::new();
-    let mut failures = 0_u32;
-    loop {
-        let pause = Duration::from_millis(100).saturating_mul(1 << failures.min(8)).min(LONGEST_PAUSE);
-        let message = tokio::select! {
-            message = messages.recv() => match message {
-                Some(message) => Some(message),
-                None => return,
-            },
-            () = sleep(pause), if !pending.is_empty() => None,
-        };
-        let mut next = message;
-        while let Some(message) = next {
-            match message {
-                Message::Status(report) => drop(pending.insert(report.key.clone(), report)),
-                Message::Removed(key) => {
-                    pending.remove(&key);
-                    sink.removed(&key);
-                }
-                Message::Announce(announcement) => sink.announce(&announcement).await,
-                Message::Notice(text) => sink.notice(&text),
-            }
-            next = messages.try_recv().ok();
-        }
-        let batch = std::mem::take(&mut pending);
-        let written: Vec<_> = futures::stream::iter(batch)
-            .map(|(key, report)| async {
-                let outcome = sink.write(&report).await;
-                (key, report, outcome)
-            })
-            .buffer_unordered(WRITERS)
-            .collect()
-            .await;
-        let mut failed = false;
-        for (key, report, outcome) in written {
-            match outcome {
-                Ok(()) => metrics.status_written(true),
-                Err(SinkError::Gone) => {}
-                Err(error) => {
-                    failed = true;
-                    metrics.status_written(false);
-                    tracing::warn!(policy = %key, error = %format!("{error:#}"), "cannot write the status, trying again");
-                    pending.insert(key, report);
-                }
-            }
-        }
-        failures = if failed { failures.saturating_add(1) } else { 0 };
     }
 }

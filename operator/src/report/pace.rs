@@ -49,11 +49,25 @@ impl Pace {
         }
         let admitted = self.is_due(now, status);
         if admitted {
-            self.written = Some(status.clone());
-            self.written_at = Some(now);
-            self.held_since = None;
+            self.put_down(now, status);
         }
         admitted
+    }
+
+    /// Whether to write this status although nothing is new, because what was written is no longer there. If so, it
+    /// counts as written. One that is held back is not: it is written in a moment, or there is a better one by then.
+    pub fn repeats(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {
+        let repeats = self.held_since.is_none();
+        if repeats {
+            self.put_down(now, status);
+        }
+        repeats
+    }
+
+    fn put_down(&mut self, now: Instant, status: &RateLimitPolicyStatus) {
+        self.written = Some(status.clone());
+        self.written_at = Some(now);
+        self.held_since = None;
     }
 
     fn is_due(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {

@@ -78,3 +78,14 @@ async fn the_final_numbers_are_written_exactly() {
     assert_eq!(written, 1);
     assert_eq!(pace.written(), Some(&last));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_back_is_not_repeated() {
+    let now = Instant::now();
+    let mut pace = Pace::new(INTERVAL, Some(status("Enforced", 3, 0)));
+    assert!(pace.repeats(now, &status("Enforced", 3, 0)));
+    assert!(!pace.admits(now, &status("Pending", 2, 0)));
+    assert!(!pace.repeats(now, &status("Pending", 2, 0)));
+    assert!(pace.admits(now + HOLD, &status("Pending", 2, 0)));
+    assert!(pace.repeats(now + HOLD, &status("Pending", 2, 0)), "it is not held back any more");
+}

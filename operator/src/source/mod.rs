@@ -6,4 +6,4 @@
 pub mod cluster;
 pub mod directory;
 mod folder;
-mod objects;
+pub(crate) mod objects;

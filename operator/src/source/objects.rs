@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::DynamicObject;
 use kube::core::Selector;
-use weir_api::RateLimitPolicySpec;
+use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus};
 
 use crate::world::{Agent, Change, Fault, Membership, ObjectKey, Policy, Workload, WorkloadKind};
 
@@ -27,9 +27,7 @@ pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
         let path = error.path().to_string();
         vec![Fault { path: format!("spec.{path}"), message: error.into_inner().to_string() }]
     });
-    // A status that an older version wrote may be unreadable; it is only good for its transition times.
-    let status = object.data.get_mut("status").map(serde_json::Value::take);
-    let status = status.and_then(|status| serde_json::from_value(status).ok()).map(Box::new);
+    let status = take_status(&mut object);
     let policy = Policy {
         uid: object.metadata.uid.unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
@@ -38,6 +36,12 @@ pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
         file: None,
     };
     Change::Policy(key, Some((policy, status)))
+}
+
+/// A policy's status. One that another version wrote may be unreadable, which is as good as none.
+pub(crate) fn take_status(object: &mut DynamicObject) -> Option<Box<RateLimitPolicyStatus>> {
+    let status = object.data.get_mut("status").map(serde_json::Value::take)?;
+    serde_json::from_value(status).ok().map(Box::new)
 }
 
 /// A pod, unless it has ended or is about to.

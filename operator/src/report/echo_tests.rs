@@ -1,0 +1,125 @@
+use weir_api::Summary;
+
+use super::*;
+
+fn status(enforced: &str) -> Shown {
+    let summary = Summary { rules: 1, enforced: enforced.to_owned(), limited: "0.0%".to_owned() };
+    Some(Box::new(RateLimitPolicyStatus { summary: Some(summary), ..RateLimitPolicyStatus::default() }))
+}
+
+/// An [`Echo`] at rest: one write has landed and was shown.
+fn at_rest(now: Instant) -> Echo {
+    let mut echo = Echo::new(None);
+    let number = echo.send(now);
+    echo.landed(now, number, status("1/1"));
+    echo.shown(now, status("1/1"));
+    echo
+}
+
+/// Looks every 50 ms for this long and writes whenever it should; each write lands at once and is shown at once.
+fn writes(echo: &mut Echo, now: &mut Instant, time: Duration) -> u32 {
+    let end = *now + time;
+    let mut writes = 0;
+    while *now < end {
+        *now += Duration::from_millis(50);
+        if echo.is_foreign(*now) {
+            writes += 1;
+            let number = echo.send(*now);
+            echo.landed(*now, number, status("1/1"));
+            echo.shown(*now, status("1/1"));
+        }
+    }
+    writes
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_is_mended_once_within_a_second() {
+    let mut now = Instant::now();
+    for edit in [status("99/99"), None] {
+        let mut echo = at_rest(now);
+        now += Duration::from_secs(60);
+        echo.shown(now, edit);
+        assert!(!echo.is_foreign(now), "an echo may be right behind");
+        assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(1)), 1);
+        assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_before_the_first_write_is_mended_too() {
+    let mut now = Instant::now();
+    let mut echo = Echo::new(status("1/1"));
+    echo.shown(now, status("1/1"));
+    assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(5)), 0);
+    echo.shown(now, status("99/99"));
+    assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(5)), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_echoes_cause_nothing_in_whatever_order_they_come() {
+    let mut now = Instant::now();
+    let mut echo = at_rest(now);
+    now += Duration::from_secs(60);
+    let first = echo.send(now);
+    let second = echo.send(now);
+    // Echoes before answers, answers before echoes, a newer write in between.
+    echo.shown(now, status("1/3"));
+    echo.landed(now, first, status("1/3"));
+    assert!(!echo.is_foreign(now + Duration::from_secs(60)), "the second is still on its way");
+    echo.landed(now, second, status("2/3"));
+    now += Duration::from_millis(100);
+    echo.shown(now, status("2/3"));
+    assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_right_behind_a_write_is_mended_when_that_has_landed() {
+    let mut now = Instant::now();
+    let mut echo = at_rest(now);
+    let number = echo.send(now);
+    echo.shown(now, status("1/1"));
+    echo.shown(now, status("99/99"));
+    assert!(!echo.is_foreign(now + Duration::from_secs(60)), "a write is on its way");
+    echo.landed(now, number, status("1/1"));
+    assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_falls_silent_causes_one_write_at_most() {
+    let mut now = Instant::now();
+    let mut echo = at_rest(now);
+    let mut writes = 0;
+    echo.shown(now, status("99/99"));
+    for _ in 0..1000 {
+        now += Duration::from_millis(50);
+        if echo.is_foreign(now) {
+            writes += 1;
+            let number = echo.send(now);
+            echo.landed(now, number, status("1/1"));
+        }
+    }
+    assert_eq!(writes, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn somebody_who_insists_is_answered_once_a_second() {
+    let mut now = Instant::now();
+    let mut echo = at_rest(now);
+    let mut answers = 0;
+    for _ in 0..200 {
+        echo.shown(now, status("99/99"));
+        answers += writes(&mut echo, &mut now, Duration::from_millis(50));
+    }
+    assert!((9..=10).contains(&answers), "{answers} within ten seconds");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_apiserver_made_of_a_write_is_not_foreign() {
+    let mut now = Instant::now();
+    let mut echo = at_rest(now);
+    let number = echo.send(now);
+    // Merged with what somebody else owns.
+    echo.landed(now, number, status("1/1 and more"));
+    echo.shown(now, status("1/1 and more"));
+    assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 0);
+}

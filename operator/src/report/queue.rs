@@ -1,0 +1,125 @@
+//! Which status is to be written next. Pure.
+//!
+//! Of each policy at most one status is being written and at most one waits, the newest. A write that failed waits
+//! longer each time, until it lands or the policy is gone; a newer status takes its place but not its turn.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Report;
+use crate::world::ObjectKey;
+
+/// The longest pause after the first failed write.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause after many.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The statuses that have not landed.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    slots: HashMap<ObjectKey, Slot>,
+    /// The slots with a turn, by time.
+    turns: BTreeSet<(Instant, ObjectKey)>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// What waits.
+    report: Option<Box<Report>>,
+    /// When it has its turn; none while another status of this policy is being written.
+    turn: Option<Instant>,
+    /// In a row.
+    failures: u32,
+    /// The policy went away while a status was being written.
+    removed: bool,
+}
+
+impl Queue {
+    /// Adds a status, in place of an older one that waits.
+    pub(super) fn put(&mut self, now: Instant, report: Box<Report>) {
+        if let Some(slot) = self.slots.get_mut(&report.key) {
+            slot.report = Some(report);
+            return;
+        }
+        let key = report.key.clone();
+        self.turns.insert((now, key.clone()));
+        self.slots.insert(key, Slot { report: Some(report), turn: Some(now), ..Slot::default() });
+    }
+
+    /// Takes out the status whose turn it is. It must come back by [`Self::ended`] or [`Self::failed`].
+    pub(super) fn take(&mut self, now: Instant) -> Option<Box<Report>> {
+        if self.next_turn()? > now {
+            return None;
+        }
+        let (_, key) = self.turns.pop_first()?;
+        let slot = self.slots.get_mut(&key)?;
+        slot.turn = None;
+        slot.report.take()
+    }
+
+    /// When the next status has its turn.
+    pub(super) fn next_turn(&self) -> Option<Instant> {
+        self.turns.first().map(|(turn, _)| *turn)
+    }
+
+    /// Whether nothing waits and nothing is being written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// A write landed, or there is nothing left to write to. True if the policy went away in the meantime.
+    pub(super) fn ended(&mut self, now: Instant, key: &ObjectKey) -> bool {
+        let Some(slot) = self.slots.get_mut(key) else { return false };
+        slot.failures = 0;
+        self.next(key, now)
+    }
+
+    /// A write failed. `share` of the longest pause passes before the next. True if the policy went away in the
+    /// meantime.
+    pub(super) fn failed(&mut self, now: Instant, report: Box<Report>, share: f64) -> bool {
+        let key = report.key.clone();
+        let Some(slot) = self.slots.get_mut(&key) else { return false };
+        let pause = FIRST_PAUSE.saturating_mul(1 << slot.failures.min(16)).min(LONGEST_PAUSE).mul_f64(share);
+        slot.failures = slot.failures.saturating_add(1);
+        if slot.report.is_none() && !slot.removed {
+            slot.report = Some(report);
+        }
+        self.next(&key, now + pause)
+    }
+
+    /// Forgets a policy. True if none of its statuses is being written.
+    pub(super) fn remove(&mut self, key: &ObjectKey) -> bool {
+        match self.slots.get_mut(key) {
+            Some(slot) if slot.turn.is_none() => {
+                slot.report = None;
+                slot.removed = true;
+                return false;
+            }
+            Some(slot) => {
+                let turn = slot.turn.map(|turn| (turn, key.clone()));
+                turn.map(|turn| self.turns.remove(&turn));
+                self.slots.remove(key);
+            }
+            None => {}
+        }
+        true
+    }
+
+    fn next(&mut self, key: &ObjectKey, turn: Instant) -> bool {
+        let Some(slot) = self.slots.get_mut(key) else { return false };
+        let removed = std::mem::take(&mut slot.removed);
+        if slot.report.is_some() {
+            slot.turn = Some(turn);
+            self.turns.insert((turn, key.clone()));
+        } else {
+            self.slots.remove(key);
+        }
+        removed
+    }
+}
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

@@ -1,0 +1,94 @@
+use weir_api::RateLimitPolicyStatus;
+
+use super::*;
+
+fn report(name: &str, number: u64) -> Box<Report> {
+    let key = ObjectKey::new("shop", name);
+    let status = RateLimitPolicyStatus::default();
+    Box::new(Report { key, uid: "1".to_owned(), file: None, number, status })
+}
+
+fn taken(queue: &mut Queue, now: Instant) -> Option<(String, u64)> {
+    queue.take(now).map(|report| (report.key.name, report.number))
+}
+
+fn some(name: &str, number: u64) -> Option<(String, u64)> {
+    Some((name.to_owned(), number))
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_at_a_time_and_the_newest_next() {
+    let now = Instant::now();
+    let mut queue = Queue::default();
+    queue.put(now, report("a", 1));
+    assert_eq!(taken(&mut queue, now), some("a", 1));
+    queue.put(now, report("a", 2));
+    queue.put(now, report("a", 3));
+    assert_eq!(taken(&mut queue, now), None, "one is being written");
+    queue.put(now, report("b", 1));
+    assert_eq!(taken(&mut queue, now), some("b", 1), "another policy does not wait");
+    assert!(!queue.ended(now, &ObjectKey::new("shop", "a")));
+    assert_eq!(taken(&mut queue, now), some("a", 3));
+    assert!(!queue.ended(now, &ObjectKey::new("shop", "a")));
+    assert!(!queue.ended(now, &ObjectKey::new("shop", "b")));
+    assert!(queue.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_write_is_tried_again_until_it_lands_ever_more_slowly() {
+    let mut now = Instant::now();
+    let mut queue = Queue::default();
+    queue.put(now, report("a", 1));
+    let mut pauses = Vec::new();
+    for _ in 0..40 {
+        let report = queue.take(now).expect("it has its turn");
+        queue.failed(now, report, 1.0);
+        let turn = queue.next_turn().expect("it is tried again");
+        pauses.push(turn - now);
+        assert_eq!(taken(&mut queue, turn - Duration::from_nanos(1)), None, "too soon");
+        now = turn;
+    }
+    assert_eq!(pauses[0], FIRST_PAUSE);
+    assert!(pauses.is_sorted() && pauses[39] == LONGEST_PAUSE, "{pauses:?}");
+    assert_eq!(taken(&mut queue, now), some("a", 1));
+    queue.ended(now, &ObjectKey::new("shop", "a"));
+    assert!(queue.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newer_status_takes_the_place_of_a_failed_one_but_not_its_turn() {
+    let now = Instant::now();
+    let mut queue = Queue::default();
+    queue.put(now, report("a", 1));
+    let first = queue.take(now).unwrap();
+    queue.put(now, report("a", 2));
+    queue.failed(now, first, 1.0);
+    queue.put(now, report("a", 3));
+    assert_eq!(taken(&mut queue, now), None, "it waits as the failed one would have");
+    assert_eq!(taken(&mut queue, now + FIRST_PAUSE), some("a", 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_of_a_policy_that_is_gone() {
+    let now = Instant::now();
+    let key = ObjectKey::new("shop", "a");
+    let mut queue = Queue::default();
+    assert!(queue.remove(&key), "it was never there");
+    queue.put(now, report("a", 1));
+    assert!(queue.remove(&key));
+    assert!(queue.is_empty() && queue.take(now).is_none());
+
+    queue.put(now, report("a", 1));
+    let first = queue.take(now).unwrap();
+    assert!(!queue.remove(&key), "it is being written");
+    assert!(queue.failed(now, first, 1.0), "now it is gone");
+    assert!(queue.is_empty() && queue.next_turn().is_none());
+
+    // A successor of the same name waits for the write to end.
+    queue.put(now, report("a", 1));
+    let first = queue.take(now).unwrap();
+    queue.remove(&key);
+    queue.put(now, report("a", 7));
+    assert!(queue.failed(now, first, 1.0));
+    assert_eq!(taken(&mut queue, now + FIRST_PAUSE), some("a", 7));
+}

@@ -1,0 +1,127 @@
+//! The loop that writes: statuses side by side, announcements one after the other, neither waiting for the other.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use rand::Rng;
+use tokio::sync::mpsc;
+use tokio::time::{sleep_until, timeout};
+
+use super::echo::Shown;
+use super::queue::Queue;
+use super::{Announcement, Landed, Message, Report, Sink, SinkError};
+use crate::clock;
+use crate::metrics::Metrics;
+
+/// How many statuses are written side by side.
+const WRITERS: usize = 8;
+/// How many announcements wait; more are given up, because a status says the same.
+const ANNOUNCEMENTS: usize = 256;
+/// How long one write may take.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Writes until `messages` is closed, and what is left then. Tells of each status that landed.
+pub async fn run(
+    sink: Sink,
+    messages: mpsc::UnboundedReceiver<Message>,
+    landings: mpsc::Sender<Landed>,
+    metrics: Metrics,
+) {
+    let (announcements, announced) = mpsc::channel(ANNOUNCEMENTS);
+    let writer = Writer { sink: &sink, queue: Queue::default(), announcements, landings, metrics };
+    tokio::join!(writer.run(messages), announce(&sink, announced));
+}
+
+async fn announce(sink: &Sink, mut announced: mpsc::Receiver<Announcement>) {
+    let Sink::Cluster(sink) = sink else { return };
+    while let Some(announcement) = announced.recv().await {
+        if timeout(LIMIT, sink.announce(&announcement)).await.is_err() {
+            tracing::warn!(policy = %announcement.key, reason = announcement.reason, "gave up writing an event");
+        }
+    }
+}
+
+struct Writer<'a> {
+    sink: &'a Sink,
+    queue: Queue,
+    announcements: mpsc::Sender<Announcement>,
+    landings: mpsc::Sender<Landed>,
+    metrics: Metrics,
+}
+
+impl Writer<'_> {
+    async fn run(mut self, mut messages: mpsc::UnboundedReceiver<Message>) {
+        let sink = self.sink;
+        let mut writing = FuturesUnordered::new();
+        let mut open = true;
+        while open || !self.queue.is_empty() {
+            while writing.len() < WRITERS
+                && let Some(report) = self.queue.take(clock::now())
+            {
+                writing.push(async move {
+                    let outcome = timeout(LIMIT, sink.write(&report)).await.unwrap_or(Err(SinkError::Timeout));
+                    (report, outcome)
+                });
+            }
+            let turn = self.queue.next_turn().filter(|_| writing.len() < WRITERS);
+            tokio::select! {
+                message = messages.recv(), if open => match message {
+                    Some(message) => self.take_in(message),
+                    None => open = false,
+                },
+                Some((report, outcome)) = writing.next() => self.end(report, outcome).await,
+                () = sleep_until(turn.unwrap_or_else(clock::now)), if turn.is_some() => {}
+            }
+        }
+    }
+
+    fn take_in(&mut self, message: Message) {
+        match message {
+            Message::Status(report) => self.queue.put(clock::now(), report),
+            Message::Removed(key) => {
+                if self.queue.remove(&key) {
+                    self.sink.removed(&key);
+                }
+            }
+            Message::Announce(announcement) => match self.sink {
+                Sink::Files(sink) => sink.announce(&announcement),
+                Sink::Cluster(_) => {
+                    if let Err(error) = self.announcements.try_send(announcement) {
+                        let Announcement { key, reason, .. } = error.into_inner();
+                        tracing::warn!(policy = %key, reason, "too many events wait, giving this one up");
+                    }
+                }
+            },
+            Message::Notice(text) => self.sink.notice(&text),
+        }
+    }
+
+    async fn end(&mut self, report: Box<Report>, outcome: Result<Shown, SinkError>) {
+        let now = clock::now();
+        let removed = match outcome {
+            Ok(stored) => {
+                self.metrics.status_written(true);
+                let Report { key, uid, number, .. } = *report;
+                let removed = self.queue.ended(now, &key);
+                // Closed only while the process ends.
+                let _ = self.landings.send(Landed { key: key.clone(), uid, number, stored }).await;
+                removed.then_some(key)
+            }
+            Err(SinkError::Gone) => self.queue.ended(now, &report.key).then_some(report.key),
+            Err(error) => {
+                self.metrics.status_written(false);
+                let key = report.key.clone();
+                tracing::warn!(policy = %key, error = %format!("{error:#}"), "cannot write the status, trying again");
+                self.queue.failed(now, report, rand::rng().random_range(0.5..=1.0)).then_some(key)
+            }
+        };
+        if let Some(key) = removed {
+            self.sink.removed(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "writer_tests.rs"]
+mod tests;

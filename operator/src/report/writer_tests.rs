@@ -1,0 +1,211 @@
+//! The writer against an apiserver that fails on demand, over real sockets.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use weir_api::{RateLimitPolicyStatus, Summary};
+
+use super::super::ClusterSink;
+use super::*;
+use crate::world::ObjectKey;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const UID: &str = "1";
+
+/// What becomes of a status write. The client itself tries again after 429, 503 and 504.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Status(u16),
+    Plain404,
+    Garbage,
+}
+
+/// The scripted answers to status writes (then all succeed), and what was asked.
+#[derive(Debug, Default)]
+struct Script {
+    answers: VecDeque<Answer>,
+    /// The UID that the policy has now.
+    uid: String,
+    writes: Vec<Value>,
+}
+
+type Shared = Arc<Mutex<Script>>;
+
+async fn answer(State(script): State<Shared>, method: Method, uri: Uri, body: Bytes) -> Response {
+    if uri.path().ends_with("/events") {
+        return std::future::pending().await;
+    }
+    let mut script = script.lock().unwrap();
+    if method == Method::GET {
+        let metadata = json!({"name": "checkout", "namespace": "shop", "uid": script.uid});
+        let items = json!([{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata}]);
+        let kind = "PartialObjectMetadataList";
+        let body = json!({"apiVersion": "meta.k8s.io/v1", "kind": kind, "metadata": {}, "items": items});
+        return axum::Json(body).into_response();
+    }
+    assert!(method == Method::PATCH && uri.path().ends_with("/ratelimitpolicies/checkout/status"), "{method} {uri}");
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    script.writes.push(body["status"].clone());
+    match script.answers.pop_front() {
+        None => axum::Json(body).into_response(),
+        Some(Answer::Plain404) => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
+        Some(Answer::Garbage) => (StatusCode::OK, "<html>").into_response(),
+        Some(Answer::Status(code)) => {
+            let reason = if code == 404 { "NotFound" } else { "Other" };
+            let status = json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "metadata": {},
+                "message": "on demand", "reason": reason, "code": code});
+            (StatusCode::from_u16(code).unwrap(), axum::Json(status)).into_response()
+        }
+    }
+}
+
+struct Stage {
+    script: Shared,
+    metrics: Metrics,
+    messages: mpsc::UnboundedSender<Message>,
+    landed: mpsc::Receiver<Landed>,
+    writer: JoinHandle<()>,
+    /// Where the apiserver is, or will be.
+    address: SocketAddr,
+    apiserver: Option<JoinHandle<()>>,
+}
+
+impl Stage {
+    async fn set(answers: &[Answer]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut stage = Self::without_apiserver(listener.local_addr().unwrap());
+        stage.script.lock().unwrap().answers.extend(answers);
+        stage.serve(listener);
+        stage
+    }
+
+    fn without_apiserver(address: SocketAddr) -> Self {
+        let script = Arc::new(Mutex::new(Script { uid: UID.to_owned(), ..Script::default() }));
+        let client = Client::try_from(Config::new(format!("http://{address}").parse().unwrap())).unwrap();
+        let sink = Sink::Cluster(ClusterSink::new(client, "test".to_owned()));
+        let (messages, outgoing) = mpsc::unbounded_channel();
+        let (landings, landed) = mpsc::channel(16);
+        let metrics = Metrics::default();
+        let writer = tokio::spawn(run(sink, outgoing, landings, metrics.clone()));
+        Self { script, metrics, messages, landed, writer, address, apiserver: None }
+    }
+
+    fn serve(&mut self, listener: TcpListener) {
+        let router = Router::new().fallback(answer).with_state(self.script.clone());
+        self.apiserver = Some(tokio::spawn(async move { axum::serve(listener, router).await.unwrap() }));
+    }
+
+    fn write(&self, number: u64) {
+        let key = ObjectKey::new("shop", "checkout");
+        let report = Report { key, uid: UID.to_owned(), file: None, number, status: status(number) };
+        self.messages.send(Message::Status(Box::new(report))).unwrap();
+    }
+
+    async fn lands(&mut self, number: u64) {
+        let landed = timeout(PATIENCE, self.landed.recv()).await.expect("it lands in time").expect("it lands");
+        assert_eq!((landed.number, landed.stored), (number, Some(Box::new(status(number)))));
+    }
+
+    /// Nothing more is written: the writer has nothing left to do.
+    async fn ends(self) -> usize {
+        drop(self.messages);
+        timeout(PATIENCE, self.writer).await.expect("nothing is left to write").unwrap();
+        self.apiserver.inspect(JoinHandle::abort);
+        self.script.lock().unwrap().writes.len()
+    }
+
+    fn count(&self, result: &str) -> u64 {
+        let name = format!("weir_operator_status_writes_total{{result=\"{result}\"}} ");
+        self.metrics.render().lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or(0)
+    }
+}
+
+fn status(number: u64) -> RateLimitPolicyStatus {
+    let summary = Summary { rules: 1, enforced: format!("{number}/9"), limited: "0.0%".to_owned() };
+    RateLimitPolicyStatus { summary: Some(summary), ..RateLimitPolicyStatus::default() }
+}
+
+#[tokio::test]
+async fn a_write_that_fails_is_tried_again_until_it_lands() {
+    let failures = [Answer::Status(500), Answer::Status(409), Answer::Plain404, Answer::Garbage, Answer::Status(500)];
+    let mut stage = Stage::set(&failures).await;
+    stage.write(1);
+    stage.lands(1).await;
+    assert_eq!((stage.count("error"), stage.count("ok")), (failures.len() as u64, 1));
+    stage.write(2);
+    stage.lands(2).await;
+    assert_eq!(stage.ends().await, failures.len() + 2);
+}
+
+#[tokio::test]
+async fn a_newer_status_is_written_instead_of_one_that_failed() {
+    let mut stage = Stage::set(&[Answer::Status(500); 3]).await;
+    stage.write(1);
+    timeout(PATIENCE, async {
+        while stage.count("error") == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("the first write fails");
+    stage.write(2);
+    stage.lands(2).await;
+    let writes = stage.script.lock().unwrap().writes.clone();
+    assert_eq!(writes.last(), Some(&serde_json::to_value(status(2)).unwrap()));
+    assert_eq!(stage.ends().await, 4);
+}
+
+#[tokio::test]
+async fn there_is_nothing_to_try_once_the_policy_is_gone_or_replaced() {
+    let stage = Stage::set(&[Answer::Status(404)]).await;
+    stage.write(1);
+    assert_eq!(stage.ends().await, 1);
+
+    let stage = Stage::set(&[Answer::Status(409)]).await;
+    stage.script.lock().unwrap().uid = "2".to_owned();
+    stage.write(1);
+    assert_eq!(stage.ends().await, 1);
+}
+
+#[tokio::test]
+async fn an_apiserver_that_is_away_gets_the_status_when_it_returns() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let mut stage = Stage::without_apiserver(free);
+    stage.write(1);
+    timeout(PATIENCE, async {
+        while stage.count("error") < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("nobody listens there");
+    let listener = TcpListener::bind(stage.address).await.unwrap();
+    stage.serve(listener);
+    stage.lands(1).await;
+    assert_eq!(stage.count("ok"), 1);
+}
+
+#[tokio::test]
+async fn events_that_hang_hold_up_no_status() {
+    let mut stage = Stage::set(&[]).await;
+    for number in 1..=3 {
+        for _ in 0..ANNOUNCEMENTS {
+            let key = ObjectKey::new("shop", "checkout");
+            let (reason, note) = ("Enforced", String::new());
+            let announcement = Announcement { key, uid: UID.to_owned(), warning: false, reason, note };
+            stage.messages.send(Message::Announce(announcement)).unwrap();
+        }
+        stage.write(number);
+        stage.lands(number).await;
+    }
+}
