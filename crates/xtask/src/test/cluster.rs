@@ -75,13 +75,16 @@ impl<'a> Cluster<'a> {
         let bin = tools(self.runner.workspace)?;
         let release = self.runner.workspace.target().join("release");
 
+        // Where a registry can be reached, WEIR_NODE_IMAGE names kind's own node image and none has to be built.
+        let node_image = if std::env::var_os("WEIR_NODE_IMAGE").is_some() { "binaries" } else { "node-image" };
+
         self.undo.push(Step::new("rm", &["-rf", &self.kubeconfig]));
         self.undo.push(Step::new(&docker, &["stop", &self.docker_state]));
         let delete = Step::new(&cluster, &["delete", &self.name, &self.kubeconfig]);
         let load = Step::new(&cluster, &["load", &self.name]);
         let preparations = [
             (Step::new(&docker, &["start", &self.docker_state]), None),
-            (Step::new(airgap.join("build.sh"), &["node-image"]), None),
+            (Step::new(airgap.join("build.sh"), &[node_image]), None),
             (
                 Step::cargo(&["build", "--release", "--locked"])
                     .arg("-pweir-agent")

@@ -114,8 +114,8 @@ impl<'a> Runner<'a> {
     /// The stage's log, empty.
     pub(super) fn log(&self, stage: &str) -> anyhow::Result<Log> {
         let path = self.logs.join(format!("{stage}.log"));
-        let file = File::create(&path).with_context(|| format!("write {}", path.display()))?;
-        Ok(Log { file, path })
+        File::create(&path).with_context(|| format!("write {}", path.display()))?;
+        Ok(Log { file: append(&path)?, path })
     }
 
     /// Runs a step, unless there was an interrupt.
@@ -174,7 +174,7 @@ impl<'a> Runner<'a> {
         let mut command = Command::new(&step.program);
         command.args(&step.args).current_dir(self.workspace.root());
         command.envs(step.envs.iter().map(|(name, value)| (*name, value)));
-        command.stdout(log.writer()?).stderr(log.writer()?);
+        command.stdout(append(&log.path)?).stderr(append(&log.path)?);
         Ok(command)
     }
 
@@ -219,10 +219,6 @@ pub(super) struct Log {
 }
 
 impl Log {
-    fn writer(&self) -> anyhow::Result<File> {
-        File::options().append(true).open(&self.path).with_context(|| format!("write {}", self.path.display()))
-    }
-
     fn since(&self, begin: u64) -> anyhow::Result<String> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(begin))?;
@@ -237,18 +233,26 @@ impl Log {
     }
 }
 
+/// Several writers: none may write over what another one has written.
+fn append(path: &Path) -> anyhow::Result<File> {
+    File::options().append(true).open(path).with_context(|| format!("write {}", path.display()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     async fn run(script: &str, count: Count, judge: Option<fn(&str) -> anyhow::Result<()>>) -> (Tally, String) {
+        run_all(vec![Step { judge, ..Step::new("sh", &["-c", script]).count(count) }]).await
+    }
+
+    async fn run_all(steps: Vec<Step>) -> (Tally, String) {
         let workspace = Workspace::find().expect("these tests run in it");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let never = CancellationToken::new();
         let runner =
             Runner { workspace: &workspace, logs: folder.path().to_owned(), verbose: false, interrupt: &never };
-        let step = Step { judge, ..Step::new("sh", &["-c", script]).count(count) };
-        let tally = runner.run("stage", vec![step]).await;
+        let tally = runner.run("stage", steps).await;
         (tally, fs::read_to_string(folder.path().join("stage.log")).expect("the stage has a log"))
     }
 
@@ -258,6 +262,14 @@ mod tests {
         let (tally, log) = run(script, Count::CargoTests, None).await;
         assert_eq!(tally, Tally { passed: 4, failed: 0 });
         assert!(log.starts_with("$ sh -c") && log.contains("warning\n"), "{log}");
+    }
+
+    #[tokio::test]
+    async fn the_log_holds_all_steps_up_to_the_one_that_failed() {
+        let steps = ["echo one", "echo two; exit 1", "echo three"].map(|script| Step::new("sh", &["-c", script]));
+        let (tally, log) = run_all(steps.into()).await;
+        assert_eq!(tally, Tally { passed: 1, failed: 1 });
+        assert_eq!(log, "$ sh -c echo one\none\n$ sh -c echo two; exit 1\ntwo\n");
     }
 
     #[tokio::test]

@@ -114,8 +114,18 @@ impl Stage {
             ],
             Self::Tools => vec![Step::new(airgap(workspace).join("build.sh"), &["binaries"])],
             Self::Integration => vec![
-                tests(&["test", "--locked", "-p", "weir-e2e", "--features", "control-plane", "--no-fail-fast"])
-                    .env("WEIR_KUBE_BIN", tools(workspace)?.display().to_string()),
+                tests(&[
+                    "test",
+                    "--locked",
+                    "-p",
+                    "weir-e2e",
+                    "--features",
+                    "control-plane",
+                    "--test",
+                    "*",
+                    "--no-fail-fast",
+                ])
+                .env("WEIR_KUBE_BIN", tools(workspace)?.display().to_string()),
             ],
             Self::Helm => {
                 let helm = tools(workspace)?.join("helm");
