@@ -190,6 +190,7 @@ impl<'a> Runner<'a> {
             let output = log.since(follower.shown)?;
             let last = output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
             let last: String = last.chars().take(100).collect();
+            let last = if last.is_empty() { "no output yet" } else { &last };
             println!("  {stage}: {} s, {last}", started.elapsed().as_secs());
         }
         Ok(())
