@@ -23,6 +23,8 @@ const SLACK: Duration = Duration::from_secs(60);
 pub(crate) struct Load<'a> {
     pub(crate) name: &'a str,
     pub(crate) url: &'a str,
+    /// How many addresses the URL's host stands for: it starts once that many are known.
+    pub(crate) addresses: u32,
     /// Requests a second, over all pods together.
     pub(crate) rate: u32,
     pub(crate) duration: Duration,
@@ -66,6 +68,7 @@ impl Load<'_> {
             // A Service spreads connections, not requests: many of them even out between the pods.
             "--connections=192".to_owned(),
             "--resolve-all".to_owned(),
+            format!("--addresses={}", self.addresses),
             "--json".to_owned(),
         ]);
         let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);

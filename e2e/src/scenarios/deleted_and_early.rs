@@ -75,5 +75,5 @@ async fn early(space: &Space) -> Result<()> {
 /// Some overload; how many requests were refused.
 async fn flood(space: &Space, name: &str) -> Result<u64> {
     let duration = Duration::from_secs(3);
-    Ok(Load { name, url: workload::PODS_URL, rate: 100, duration }.run(space).await?.limited)
+    Ok(Load { name, url: workload::PODS_URL, addresses: 2, rate: 100, duration }.run(space).await?.limited)
 }

@@ -3,9 +3,13 @@
 //! Four parties count the same requests: the load, the agents, the apps behind them and the policy's status. Once the
 //! load is over they must agree to the last one.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
 use http::StatusCode;
 
 use crate::{
@@ -40,18 +44,34 @@ spec:
 pub(crate) async fn run(space: &Space) -> Result<()> {
     workload::create(space, PODS.try_into()?).await?;
     let pods = workload::ready(space, PODS as usize).await?;
+    the_service_leads_to(space, &pods).await?;
     space.apply(POLICY).await?;
     let observed = policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(20)).await?;
     agents_have_what_the_status_says(space, &pods, &observed.status.revision).await?;
     let served_before = workload::served(space, &pods).await?;
 
     let rate = 4 * REQUESTS * PODS;
-    let load = Load { name: "load", url: workload::SERVICE_URL, rate, duration: Duration::from_secs(SECONDS) };
+    let load =
+        Load { name: "load", url: workload::SERVICE_URL, addresses: 1, rate, duration: Duration::from_secs(SECONDS) };
     let report = load.run(space).await?;
     share_is_right(&report)?;
     every_refusal_says_when_to_come_back(&report)?;
     everybody_counted_the_same(space, &pods, &report, served_before).await?;
     who_obeys_retry_after_is_admitted(space, &pods[0]).await
+}
+
+/// A Service's rules follow its pods a moment later, and connections stay where they were made: a load that starts too
+/// early would spread unevenly for all of its time.
+async fn the_service_leads_to(space: &Space, pods: &[String]) -> Result<()> {
+    let tries = AtomicU32::new(0);
+    wait_for("the Service to lead to every pod", Duration::from_secs(60), || async {
+        let name = format!("warm-up-{}", tries.fetch_add(1, Ordering::Relaxed));
+        let (rate, duration) = (60, Duration::from_secs(1));
+        Load { name: &name, url: workload::SERVICE_URL, addresses: 1, rate, duration }.run(space).await?;
+        let served = try_join_all(pods.iter().map(|pod| workload::served(space, std::slice::from_ref(pod)))).await?;
+        Ok(Seen::when(served.iter().all(|count| *count > 0), format!("requests served: {served:?}")))
+    })
+    .await
 }
 
 async fn agents_have_what_the_status_says(space: &Space, pods: &[String], revision: &str) -> Result<()> {

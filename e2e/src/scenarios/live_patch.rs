@@ -41,7 +41,8 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 
     // Far above the highest limit, and longer than the patches will take: it is ended when they are done.
     let duration = Duration::from_secs(180);
-    let load = Load { name: "load", url: workload::PODS_URL, rate: 600, duration }.start(space).await?;
+    let load =
+        Load { name: "load", url: workload::PODS_URL, addresses: PODS, rate: 600, duration }.start(space).await?;
     let mut steps = overload(space, &pods).await?;
     let from = unix_millis();
     let counted_before = counts(space, &pods).await?;

@@ -38,7 +38,8 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 /// when the others have had their rules in force.
 async fn without_operator(space: &Space, pods: &[String]) -> Result<(String, Vec<Option<u64>>)> {
     // It resolves its targets once: the pod that comes up later, which nobody has told of a limit, gets none of it.
-    let load = Load { name: "load", url: workload::PODS_URL, rate: 4 * REQUESTS * PODS, duration: AWAY };
+    let load =
+        Load { name: "load", url: workload::PODS_URL, addresses: PODS, rate: 4 * REQUESTS * PODS, duration: AWAY };
     let load = load.start(space).await?;
     operator::kill(&space.cluster.client).await?;
     let before = counts(space, pods).await?;
@@ -79,7 +80,8 @@ async fn right_again(
 
     let seconds = Duration::from_secs(5);
     let url = format!("http://{}:8480/", workload::address(space, newcomer).await?);
-    let loaded = Load { name: "newcomer", url: &url, rate: 4 * REQUESTS, duration: seconds }.run(space).await?;
+    let loaded =
+        Load { name: "newcomer", url: &url, addresses: 1, rate: 4 * REQUESTS, duration: seconds }.run(space).await?;
     let most = f64::from(BURST) + f64::from(REQUESTS) * loaded.seconds;
     report::note(format!("the pod that came up meanwhile: allowed {} of {most:.0} at most", loaded.allowed));
     ensure!(loaded.allowed as f64 <= most, "the new pod is open: {} allowed, {most:.0} at most", loaded.allowed);

@@ -60,7 +60,8 @@ async fn none_counts_before_it_is_limited(space: &Space, target: u64) -> Result<
 async fn every_pod_refuses(space: &Space, pods: &[String]) -> Result<()> {
     let duration = Duration::from_secs(5);
     let rate = 4 * REQUESTS * u32::try_from(pods.len())?;
-    let load = Load { name: "load", url: workload::PODS_URL, rate, duration }.run(space).await?;
+    let addresses = u32::try_from(pods.len())?;
+    let load = Load { name: "load", url: workload::PODS_URL, addresses, rate, duration }.run(space).await?;
     let most = f64::from(BURST) + f64::from(REQUESTS) * load.seconds;
     for (pod, status) in pods.iter().zip(agents::statuses(space, pods).await?) {
         let counts = agents::counts(&status, policy::NAME, policy::RULE);

@@ -1,13 +1,18 @@
 //! What is sent: the arguments that load and probe share, parsed once into targets and a request to copy.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body_util::Empty;
+use tokio::time::Instant;
 
 use crate::target::Target;
+
+/// How long names may take to follow what they stand for.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(30);
+const RESOLVE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where to send, and what.
 #[derive(clap::Args)]
@@ -18,6 +23,9 @@ pub struct RequestArgs {
     /// Resolve each URL's host once, and go round robin over all its addresses
     #[arg(long)]
     resolve_all: bool,
+    /// With --resolve-all: wait up to 30 s until the host has this many addresses
+    #[arg(long, value_name = "N", requires = "resolve_all", default_value_t = 1)]
+    addresses: usize,
     /// Method of every request
     #[arg(long, default_value = "GET")]
     method: Method,
@@ -55,23 +63,28 @@ impl RequestArgs {
             ensure!(uri.scheme_str() == Some("http"), "{uri}: only http:// URLs are understood");
             let Some(host) = uri.host() else { bail!("{uri}: no host") };
             let endpoint = format!("{host}:{}", uri.port_u16().unwrap_or(80));
-            let endpoints = if self.resolve_all {
-                let mut found: Vec<_> = tokio::net::lookup_host(&endpoint)
-                    .await
-                    .with_context(|| format!("resolve {endpoint}"))?
-                    .map(|address| address.to_string())
-                    .collect();
-                found.sort();
-                found.dedup();
-                found
-            } else {
-                vec![endpoint]
-            };
+            let endpoints = if self.resolve_all { resolve(&endpoint, self.addresses).await? } else { vec![endpoint] };
             for endpoint in endpoints {
                 targets.push(Arc::new(Target::new(endpoint, uri, connections, !self.no_keepalive, timeout)?));
             }
         }
         Ok(Plan { targets, method: self.method, headers: self.headers.into_iter().collect(), vary: self.vary_header })
+    }
+}
+
+/// All addresses of a host, once there are `least` of them: those of a Service's pods follow a moment after the pods.
+async fn resolve(endpoint: &str, least: usize) -> anyhow::Result<Vec<String>> {
+    let deadline = Instant::now() + RESOLVE_TIMEOUT;
+    loop {
+        let found = tokio::net::lookup_host(endpoint).await.with_context(|| format!("resolve {endpoint}"));
+        let found = found.map(|found| found.map(|address| address.to_string()).collect::<BTreeSet<_>>());
+        match found {
+            Ok(found) if found.len() >= least => return Ok(found.into_iter().collect()),
+            found if Instant::now() >= deadline => {
+                bail!("{endpoint} has {} of {least} addresses after {RESOLVE_TIMEOUT:?}", found?.len())
+            }
+            _ => tokio::time::sleep(RESOLVE_PAUSE).await,
+        }
     }
 }
 
@@ -125,6 +138,7 @@ mod tests {
         RequestArgs {
             urls: urls.iter().map(|url| url.parse().expect("a URL")).collect(),
             resolve_all: false,
+            addresses: 1,
             method: Method::POST,
             headers: vec![parse_header("x-tier: free").expect("a header")],
             vary_header: vary.map(|text| parse_vary(text).expect("name and count")),
