@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use weir_api::{self as api, RateLimitPolicySpec};
 use weir_wire::{self as wire, PolicyRules};
 
+use crate::override_keys;
 use crate::world::{Fault, ObjectKey, Policy, Workload, WorkloadKind};
 
 /// Which pods a policy is about.
@@ -99,7 +100,7 @@ pub fn revision_of(value: &impl Serialize) -> String {
 ///
 /// # Errors
 ///
-/// Every fault: numbers that the rules cannot hold, overrides of limits that do not exist.
+/// Every fault: numbers that the rules cannot hold, overrides of limits that do not exist or of keys that cannot be.
 pub fn compile(key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec) -> Result<(PolicyRules, Target), Vec<Fault>> {
     let mut faults = Faults::default();
     let rules: Vec<wire::Rule> =
@@ -191,6 +192,7 @@ fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::Rule {
     if rule.limits.is_empty() {
         faults.add(format!("{path}.limits"), "a rule that limits must have at least one limit");
     }
+    override_keys::check(rule, |key, message| faults.add(format!("{path}.{key}"), message));
     let keyed = !rule.key.is_empty();
     wire::Rule {
         name: rule.name.clone(),

@@ -116,6 +116,17 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
                 "overrides": [{"keys": [["a"]], "limits": [{"name": "b", "requests": 1, "per": "1s"}]}]}),
             "spec.rules[0].overrides[0].limits[0].name",
         ),
+        (
+            json!({"name": "all", "limits": [limit], "key": [{"header": "x"}, {"clientIP": {}}],
+                "overrides": [{"keys": [["gold", "localhost"]], "limits": [limit]}]}),
+            "spec.rules[0].overrides[0].keys[0][1]",
+        ),
+        (
+            json!({"name": "all", "limits": [limit], "key": [{"clientIP": {"ipv6Prefix": 64}}], "overrides": [
+                {"keys": [["2001:db8::1"], ["2001:db8:0:1::1"]], "limits": [limit]},
+                {"keys": [["2001:db8::2"]], "limits": [limit]}]}),
+            "spec.rules[0].overrides[1].keys[0]",
+        ),
         (json!({"name": "all", "limits": [limit], "onLimit": {"status": 70000}}), "spec.rules[0].onLimit.status"),
     ] {
         let faults = compile(&key(), "uid", &spec(&json!([rule]))).expect_err(path);
