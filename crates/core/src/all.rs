@@ -8,6 +8,7 @@ use std::error::Error;
 use std::fmt;
 
 use crate::limiter::Charge;
+use crate::meter::Place;
 use crate::{Limiter, MAX_LIMITS, Refused, Standing, Time};
 
 /// Charges `cost` to every limiter, or to none.
@@ -50,12 +51,11 @@ pub(crate) fn check_all_at(
     if limiters.len() > 1 {
         ask_all(limiters, now, cost)?;
     }
-    let mut charges = Charges { at: now, cost, generations: [0; MAX_LIMITS], charged: 0 };
+    let mut charges = Charges::none(now, cost);
     for (limit, limiter) in limiters.iter().enumerate() {
         match limiter.check(now, cost) {
             Ok(admitted) => {
-                charges.generations[limit] = admitted.charge.generation;
-                charges.charged += 1;
+                charges.add(&admitted.charge);
                 each(admitted.standing);
             }
             Err(refused) => {
@@ -65,6 +65,33 @@ pub(crate) fn check_all_at(
         }
     }
     Ok(charges)
+}
+
+/// Takes a place in each limiter's line, or in none, and says when the last of them comes.
+pub(crate) fn reserve_all_at(
+    limiters: &[Limiter],
+    now: Time,
+    clock: impl Fn() -> Time,
+    cost: u64,
+    latest: Time,
+    mut each: impl FnMut(Standing),
+) -> Result<(Time, Charges), RefusedBy> {
+    assert!(limiters.len() <= MAX_LIMITS, "more than MAX_LIMITS limiters");
+    let (mut at, mut charges) = (now, Charges::none(now, cost));
+    for (limit, limiter) in limiters.iter().enumerate() {
+        match limiter.reserve(now, cost, latest) {
+            Ok(reserved) => {
+                at = at.max(reserved.at);
+                charges.add(&reserved.charge);
+                each(reserved.standing);
+            }
+            Err(refused) => {
+                charges.give_back(limiters, clock);
+                return Err(RefusedBy { limit, refused });
+            }
+        }
+    }
+    Ok((at, charges))
 }
 
 /// What [`check_all`] would say, charging nothing.
@@ -80,12 +107,21 @@ pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), 
 pub struct Charges {
     at: Time,
     cost: u64,
-    /// One for each of the limiters that were charged, the first ones.
-    generations: [u64; MAX_LIMITS],
+    /// Generation and mark for each of the limiters that were charged, the first ones.
+    places: [(u64, u64); MAX_LIMITS],
     charged: usize,
 }
 
 impl Charges {
+    fn none(at: Time, cost: u64) -> Self {
+        Self { at, cost, places: [(0, 0); MAX_LIMITS], charged: 0 }
+    }
+
+    fn add(&mut self, charge: &Charge) {
+        self.places[self.charged] = (charge.generation, charge.place.mark);
+        self.charged += 1;
+    }
+
     /// Gives all of it back to the limiters that were charged, in the same order; see [`Limiter::refund`].
     ///
     /// ```
@@ -99,8 +135,9 @@ impl Charges {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn give_back(self, limiters: &[Limiter], clock: impl Fn() -> Time) {
-        for (limiter, &generation) in limiters.iter().zip(&self.generations[..self.charged]) {
-            limiter.refund(Charge { at: self.at, cost: self.cost, generation }, &clock);
+        for (limiter, &(generation, mark)) in limiters.iter().zip(&self.places[..self.charged]) {
+            let place = Place { at: self.at, cost: self.cost, mark };
+            limiter.refund(Charge { place, generation }, &clock);
         }
     }
 }

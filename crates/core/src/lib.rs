@@ -7,8 +7,10 @@
 //! is given at once. No decision of a limiter takes a lock; those of a table of keys take a short one.
 
 mod all;
+mod in_flight;
 mod keyed;
 mod limiter;
+mod meter;
 mod quota;
 mod rule;
 mod rules;
@@ -19,8 +21,9 @@ mod terms;
 mod time;
 
 pub use all::{Charges, RefusedBy, check_all};
+pub use in_flight::{Full, InFlight, Permit};
 pub use keyed::KeyStats;
-pub use limiter::{Admitted, Charge, Limiter, Refused};
+pub use limiter::{Admitted, Charge, Limiter, Refused, Reserved};
 pub use quota::{InvalidQuota, Quota, Strategy};
 pub use rule::{RuleAdmitted, RuleCharge, RuleLimiter, RuleRefused, Tightest};
 pub use rules::{Ask, RuleRefusedAt, charge_all};

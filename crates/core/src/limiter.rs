@@ -1,26 +1,19 @@
-//! One limit, shared by any number of threads: one word holds its whole state, one compare-and-swap admits, a refusal
-//! writes nothing. No thread ever waits for another here.
+//! One limit, shared by any number of threads. No thread ever waits for another to decide.
 //!
 //! A retune must not lose what was consumed while others decide. It links a successor behind the cell in force, then
-//! sets the top bit of its word, which no charge can pass any more. Whoever meets that bit works out the successor's
-//! first level from the sealed one (all get the same result), puts it there unless somebody was faster, and decides in
-//! the successor. So deciders help the change through instead of waiting for it, and no charge falls in between. Only
-//! retunes wait for each other.
+//! seals its words, which no charge can pass any more. Whoever meets the seal works out the successor's first state from
+//! the sealed one (all get the same result), puts it there unless somebody was faster, and decides in the successor. So
+//! deciders help the change through instead of waiting for it, and no charge falls in between. Only retunes wait for
+//! each other.
 
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::supply::Supply;
+use crate::meter::{Meter, Place, SEALED, Stop, Taken, UNSET};
 use crate::sync::{AtomicU64, Mutex, Once, Ordering, lock};
 use crate::{Quota, Standing, Time};
-
-/// Set in a word whose cell has a successor: the level below it is final.
-const SEALED: u64 = 1 << 63;
-
-/// The word of a successor whose first level nobody has put there yet. No level and no sealed level looks like it.
-const UNSET: u64 = u64::MAX;
 
 /// A limit that threads share. Clones share one state.
 ///
@@ -46,25 +39,30 @@ pub struct Limiter {
 
 #[derive(Debug)]
 struct Cell {
-    supply: Supply,
+    meter: Meter,
     /// How many retunes came before. A charge is given back only to the cell that it was made in.
     generation: u64,
-    /// The level, or the level with [`SEALED`], or [`UNSET`].
-    word: AtomicU64,
-    /// When this cell took over, in nanoseconds of [`Time`]. Final once the predecessor's word is sealed.
+    words: Words,
+    /// When this cell took over, in nanoseconds of [`Time`]. Final once the predecessor's first word is sealed.
     since: AtomicU64,
-    /// Filled before the word is sealed.
+    /// Filled before the words are sealed.
     successor: Once<Arc<Cell>>,
-    /// Held by the one who may fill `successor` and seal the word.
+    /// Held by the one who may fill `successor` and seal the words.
     retuning: Mutex<()>,
+}
+
+/// The state of one limit, in the cell itself where it is small.
+#[derive(Debug)]
+enum Words {
+    One([AtomicU64; 1]),
+    Two([AtomicU64; 2]),
+    Many(Box<[AtomicU64]>),
 }
 
 impl Limiter {
     /// A limiter with all of its burst free.
     pub fn new(now: Time, quota: Quota) -> Self {
-        // Level zero is on the floor at the base.
-        let cell = Cell::new(Supply::new(quota, now), 0, 0);
-        Self { cell: Arc::new(cell) }
+        Self { cell: Arc::new(Cell::new(Meter::new(quota, now), 0, 0)) }
     }
 
     /// Charges `cost` if the quota has room for it. A refusal charges nothing.
@@ -72,46 +70,95 @@ impl Limiter {
     /// # Errors
     ///
     /// [`Refused`], which knows when to come back.
+    #[inline]
     pub fn check(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
-        let (mut cell, mut word) = self.in_force();
+        let mut cell = &*self.cell;
         loop {
-            let after;
-            (cell, word, after) = cell.decide(word, now, cost)?;
-            match cell.swap(word, after) {
-                Ok(()) => {
-                    return Ok(Admitted {
-                        standing: Standing::new(cell.supply, after, now),
-                        charge: Charge { at: now, cost, generation: cell.generation },
-                    });
+            match cell.meter.check(cell.words.all(), now, cost) {
+                Ok(Taken { standing, place, .. }) => {
+                    return Ok(Admitted { standing, charge: Charge { place, generation: cell.generation } });
                 }
-                Err(moved_on) => (cell, word) = moved_on,
+                Err(Stop::Refused(standing)) => return Err(Refused { standing, cost }),
+                Err(Stop::Sealed) => cell = cell.follow(),
+            }
+        }
+    }
+
+    /// Takes a place for `cost` at the first moment at which there is one, if that is not after `latest`. Whoever comes
+    /// later gets a later place; whoever cannot be served in time is refused at once, and charged nothing.
+    ///
+    /// At most twelve hours ahead; for [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter) within the window
+    /// that is running. Who does not go gives the place back with [`refund`](Self::refund).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use weir_core::{Limiter, Quota, Strategy, Time};
+    ///
+    /// let now = Time::from_nanos(1_700_000_000_000_000_000);
+    /// let limiter = Limiter::new(now, Quota::new(Strategy::LeakyBucket, 10, Duration::from_secs(1), Some(2))?);
+    /// let latest = now.saturating_add(Duration::from_millis(150));
+    /// assert_eq!(limiter.reserve(now, 1, latest)?.at, now);
+    /// assert_eq!(limiter.reserve(now, 1, latest)?.at, now.saturating_add(Duration::from_millis(100)));
+    /// let refused = limiter.reserve(now, 1, latest).unwrap_err(); // its turn would come after 200 ms
+    /// assert_eq!(refused.retry_after(), Some(Duration::from_millis(200)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], which knows when the request would be admitted without waiting.
+    pub fn reserve(&self, now: Time, cost: u64, latest: Time) -> Result<Reserved, Refused> {
+        let mut cell = &*self.cell;
+        loop {
+            match cell.meter.reserve(cell.words.all(), now, cost, latest) {
+                Ok(Taken { at, standing, place }) => {
+                    return Ok(Reserved { at, standing, charge: Charge { place, generation: cell.generation } });
+                }
+                Err(Stop::Refused(standing)) => return Err(Refused { standing, cost }),
+                Err(Stop::Sealed) => cell = cell.follow(),
             }
         }
     }
 
     /// What [`check`](Self::check) would say, charging nothing.
     pub(crate) fn ask(&self, now: Time, cost: u64) -> Result<Standing, Refused> {
-        let (cell, word) = self.in_force();
-        let (cell, word, _) = cell.decide(word, now, cost)?;
-        Ok(Standing::new(cell.supply, word, now))
+        let mut cell = &*self.cell;
+        loop {
+            match cell.meter.ask(cell.words.all(), now, cost) {
+                Ok(standing) => return Ok(standing),
+                Err(Stop::Refused(standing)) => return Err(Refused { standing, cost }),
+                Err(Stop::Sealed) => cell = cell.follow(),
+            }
+        }
     }
 
     /// Where the limiter stands, charging nothing.
     pub fn peek(&self, now: Time) -> Standing {
-        let (cell, word) = self.in_force();
-        Standing::new(cell.supply, word, now)
+        let mut cell = &*self.cell;
+        loop {
+            match cell.meter.standing(cell.words.all(), now) {
+                Ok(standing) => return standing,
+                Err(_) => cell = cell.follow(),
+            }
+        }
     }
 
     /// The quota in force.
     pub fn quota(&self) -> Quota {
-        self.in_force().0.supply.quota()
+        let mut cell = &*self.cell;
+        while cell.first().load(Ordering::SeqCst) & SEALED != 0 {
+            cell = cell.follow();
+        }
+        cell.meter.quota()
     }
 
     /// Gives back a charge of this limiter.
     ///
     /// At once, it leaves no trace; later, what has flowed in since the charge is not given back, because the place that
     /// the charge took may have been lost meanwhile. So after the end of its window, or once it is refilled anyway, a
-    /// charge gives back nothing, and neither does it after a retune.
+    /// charge gives back nothing, and neither does it after a retune. Of places that are reserved ahead, those behind keep
+    /// their moments: what is given back is what nobody has been promised yet. A sliding window log takes back the latest
+    /// charge only.
     ///
     /// `clock` is read after the state: only so is its time not earlier than that of any charge in it. Let it read the
     /// clock, not repeat an earlier reading.
@@ -128,23 +175,25 @@ impl Limiter {
     /// ```
     #[expect(clippy::needless_pass_by_value, reason = "a charge is given back once")]
     pub fn refund(&self, charge: Charge, clock: impl Fn() -> Time) {
-        let (mut cell, mut word) = self.in_force();
-        while cell.generation == charge.generation {
-            let after = cell.supply.refund(word, charge.at, clock(), charge.cost);
-            if after == word {
+        let mut cell = &*self.cell;
+        while cell.generation <= charge.generation {
+            if cell.generation == charge.generation {
+                // Sealed meanwhile: it stays charged.
+                let _ = cell.meter.refund(cell.words.all(), &charge.place, &clock);
                 return;
             }
-            match cell.swap(word, after) {
-                Ok(()) => return,
-                Err(moved_on) => (cell, word) = moved_on,
+            if cell.first().load(Ordering::SeqCst) & SEALED == 0 {
+                return;
             }
+            cell = cell.follow();
         }
     }
 
     /// Puts another quota in force and keeps what was consumed, while other threads go on deciding.
     ///
     /// What is free afterwards is at most what was free before, in requests and as a share of the burst, and refills at
-    /// the new rate. An equal quota touches nothing.
+    /// the new rate. An equal quota touches nothing. To or from a sliding window log the first decision afterwards may
+    /// have to go through the whole log.
     ///
     /// The limiter returned starts at the new quota. All others of the same state follow to it, one step for each retune
     /// that came since they were made: drop them when you can. `clock` is read after the state, as for
@@ -167,95 +216,72 @@ impl Limiter {
         let mut cell = &self.cell;
         loop {
             let guard = lock(&cell.retuning);
-            let word = cell.word.load(Ordering::Acquire);
-            if word & SEALED != 0 {
+            if cell.first().load(Ordering::SeqCst) & SEALED != 0 {
                 drop(guard);
-                cell = cell.follow(word);
-            } else if cell.supply.quota() == quota {
+                cell = cell.follow();
+            } else if cell.meter.quota() == quota {
                 return Self { cell: Arc::clone(cell) };
             } else {
-                return Self { cell: Arc::clone(cell.succeed(word, quota, clock)) };
+                return Self { cell: Arc::clone(cell.succeed(quota, clock)) };
             }
         }
-    }
-
-    /// The cell in force and its level.
-    fn in_force(&self) -> (&Cell, u64) {
-        let word = self.cell.word.load(Ordering::Acquire);
-        self.cell.at(word)
     }
 }
 
 impl Cell {
-    fn new(supply: Supply, generation: u64, word: u64) -> Self {
-        Self {
-            supply,
-            generation,
-            word: AtomicU64::new(word),
-            since: AtomicU64::new(0),
-            successor: Once::empty(),
-            retuning: Mutex::new(()),
-        }
+    fn new(meter: Meter, generation: u64, first: u64) -> Self {
+        let words = Words::new(meter.words(), first);
+        Self { meter, generation, words, since: AtomicU64::new(0), successor: Once::empty(), retuning: Mutex::new(()) }
     }
 
-    /// Seals the word and returns the successor. Only for the holder of `retuning`.
-    fn succeed(&self, mut word: u64, quota: Quota, clock: impl Fn() -> Time) -> &Arc<Self> {
-        self.successor.fill(Arc::new(Self::new(Supply::new(quota, clock()), self.generation + 1, UNSET)));
+    fn first(&self) -> &AtomicU64 {
+        &self.words.all()[0]
+    }
+
+    /// Seals the words and returns the successor. Only for the holder of `retuning`.
+    fn succeed(&self, quota: Quota, clock: impl Fn() -> Time) -> &Arc<Self> {
+        self.successor.fill(Arc::new(Self::new(Meter::new(quota, clock()), self.generation + 1, UNSET)));
         let successor = self.successor.get().expect("filled above");
+        let mut word = self.first().load(Ordering::SeqCst);
         loop {
             // Not earlier than any charge in the word that is sealed.
             successor.since.store(clock().as_nanos(), Ordering::Relaxed);
-            match self.word.compare_exchange_weak(word, word | SEALED, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return self.follow(word),
+            match self.first().compare_exchange_weak(word, word | SEALED, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return self.follow(),
                 Err(moved_on) => word = moved_on,
             }
         }
     }
 
-    /// The cell in force and its level, as seen from this cell with this word.
-    fn at(&self, mut word: u64) -> (&Self, u64) {
-        let mut cell = self;
-        while word & SEALED != 0 {
-            cell = cell.follow(word);
-            word = cell.word.load(Ordering::Acquire);
-        }
-        (cell, word)
-    }
-
-    /// The successor, with a level. `sealed` is the final word of this cell.
-    fn follow(&self, sealed: u64) -> &Arc<Self> {
-        let successor = self.successor.get().expect("the successor is there before the word is sealed");
-        if successor.word.load(Ordering::Acquire) == UNSET {
+    /// The successor, with a state. A word of this cell is sealed.
+    #[cold]
+    fn follow(&self) -> &Arc<Self> {
+        let successor = self.successor.get().expect("the successor is there before a word is sealed");
+        if successor.first().load(Ordering::SeqCst) == UNSET {
+            self.meter.seal(self.words.all());
             let since = Time::from_nanos(successor.since.load(Ordering::Relaxed));
-            let level = successor.supply.carry_over(&self.supply, sealed & !SEALED, since);
-            // If it fails another thread was faster, with the same level.
-            let _ = successor.word.compare_exchange(UNSET, level, Ordering::AcqRel, Ordering::Acquire);
+            successor.meter.succeed(successor.words.all(), &self.meter, self.words.all(), since);
         }
         successor
     }
+}
 
-    /// The cell in force, its level, and the level after the charge.
-    fn decide(&self, word: u64, now: Time, cost: u64) -> Result<(&Self, u64, u64), Refused> {
-        let (mut cell, mut word) = (self, word);
-        loop {
-            if let Some(after) = cell.supply.charge(word, now, cost) {
-                return Ok((cell, word, after));
-            }
-            let Some(restart) = cell.supply.after_set_back(word, now) else {
-                return Err(Refused { standing: Standing::new(cell.supply, word, now), cost });
-            };
-            (cell, word) = cell.swap(word, restart).err().unwrap_or((cell, restart));
+impl Words {
+    fn new(count: usize, first: u64) -> Self {
+        let word = |place| AtomicU64::new(if place == 0 { first } else { 0 });
+        match count {
+            1 => Self::One([word(0)]),
+            2 => Self::Two([word(0), word(1)]),
+            _ => Self::Many((0..count).map(word).collect()),
         }
     }
 
-    /// Moves the level on. If it is not `from` any more: the cell in force and its level.
-    ///
-    /// The order acquired and released is that of clock readings: one taken after a level was read is not earlier than
-    /// those that went into it. See [`Limiter::refund`].
-    fn swap(&self, from: u64, to: u64) -> Result<(), (&Self, u64)> {
-        match self.word.compare_exchange_weak(from, to, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(()),
-            Err(word) => Err(self.at(word)),
+    #[inline]
+    fn all(&self) -> &[AtomicU64] {
+        match self {
+            Self::One(words) => words,
+            Self::Two(words) => words,
+            Self::Many(words) => words,
         }
     }
 }
@@ -279,11 +305,21 @@ pub struct Admitted {
     pub charge: Charge,
 }
 
+/// A request that may go, now or later.
+#[derive(Debug)]
+pub struct Reserved {
+    /// The moment from which it may go.
+    pub at: Time,
+    /// Where the limiter stands, this request counted.
+    pub standing: Standing,
+    /// What can be given back.
+    pub charge: Charge,
+}
+
 /// What a limiter was charged for one request: for [`Limiter::refund`], once.
 #[derive(Debug)]
 pub struct Charge {
-    pub(crate) at: Time,
-    pub(crate) cost: u64,
+    pub(crate) place: Place,
     pub(crate) generation: u64,
 }
 
@@ -298,7 +334,7 @@ pub struct Refused {
 
 impl Refused {
     /// How long until the request would be admitted, if nothing else is; none if it never will be, because its cost
-    /// exceeds the burst.
+    /// exceeds what can be admitted at once.
     pub fn retry_after(&self) -> Option<Duration> {
         self.standing.retry_after(self.cost)
     }
@@ -309,7 +345,7 @@ impl fmt::Display for Refused {
         match self.retry_after() {
             Some(wait) => write!(f, "over the limit: retry after {wait:?}"),
             None => {
-                write!(f, "a cost of {} exceeds the burst of {}", self.cost, self.standing.quota().burst())
+                write!(f, "a cost of {} exceeds the {} that can be admitted", self.cost, self.standing.quota().most())
             }
         }
     }

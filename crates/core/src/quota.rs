@@ -7,15 +7,33 @@ use std::time::Duration;
 /// The largest period and burst that the one-word arithmetic holds: 2^61 (a period of 73 years).
 const LARGEST: u64 = 1 << 61;
 
+/// The most that a sliding window counter counts: two counts and the window's index share 126 bits.
+const MOST_COUNTED: u64 = 1 << 30;
+
+/// The most moments that a sliding window log keeps: 8 MiB.
+const LONGEST_LOG: u64 = 1 << 20;
+
 /// How requests are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Strategy {
     /// `requests` in each window of one period, windows being aligned to the Unix epoch. Around the boundary of two
     /// windows twice as many can pass within less than a period: choose another strategy where that matters.
     FixedWindow,
+    /// `requests` in a window that slides: those of this window and, of the last one, the share by which it still lies
+    /// within one period. Two counts instead of a list; exact if the last window's requests came evenly.
+    SlidingWindowCounter,
+    /// Exactly `requests` in any period: the moment of each is kept, in 8 bytes.
+    SlidingWindowLog,
     /// `requests` per period flow in steadily, and up to `burst` of them (by default `requests`) are saved up.
     TokenBucket,
-    /// The same with strict spacing: `burst` is 1 by default, so requests pass one emission interval apart.
+    /// The same, and it may be overdrawn by `debt`, which is paid back before anything is saved up again; see
+    /// [`Quota::with_debt`].
+    TokenBucketWithDebt,
+    /// Requests pass one emission interval apart and never sooner; up to `burst` (by default `requests`) wait in line for
+    /// their turn. Only [`Limiter::reserve`](crate::Limiter::reserve) waits in line; a check that comes too soon is
+    /// refused.
+    LeakyBucket,
+    /// A token bucket with strict spacing: `burst` is 1 by default, so requests pass one emission interval apart.
     Gcra,
 }
 
@@ -37,11 +55,12 @@ pub struct Quota {
     requests: u64,
     period_nanos: u64,
     burst: u64,
+    debt: u64,
 }
 
 impl Quota {
-    /// A limit of `requests` per `period`. `burst` is how many may come at once; by default `requests` for
-    /// [`Strategy::TokenBucket`] and 1 for [`Strategy::Gcra`]; a window has none beside its `requests`.
+    /// A limit of `requests` per `period`. `burst` is how many may come at once, for [`Strategy::LeakyBucket`] how many may
+    /// wait; by default 1 for [`Strategy::Gcra`] and `requests` for the others. A window has none beside its `requests`.
     ///
     /// # Errors
     ///
@@ -58,15 +77,49 @@ impl Quota {
         if requests > period_nanos {
             return Err(InvalidQuota::TooFast);
         }
+        match strategy {
+            Strategy::SlidingWindowCounter if requests > MOST_COUNTED => return Err(InvalidQuota::CounterTooLarge),
+            Strategy::SlidingWindowLog if requests > LONGEST_LOG => return Err(InvalidQuota::LogTooLong),
+            _ => {}
+        }
         let burst = match (strategy, burst) {
-            (Strategy::FixedWindow, Some(_)) => return Err(InvalidQuota::BurstOfWindow),
+            (Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog, Some(_)) => {
+                return Err(InvalidQuota::BurstOfWindow);
+            }
             (_, Some(0)) => return Err(InvalidQuota::ZeroBurst),
             (_, Some(burst)) if burst > LARGEST => return Err(InvalidQuota::BurstTooLarge),
             (_, Some(burst)) => burst,
-            (Strategy::FixedWindow | Strategy::TokenBucket, None) => requests,
             (Strategy::Gcra, None) => 1,
+            (_, None) => requests,
         };
-        Ok(Self { strategy, requests, period_nanos, burst })
+        Ok(Self { strategy, requests, period_nanos, burst, debt: 0 })
+    }
+
+    /// The same, but the bucket may be overdrawn by `debt` requests. Without it the debt is zero.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use weir_core::{InvalidQuota, Quota, Strategy};
+    ///
+    /// let quota = Quota::new(Strategy::TokenBucketWithDebt, 100, Duration::from_secs(1), Some(150))?.with_debt(50)?;
+    /// assert_eq!((quota.burst(), quota.debt()), (150, 50));
+    /// let bucket = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(1), None)?;
+    /// assert_eq!(bucket.with_debt(50), Err(InvalidQuota::DebtOfOther));
+    /// # Ok::<(), InvalidQuota>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidQuota::DebtOfOther`] for any strategy but [`Strategy::TokenBucketWithDebt`],
+    /// [`InvalidQuota::DebtTooLarge`] if burst and debt are more than 2^61 together.
+    pub const fn with_debt(self, debt: u64) -> Result<Self, InvalidQuota> {
+        if !matches!(self.strategy, Strategy::TokenBucketWithDebt) {
+            return Err(InvalidQuota::DebtOfOther);
+        }
+        if debt > LARGEST - self.burst {
+            return Err(InvalidQuota::DebtTooLarge);
+        }
+        Ok(Self { debt, ..self })
     }
 
     /// How requests are counted.
@@ -84,9 +137,29 @@ impl Quota {
         Duration::from_nanos(self.period_nanos)
     }
 
-    /// How many requests can be admitted at once; for a window its `requests`.
+    /// How many requests can be admitted at once, for a leaky bucket how many can wait in line; for a window its
+    /// `requests`.
     pub const fn burst(&self) -> u64 {
         self.burst
+    }
+
+    /// By how many requests the bucket may be overdrawn.
+    pub const fn debt(&self) -> u64 {
+        self.debt
+    }
+
+    /// The most that one request can cost and still be admitted some time: `burst`, with the `debt`; for a leaky bucket
+    /// those that wait and the one that goes.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, Strategy};
+    /// let quota = Quota::new(Strategy::LeakyBucket, 100, Duration::from_secs(1), Some(9))?;
+    /// assert_eq!(quota.most(), 10);
+    /// # Ok::<(), weir_core::InvalidQuota>(())
+    /// ```
+    pub const fn most(&self) -> u64 {
+        self.burst + self.debt + matches!(self.strategy, Strategy::LeakyBucket) as u64
     }
 
     pub(crate) const fn period_nanos(&self) -> u64 {
@@ -112,19 +185,28 @@ pub enum InvalidQuota {
     BurstTooLarge,
     /// A window with a `burst`.
     BurstOfWindow,
+    /// A sliding window counter of more than 2^30 requests.
+    CounterTooLarge,
+    /// A sliding window log of more than 2^20 requests.
+    LogTooLong,
+    /// A `debt` for a strategy that has none.
+    DebtOfOther,
+    /// `burst` and `debt` are more than 2^61 together.
+    DebtTooLarge,
 }
 
 impl InvalidQuota {
-    /// The argument that is to be mended: `requests`, `period` or `burst`.
+    /// The argument that is to be mended: `requests`, `period`, `burst` or `debt`.
     ///
     /// ```
     /// assert_eq!(weir_core::InvalidQuota::BurstOfWindow.field(), "burst");
     /// ```
     pub const fn field(&self) -> &'static str {
         match self {
-            Self::ZeroRequests | Self::TooFast => "requests",
+            Self::ZeroRequests | Self::TooFast | Self::CounterTooLarge | Self::LogTooLong => "requests",
             Self::ZeroPeriod | Self::PeriodTooLong => "period",
             Self::ZeroBurst | Self::BurstTooLarge | Self::BurstOfWindow => "burst",
+            Self::DebtOfOther | Self::DebtTooLarge => "debt",
         }
     }
 }
@@ -138,7 +220,15 @@ impl fmt::Display for InvalidQuota {
             Self::PeriodTooLong => "period must be at most 2^61 nanoseconds (73 years)",
             Self::ZeroBurst => "burst must be at least 1: leave it out for the default",
             Self::BurstTooLarge => "burst must be at most 2^61",
-            Self::BurstOfWindow => "a fixed window has no burst: leave it out, or choose TokenBucket",
+            Self::BurstOfWindow => "a window has no burst: leave it out, or choose TokenBucket",
+            Self::CounterTooLarge => {
+                "a sliding window counter counts at most 2^30 requests: choose TokenBucket or FixedWindow"
+            }
+            Self::LogTooLong => {
+                "a sliding window log keeps at most 2^20 requests, 8 bytes each: choose SlidingWindowCounter"
+            }
+            Self::DebtOfOther => "only TokenBucketWithDebt may be overdrawn: leave debt out, or choose it",
+            Self::DebtTooLarge => "burst and debt must be at most 2^61 together",
         })
     }
 }

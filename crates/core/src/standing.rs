@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::supply::Supply;
+use crate::meter::Windows;
+use crate::supply::{Stand, Supply};
 use crate::{Quota, Time};
 
 /// What a limiter had left at the moment of a decision: a snapshot that does not change any more.
@@ -22,34 +23,77 @@ use crate::{Quota, Time};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
-    supply: Supply,
-    level: u64,
-    now: Time,
+    quota: Quota,
+    counted: Counted,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Counted {
+    Line(Stand),
+    Counter(Windows),
+    Log(Logged),
+}
+
+/// Where a log stands: it cannot be asked later. In nanoseconds from then on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Logged {
+    pub(crate) remaining: u64,
+    /// The cost that was decided on, and how long until it would be admitted.
+    pub(crate) cost: u64,
+    pub(crate) opens: u64,
+    pub(crate) reset: u64,
 }
 
 impl Standing {
-    pub(crate) fn new(supply: Supply, level: u64, now: Time) -> Self {
-        Self { supply, level, now }
+    #[inline]
+    pub(crate) fn of_line(supply: &Supply, level: u64, now: Time) -> Self {
+        Self { quota: supply.quota(), counted: Counted::Line(supply.stand(level, now)) }
+    }
+
+    pub(crate) fn of_counter(quota: Quota, windows: Windows) -> Self {
+        Self { quota, counted: Counted::Counter(windows) }
+    }
+
+    pub(crate) fn of_log(quota: Quota, logged: Logged) -> Self {
+        Self { quota, counted: Counted::Log(logged) }
     }
 
     /// The quota that was in force.
-    pub fn quota(&self) -> Quota {
-        self.supply.quota()
+    pub const fn quota(&self) -> Quota {
+        self.quota
     }
 
     /// How many requests could still be admitted at once, in whole requests.
     pub fn remaining(&self) -> u64 {
-        self.supply.remaining(self.level, self.now)
+        match &self.counted {
+            Counted::Line(stand) => stand.remaining(&self.quota),
+            Counted::Counter(windows) => windows.remaining(&self.quota),
+            Counted::Log(logged) => logged.remaining,
+        }
     }
 
     /// How long until all of the burst is free again, if nothing else is admitted; for a window, until it ends.
     pub fn reset_after(&self) -> Duration {
-        self.supply.reset_after(self.level, self.now)
+        match &self.counted {
+            Counted::Line(stand) => stand.reset_after(&self.quota),
+            Counted::Counter(windows) => windows.reset_after(&self.quota),
+            Counted::Log(logged) => Duration::from_nanos(logged.reset),
+        }
     }
 
     /// How long until a request of this cost would be admitted, if nothing else is: zero if it would be now, none if
-    /// it exceeds the burst and so never will be. Rounded up: a client that waits this long is admitted.
+    /// it exceeds what can ever be admitted. Rounded up: a client that waits this long is admitted.
+    ///
+    /// A sliding window log tells the least wait for the cost that was decided on (by
+    /// [`Limiter::peek`](crate::Limiter::peek), for one), and for others that must wait the one until all of it is free.
     pub fn retry_after(&self, cost: u64) -> Option<Duration> {
-        self.supply.retry_after(self.level, self.now, cost)
+        match &self.counted {
+            Counted::Line(stand) => stand.retry_after(&self.quota, cost),
+            Counted::Counter(windows) => windows.retry_after(&self.quota, cost),
+            Counted::Log(_) if cost > self.quota.requests() => None,
+            Counted::Log(logged) if cost <= logged.remaining => Some(Duration::ZERO),
+            Counted::Log(logged) if cost == logged.cost => Some(Duration::from_nanos(logged.opens)),
+            Counted::Log(logged) => Some(Duration::from_nanos(logged.reset)),
+        }
     }
 }

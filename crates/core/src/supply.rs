@@ -11,10 +11,16 @@
 //!
 //! The level is the whole state, one word, for every strategy; strategies differ only in how the floor grows. For
 //! buckets it grows steadily: the level is then the theoretical arrival time of GCRA (ITU-T I.371), counted in units
-//! of supply instead of nanoseconds. For windows it grows by `requests` at each boundary.
+//! of supply instead of nanoseconds. For windows it grows by `requests` at each boundary. A leaky bucket goes by the
+//! same line, but a request is let through only when the floor has reached all that came before it.
+//!
+//! One may think of seats in a row: whoever is let through at a moment takes seats that nobody has, between the floor and
+//! the ceiling of that moment. In any stretch of time that makes at most the burst and what flowed in meanwhile, whatever
+//! the order in which the seats are taken: this is why threads may hold seats for a while (see `lease`), and why a
+//! *reservation* is no more than a seat beyond the ceiling of now.
 //!
 //! Counting in units of supply makes costs whole numbers; it is time that is converted, from one base, with one
-//! division rounded down. So errors never add up: where the emission interval is a whole number of nanoseconds the
+//! division rounded down (by a reciprocal, and exact all the same). So errors never add up: where the emission interval is a whole number of nanoseconds the
 //! arithmetic is exact, and where it is not (3 per second) a request comes less than two nanoseconds early, whatever
 //! the run's length. A unit is as small as fits: 2^62 ns (146 years) of supply and one burst stay below 2^63, which
 //! leaves the top bit to the limiter. With a burst that takes longer than 146 years to refill units get coarser, but
@@ -30,6 +36,9 @@ const HORIZON: u64 = 1 << 62;
 /// Levels stay below this.
 const LEVELS: u64 = (1 << 63) - 2;
 
+/// How far ahead a place may be reserved.
+const LINE: Duration = Duration::from_hours(12);
+
 /// A level this far ahead of the clock cannot come from threads that read it in different order: the clock was set
 /// back.
 pub(crate) const SET_BACK: Duration = Duration::from_hours(24);
@@ -40,83 +49,133 @@ pub(crate) struct Supply {
     quota: Quota,
     units: u64,
     nanos: u64,
+    /// `units / nanos` in 2^-64, rounded down.
+    per_nano: u128,
     /// Units of one request.
     unit: u64,
+    /// Units between floor and ceiling: what can be admitted at once.
+    capacity: u64,
     /// For windows the start of one.
     base: Time,
+}
+
+/// What is free at a moment, or by how much more is promised than there is: in units of the supply that says so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Free {
+    Left(u64),
+    Owed(u64),
 }
 
 impl Supply {
     pub(crate) fn new(quota: Quota, base: Time) -> Self {
         let (requests, period) = (quota.requests(), quota.period_nanos());
-        match quota.strategy() {
-            Strategy::FixedWindow => {
-                let base = Time::from_nanos(base.as_nanos() - base.as_nanos() % period);
-                Self { quota, units: requests, nanos: period, unit: 1, base }
-            }
-            Strategy::TokenBucket | Strategy::Gcra => {
-                let unit = unit_of_bucket(quota);
-                let divisor = gcd(requests * unit, period);
-                Self { quota, units: requests * unit / divisor, nanos: period / divisor, unit, base }
-            }
+        if quota.strategy() == Strategy::FixedWindow {
+            let base = Time::from_nanos(base.as_nanos() - base.as_nanos() % period);
+            return Self { quota, units: requests, nanos: period, per_nano: 0, unit: 1, capacity: quota.burst(), base };
         }
+        let unit = unit_of_bucket(quota);
+        let divisor = gcd(requests * unit, period);
+        let (units, nanos) = (requests * unit / divisor, period / divisor);
+        let per_nano = (u128::from(units) << 64) / u128::from(nanos);
+        Self { quota, units, nanos, per_nano, unit, capacity: at_once(&quota) * unit, base }
     }
 
     pub(crate) fn quota(&self) -> Quota {
         self.quota
     }
 
-    /// Units of a whole burst.
-    fn capacity(&self) -> u64 {
-        self.quota.burst() * self.unit
+    /// Units of one request.
+    pub(crate) fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    /// Units between floor and ceiling.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn is_window(&self) -> bool {
+        self.quota.strategy() == Strategy::FixedWindow
+    }
+
+    fn is_line(&self) -> bool {
+        self.quota.strategy() == Strategy::LeakyBucket
     }
 
     /// What has flowed by until `now`.
-    fn floor(&self, now: Time) -> u64 {
+    #[inline]
+    pub(crate) fn floor(&self, now: Time) -> u64 {
         let elapsed = now.as_nanos().saturating_sub(self.base.as_nanos()).min(HORIZON);
-        match self.quota.strategy() {
-            Strategy::FixedWindow => elapsed / self.nanos * self.units,
-            Strategy::TokenBucket | Strategy::Gcra if self.nanos == 1 => elapsed * self.units,
-            Strategy::TokenBucket | Strategy::Gcra => {
-                narrow(u128::from(elapsed) * u128::from(self.units) / u128::from(self.nanos))
-            }
+        if self.nanos == 1 {
+            return elapsed * self.units;
         }
+        if self.is_window() {
+            return elapsed / self.nanos * self.units;
+        }
+        // Elapsed is below 2^63, so what the reciprocal lacks makes less than one unit: the quotient is right or one short.
+        let [whole, fraction] = [self.per_nano >> 64, self.per_nano & u128::from(u64::MAX)].map(narrow);
+        let quotient = elapsed * whole + narrow((u128::from(elapsed) * u128::from(fraction)) >> 64);
+        let rest = elapsed.wrapping_mul(self.units).wrapping_sub(quotient.wrapping_mul(self.nanos));
+        quotient + u64::from(rest >= self.nanos)
     }
 
     /// What has been supplied until `now`.
-    fn ceiling(&self, now: Time) -> u64 {
-        self.floor(now) + self.capacity()
+    pub(crate) fn ceiling(&self, now: Time) -> u64 {
+        self.floor(now) + self.capacity
     }
 
     /// The first moment at which the floor reaches `level`.
     fn reached(&self, level: u64) -> Time {
-        let elapsed = match self.quota.strategy() {
-            Strategy::FixedWindow => level.div_ceil(self.units).saturating_mul(self.nanos),
-            Strategy::TokenBucket | Strategy::Gcra => {
-                narrow((u128::from(level) * u128::from(self.nanos)).div_ceil(u128::from(self.units)))
-            }
+        let elapsed = if self.is_window() {
+            level.div_ceil(self.units).saturating_mul(self.nanos)
+        } else {
+            time_of(level, self.units, self.nanos)
         };
         Time::from_nanos(self.base.as_nanos().saturating_add(elapsed))
     }
 
     /// The level after a charge, or none if it is refused.
+    #[inline]
     pub(crate) fn charge(&self, level: u64, now: Time, cost: u64) -> Option<u64> {
         let floor = self.floor(now);
         let after = level.max(floor).checked_add(cost.checked_mul(self.unit)?)?;
-        (after <= floor + self.capacity()).then_some(after)
+        let within =
+            if self.is_line() { level <= floor && cost <= self.quota.most() } else { after <= floor + self.capacity };
+        within.then_some(after)
     }
 
-    /// The level after giving back a charge of `cost` made at `charged_at`.
+    /// The level after a charge that may wait, and the moment at which it may go; none if it is too much at any time,
+    /// would have to wait for longer than until `latest`, or the line is full.
+    pub(crate) fn reserve(&self, level: u64, now: Time, cost: u64, latest: Time) -> Option<(u64, Time)> {
+        let (floor, most) = (self.floor(now), self.quota.most());
+        let before = level.max(floor);
+        let after = before.checked_add(cost.checked_mul(self.unit)?)?;
+        if cost > most || self.is_line() && after - floor > most * self.unit {
+            return None;
+        }
+        let due = if self.is_line() { before } else { after.saturating_sub(self.capacity) };
+        let at = if due <= floor { now } else { self.reached(due).max(now) };
+        (at <= latest.min(now.saturating_add(LINE)) && after < LEVELS).then_some((after, at))
+    }
+
+    /// The level after giving back a charge of `cost` made at `charged_at`, which lifted the level to `mark`.
     ///
     /// What has flowed in since then is not given back: it may have been lost on a bucket that was full only because
     /// of this charge, or taken by others. So a charge given back at once leaves no trace, in a window at any time
     /// within it, and none ever gives more than was not yet refilled. For this `now` must not be earlier than any time
-    /// that went into `level`.
-    pub(crate) fn refund(&self, level: u64, charged_at: Time, now: Time, cost: u64) -> u64 {
-        let Some(refilled) = self.floor(now).checked_sub(self.floor(charged_at)) else {
-            return level;
+    /// that went into `level`. While places beyond the ceiling are promised, a charge gives back what is not promised to
+    /// those after it: they keep their moments.
+    pub(crate) fn refund(&self, level: u64, charged_at: Time, now: Time, cost: u64, mark: u64) -> u64 {
+        let units = cost.saturating_mul(self.unit);
+        let lost = if level > self.ceiling(now) {
+            level.saturating_sub(mark)
+        } else {
+            let Some(refilled) = self.floor(now).checked_sub(self.floor(charged_at)) else {
+                return level;
+            };
+            refilled
         };
-        level.saturating_sub(cost.saturating_mul(self.unit).saturating_sub(refilled))
+        level.saturating_sub(units.saturating_sub(lost))
     }
 
     /// The level to go on with if `level` is so far ahead that the clock must have been set back: all used up, and
@@ -125,62 +184,114 @@ impl Supply {
         (level > self.ceiling(now.saturating_add(SET_BACK))).then(|| self.ceiling(now))
     }
 
-    /// The level with all of the burst free at `now` and no sooner.
-    pub(crate) fn idle_at(&self, now: Time) -> u64 {
-        self.floor(now)
-    }
-
     /// Whether all of the burst is free, so that forgetting `level` refills nothing early.
     pub(crate) fn is_idle(&self, level: u64, now: Time) -> bool {
         level <= self.floor(now)
     }
 
+    /// What is free at `since`, and what of a burst that is.
+    pub(crate) fn free(&self, level: u64, since: Time) -> Free {
+        let level = self.after_set_back(level, since).unwrap_or(level);
+        let (floor, ceiling) = (self.floor(since), self.ceiling(since));
+        if level <= ceiling { Free::Left(ceiling - level.max(floor)) } else { Free::Owed(level - ceiling) }
+    }
+
     /// The level in this supply for what `level` was in `old`, if this one took over at `since`.
     ///
     /// What is free afterwards is at most what was free before, in requests and as a share of the burst: a change gives
-    /// nobody anything, and from then on the new rate refills. The result depends on the arguments alone, so that all
-    /// threads that compute it agree.
+    /// nobody anything, and from then on the new rate refills. What was promised beyond the burst stays as many requests, to
+    /// be worked off at the new rate. The result depends on the arguments alone, so that all threads that compute it agree.
     pub(crate) fn carry_over(&self, old: &Supply, level: u64, since: Time) -> u64 {
-        // If a clock was read out of order the level can lie above the old ceiling: this supply then takes over when
-        // the old one had supplied as much. (Unless the clock was set back, for then that may be years ahead.)
-        let used_up = old.reached(level.saturating_sub(old.capacity()));
-        let since = if used_up <= since.saturating_add(SET_BACK) { since.max(used_up) } else { since };
-        let free = u128::from(old.ceiling(since).saturating_sub(level.max(old.floor(since))));
-        let kept = if self.quota.burst() < old.quota.burst() {
-            free * u128::from(self.quota.burst()) / u128::from(old.quota.burst())
-        } else {
-            free
-        };
-        let free = narrow(kept * u128::from(self.unit) / u128::from(old.unit));
-        self.ceiling(since) - free.min(self.capacity())
+        match old.free(level, since) {
+            Free::Left(free) => self.with_free(free, old.unit, old.capacity / old.unit, since),
+            Free::Owed(owed) => {
+                let owed = narrow((u128::from(owed) * u128::from(self.unit)).div_ceil(u128::from(old.unit)));
+                self.ceiling(since).saturating_add(owed).min(self.ceiling(since.saturating_add(LINE)))
+            }
+        }
     }
 
+    /// The level that leaves `free` / `unit` requests of `burst` free at `since`, or the same share of this burst if that
+    /// is less.
+    pub(crate) fn with_free(&self, free: u64, unit: u64, burst: u64, since: Time) -> u64 {
+        let at_once = self.capacity / self.unit;
+        let free = u128::from(free);
+        let kept = if at_once < burst { free * u128::from(at_once) / u128::from(burst) } else { free };
+        let free = narrow(kept * u128::from(self.unit) / u128::from(unit));
+        self.ceiling(since) - free.min(self.capacity)
+    }
+
+    /// Where a level stands at `now`.
+    #[inline]
+    pub(crate) fn stand(&self, level: u64, now: Time) -> Stand {
+        let elapsed = now.as_nanos().wrapping_sub(self.base.as_nanos()).cast_signed();
+        Stand { unit: self.unit, elapsed, level, floor: self.floor(now) }
+    }
+}
+
+/// A level and the floor at one moment: all that questions about it need beside the quota.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stand {
+    unit: u64,
+    /// Since the base; negative before it.
+    elapsed: i64,
+    level: u64,
+    floor: u64,
+}
+
+impl Stand {
     /// Whole requests that could be charged at once.
-    pub(crate) fn remaining(&self, level: u64, now: Time) -> u64 {
-        let floor = self.floor(now);
-        (floor + self.capacity()).saturating_sub(level.max(floor)) / self.unit
+    pub(crate) fn remaining(&self, quota: &Quota) -> u64 {
+        let capacity = at_once(quota) * self.unit;
+        (self.floor + capacity).saturating_sub(self.level.max(self.floor)) / self.unit
     }
 
     /// How long until all of the burst is free.
-    pub(crate) fn reset_after(&self, level: u64, now: Time) -> Duration {
-        self.reached(level).duration_since(now)
+    pub(crate) fn reset_after(&self, quota: &Quota) -> Duration {
+        self.wait(quota, self.level)
     }
 
-    /// How long until `cost` would be admitted; none if it exceeds the burst.
-    pub(crate) fn retry_after(&self, level: u64, now: Time, cost: u64) -> Option<Duration> {
-        if cost > self.quota.burst() {
+    /// How long until `cost` would be admitted; none if it never is.
+    pub(crate) fn retry_after(&self, quota: &Quota, cost: u64) -> Option<Duration> {
+        if cost > quota.most() {
             return None;
         }
-        let after = level.max(self.floor(now)).saturating_add(cost * self.unit);
-        Some(self.reached(after.saturating_sub(self.capacity())).duration_since(now))
+        let before = self.level.max(self.floor);
+        let due = match quota.strategy() {
+            Strategy::LeakyBucket => before,
+            _ => before.saturating_add(cost * self.unit).saturating_sub(quota.most() * self.unit),
+        };
+        Some(self.wait(quota, due))
     }
+
+    /// How long until the floor reaches a level.
+    fn wait(&self, quota: &Quota, level: u64) -> Duration {
+        if level <= self.floor {
+            return Duration::ZERO;
+        }
+        let reached = match quota.strategy() {
+            Strategy::FixedWindow => level.div_ceil(quota.requests()).saturating_mul(quota.period_nanos()),
+            _ => time_of(level, quota.requests() * self.unit, quota.period_nanos()),
+        };
+        Duration::from_nanos(reached.saturating_add_signed(self.elapsed.saturating_neg()))
+    }
+}
+
+/// How many requests can be admitted at once.
+fn at_once(quota: &Quota) -> u64 {
+    if quota.strategy() == Strategy::LeakyBucket { 1 } else { quota.most() }
+}
+
+/// Until a supply of `units` each `nanos` has reached `level`, rounded up.
+fn time_of(level: u64, units: u64, nanos: u64) -> u64 {
+    narrow((u128::from(level) * u128::from(nanos)).div_ceil(u128::from(units)))
 }
 
 /// Units of one request: as many as fit; a multiple that makes the flow a whole number of units per nanosecond if one
 /// fits.
 fn unit_of_bucket(quota: Quota) -> u64 {
     let (requests, period) = (quota.requests(), quota.period_nanos());
-    let supplied = (u128::from(requests) << 62).div_ceil(u128::from(period)) + u128::from(quota.burst());
+    let supplied = (u128::from(requests) << 62).div_ceil(u128::from(period)) + u128::from(quota.most());
     let most = narrow(u128::from(LEVELS) / supplied);
     let whole = period / gcd(requests, period);
     if whole <= most { most - most % whole } else { most }

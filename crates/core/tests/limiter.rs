@@ -99,7 +99,7 @@ fn costs_above_one_are_whole_or_refused() {
         assert!(limiter.check(START, 3).is_ok());
         let never = limiter.check(START, 11).expect_err("more than the burst");
         assert_eq!(never.retry_after(), None);
-        assert_eq!(never.to_string(), "a cost of 11 exceeds the burst of 10");
+        assert_eq!(never.to_string(), "a cost of 11 exceeds the 10 that can be admitted");
         assert!(limiter.check(after(Duration::from_secs(1)), 10).is_ok());
         assert!(limiter.check(after(Duration::from_secs(1)), u64::MAX).is_err());
     }

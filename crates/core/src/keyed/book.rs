@@ -32,7 +32,7 @@ impl Book {
 
     /// Levels with all of the burst free at `now`, and no sooner.
     pub(super) fn idle_at(&self, over: Option<usize>, now: Time) -> Levels {
-        self.set(over).iter().map(|supply| supply.idle_at(now)).collect()
+        self.set(over).iter().map(|supply| supply.floor(now)).collect()
     }
 
     fn set(&self, override_index: Option<usize>) -> &[Supply] {
@@ -51,7 +51,7 @@ impl Book {
                 if let Some(restart) = supply.after_set_back(*level, now) {
                     *level = restart;
                 }
-                let standing = Standing::new(*supply, *level, now);
+                let standing = Standing::of_line(supply, *level, now);
                 return Err(RuleRefused { limit, standing, cost, override_index: over });
             }
         }
@@ -77,7 +77,7 @@ impl Book {
     pub(super) fn refund(&self, over: Option<usize>, levels: &mut [u64], charge: &KeyCharge, now: Time) {
         if charge.generation == self.generation {
             for (supply, level) in self.set(over).iter().zip(levels.iter_mut()) {
-                *level = supply.refund(*level, charge.at, now, charge.cost);
+                *level = supply.refund(*level, charge.at, now, charge.cost, u64::MAX);
             }
         }
     }
@@ -104,6 +104,9 @@ impl Book {
     }
 
     fn tightest(&self, over: Option<usize>, levels: &[u64], now: Time) -> Tightest {
-        Tightest::of(self.set(over).iter().zip(levels).map(|(supply, &level)| Standing::new(*supply, level, now)), over)
+        Tightest::of(
+            self.set(over).iter().zip(levels).map(|(supply, &level)| Standing::of_line(supply, level, now)),
+            over,
+        )
     }
 }

@@ -1,0 +1,296 @@
+//! The sliding window counter: two words, one for even windows and one for odd ones. Each holds the index of its window
+//! and the count in it.
+//!
+//! A decision in window *w* moves the word of *w* and needs the count of *w - 1*, which therefore has to be final: before
+//! it is counted with, that word is *frozen*. A thread whose clock lags, and which would still count in *w - 1*, meets
+//! the frozen word and decides at the start of *w* instead. So at any time one word moves, and one compare-and-swap
+//! admits, although the state is two.
+//!
+//! ```text
+//! admitted when      previous * (period - elapsed) + (current + cost) * period  <=  requests * period
+//! ```
+
+use std::time::Duration;
+
+use super::{Left, Place, SEALED, Sealed, Stop, Taken, load, set};
+use crate::supply::SET_BACK;
+use crate::sync::{AtomicU64, Ordering};
+use crate::{Quota, Standing, Time};
+
+/// The count of a window that nobody counts in any more.
+const FROZEN: u64 = 1 << 62;
+
+/// Index of the window at the base, so that a word that is zero is in no window.
+const FIRST: u64 = 2;
+
+#[derive(Debug)]
+pub(crate) struct Counter {
+    quota: Quota,
+    /// The start of a window.
+    base: Time,
+    /// Of the count, at the low end of a word; the index has the others.
+    bits: u32,
+}
+
+/// Both windows at one moment, the one before being final or taken for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Windows {
+    pub(crate) previous: u64,
+    pub(crate) current: u64,
+    /// Since the start of the current window.
+    pub(crate) elapsed: u64,
+    /// By how much a clock lags that reads an earlier window.
+    pub(crate) lag: u64,
+}
+
+struct Seen {
+    windows: Windows,
+    index: u64,
+    /// The words as they were.
+    current: u64,
+    previous: u64,
+}
+
+impl Counter {
+    pub(super) fn new(quota: Quota, base: Time) -> Self {
+        let base = Time::from_nanos(base.as_nanos() - base.as_nanos() % quota.period_nanos());
+        Self { quota, base, bits: u64::BITS - quota.requests().leading_zeros() }
+    }
+
+    pub(super) fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    fn period(&self) -> u64 {
+        self.quota.period_nanos()
+    }
+
+    fn index_at(&self, now: Time) -> u64 {
+        let windows = now.as_nanos().saturating_sub(self.base.as_nanos()) / self.period();
+        // The last index is left out, so that no word looks like an unset one.
+        (windows + FIRST).min((FROZEN >> self.bits) - 2)
+    }
+
+    fn start_of(&self, index: u64) -> u64 {
+        self.base.as_nanos().saturating_add(index.saturating_sub(FIRST).saturating_mul(self.period()))
+    }
+
+    fn word(&self, index: u64, count: u64) -> u64 {
+        index << self.bits | count
+    }
+
+    fn index_of(&self, word: u64) -> u64 {
+        (word & !(SEALED | FROZEN)) >> self.bits
+    }
+
+    fn count_of(&self, word: u64) -> u64 {
+        word & ((1 << self.bits) - 1)
+    }
+
+    /// Reads both words, as they look at `now`. Words from after a clock was set back are put right.
+    fn see(&self, words: &[AtomicU64], now: Time) -> Result<Seen, Sealed> {
+        loop {
+            let at_now = self.index_at(now);
+            let (even, odd) = (load(&words[0])?, load(&words[1])?);
+            // A word that is frozen says that the window after it has begun.
+            let begun = |word| self.index_of(word) + u64::from(word & FROZEN != 0);
+            let index = at_now.max(begun(even)).max(begun(odd));
+            if index > at_now && self.start_of(index) > now.saturating_add(SET_BACK).as_nanos() {
+                self.set_back(words, [even, odd], at_now);
+                continue;
+            }
+            let (current, previous) = if index.is_multiple_of(2) { (even, odd) } else { (odd, even) };
+            let count_in = |word, window| if self.index_of(word) == window { self.count_of(word) } else { 0 };
+            let start = self.start_of(index);
+            let windows = Windows {
+                previous: count_in(previous, index - 1),
+                current: count_in(current, index),
+                elapsed: now.as_nanos().saturating_sub(start).min(self.period()),
+                lag: start.saturating_sub(now.as_nanos()),
+            };
+            return Ok(Seen { windows, index, current, previous });
+        }
+    }
+
+    /// All used up in the window of now, and nothing before it.
+    #[cold]
+    fn set_back(&self, words: &[AtomicU64], seen: [u64; 2], index: u64) {
+        for (parity, seen) in (0..).zip(seen) {
+            let restart = if index % 2 == parity {
+                self.word(index, self.quota.requests())
+            } else {
+                FROZEN | self.word(index - 1, 0)
+            };
+            let place = usize::from(parity == 1);
+            let _ = words[place].compare_exchange(seen, restart, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+
+    /// Moves the count of the window that was seen. Not done if a word is not what was seen.
+    fn count(&self, words: &[AtomicU64], seen: &Seen, count: u64) -> bool {
+        let [current, previous] = [seen.index % 2, (seen.index + 1) % 2].map(|parity| &words[usize::from(parity == 1)]);
+        let frozen = if self.index_of(seen.previous) == seen.index - 1 {
+            seen.previous | FROZEN
+        } else {
+            FROZEN | self.word(seen.index - 1, 0)
+        };
+        let swap = |word: &AtomicU64, from, to| {
+            from == to || word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        swap(previous, seen.previous, frozen) && swap(current, seen.current, self.word(seen.index, count))
+    }
+
+    pub(super) fn check(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
+        self.reserve(words, now, cost, now)
+    }
+
+    /// A place later in this window can be reserved; the next window begins with what this one counted, so none there.
+    pub(super) fn reserve(&self, words: &[AtomicU64], now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
+        loop {
+            let mut seen = self.see(words, now)?;
+            let wait = seen.windows.opens_in_this(&self.quota, cost);
+            let at = match wait {
+                // Behind another thread's clock by `lag`: that one has been told that this window has begun.
+                Some(0) => now,
+                Some(wait) => now.saturating_add(Duration::from_nanos(wait.saturating_add(seen.windows.lag))),
+                None => Time::from_nanos(u64::MAX),
+            };
+            if wait.is_none() || at > latest.max(now) {
+                return Err(Stop::Refused(Standing::of_counter(self.quota, seen.windows)));
+            }
+            if self.count(words, &seen, seen.windows.current + cost) {
+                seen.windows.current += cost;
+                let standing = Standing::of_counter(self.quota, seen.windows);
+                return Ok(Taken { at, standing, place: Place { at: now, cost, mark: seen.index } });
+            }
+        }
+    }
+
+    pub(super) fn ask(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
+        let windows = self.see(words, now)?.windows;
+        let standing = Standing::of_counter(self.quota, windows);
+        if windows.opens_in_this(&self.quota, cost) == Some(0) { Ok(standing) } else { Err(Stop::Refused(standing)) }
+    }
+
+    pub(super) fn standing(&self, words: &[AtomicU64], now: Time) -> Result<Standing, Sealed> {
+        Ok(Standing::of_counter(self.quota, self.see(words, now)?.windows))
+    }
+
+    /// Gives back within the window of the charge: later ones have been decided with its count.
+    pub(super) fn refund(&self, words: &[AtomicU64], place: &Place) -> Result<(), Sealed> {
+        let word = &words[usize::from(place.mark % 2 == 1)];
+        loop {
+            let state = load(word)?;
+            if state & FROZEN != 0 || self.index_of(state) != place.mark {
+                return Ok(());
+            }
+            let without = self.word(place.mark, self.count_of(state).saturating_sub(place.cost));
+            if word.compare_exchange(state, without, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
+        self.see(words, now)
+            .is_ok_and(|Seen { windows, .. }| windows.lag == 0 && windows.previous == 0 && windows.current == 0)
+    }
+
+    pub(super) fn same_windows(&self, other: &Self) -> bool {
+        self.period() == other.period()
+    }
+
+    /// Sealed words at `since`, and that moment's index in this counter's own numbers.
+    fn sealed(&self, words: &[AtomicU64], since: Time) -> Windows {
+        let [even, odd] = [&words[0], &words[1]].map(|word| AtomicU64::new(word.load(Ordering::SeqCst) & !SEALED));
+        match self.see(&[even, odd], since) {
+            Ok(seen) => seen.windows,
+            Err(Sealed) => unreachable!("the copies are not sealed"),
+        }
+    }
+
+    pub(super) fn left(&self, words: &[AtomicU64], since: Time) -> Left {
+        let left = self.sealed(words, since).remaining(&self.quota);
+        Left { left, unit: 1, burst: self.quota.requests() }
+    }
+
+    /// The counts of both windows go on: fewer in proportion if fewer are allowed from now on. If more are allowed, as
+    /// many count as used as came on top, until they leave with this window.
+    pub(super) fn take_over(&self, words: &[AtomicU64], old: &Self, old_words: &[AtomicU64], since: Time) {
+        let Windows { previous, current, lag, .. } = old.sealed(old_words, since);
+        let (now, before) = (self.quota.requests(), old.quota.requests());
+        let (previous, current) = if now < before {
+            let scale = |count: u64| (u128::from(count) * u128::from(now)).div_ceil(u128::from(before));
+            let scale = |count| u64::try_from(scale(count)).unwrap_or(now).min(now);
+            // Rounded up twice, so that no larger share is free.
+            (scale(previous), scale(current))
+        } else {
+            (previous, current + (now - before))
+        };
+        self.begin_with(words, since.saturating_add(Duration::from_nanos(lag)), previous, current);
+    }
+
+    pub(super) fn begin(&self, words: &[AtomicU64], left: Left, since: Time) {
+        let used = self.quota.requests() - left.requests_of(self.quota.requests());
+        self.begin_with(words, since, 0, used);
+    }
+
+    fn begin_with(&self, words: &[AtomicU64], since: Time, previous: u64, current: u64) {
+        let index = self.index_at(since);
+        let previous = FROZEN | self.word(index - 1, previous);
+        let current = self.word(index, current);
+        let [even, odd] = if index.is_multiple_of(2) { [current, previous] } else { [previous, current] };
+        // The first word last: it says that both are there. The second is never zero again.
+        let _ = words[1].compare_exchange(0, odd, Ordering::SeqCst, Ordering::SeqCst);
+        set(&words[0], even);
+    }
+}
+
+impl Windows {
+    /// Nanoseconds from `elapsed` on until a cost is within the quota in this window, if it ever is.
+    fn opens_in_this(&self, quota: &Quota, cost: u64) -> Option<u64> {
+        let room = quota.requests().checked_sub(self.current.checked_add(cost)?)?;
+        opens(room, self.previous, quota.period_nanos())
+            .filter(|&at| at < quota.period_nanos())
+            .map(|at| at.saturating_sub(self.elapsed))
+    }
+
+    pub(crate) fn remaining(&self, quota: &Quota) -> u64 {
+        let period = u128::from(quota.period_nanos());
+        let within = u128::from(quota.requests()) * period;
+        let used = u128::from(self.previous) * (period - u128::from(self.elapsed)) + u128::from(self.current) * period;
+        u64::try_from(within.saturating_sub(used) / period).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn retry_after(&self, quota: &Quota, cost: u64) -> Option<Duration> {
+        let room = quota.requests().checked_sub(cost)?;
+        let wait = self.opens_in_this(quota, cost).or_else(|| {
+            let next = quota.period_nanos() - self.elapsed;
+            Some(next.saturating_add(opens(room, self.current, quota.period_nanos())?))
+        });
+        match wait? {
+            0 => Some(Duration::ZERO),
+            wait => Some(Duration::from_nanos(wait.saturating_add(self.lag))),
+        }
+    }
+
+    pub(crate) fn reset_after(&self, quota: &Quota) -> Duration {
+        let period = quota.period_nanos();
+        let rest = period - self.elapsed;
+        Duration::from_nanos(match (self.previous, self.current) {
+            (0, 0) => 0,
+            (_, 0) => rest + self.lag,
+            _ => rest.saturating_add(period).saturating_add(self.lag),
+        })
+    }
+}
+
+/// How long after a window's start `previous` requests of the window before leave `room` for others.
+fn opens(room: u64, previous: u64, period: u64) -> Option<u64> {
+    if previous <= room {
+        return Some(0);
+    }
+    // previous * (period - at) <= room * period
+    let still = u128::from(room) * u128::from(period) / u128::from(previous);
+    u64::try_from(u128::from(period) - still).ok()
+}

@@ -1,0 +1,249 @@
+//! The sliding window log: how many requests were admitted, in one word, and a ring with the moment of each of the last
+//! `requests` of them.
+//!
+//! Request number *i* may go once request *i - requests* is one period old, and takes its place in the ring. So a decision
+//! looks at as many entries as it costs, however long the log is. The word is moved by one compare-and-swap, which admits;
+//! then the moments are written. In between, an entry still holds the one before it, told apart by a bit that changes with
+//! each lap; it counts as not old enough, so a thread that is stopped at that point can make others be refused, and never
+//! be admitted.
+
+use std::time::Duration;
+
+use super::{Left, Place, SEALED, Sealed, Stop, Taken, UNSET, load, set};
+use crate::standing::Logged;
+use crate::supply::SET_BACK;
+use crate::sync::{AtomicU64, Ordering};
+use crate::{Quota, Standing, Time};
+
+/// The bit that tells laps apart.
+const LAP: u64 = 1 << 63;
+
+/// The word with the number of requests; one that successors use; then the ring.
+const HEAD: usize = 2;
+
+#[derive(Debug)]
+pub(crate) struct Log {
+    quota: Quota,
+}
+
+/// When a request may go that needs an entry's place.
+#[derive(Clone, Copy, Debug)]
+enum Opens {
+    At(u64),
+    /// Its moment is just being written.
+    Pending,
+}
+
+impl Log {
+    pub(super) fn new(quota: Quota) -> Self {
+        Self { quota }
+    }
+
+    pub(super) fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    pub(super) fn words(&self) -> usize {
+        HEAD + usize::try_from(self.length()).expect("at most 2^20")
+    }
+
+    fn length(&self) -> u64 {
+        self.quota.requests()
+    }
+
+    fn place(&self, index: u64) -> usize {
+        HEAD + usize::try_from(index % self.length()).expect("at most 2^20")
+    }
+
+    fn lap(&self, index: u64) -> u64 {
+        index / self.length() % 2 * LAP
+    }
+
+    /// An entry: a moment, never zero.
+    fn entry(&self, index: u64, at: Time) -> u64 {
+        self.lap(index) | (at.as_nanos().min(LAP - 2) + 1)
+    }
+
+    /// When request number `index` may go.
+    fn opens(&self, words: &[AtomicU64], index: u64, now: Time) -> Opens {
+        let Some(before) = index.checked_sub(self.length()) else {
+            return Opens::At(0);
+        };
+        let word = &words[self.place(before)];
+        let entry = word.load(Ordering::SeqCst);
+        if entry == 0 || entry & LAP != self.lap(before) {
+            return Opens::Pending;
+        }
+        if moment_of(entry) > now.saturating_add(SET_BACK).as_nanos() {
+            // The clock was set back: as if it had been admitted now.
+            let now = self.entry(before, now);
+            let _ = word.compare_exchange(entry, now, Ordering::SeqCst, Ordering::SeqCst);
+            return self.opens_of(now);
+        }
+        self.opens_of(entry)
+    }
+
+    fn opens_of(&self, entry: u64) -> Opens {
+        Opens::At(moment_of(entry).saturating_add(self.quota.period_nanos()))
+    }
+
+    /// When all of `cost` requests from number `first` on may go.
+    fn all_open(&self, words: &[AtomicU64], first: u64, cost: u64, now: Time) -> Opens {
+        let mut at = 0;
+        for index in first..first + cost {
+            match self.opens(words, index, now) {
+                Opens::At(opens) => at = at.max(opens),
+                Opens::Pending => return Opens::Pending,
+            }
+        }
+        Opens::At(at)
+    }
+
+    pub(super) fn check(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
+        self.reserve(words, now, cost, now)
+    }
+
+    pub(super) fn reserve(&self, words: &[AtomicU64], now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
+        let latest = latest.max(now).min(now.saturating_add(SET_BACK / 2));
+        loop {
+            let first = load(&words[0])?;
+            if cost > self.length() {
+                return Err(Stop::Refused(self.standing(words, now, cost)?));
+            }
+            let at = match self.all_open(words, first, cost, now) {
+                Opens::At(at) if at <= latest.as_nanos() => Time::from_nanos(at).max(now),
+                _ if words[0].load(Ordering::SeqCst) != first => continue,
+                _ => return Err(Stop::Refused(self.standing(words, now, cost)?)),
+            };
+            if words[0].compare_exchange(first, first + cost, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                self.write(words, first, cost, at);
+                let standing = self.standing_from(words, first + cost, now, 1);
+                return Ok(Taken { at, standing, place: Place { at: now, cost, mark: first } });
+            }
+        }
+    }
+
+    fn write(&self, words: &[AtomicU64], first: u64, cost: u64, at: Time) {
+        for index in first..first + cost {
+            words[self.place(index)].store(self.entry(index, at), Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn ask(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
+        let standing = self.standing(words, now, cost)?;
+        if standing.retry_after(cost) == Some(Duration::ZERO) { Ok(standing) } else { Err(Stop::Refused(standing)) }
+    }
+
+    pub(super) fn standing(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Sealed> {
+        Ok(self.standing_from(words, load(&words[0])?, now, cost))
+    }
+
+    /// Where the log stands after `count` requests, with the wait for one of this cost.
+    fn standing_from(&self, words: &[AtomicU64], count: u64, now: Time, cost: u64) -> Standing {
+        let wait = |index| match self.opens(words, index, now) {
+            Opens::At(at) => at.saturating_sub(now.as_nanos()),
+            Opens::Pending => self.quota.period_nanos(),
+        };
+        let opens = if cost == 0 { 0 } else { wait(count + cost.min(self.length()) - 1) };
+        let reset = wait(count + self.length() - 1);
+        let logged = Logged { remaining: self.free(words, count, now), cost, opens, reset };
+        Standing::of_log(self.quota, logged)
+    }
+
+    /// How many requests could go at once: entries lie in the order of their moments, so halving finds it.
+    fn free(&self, words: &[AtomicU64], count: u64, now: Time) -> u64 {
+        let is_open = |index| matches!(self.opens(words, index, now), Opens::At(at) if at <= now.as_nanos());
+        let (mut free, mut not) = (0, self.length() + 1);
+        while not - free > 1 {
+            let middle = free + (not - free) / 2;
+            if is_open(count + middle - 1) { free = middle } else { not = middle }
+        }
+        free
+    }
+
+    /// Gives back the latest requests. An earlier one keeps its place until it is a period old.
+    pub(super) fn refund(&self, words: &[AtomicU64], place: &Place) -> Result<(), Sealed> {
+        let (first, after) = (place.mark, place.mark + place.cost);
+        if load(&words[0])? != after {
+            return Ok(());
+        }
+        // First the places are made free, in the lap before: as long as the word counts them, nobody can take them.
+        let expired = place.at.saturating_sub(self.quota.period());
+        for index in first..after {
+            let entry = index.checked_sub(self.length()).map_or(0, |before| self.entry(before, expired));
+            words[self.place(index)].store(entry, Ordering::SeqCst);
+        }
+        match words[0].compare_exchange(after, first, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => Ok(()),
+            Err(moved_on) => {
+                self.write(words, first, place.cost, place.at);
+                if moved_on & SEALED == 0 { Ok(()) } else { Err(Sealed) }
+            }
+        }
+    }
+
+    pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
+        load(&words[0]).is_ok_and(
+            |count| matches!(self.opens(words, count + self.length() - 1, now), Opens::At(at) if at <= now.as_nanos()),
+        )
+    }
+
+    pub(super) fn left(&self, words: &[AtomicU64], since: Time) -> Left {
+        let count = words[0].load(Ordering::SeqCst) & !SEALED;
+        Left { left: self.free(words, count, since), unit: 1, burst: self.length() }
+    }
+
+    /// The newest requests keep their moments (their ages in proportion, if the period is another). If more are allowed
+    /// from now on, as many count as admitted at `since` as came on top.
+    pub(super) fn take_over(&self, words: &[AtomicU64], old: &Self, old_words: &[AtomicU64], since: Time) {
+        let left = old.left(old_words, since);
+        let used = self.agree(words, self.length() - left.requests_of(self.length()));
+        let count = old_words[0].load(Ordering::SeqCst) & !SEALED;
+        let kept = used.min(old.length() - left.left.min(old.length())).min(count);
+        for index in 0..used {
+            let moment = if index < kept {
+                let entry = old_words[old.place(count - kept + index)].load(Ordering::SeqCst);
+                if entry == 0 { since } else { self.aged(old, Time::from_nanos(moment_of(entry)), since) }
+            } else {
+                since
+            };
+            self.put(words, index, moment);
+        }
+        set(&words[0], used);
+    }
+
+    fn aged(&self, old: &Self, moment: Time, since: Time) -> Time {
+        let age = since.duration_since(moment).as_nanos() * u128::from(self.quota.period_nanos());
+        let age = u64::try_from(age / u128::from(old.quota.period_nanos())).unwrap_or(u64::MAX);
+        if moment > since { moment } else { since.saturating_sub(Duration::from_nanos(age)) }
+    }
+
+    /// As if what is not left had been admitted at `since`.
+    pub(super) fn begin(&self, words: &[AtomicU64], left: Left, since: Time) {
+        let used = self.agree(words, self.length() - left.requests_of(self.length()));
+        for index in 0..used {
+            self.put(words, index, since);
+        }
+        set(&words[0], used);
+    }
+
+    /// The number that all go by who work out the same successor: the first one.
+    fn agree(&self, words: &[AtomicU64], used: u64) -> u64 {
+        match words[1].compare_exchange(0, used + 1, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => used,
+            Err(first) => first - 1,
+        }
+    }
+
+    /// Writes an entry unless it is there, while nobody can be admitted yet.
+    fn put(&self, words: &[AtomicU64], index: u64, at: Time) {
+        if words[0].load(Ordering::SeqCst) == UNSET {
+            let entry = self.entry(index, at);
+            let _ = words[self.place(index)].compare_exchange(0, entry, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+}
+
+fn moment_of(entry: u64) -> u64 {
+    (entry & !LAP) - 1
+}
