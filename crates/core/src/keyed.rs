@@ -1,51 +1,102 @@
-//! A bounded table of keys, each with its own levels for all the limits of a rule.
+//! A bounded table of keys, each with its own words for all the limits of a rule.
 //!
 //! Keys come from clients, so the table must never grow beyond its bound, never do more than a bounded amount of work
 //! for one decision, and never let a client refill early by making it forget a key:
 //!
-//! - A key is forgotten only while all of its limits are at full credit. When there is no room for a new key, a few
-//!   keys are looked at, round and round; those that are idle make room.
-//! - A key that finds no room is counted by the *overflow*, one set of levels that all such keys share.
-//! - Keys with an override are known from the configuration, bounded by it, and always find room.
+//! - All memory is laid out at the start. A key that is known is found by a few words of it, and decided as a
+//!   [`Limiter`](crate::Limiter) decides: no lock, no word written but its own.
+//! - A key is forgotten only while all of its limits are at full credit, when another needs its room.
+//! - A key that finds no room is counted by the *overflow*, one set of words that all such keys share.
+//! - Keys with an override are known from the configuration and have words of their own beside the table.
 //!
-//! This table takes a lock per decision, one of a few by hash of the key, and holds it for the arithmetic only. Under
-//! it levels are plain words, with the same arithmetic as a [`Limiter`](crate::Limiter): a charge of all limits or
-//! none needs no way back.
+//! Instead of keys the table holds 63 bits of a seeded hash of them. Two keys with the same 63 bits share one count, which
+//! among a million keys happens with a probability of 1 in 18 million, nobody outside can bring about, and can only refuse
+//! too much. What races there are is told in `room`, and how terms change in `succession`.
 
 mod book;
-mod shard;
+mod cells;
+mod room;
+mod succession;
 
-use std::hash::{BuildHasher, RandomState};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use self::book::Book;
-use self::shard::Shard;
-use crate::rule::{KeyCharge, RuleAdmitted, RuleRefused, Tightest};
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, lock};
+pub(crate) use self::book::Request;
+use self::book::{Book, Granted, Halt, Set};
+use self::cells::{Cell, Cells, fingerprint};
+use self::room::Region;
+use crate::rule::{Charged, KeyCharge, RuleCharge, RuleRefused, RuleReserved, Tightest};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Once, Ordering};
 use crate::{Terms, Time};
 
-/// How many locks the keys share.
-const SHARDS: usize = if cfg!(loom) { 1 } else { 32 };
-
-/// How many keys one decision looks at to make room for its own.
-const SWEEP: usize = 16;
+/// How many blocks of its path a new key may take room in.
+const NEAR: usize = 64;
 
 /// The limits of one rule, counted by key.
 #[derive(Debug)]
 pub(crate) struct Table {
+    lineage: Lineage,
+    book: Book,
+    max_keys: NonZeroUsize,
+    /// The bound in force: lowered while a smaller successor is being filled.
+    capacity: AtomicUsize,
+    cells: Cells,
+    regions: Box<[Region]>,
+    /// Keys with an override, by fingerprint.
+    overrides: HashMap<u64, Own, BuildHasherDefault<AsItIs>>,
+    overflow: Own,
+    /// Words that nobody charges: those of any key that is not there.
+    blank: Vec<AtomicU64>,
+    /// When the successor took over what is not in a region, in nanoseconds of [`Time`].
+    since: AtomicU64,
+    /// Filled before any word is sealed.
+    successor: Once<Arc<Table>>,
+    /// Held by the one who fills the successor, until all is there.
+    retuning: Mutex<()>,
+}
+
+/// What a table has from those before it.
+#[derive(Clone, Debug, Default)]
+struct Lineage {
     /// Seeded, so that nobody outside can choose keys that fall together.
     hasher: RandomState,
-    shards: [Mutex<Shard>; SHARDS],
-    overflow: Mutex<(Arc<Book>, book::Levels)>,
-    /// What retunes compare with. Held while one goes through the shards: only retunes wait for it.
-    book: Mutex<Arc<Book>>,
+    counts: Arc<Counts>,
+    /// How many tables came before.
+    generation: u64,
+    /// Where each limit was in the last of them, by name.
+    kept: Vec<Option<usize>>,
+}
+
+/// Words outside of the cells.
+#[derive(Debug)]
+struct Own {
+    override_index: Option<usize>,
+    words: Vec<AtomicU64>,
+}
+
+/// Of a table and all its successors.
+#[derive(Debug, Default)]
+struct Counts {
     tracked: AtomicUsize,
-    capacity: AtomicUsize,
-    /// The shard that is swept next.
-    hand: AtomicUsize,
     evicted: AtomicU64,
     overflowed: AtomicU64,
+}
+
+/// Which words were charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Override,
+    Cell(usize),
+    Overflow,
+}
+
+/// What a table answers.
+enum Answer<T> {
+    Decided(Result<T, RuleRefused>),
+    /// The key belongs to the successor.
+    Moved,
 }
 
 /// How full a table of keys is. Counts are since it was made.
@@ -67,10 +118,9 @@ pub(crate) struct Table {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyStats {
-    /// Keys tracked now.
+    /// Keys tracked now, without those that have an override: they are always there.
     pub tracked: u64,
-    /// Keys tracked at most. More are tracked for a while after it was lowered, until they are idle; and keys with an
-    /// override always are.
+    /// Keys tracked at most. More are tracked for a while after it was lowered, until they are idle.
     pub capacity: u64,
     /// Idle keys given up so far.
     pub evicted: u64,
@@ -80,118 +130,219 @@ pub struct KeyStats {
 
 impl Table {
     pub(crate) fn new(now: Time, terms: Terms, max_keys: NonZeroUsize) -> Self {
-        let book = Arc::new(Book::new(terms, now, 0));
+        Self::with_cells(Book::new(terms, now), max_keys, 0, &Lineage::default())
+    }
+
+    fn capacity(book: &Book, max_keys: NonZeroUsize) -> usize {
+        max_keys.get().min(Cells::most(book.plain.words()))
+    }
+
+    /// A table with cells for at least `keys`.
+    fn with_cells(book: Book, max_keys: NonZeroUsize, keys: usize, lineage: &Lineage) -> Self {
+        let capacity = Self::capacity(&book, max_keys);
+        let cells = Cells::new(keys.max(capacity), book.plain.words());
+        let overrides = book.terms.overridden().map(|(key, index)| {
+            let own = Own { override_index: Some(index), words: zeros(book.set(Some(index)).words()) };
+            (lineage.mark_of(key), own)
+        });
         Self {
-            hasher: RandomState::new(),
-            shards: std::array::from_fn(|_| Mutex::new(Shard::new(Arc::clone(&book)))),
-            overflow: Mutex::new((Arc::clone(&book), book.idle_at(None, now))),
-            book: Mutex::new(book),
-            tracked: AtomicUsize::new(0),
-            capacity: AtomicUsize::new(max_keys.get()),
-            hand: AtomicUsize::new(0),
-            evicted: AtomicU64::new(0),
-            overflowed: AtomicU64::new(0),
+            overrides: overrides.collect(),
+            overflow: Own { override_index: None, words: zeros(book.plain.words()) },
+            blank: zeros(book.plain.words()),
+            regions: (0..cells.regions()).map(|_| Region::default()).collect(),
+            cells,
+            capacity: AtomicUsize::new(capacity),
+            max_keys,
+            book,
+            lineage: lineage.clone(),
+            since: AtomicU64::new(0),
+            successor: Once::empty(),
+            retuning: Mutex::new(()),
         }
     }
 
-    pub(crate) fn charge(&self, now: Time, key: &[u8], cost: u64) -> Result<RuleAdmitted, RuleRefused> {
-        let shard = self.shard_of(key);
-        if let Some(decision) = lock(shard).charge_known(now, key, cost) {
-            return decision;
-        }
-        if !self.has_room() {
-            self.sweep(now);
-        }
-        // The table may have changed since the lock was last held.
-        if let Some(decision) = lock(shard).charge_or_insert(now, key, cost, |always| self.take_room(always)) {
-            return decision;
-        }
-        self.overflowed.fetch_add(1, Ordering::Relaxed);
-        let mut overflow = lock(&self.overflow);
-        let (book, levels) = &mut *overflow;
-        book.charge(None, levels, now, cost, true)
-    }
-
-    pub(crate) fn peek(&self, now: Time, key: &[u8], cost: u64) -> Result<Tightest, RuleRefused> {
-        if let Some(answer) = lock(self.shard_of(key)).ask(now, key, cost, self.has_room()) {
-            return answer;
-        }
-        let mut overflow = lock(&self.overflow);
-        let (book, levels) = &mut *overflow;
-        book.ask(None, levels, now, cost)
-    }
-
-    pub(crate) fn refund(&self, key: &[u8], charge: &KeyCharge, clock: impl Fn() -> Time) {
-        if charge.overflow {
-            let mut overflow = lock(&self.overflow);
-            let (book, levels) = &mut *overflow;
-            book.refund(None, levels, charge, clock());
-        } else {
-            lock(self.shard_of(key)).refund(key, charge, clock);
-        }
-    }
-
-    /// Shard by shard: at any moment each key is decided by the old terms or by the new ones, and what it consumed is
-    /// carried over in between.
-    pub(crate) fn retune(&self, clock: impl Fn() -> Time, terms: Terms, max_keys: NonZeroUsize) {
-        let mut in_force = lock(&self.book);
-        self.capacity.store(max_keys.get(), Ordering::Relaxed);
-        if in_force.terms() != &terms {
-            let book = Arc::new(Book::new(terms, clock(), in_force.generation() + 1));
-            for shard in &self.shards {
-                lock(shard).retune(&book, &clock);
+    /// Charges `request` to all limits of a key or to none.
+    pub(crate) fn take(
+        &self,
+        key: &[u8],
+        request: &Request,
+        clock: &impl Fn() -> Time,
+    ) -> Result<RuleReserved, RuleRefused> {
+        let mark = self.lineage.mark_of(key);
+        let mut table = self;
+        loop {
+            match table.take_here(mark, request, clock) {
+                Answer::Decided(decision) => return decision,
+                Answer::Moved => table = table.follow(mark),
             }
-            let mut overflow = lock(&self.overflow);
-            let (old, levels) = &mut *overflow;
-            *levels = book.carry_over(old, (None, None), levels, clock());
-            *old = Arc::clone(&book);
-            *in_force = book;
+        }
+    }
+
+    #[inline]
+    fn take_here(&self, mark: u64, request: &Request, clock: &impl Fn() -> Time) -> Answer<RuleReserved> {
+        if let Some((set, words)) = self.override_of(mark) {
+            return self.answer(set.take(words, request, clock), Place::Override);
+        }
+        if let Some(cell) = self.find(mark) {
+            let taken = self.book.plain.take(cell.words, request, clock);
+            // Not forgotten in between, so these were its words.
+            if cell.mark.load(Ordering::Acquire) == mark {
+                return self.answer(taken, Place::Cell(cell.index));
+            }
+            if let Ok(granted) = taken {
+                self.book.plain.give_back(cell.words, granted.places.as_slice(), clock);
+            }
+        }
+        self.let_in(mark, request, clock)
+    }
+
+    fn answer(&self, taken: Result<Granted, Halt>, of: Place) -> Answer<RuleReserved> {
+        Answer::Decided(match taken {
+            Ok(granted) => Ok(self.reserved(granted, of)),
+            Err(Halt::Refused(refused)) => Err(refused),
+            Err(Halt::Sealed) => return Answer::Moved,
+        })
+    }
+
+    fn reserved(&self, granted: Granted, of: Place) -> RuleReserved {
+        let Granted { at, places, tightest } = granted;
+        let charge = KeyCharge { places, generation: self.lineage.generation, of };
+        RuleReserved { at, charge: RuleCharge { of: Charged::Key(charge) }, tightest }
+    }
+
+    /// What a charge would be told.
+    pub(crate) fn peek(&self, now: Time, key: &[u8], cost: u64) -> Result<Tightest, RuleRefused> {
+        let mark = self.lineage.mark_of(key);
+        let request = Request { now, cost, latest: None };
+        let mut table = self;
+        loop {
+            match table.peek_here(mark, &request) {
+                Answer::Decided(answer) => return answer,
+                Answer::Moved => table = table.follow(mark),
+            }
+        }
+    }
+
+    fn peek_here(&self, mark: u64, request: &Request) -> Answer<Tightest> {
+        if let Some((set, words)) = self.override_of(mark) {
+            return set.ask(words, request).into();
+        }
+        if let Some(cell) = self.find(mark) {
+            let asked = self.book.plain.ask(cell.words, request);
+            if cell.mark.load(Ordering::Acquire) == mark {
+                return asked.into();
+            }
+        }
+        self.peek_for_room(mark, request)
+    }
+
+    /// Gives back what a key was charged. A key that was forgotten meanwhile was at full credit then: whatever cell it has
+    /// now is given nothing.
+    pub(crate) fn refund(&self, key: &[u8], charge: &KeyCharge, clock: &impl Fn() -> Time) {
+        let mut table = self;
+        while table.lineage.generation < charge.generation {
+            let Some(next) = table.successor.get() else { return };
+            table = next;
+        }
+        if table.lineage.generation > charge.generation {
+            return;
+        }
+        let mark = self.lineage.mark_of(key);
+        let charged = match charge.of {
+            Place::Overflow => Some((&table.book.plain, table.overflow.words.as_slice())),
+            Place::Override => table.override_of(mark),
+            Place::Cell(index) => {
+                table.find(mark).filter(|cell| cell.index == index).map(|cell| (&table.book.plain, cell.words))
+            }
+        };
+        if let Some((set, words)) = charged {
+            set.give_back(words, charge.places.as_slice(), clock);
         }
     }
 
     pub(crate) fn stats(&self) -> KeyStats {
+        let mut table = self;
+        while let Some(next) = table.successor.get() {
+            table = next;
+        }
         KeyStats {
-            tracked: self.tracked.load(Ordering::Relaxed) as u64,
-            capacity: self.capacity.load(Ordering::Relaxed) as u64,
-            evicted: self.evicted.load(Ordering::Relaxed),
-            overflowed: self.overflowed.load(Ordering::Relaxed),
+            tracked: self.lineage.counts.tracked.load(Ordering::Relaxed) as u64,
+            capacity: table.capacity.load(Ordering::Relaxed) as u64,
+            evicted: self.lineage.counts.evicted.load(Ordering::Relaxed),
+            overflowed: self.lineage.counts.overflowed.load(Ordering::Relaxed),
         }
     }
 
-    fn shard_of(&self, key: &[u8]) -> &Mutex<Shard> {
-        let hash = usize::try_from(self.hasher.hash_one(key) >> 32).unwrap_or(0);
-        &self.shards[hash % self.shards.len()]
+    fn override_of(&self, mark: u64) -> Option<(&Set, &[AtomicU64])> {
+        if self.overrides.is_empty() {
+            return None;
+        }
+        let own = self.overrides.get(&mark)?;
+        Some((self.book.set(own.override_index), &own.words))
     }
 
-    fn has_room(&self) -> bool {
-        self.tracked.load(Ordering::Relaxed) < self.capacity.load(Ordering::Relaxed)
+    fn region_of(&self, mark: u64) -> &Region {
+        &self.regions[self.cells.region_of(mark)]
     }
 
-    fn take_room(&self, always: bool) -> bool {
-        let capacity = self.capacity.load(Ordering::Relaxed);
-        self.tracked
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tracked| {
-                (always || tracked < capacity).then_some(tracked + 1)
-            })
-            .is_ok()
-    }
-
-    /// Looks at a few keys and forgets those that are idle. Holds no other lock meanwhile.
-    fn sweep(&self, now: Time) {
-        let mut left = SWEEP;
-        for _ in 0..SHARDS {
-            let hand = self.hand.load(Ordering::Relaxed);
-            let (looked_at, evicted, finished) = lock(&self.shards[hand % self.shards.len()]).sweep(now, left);
-            if finished {
-                // If another thread moved it meanwhile, it is where it should be.
-                let _ = self.hand.compare_exchange(hand, hand.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
-            }
-            self.tracked.fetch_sub(evicted, Ordering::Relaxed);
-            self.evicted.fetch_add(evicted as u64, Ordering::Relaxed);
-            left -= looked_at;
-            if left == 0 {
-                return;
+    /// The cell of a key.
+    #[inline]
+    fn find(&self, mark: u64) -> Option<Cell<'_>> {
+        for (seen, block) in self.cells.path(mark).enumerate() {
+            match block.find(mark) {
+                Ok(cell) => return Some(cell),
+                Err(true) => return None,
+                Err(false) if seen + 1 >= NEAR && !self.region_of(mark).has_far() => return None,
+                Err(false) => {}
             }
         }
+        None
+    }
+
+    /// The words of a key, if it has any.
+    fn place_of(&self, mark: u64) -> Option<(&Set, &[AtomicU64])> {
+        self.override_of(mark).or_else(|| Some((&self.book.plain, self.find(mark)?.words)))
+    }
+}
+
+impl<T> From<Result<T, Halt>> for Answer<T> {
+    fn from(result: Result<T, Halt>) -> Self {
+        match result {
+            Ok(answer) => Self::Decided(Ok(answer)),
+            Err(Halt::Refused(refused)) => Self::Decided(Err(refused)),
+            Err(Halt::Sealed) => Self::Moved,
+        }
+    }
+}
+
+impl Lineage {
+    #[inline]
+    fn mark_of(&self, key: &[u8]) -> u64 {
+        // The bytes alone: what `hash_one` adds tells keys of several parts apart.
+        let mut hashing = self.hasher.build_hasher();
+        hashing.write(key);
+        fingerprint(hashing.finish())
+    }
+}
+
+fn zeros(words: usize) -> Vec<AtomicU64> {
+    vec![0; words].into_iter().map(AtomicU64::new).collect()
+}
+
+/// Fingerprints are hashes already.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are numbers");
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
     }
 }

@@ -4,7 +4,8 @@
 //! limits of a rule, together or, by key, for each client. [`check_all`] and [`charge_all`] charge several or none.
 //!
 //! Nothing here reads a clock, waits, spawns or does input and output: time is an argument ([`Time`]), and every answer
-//! is given at once. No decision of a limiter takes a lock; those of a table of keys take a short one.
+//! is given at once. No decision takes a lock, but that on a key that a table
+//! does not know yet.
 
 mod all;
 mod in_flight;
@@ -25,7 +26,7 @@ pub use in_flight::{Full, InFlight, Permit};
 pub use keyed::KeyStats;
 pub use limiter::{Admitted, Charge, Limiter, Refused, Reserved};
 pub use quota::{InvalidQuota, Quota, Strategy};
-pub use rule::{RuleAdmitted, RuleCharge, RuleLimiter, RuleRefused, Tightest};
+pub use rule::{RuleAdmitted, RuleCharge, RuleLimiter, RuleRefused, RuleReserved, Tightest};
 pub use rules::{Ask, RuleRefusedAt, charge_all};
 pub use standing::Standing;
 pub use terms::{InvalidTerms, MAX_LIMITS, Terms};

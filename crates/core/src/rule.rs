@@ -6,8 +6,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::all::{Charges, RefusedBy, ask_all, check_all_at};
-use crate::keyed::Table;
+use crate::all::{Charges, RefusedBy, ask_all, check_all_at, reserve_all_at};
+use crate::keyed::{Place as KeyPlace, Request, Table};
+use crate::meter::Place;
 use crate::{KeyStats, Limiter, Refused, Standing, Terms, Time};
 
 /// All the limits of one rule: a request is charged to each of them, or refused and charged to none.
@@ -44,8 +45,13 @@ impl RuleLimiter {
         Self { counted: Counted::Shared { terms: Arc::new(terms), limiters } }
     }
 
-    /// Counts each key on its own, up to `max_keys` of them; others share what the quotas allow for one key. Takes a
-    /// short lock for a decision.
+    /// Counts each key on its own, up to `max_keys` of them; others share what the quotas allow for one key. A key that is
+    /// known takes no lock; one that comes in takes a short one, of a part of the table.
+    ///
+    /// All memory is set aside at the start: 18 bytes for each of `max_keys` with one limit, and 9 more for each further
+    /// one; but twice that for a [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter), and for a
+    /// [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) that for each of its requests. It is never more than 1 GiB:
+    /// `max_keys` is lowered to what fits, and [`KeyStats::capacity`] tells to how many.
     pub fn keyed(now: Time, terms: Terms, max_keys: NonZeroUsize) -> Self {
         Self { counted: Counted::ByKey(Arc::new(Table::new(now, terms, max_keys))) }
     }
@@ -61,7 +67,11 @@ impl RuleLimiter {
     pub fn charge(&self, clock: impl Fn() -> Time, key: &[u8], cost: u64) -> Result<RuleAdmitted, RuleRefused> {
         let now = clock();
         let limiters = match &self.counted {
-            Counted::ByKey(table) => return table.charge(now, key, cost),
+            Counted::ByKey(table) => {
+                let request = Request { now, cost, latest: None };
+                let RuleReserved { charge, tightest, .. } = table.take(key, &request, &clock)?;
+                return Ok(RuleAdmitted { charge, tightest });
+            }
             Counted::Shared { limiters, .. } => limiters,
         };
         let mut tightest = Tightest::none();
@@ -69,6 +79,44 @@ impl RuleLimiter {
             .map_err(RuleRefused::shared)?;
         let charge = RuleCharge { of: Charged::Shared(charges) };
         Ok(RuleAdmitted { charge, tightest: tightest.with_override(None) })
+    }
+
+    /// Charges `cost` to every limit, or to none, for the moment at which all of them let it through: at `latest`, or
+    /// refused at once. See [`Limiter::reserve`]; [`refund`](Self::refund) gives the place back.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::LeakyBucket, 10, Duration::from_secs(1), None)?;
+    /// let rule = RuleLimiter::shared(now, Terms::new([("paced", quota)])?);
+    /// let latest = now.saturating_add(Duration::from_millis(150));
+    /// assert_eq!(rule.reserve(|| now, &[], 1, latest)?.at, now);
+    /// assert_eq!(rule.reserve(|| now, &[], 1, latest)?.at, now.saturating_add(Duration::from_millis(100)));
+    /// assert!(rule.reserve(|| now, &[], 1, latest).is_err()); // its turn would come at 200 ms
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RuleRefused`], with the first limit in order that refuses.
+    pub fn reserve(
+        &self,
+        clock: impl Fn() -> Time,
+        key: &[u8],
+        cost: u64,
+        latest: Time,
+    ) -> Result<RuleReserved, RuleRefused> {
+        let now = clock();
+        let limiters = match &self.counted {
+            Counted::ByKey(table) => return table.take(key, &Request { now, cost, latest: Some(latest) }, &clock),
+            Counted::Shared { limiters, .. } => limiters,
+        };
+        let mut tightest = Tightest::none();
+        let (at, charges) = reserve_all_at(limiters, now, clock, cost, latest, |standing| tightest.consider(standing))
+            .map_err(RuleRefused::shared)?;
+        let charge = RuleCharge { of: Charged::Shared(charges) };
+        Ok(RuleReserved { at, charge, tightest: tightest.with_override(None) })
     }
 
     /// What [`charge`](Self::charge) would say, charging nothing and making no entry for the key.
@@ -91,7 +139,7 @@ impl RuleLimiter {
     /// Gives back what `key` was charged, through the limiter that charged it; see [`Limiter::refund`].
     pub fn refund(&self, key: &[u8], charge: RuleCharge, clock: impl Fn() -> Time) {
         match (&self.counted, charge.of) {
-            (Counted::ByKey(table), Charged::Key(charge)) => table.refund(key, &charge, clock),
+            (Counted::ByKey(table), Charged::Key(charge)) => table.refund(key, &charge, &clock),
             (Counted::Shared { limiters, .. }, Charged::Shared(charges)) => charges.give_back(limiters, clock),
             // Not a charge of this limiter.
             (Counted::ByKey(_), Charged::Shared(_)) | (Counted::Shared { .. }, Charged::Key(_)) => {}
@@ -102,7 +150,8 @@ impl RuleLimiter {
     /// [`Limiter::retune`]. `max_keys` is none for a rule that counts all requests together.
     ///
     /// A limit is the same if its name is the same. Limits that are new start fresh, those that are gone are forgotten,
-    /// and equal terms touch nothing. Keys stay; with a smaller bound no key comes in until enough of them are idle.
+    /// and equal terms touch nothing. Keys stay; with a smaller bound no key comes in until enough of them are idle. This
+    /// takes time in proportion to their number, in which those that are known are decided without waiting.
     /// Between keyed and not keyed there is nothing to keep: the result starts fresh.
     ///
     /// ```
@@ -122,8 +171,7 @@ impl RuleLimiter {
     pub fn retune(&self, clock: impl Fn() -> Time, terms: Terms, max_keys: Option<NonZeroUsize>) -> Self {
         match (&self.counted, max_keys) {
             (Counted::ByKey(table), Some(max_keys)) => {
-                table.retune(clock, terms, max_keys);
-                self.clone()
+                Self { counted: Counted::ByKey(table.retune(&clock, terms, max_keys)) }
             }
             (Counted::Shared { terms: old, .. }, None) if **old == terms => self.clone(),
             (Counted::Shared { terms: old, limiters }, None) => {
@@ -158,6 +206,17 @@ pub struct RuleAdmitted {
     pub tightest: Tightest,
 }
 
+/// A request that all limits of a rule let through at a moment to come.
+#[derive(Debug)]
+pub struct RuleReserved {
+    /// When it may go: not before now, and not after the latest moment that was asked for.
+    pub at: Time,
+    /// What can be given back.
+    pub charge: RuleCharge,
+    /// The limit with the fewest requests left, this one counted.
+    pub tightest: Tightest,
+}
+
 /// What a rule was charged for one request: for [`RuleLimiter::refund`], once.
 #[derive(Debug)]
 pub struct RuleCharge {
@@ -173,10 +232,25 @@ pub(crate) enum Charged {
 /// What one key, or the overflow, was charged.
 #[derive(Debug)]
 pub(crate) struct KeyCharge {
-    pub(crate) at: Time,
-    pub(crate) cost: u64,
+    pub(crate) places: Places,
     pub(crate) generation: u64,
-    pub(crate) overflow: bool,
+    pub(crate) of: KeyPlace,
+}
+
+/// A place in each limit, the first ones.
+#[derive(Debug)]
+pub(crate) enum Places {
+    One(Place),
+    Many(Vec<Place>),
+}
+
+impl Places {
+    pub(crate) fn as_slice(&self) -> &[Place] {
+        match self {
+            Self::One(place) => std::slice::from_ref(place),
+            Self::Many(places) => places,
+        }
+    }
 }
 
 /// The limit of a rule with the fewest requests left; the first of them if several have as few.
@@ -193,32 +267,27 @@ pub struct Tightest {
 /// Looks for the [`Tightest`] while limits are gone through in order.
 pub(crate) struct Tightening {
     seen: usize,
-    tightest: Option<(usize, u64, Standing)>,
+    tightest: Option<(usize, Standing)>,
 }
 
 impl Tightest {
     pub(crate) fn none() -> Tightening {
         Tightening { seen: 0, tightest: None }
     }
-
-    pub(crate) fn of(standings: impl Iterator<Item = Standing>, override_index: Option<usize>) -> Self {
-        let mut tightest = Self::none();
-        standings.for_each(|standing| tightest.consider(standing));
-        tightest.with_override(override_index)
-    }
 }
 
 impl Tightening {
+    #[inline]
     pub(crate) fn consider(&mut self, standing: Standing) {
-        let remaining = standing.remaining();
-        if self.tightest.is_none_or(|(_, least, _)| remaining < least) {
-            self.tightest = Some((self.seen, remaining, standing));
+        if self.tightest.is_none_or(|(_, tightest)| standing.remaining() < tightest.remaining()) {
+            self.tightest = Some((self.seen, standing));
         }
         self.seen += 1;
     }
 
+    #[inline]
     pub(crate) fn with_override(self, override_index: Option<usize>) -> Tightest {
-        let (limit, _, standing) = self.tightest.expect("terms have at least one limit");
+        let (limit, standing) = self.tightest.expect("terms have at least one limit");
         Tightest { limit, standing, override_index }
     }
 }

@@ -106,9 +106,14 @@ impl Terms {
         override_index.map_or(&self.quotas, |index| &self.overrides[index])
     }
 
-    /// Every set of quotas: that of most keys, then the overrides.
-    pub(crate) fn sets(&self) -> impl Iterator<Item = &[Quota]> {
-        std::iter::once(&self.quotas).chain(&self.overrides).map(Vec::as_slice)
+    /// How many overrides there are.
+    pub(crate) fn overrides(&self) -> usize {
+        self.overrides.len()
+    }
+
+    /// All keys that have an override, each with its own.
+    pub(crate) fn overridden(&self) -> impl Iterator<Item = (&[u8], usize)> {
+        self.keys.iter().map(|(key, &index)| (&**key, index))
     }
 
     /// Where each limit was in `old`, by name.

@@ -1,112 +1,224 @@
-//! The terms of a rule in the form that decisions need: a supply for each limit, for each override.
+//! The terms of a rule in the form that decisions need: a meter for each limit, for each override.
 
-use crate::rule::{Charged, KeyCharge, RuleAdmitted, RuleCharge, RuleRefused, Tightest};
-use crate::supply::Supply;
-use crate::{Standing, Terms, Time};
+use crate::meter::{Meter, Place, Stop, Taken, UNSET};
+use crate::rule::{Places, RuleRefused, Tightening, Tightest};
+use crate::sync::{AtomicU64, Ordering};
+use crate::{Quota, Terms, Time};
 
-/// A level for each limit of a rule, in order.
-pub(super) type Levels = Box<[u64]>;
-
-/// Terms, and the supplies that they make, all from the same base.
+/// Terms, and the meters that they make, all from the same base.
 #[derive(Debug)]
 pub(super) struct Book {
-    terms: Terms,
-    generation: u64,
-    /// For most keys, then for each override.
-    supplies: Vec<Vec<Supply>>,
+    pub(super) terms: Terms,
+    /// For most keys.
+    pub(super) plain: Set,
+    overrides: Vec<Set>,
+}
+
+/// The meters of all limits for one key. In a key's words, those of each limit follow those of the limit before.
+#[derive(Debug)]
+pub(super) struct Set {
+    meters: Vec<Meter>,
+    override_index: Option<usize>,
+}
+
+/// Words of a key under the old terms, and when the new ones take over.
+pub(super) struct Old<'a> {
+    pub(super) set: &'a Set,
+    pub(super) words: &'a [AtomicU64],
+    pub(super) since: Time,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) now: Time,
+    pub(crate) cost: u64,
+    /// Until when it may wait, if it may.
+    pub(crate) latest: Option<Time>,
+}
+
+/// What all limits of a key have let through.
+#[derive(Debug)]
+pub(super) struct Granted {
+    pub(super) at: Time,
+    pub(super) places: Places,
+    pub(super) tightest: Tightest,
+}
+
+/// Why they have not.
+#[derive(Debug)]
+pub(super) enum Halt {
+    Refused(RuleRefused),
+    /// The words are final, and the table has a successor.
+    Sealed,
 }
 
 impl Book {
-    pub(super) fn new(terms: Terms, base: Time, generation: u64) -> Self {
-        let supplies = terms.sets().map(|set| set.iter().map(|&quota| Supply::new(quota, base)).collect()).collect();
-        Self { terms, generation, supplies }
+    pub(super) fn new(terms: Terms, base: Time) -> Self {
+        let plain = Set::new(terms.quotas(None), None, base);
+        let overrides = (0..terms.overrides()).map(|index| Set::new(terms.quotas(Some(index)), Some(index), base));
+        Self { plain, overrides: overrides.collect(), terms }
     }
 
-    pub(super) fn terms(&self) -> &Terms {
-        &self.terms
+    pub(super) fn set(&self, override_index: Option<usize>) -> &Set {
+        override_index.map_or(&self.plain, |index| &self.overrides[index])
+    }
+}
+
+impl Request {
+    #[inline]
+    fn take(&self, meter: &Meter, words: &[AtomicU64]) -> Result<Taken, Stop> {
+        match self.latest {
+            None => meter.check(words, self.now, self.cost),
+            Some(latest) => meter.reserve(words, self.now, self.cost, latest),
+        }
+    }
+}
+
+impl Set {
+    fn new(quotas: &[Quota], override_index: Option<usize>, base: Time) -> Self {
+        Self { meters: quotas.iter().map(|&quota| Meter::new(quota, base)).collect(), override_index }
     }
 
-    pub(super) fn generation(&self) -> u64 {
-        self.generation
+    /// How many words a key takes.
+    pub(super) fn words(&self) -> usize {
+        self.meters.iter().map(Meter::words).sum()
     }
 
-    /// Levels with all of the burst free at `now`, and no sooner.
-    pub(super) fn idle_at(&self, over: Option<usize>, now: Time) -> Levels {
-        self.set(over).iter().map(|supply| supply.floor(now)).collect()
+    fn limits<'a>(&'a self, mut words: &'a [AtomicU64]) -> impl Iterator<Item = (&'a Meter, &'a [AtomicU64])> {
+        self.meters.iter().map(move |meter| {
+            let (own, others) = words.split_at(meter.words());
+            words = others;
+            (meter, own)
+        })
     }
 
-    fn set(&self, override_index: Option<usize>) -> &[Supply] {
-        &self.supplies[override_index.map_or(0, |index| index + 1)]
-    }
-
-    pub(super) fn ask(
+    /// Charges all limits or none. If there are several, all are asked first, so that a refusal charges nothing; what was
+    /// charged is given back only if another thread was faster in between.
+    #[inline]
+    pub(super) fn take(
         &self,
-        over: Option<usize>,
-        levels: &mut [u64],
-        now: Time,
-        cost: u64,
-    ) -> Result<Tightest, RuleRefused> {
-        for (limit, (supply, level)) in self.set(over).iter().zip(levels.iter_mut()).enumerate() {
-            if supply.charge(*level, now, cost).is_none() {
-                if let Some(restart) = supply.after_set_back(*level, now) {
-                    *level = restart;
+        words: &[AtomicU64],
+        request: &Request,
+        clock: &impl Fn() -> Time,
+    ) -> Result<Granted, Halt> {
+        if let [meter] = self.meters.as_slice() {
+            let taken = request.take(meter, words).map_err(|stop| self.halt(0, &stop, request))?;
+            let mut tightening = Tightest::none();
+            tightening.consider(taken.standing);
+            let tightest = tightening.with_override(self.override_index);
+            return Ok(Granted { at: taken.at, places: Places::One(taken.place), tightest });
+        }
+        self.take_all(words, request, clock)
+    }
+
+    fn take_all(&self, words: &[AtomicU64], request: &Request, clock: &impl Fn() -> Time) -> Result<Granted, Halt> {
+        if request.latest.is_none() {
+            self.ask(words, request)?;
+        }
+        let mut places: Vec<Place> = Vec::with_capacity(self.meters.len());
+        let (mut at, mut tightening) = (request.now, Tightest::none());
+        for (limit, (meter, own)) in self.limits(words).enumerate() {
+            match request.take(meter, own) {
+                Ok(taken) => {
+                    places.push(taken.place);
+                    tightening.consider(taken.standing);
+                    at = at.max(taken.at);
                 }
-                let standing = Standing::of_line(supply, *level, now);
-                return Err(RuleRefused { limit, standing, cost, override_index: over });
+                Err(stop) => {
+                    self.give_back(words, &places, clock);
+                    return Err(self.halt(limit, &stop, request));
+                }
             }
         }
-        Ok(self.tightest(over, levels, now))
+        Ok(Granted { at, places: Places::Many(places), tightest: tightening.with_override(self.override_index) })
     }
 
-    pub(super) fn charge(
-        &self,
-        over: Option<usize>,
-        levels: &mut [u64],
-        now: Time,
-        cost: u64,
-        overflow: bool,
-    ) -> Result<RuleAdmitted, RuleRefused> {
-        self.ask(over, levels, now, cost)?;
-        for (supply, level) in self.set(over).iter().zip(levels.iter_mut()) {
-            *level = supply.charge(*level, now, cost).expect("asked above, and nobody came in between");
+    /// What a charge would be told.
+    pub(super) fn ask(&self, words: &[AtomicU64], request: &Request) -> Result<Tightest, Halt> {
+        let mut tightening: Tightening = Tightest::none();
+        for (limit, (meter, own)) in self.limits(words).enumerate() {
+            match meter.ask(own, request.now, request.cost) {
+                Ok(standing) => tightening.consider(standing),
+                Err(stop) => return Err(self.halt(limit, &stop, request)),
+            }
         }
-        let charge = KeyCharge { at: now, cost, generation: self.generation, overflow };
-        Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest: self.tightest(over, levels, now) })
+        Ok(tightening.with_override(self.override_index))
     }
 
-    pub(super) fn refund(&self, over: Option<usize>, levels: &mut [u64], charge: &KeyCharge, now: Time) {
-        if charge.generation == self.generation {
-            for (supply, level) in self.set(over).iter().zip(levels.iter_mut()) {
-                *level = supply.refund(*level, charge.at, now, charge.cost, u64::MAX);
+    /// To the limits that were charged, the first ones. After a retune there is nothing to give back to.
+    pub(super) fn give_back(&self, words: &[AtomicU64], places: &[Place], clock: &impl Fn() -> Time) {
+        for ((meter, own), place) in self.limits(words).zip(places) {
+            let _ = meter.refund(own, place, clock);
+        }
+    }
+
+    pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
+        self.limits(words).all(|(meter, own)| meter.is_idle(own, now))
+    }
+
+    /// Takes part in the order of changes of the words, changing nothing. Who charges later sees what this thread wrote
+    /// before; who charged earlier is seen by this thread afterwards. Every charge moves one of the first two words.
+    pub(super) fn line_up(&self, words: &[AtomicU64]) {
+        for (_, own) in self.limits(words) {
+            for word in own.iter().take(2) {
+                word.fetch_or(0, Ordering::AcqRel);
             }
         }
     }
 
-    pub(super) fn is_idle(&self, over: Option<usize>, levels: &[u64], now: Time) -> bool {
-        self.set(over).iter().zip(levels).all(|(supply, &level)| supply.is_idle(level, now))
+    /// Leaves words that were never used to be worked out from a predecessor's.
+    pub(super) fn unset(&self, words: &[AtomicU64]) {
+        for (_, own) in self.limits(words) {
+            own[0].store(UNSET, Ordering::Relaxed);
+        }
     }
 
-    /// The levels under these terms for what `levels` were under the `old` ones. `overrides` of the key: old, new.
-    pub(super) fn carry_over(
+    fn is_unset(&self, words: &[AtomicU64]) -> bool {
+        self.limits(words).any(|(_, own)| own[0].load(Ordering::Acquire) == UNSET)
+    }
+
+    /// Works out unset words from those under the old terms, or starts them where there are none. Threads that do so at the
+    /// same time agree. `kept` says where each limit was.
+    pub(super) fn succeed<'a>(
         &self,
-        old: &Self,
-        overrides: (Option<usize>, Option<usize>),
-        levels: &[u64],
-        since: Time,
-    ) -> Levels {
-        let old_set = old.set(overrides.0);
-        let places = self.terms.places_in(&old.terms);
-        let kept = places.into_iter().zip(self.set(overrides.1)).map(|(place, supply)| match place {
-            Some(place) => supply.carry_over(&old_set[place], levels[place], since),
-            None => 0,
-        });
-        kept.collect()
+        words: &[AtomicU64],
+        old: impl FnOnce() -> Option<Old<'a>>,
+        kept: &[Option<usize>],
+    ) {
+        if !self.is_unset(words) {
+            return;
+        }
+        let old = old();
+        if let Some(old) = &old {
+            old.set.seal(old.words);
+        }
+        for ((meter, own), place) in self.limits(words).zip(kept) {
+            match (&old, *place) {
+                (Some(old), Some(place)) => {
+                    let (before, old_words) =
+                        old.set.limits(old.words).nth(place).expect("a place among the old limits");
+                    meter.succeed(own, before, old_words, old.since);
+                }
+                _ => meter.start(own),
+            }
+        }
     }
 
-    fn tightest(&self, over: Option<usize>, levels: &[u64], now: Time) -> Tightest {
-        Tightest::of(
-            self.set(over).iter().zip(levels).map(|(supply, &level)| Standing::of_line(supply, level, now)),
-            over,
-        )
+    fn seal(&self, words: &[AtomicU64]) {
+        for (meter, own) in self.limits(words) {
+            meter.seal(own);
+        }
+    }
+
+    #[cold]
+    fn halt(&self, limit: usize, stop: &Stop, request: &Request) -> Halt {
+        match *stop {
+            Stop::Refused(standing) => {
+                let override_index = self.override_index;
+                Halt::Refused(RuleRefused { limit, standing, cost: request.cost, override_index })
+            }
+            Stop::Sealed => Halt::Sealed,
+        }
     }
 }

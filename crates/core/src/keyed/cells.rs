@@ -1,0 +1,185 @@
+//! Where the words of keys lie: one flat row of cells, of fixed size.
+//!
+//! A cell is a *mark* and the words of the limits. Four cells make a *block*: first their marks, then their words, so that
+//! with one limit of one word a block is a cache line. Blocks make regions, each a prime number of them. A key's
+//! fingerprint says which region is its own, where there it looks first, and how far each further step goes, so its path
+//! visits every block of the region. Cells that were used never become empty again, so a path ends at the first block that
+//! has an empty one.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// A mark that no key ever had.
+pub(super) const EMPTY: u64 = 0;
+
+/// The mark of a cell whose key was forgotten; paths go on behind it.
+pub(super) const VACANT: u64 = 1;
+
+/// Set in a mark while its key is about to be forgotten.
+pub(super) const EVICTING: u64 = 1 << 63;
+
+/// Cells of a block.
+const BLOCK: usize = 4;
+
+/// Blocks of a region at most, a prime.
+const REGION: usize = 1021;
+
+/// Words of all cells at most: 1 GiB. It is taken from the machine only as it is used.
+const MOST: usize = 1 << 27;
+
+/// A row of cells.
+#[derive(Debug)]
+pub(super) struct Cells {
+    words: Vec<AtomicU64>,
+    /// The first word on a cache line.
+    start: usize,
+    /// Words of a cell, without its mark.
+    width: usize,
+    blocks: usize,
+    regions: usize,
+}
+
+/// A place for a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell<'a> {
+    /// Its place in the row.
+    pub(super) index: usize,
+    pub(super) mark: &'a AtomicU64,
+    pub(super) words: &'a [AtomicU64],
+}
+
+/// The mark of a key, from a seeded hash of it.
+pub(super) fn fingerprint(hash: u64) -> u64 {
+    (hash & !EVICTING).max(VACANT + 1)
+}
+
+/// Whether it is the mark of a key.
+pub(super) fn is_key(mark: u64) -> bool {
+    mark > VACANT
+}
+
+impl Cells {
+    /// The largest number of keys with words of this width that is let into a table.
+    pub(super) fn most(width: usize) -> usize {
+        (MOST / (width + 1) / 10 * 9).max(1)
+    }
+
+    /// Cells for this many keys and a tenth to spare, which keeps paths short.
+    pub(super) fn new(keys: usize, width: usize) -> Self {
+        let blocks = (keys + keys / 9 + 1).div_ceil(BLOCK);
+        let regions = blocks.div_ceil(REGION);
+        let blocks = next_prime(blocks.div_ceil(regions));
+        // Zeros that the allocator hands out are memory that nobody touched yet, and the conversion is nothing.
+        let zeros = vec![0; regions * blocks * BLOCK * (width + 1) + LINE];
+        let words: Vec<_> = zeros.into_iter().map(AtomicU64::new).collect();
+        let start = words.as_ptr().align_offset(LINE * size_of::<u64>());
+        Self { start: if start < LINE { start } else { 0 }, words, width, blocks, regions }
+    }
+
+    pub(super) fn regions(&self) -> usize {
+        self.regions
+    }
+
+    pub(super) fn region_of(&self, fingerprint: u64) -> usize {
+        part(fingerprint >> 31, self.regions)
+    }
+
+    /// The blocks where a key may be, nearest first.
+    #[inline]
+    pub(super) fn path(&self, fingerprint: u64) -> impl Iterator<Item = Block<'_>> {
+        let mut block = part(fingerprint & 0xffff_ffff, self.blocks);
+        let step = 1 + part((fingerprint & 0xffff) << 16, self.blocks.saturating_sub(1));
+        let first = self.region_of(fingerprint) * self.blocks;
+        (0..self.blocks).map(move |_| {
+            let this = self.block(first + block);
+            block += step;
+            if block >= self.blocks {
+                block -= self.blocks;
+            }
+            this
+        })
+    }
+
+    /// All cells of a region, counted from one of them round and round.
+    pub(super) fn round(&self, region: usize, from: usize) -> impl Iterator<Item = Cell<'_>> {
+        let cells = self.blocks * BLOCK;
+        (from..from + cells).map(move |cell| {
+            let cell = cell % cells;
+            self.block(region * self.blocks + cell / BLOCK).cell(cell % BLOCK)
+        })
+    }
+
+    #[inline]
+    fn block(&self, block: usize) -> Block<'_> {
+        let words = BLOCK * (self.width + 1);
+        let (marks, words) = self.words[self.start + block * words..][..words].split_at(BLOCK);
+        Block { first: block * BLOCK, marks, words, width: self.width }
+    }
+}
+
+/// A few cells that are looked at together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block<'a> {
+    first: usize,
+    marks: &'a [AtomicU64],
+    words: &'a [AtomicU64],
+    width: usize,
+}
+
+impl<'a> Block<'a> {
+    /// The key's cell, if it is here, or else whether its path ends here.
+    #[inline]
+    pub(super) fn find(&self, fingerprint: u64) -> Result<Cell<'a>, bool> {
+        let mut ends = false;
+        for (place, mark) in self.marks.iter().enumerate() {
+            let mark = mark.load(Ordering::Acquire);
+            if mark == fingerprint {
+                return Ok(self.cell(place));
+            }
+            ends |= mark == EMPTY;
+        }
+        Err(ends)
+    }
+
+    pub(super) fn cells(self) -> impl Iterator<Item = Cell<'a>> {
+        (0..BLOCK).map(move |place| self.cell(place))
+    }
+
+    #[inline]
+    fn cell(&self, place: usize) -> Cell<'a> {
+        let index = self.first + place;
+        Cell { index, mark: &self.marks[place], words: &self.words[place * self.width..][..self.width] }
+    }
+}
+
+/// Words of a cache line.
+const LINE: usize = 8;
+
+/// Spreads numbers below 2^32 evenly over those below `parts`.
+#[inline]
+fn part(number: u64, parts: usize) -> usize {
+    usize::try_from((number * parts as u64) >> 32).unwrap_or(0)
+}
+
+fn next_prime(from: usize) -> usize {
+    let is_prime = |number: usize| (2..).take_while(|n| n * n <= number).all(|n| !number.is_multiple_of(n));
+    (from..).find(|&number| is_prime(number)).expect("there is always another")
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_visits_every_block_of_a_region_once() {
+        for keys in [1, 2, 7, 100, 4_000, 10_000] {
+            let cells = Cells::new(keys, 3);
+            assert!(cells.regions * cells.blocks * BLOCK > keys);
+            for fingerprint in [2, 0x7fff_ffff_ffff_ffff, 0x1234_5678_9abc_def0] {
+                let mut starts: Vec<_> = cells.path(fingerprint).map(|block| block.marks.as_ptr()).collect();
+                starts.sort_unstable();
+                starts.dedup();
+                assert_eq!(starts.len(), cells.blocks, "{keys} keys");
+            }
+        }
+    }
+}

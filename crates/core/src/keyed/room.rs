@@ -1,0 +1,263 @@
+//! How a new key comes in, and an idle one goes. Only here are marks written, under the lock of the region.
+//!
+//! A key that is known takes no lock, so it may be charged while another thread takes its cell away. Both write first and
+//! then look: the one charges and reads the mark again; the other puts [`EVICTING`] in the mark, lines up behind all
+//! charges of the words so far, and looks whether they are still idle. So either the charge is seen, and the key stays, or
+//! the mark is, and the charge is given back and made again where the key then belongs.
+//!
+//! Idle words are taken over as they are. A thread that read the clock before a key was forgotten may come with it
+//! afterwards: a new key is let in at the latest time at which one was forgotten, and no sooner.
+
+use super::book::{Granted, Halt, Request};
+use super::cells::{Cell, EMPTY, EVICTING, VACANT, is_key};
+use super::{Answer, NEAR, Place, Table};
+use crate::Time;
+use crate::rule::{RuleReserved, Tightest};
+use crate::supply::SET_BACK;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
+
+/// How many cells of its region one decision looks at to find an idle one.
+const SWEEP: usize = 256;
+
+/// How many idle keys one decision tries to forget that turn out to be in use.
+const TRIES: usize = 4;
+
+/// What belongs to a region beside its cells.
+#[derive(Debug, Default)]
+pub(super) struct Region {
+    pub(super) hold: Mutex<Hold>,
+    /// All its keys have cells in the successor.
+    pub(super) closed: AtomicBool,
+    /// When it was closed, in nanoseconds of [`Time`].
+    pub(super) since: AtomicU64,
+    /// Some key lies farther than near.
+    far: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Hold {
+    /// The cell that is swept next.
+    hand: usize,
+    /// The latest time at which keys were found idle and forgotten.
+    swept: Time,
+}
+
+/// Where a new key can go.
+enum Room<'a> {
+    Free(Cell<'a>),
+    /// Where an idle key is, or, when that is elsewhere, into a cell that is free.
+    Idle {
+        victim: Cell<'a>,
+        into: Option<Cell<'a>>,
+    },
+}
+
+impl Region {
+    pub(super) fn has_far(&self) -> bool {
+        self.far.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+}
+
+impl Hold {
+    /// At a time at which nobody forgotten was fuller.
+    fn not_before_swept(&mut self, request: &Request) -> Request {
+        if self.swept > request.now.saturating_add(SET_BACK) {
+            self.swept = request.now;
+        }
+        let now = request.now.max(self.swept);
+        Request { now, latest: request.latest.map(|latest| latest.max(now)), ..*request }
+    }
+}
+
+impl Table {
+    /// Charges a key that was not found, or whose cell is being taken away.
+    #[cold]
+    pub(super) fn let_in(&self, mark: u64, request: &Request, clock: &impl Fn() -> Time) -> Answer<RuleReserved> {
+        let region = self.region_of(mark);
+        if region.is_closed() {
+            return Answer::Moved;
+        }
+        let mut hold = lock(&region.hold);
+        if region.is_closed() {
+            return Answer::Moved;
+        }
+        if let Some(cell) = self.find(mark) {
+            return self.answer(self.book.plain.take(cell.words, request, clock), Place::Cell(cell.index));
+        }
+        let at_swept = hold.not_before_swept(request);
+        self.thin_out(mark, &mut hold, at_swept.now);
+        for _ in 0..TRIES {
+            let (cell, taken) = match self.room(mark, &mut hold, at_swept.now) {
+                None => break,
+                Some(Room::Free(cell)) => (cell, self.claim(mark, cell, &at_swept, clock)),
+                Some(Room::Idle { victim, into }) => {
+                    let cell = into.unwrap_or(victim);
+                    (cell, self.replace(mark, victim, cell, &mut hold, &at_swept, clock))
+                }
+            };
+            if let Some(taken) = taken {
+                return self.answer(taken, Place::Cell(cell.index));
+            }
+        }
+        drop(hold);
+        Answer::Decided(self.take_of_overflow(request, clock))
+    }
+
+    /// What a key that was not found would be told.
+    pub(super) fn peek_for_room(&self, mark: u64, request: &Request) -> Answer<Tightest> {
+        let region = self.region_of(mark);
+        let mut hold = lock(&region.hold);
+        if region.is_closed() {
+            return Answer::Moved;
+        }
+        if let Some(cell) = self.find(mark) {
+            return self.book.plain.ask(cell.words, request).into();
+        }
+        let at_swept = hold.not_before_swept(request);
+        if self.room(mark, &mut hold, at_swept.now).is_some() {
+            return self.book.plain.ask(&self.blank, &at_swept).into();
+        }
+        drop(hold);
+        Answer::Decided(self.ask_overflow(request))
+    }
+
+    /// Looks for room along the key's path; for an idle key also elsewhere in the region, if there is a free cell.
+    fn room(&self, mark: u64, hold: &mut Hold, now: Time) -> Option<Room<'_>> {
+        let (mut free, mut idle) = (None, None);
+        for block in self.cells.path(mark).take(NEAR) {
+            let mut ends = false;
+            for cell in block.cells() {
+                let seen = cell.mark.load(Ordering::Relaxed);
+                ends |= seen == EMPTY;
+                if !is_key(seen) {
+                    free = free.or(Some(cell));
+                } else if idle.is_none() && self.book.plain.is_idle(cell.words, now) {
+                    idle = Some(cell);
+                }
+            }
+            if ends {
+                break;
+            }
+        }
+        let has_room = self.lineage.counts.tracked.load(Ordering::Relaxed) < self.capacity.load(Ordering::Relaxed);
+        match (free, idle) {
+            (Some(free), _) if has_room => Some(Room::Free(free)),
+            (_, Some(victim)) => Some(Room::Idle { victim, into: None }),
+            (Some(free), None) => {
+                let victim = self.sweep(mark, hold, now)?;
+                Some(Room::Idle { victim, into: Some(free) })
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// An idle key among the next cells, round and round the region.
+    fn sweep(&self, mark: u64, hold: &mut Hold, now: Time) -> Option<Cell<'_>> {
+        self.cells.round(self.cells.region_of(mark), hold.hand).take(SWEEP).find(|cell| {
+            hold.hand += 1;
+            is_key(cell.mark.load(Ordering::Relaxed)) && self.book.plain.is_idle(cell.words, now)
+        })
+    }
+
+    /// Puts a key into a free cell, charged. None if other threads took the last room meanwhile.
+    fn claim(
+        &self,
+        mark: u64,
+        cell: Cell<'_>,
+        request: &Request,
+        clock: &impl Fn() -> Time,
+    ) -> Option<Result<Granted, Halt>> {
+        let capacity = self.capacity.load(Ordering::Relaxed);
+        let room = |tracked| (tracked < capacity).then_some(tracked + 1);
+        let tracked = &self.lineage.counts.tracked;
+        tracked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
+        let taken = self.book.plain.take(cell.words, request, clock);
+        if taken.is_ok() {
+            cell.mark.store(mark, Ordering::Release);
+        } else {
+            // More than the burst. Nothing to remember.
+            tracked.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(taken)
+    }
+
+    /// Puts a key in the place of an idle one, charged. None if that is in use again.
+    fn replace(
+        &self,
+        mark: u64,
+        victim: Cell<'_>,
+        cell: Cell<'_>,
+        hold: &mut Hold,
+        request: &Request,
+        clock: &impl Fn() -> Time,
+    ) -> Option<Result<Granted, Halt>> {
+        let old = self.start_to_forget(victim, request.now)?;
+        let taken = self.book.plain.take(cell.words, request, clock);
+        if taken.is_err() {
+            victim.mark.store(old, Ordering::Release);
+            return Some(taken);
+        }
+        if cell.index != victim.index {
+            victim.mark.store(VACANT, Ordering::Release);
+        }
+        cell.mark.store(mark, Ordering::Release);
+        self.forgot(hold, request.now);
+        Some(taken)
+    }
+
+    /// Takes an idle key's cell away from it, so far that the mark can be replaced. Returns the mark to put back otherwise;
+    /// none if the key is not idle any more.
+    fn start_to_forget(&self, cell: Cell<'_>, now: Time) -> Option<u64> {
+        let old = cell.mark.load(Ordering::Relaxed);
+        cell.mark.store(old | EVICTING, Ordering::Relaxed);
+        self.book.plain.line_up(cell.words);
+        if self.book.plain.is_idle(cell.words, now) {
+            return Some(old);
+        }
+        cell.mark.store(old, Ordering::Release);
+        None
+    }
+
+    fn forgot(&self, hold: &mut Hold, now: Time) {
+        hold.swept = hold.swept.max(now);
+        self.lineage.counts.evicted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Forgets idle keys of the region while there are more keys than there should be.
+    fn thin_out(&self, mark: u64, hold: &mut Hold, now: Time) {
+        let tracked = &self.lineage.counts.tracked;
+        for cell in self.cells.round(self.cells.region_of(mark), 0) {
+            if tracked.load(Ordering::Relaxed) <= self.capacity.load(Ordering::Relaxed) {
+                return;
+            }
+            let idle = is_key(cell.mark.load(Ordering::Relaxed)) && self.book.plain.is_idle(cell.words, now);
+            if idle && self.start_to_forget(cell, now).is_some() {
+                cell.mark.store(VACANT, Ordering::Release);
+                self.forgot(hold, now);
+                tracked.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Puts a key of the table before into a cell whose words are still to be worked out.
+    pub(super) fn place(&self, mark: u64) {
+        let region = self.region_of(mark);
+        let _hold = lock(&region.hold);
+        let cells =
+            self.cells.path(mark).enumerate().flat_map(|(seen, block)| block.cells().map(move |cell| (seen, cell)));
+        let mut empty = cells.filter(|(_, cell)| cell.mark.load(Ordering::Relaxed) == EMPTY);
+        // There are cells for all keys and a tenth to spare. That a hash leaves none in a large region takes more luck than
+        // there is; in small tables there is one region.
+        if let Some((seen, cell)) = empty.next() {
+            if seen >= NEAR {
+                region.far.store(true, Ordering::Release);
+            }
+            self.book.plain.unset(cell.words);
+            cell.mark.store(mark, Ordering::Release);
+        }
+    }
+}
