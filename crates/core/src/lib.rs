@@ -10,6 +10,7 @@
 mod all;
 mod in_flight;
 mod keyed;
+mod lease;
 mod limiter;
 mod meter;
 mod quota;

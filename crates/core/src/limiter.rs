@@ -11,9 +11,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::meter::{Meter, Place, SEALED, Stop, Taken, UNSET};
+use crate::lease::Leases;
+use crate::meter::{self, Kind, Meter, Place, SEALED, Sealed, Stop, Taken, UNSET, line};
+use crate::supply::Supply;
 use crate::sync::{AtomicU64, Mutex, Once, Ordering, lock};
 use crate::{Quota, Standing, Time};
+
+/// How often threads get in each other's way before they lease; see `lease`.
+const HOT: u64 = if cfg!(loom) { 0 } else { 16 };
 
 /// A limit that threads share. Clones share one state.
 ///
@@ -43,6 +48,10 @@ struct Cell {
     /// How many retunes came before. A charge is given back only to the cell that it was made in.
     generation: u64,
     words: Words,
+    /// Filled once threads got in each other's way [`HOT`] times.
+    leases: Once<Leases>,
+    /// How often they did; far more than `HOT` where no leases can be had.
+    heat: AtomicU64,
     /// When this cell took over, in nanoseconds of [`Time`]. Final once the predecessor's first word is sealed.
     since: AtomicU64,
     /// Filled before the words are sealed.
@@ -54,10 +63,15 @@ struct Cell {
 /// The state of one limit, in the cell itself where it is small.
 #[derive(Debug)]
 enum Words {
-    One([AtomicU64; 1]),
+    One(Alone),
     Two([AtomicU64; 2]),
     Many(Box<[AtomicU64]>),
 }
+
+/// Alone on its cache lines: what never changes must not travel with what always does.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Alone([AtomicU64; 1]);
 
 impl Limiter {
     /// A limiter with all of its burst free.
@@ -72,9 +86,19 @@ impl Limiter {
     /// [`Refused`], which knows when to come back.
     #[inline]
     pub fn check(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
+        match self.cell.check_at_once(now, cost) {
+            Some(decided) => decided,
+            None => self.check_with_patience(now, cost),
+        }
+    }
+
+    /// Everything that is not one look and one compare-and-swap. Kept apart so that those are inlined, and what their
+    /// caller does not want of the answer is never worked out.
+    #[inline(never)]
+    fn check_with_patience(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
         let mut cell = &*self.cell;
         loop {
-            match cell.meter.check(cell.words.all(), now, cost) {
+            match cell.check(now, cost) {
                 Ok(Taken { standing, place, .. }) => {
                     return Ok(Admitted { standing, charge: Charge { place, generation: cell.generation } });
                 }
@@ -110,7 +134,7 @@ impl Limiter {
     pub fn reserve(&self, now: Time, cost: u64, latest: Time) -> Result<Reserved, Refused> {
         let mut cell = &*self.cell;
         loop {
-            match cell.meter.reserve(cell.words.all(), now, cost, latest) {
+            match cell.reserve(now, cost, latest) {
                 Ok(Taken { at, standing, place }) => {
                     return Ok(Reserved { at, standing, charge: Charge { place, generation: cell.generation } });
                 }
@@ -124,7 +148,7 @@ impl Limiter {
     pub(crate) fn ask(&self, now: Time, cost: u64) -> Result<Standing, Refused> {
         let mut cell = &*self.cell;
         loop {
-            match cell.meter.ask(cell.words.all(), now, cost) {
+            match cell.ask(now, cost) {
                 Ok(standing) => return Ok(standing),
                 Err(Stop::Refused(standing)) => return Err(Refused { standing, cost }),
                 Err(Stop::Sealed) => cell = cell.follow(),
@@ -136,7 +160,7 @@ impl Limiter {
     pub fn peek(&self, now: Time) -> Standing {
         let mut cell = &*self.cell;
         loop {
-            match cell.meter.standing(cell.words.all(), now) {
+            match cell.standing(now) {
                 Ok(standing) => return standing,
                 Err(_) => cell = cell.follow(),
             }
@@ -179,7 +203,7 @@ impl Limiter {
         while cell.generation <= charge.generation {
             if cell.generation == charge.generation {
                 // Sealed meanwhile: it stays charged.
-                let _ = cell.meter.refund(cell.words.all(), &charge.place, &clock);
+                let _ = cell.refund(&charge.place, &clock);
                 return;
             }
             if cell.first().load(Ordering::SeqCst) & SEALED == 0 {
@@ -231,11 +255,113 @@ impl Limiter {
 impl Cell {
     fn new(meter: Meter, generation: u64, first: u64) -> Self {
         let words = Words::new(meter.words(), first);
-        Self { meter, generation, words, since: AtomicU64::new(0), successor: Once::empty(), retuning: Mutex::new(()) }
+        Self {
+            meter,
+            generation,
+            words,
+            leases: Once::empty(),
+            heat: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            successor: Once::empty(),
+            retuning: Mutex::new(()),
+        }
     }
 
     fn first(&self) -> &AtomicU64 {
         &self.words.all()[0]
+    }
+
+    /// A decision that needs no second look; none if it is not that simple.
+    #[inline(always)] // an answer that is passed on in memory costs more than the decision: 16 ns instead of 6
+    fn check_at_once(&self, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
+        let (Kind::Line(supply), Words::One(Alone([word]))) = (&self.meter.kind, &self.words) else {
+            return None;
+        };
+        let floor = supply.floor(now);
+        let (after, mark) = if let Some(leases) = self.leases.get() {
+            let end = leases.take_at_once(supply, floor, cost)?;
+            (word.load(Ordering::Relaxed) & !SEALED, end)
+        } else {
+            let level = meter::load(word).ok()?;
+            let Some(after) = supply.charge(level, floor, cost) else {
+                let standing = Standing::of_line(supply, level, floor, now);
+                return (!supply.is_set_back(level, floor)).then_some(Err(Refused { standing, cost }));
+            };
+            if word.compare_exchange(level, after, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+                self.heat_up(supply);
+                return None;
+            }
+            (after, after)
+        };
+        let charge = Charge { place: Place { at: now, cost, mark }, generation: self.generation };
+        Some(Ok(Admitted { standing: Standing::of_line(supply, after, floor, now), charge }))
+    }
+
+    fn check(&self, now: Time, cost: u64) -> Result<Taken, Stop> {
+        if let (Kind::Line(supply), Words::One(Alone([word]))) = (&self.meter.kind, &self.words) {
+            match self.leases.get() {
+                None => line::check_contended(supply, word, now, cost, || self.heat_up(supply)),
+                Some(leases) => leases.check(supply, word, now, cost),
+            }
+        } else {
+            self.meter.check(self.words.all(), now, cost)
+        }
+    }
+
+    /// Another thread was faster.
+    #[cold]
+    fn heat_up(&self, supply: &Supply) {
+        if self.heat.fetch_add(1, Ordering::Relaxed) == HOT
+            && let Some(leases) = Leases::of(supply)
+        {
+            self.leases.fill(leases);
+        }
+    }
+
+    fn reserve(&self, now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
+        if self.leases.get().is_some() {
+            match self.check(now, cost) {
+                Err(Stop::Refused(_)) => {}
+                decided => return decided,
+            }
+        }
+        self.meter.reserve(self.words.all(), now, cost, latest)
+    }
+
+    fn ask(&self, now: Time, cost: u64) -> Result<Standing, Stop> {
+        match self.meter.ask(self.words.all(), now, cost) {
+            Err(Stop::Refused(refused)) => {
+                let standing = self.standing(now)?;
+                if standing.remaining() >= cost { Ok(standing) } else { Err(Stop::Refused(refused)) }
+            }
+            decided => decided,
+        }
+    }
+
+    /// With what is leased, as if it had not been.
+    fn standing(&self, now: Time) -> Result<Standing, Sealed> {
+        let (Kind::Line(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) else {
+            return self.meter.standing(self.words.all(), now);
+        };
+        let (floor, level) = (supply.floor(now), meter::load(self.first())?);
+        let level = level.max(floor).saturating_sub(leases.left(supply, floor));
+        Ok(Standing::of_line(supply, level, floor, now))
+    }
+
+    fn refund(&self, place: &Place, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
+        let (Kind::Line(supply), Words::One(Alone([word]))) = (&self.meter.kind, &self.words) else {
+            return self.meter.refund(self.words.all(), place, clock);
+        };
+        match self.leases.get() {
+            Some(leases) if Leases::are_seats_of(place) => {
+                leases.refund(supply, place);
+                Ok(())
+            }
+            // What was charged before there were leases stays charged, unless it is ahead of all of them.
+            _ => line::refund(supply, word, place, clock, |level, now| {
+                level > supply.ceiling(now) || self.leases.get().is_none()
+            }),
+        }
     }
 
     /// Seals the words and returns the successor. Only for the holder of `retuning`.
@@ -253,6 +379,16 @@ impl Cell {
         }
     }
 
+    /// If there are leases: the sealed word as it would be without them.
+    fn take_back(&self, since: Time) -> Option<AtomicU64> {
+        let (Kind::Line(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) else {
+            return None;
+        };
+        leases.seal();
+        let (floor, level) = (supply.floor(since), self.first().load(Ordering::SeqCst) & !SEALED);
+        Some(AtomicU64::new(level.max(floor).saturating_sub(leases.left(supply, floor)) | SEALED))
+    }
+
     /// The successor, with a state. A word of this cell is sealed.
     #[cold]
     fn follow(&self) -> &Arc<Self> {
@@ -260,7 +396,9 @@ impl Cell {
         if successor.first().load(Ordering::SeqCst) == UNSET {
             self.meter.seal(self.words.all());
             let since = Time::from_nanos(successor.since.load(Ordering::Relaxed));
-            successor.meter.succeed(successor.words.all(), &self.meter, self.words.all(), since);
+            let returned = self.take_back(since);
+            let words = returned.as_ref().map_or(self.words.all(), std::slice::from_ref);
+            successor.meter.succeed(successor.words.all(), &self.meter, words, since);
         }
         successor
     }
@@ -270,7 +408,7 @@ impl Words {
     fn new(count: usize, first: u64) -> Self {
         let word = |place| AtomicU64::new(if place == 0 { first } else { 0 });
         match count {
-            1 => Self::One([word(0)]),
+            1 => Self::One(Alone([word(0)])),
             2 => Self::Two([word(0), word(1)]),
             _ => Self::Many((0..count).map(word).collect()),
         }
@@ -279,7 +417,7 @@ impl Words {
     #[inline]
     fn all(&self) -> &[AtomicU64] {
         match self {
-            Self::One(words) => words,
+            Self::One(Alone(words)) => words,
             Self::Two(words) => words,
             Self::Many(words) => words,
         }

@@ -6,7 +6,7 @@
 //! ones from them, and all that try get the same.
 
 mod counter;
-mod line;
+pub(crate) mod line;
 mod log;
 
 use self::counter::Counter;
@@ -161,7 +161,7 @@ impl Meter {
     /// Gives back. `clock` is read after the state.
     pub(crate) fn refund(&self, words: &[AtomicU64], place: &Place, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
         match &self.kind {
-            Kind::Line(supply) => line::refund(supply, &words[0], place, clock),
+            Kind::Line(supply) => line::refund(supply, &words[0], place, clock, |_, _| true),
             Kind::Counter(counter) => counter.refund(words, place),
             Kind::Log(log) => log.refund(words, place),
         }
@@ -217,7 +217,7 @@ impl Meter {
     /// What sealed words leave free.
     fn left(&self, words: &[AtomicU64], since: Time) -> Left {
         match &self.kind {
-            Kind::Line(supply) => line::left(supply, &words[0], since),
+            Kind::Line(supply) => line::left(supply, words[0].load(Ordering::SeqCst) & !SEALED, since),
             Kind::Counter(counter) => counter.left(words, since),
             Kind::Log(log) => log.left(words, since),
         }
@@ -226,7 +226,7 @@ impl Meter {
 
 /// A state that can be charged.
 #[inline]
-fn load(word: &AtomicU64) -> Result<u64, Sealed> {
+pub(crate) fn load(word: &AtomicU64) -> Result<u64, Sealed> {
     let state = word.load(Ordering::SeqCst);
     if state & SEALED == 0 { Ok(state) } else { Err(Sealed) }
 }

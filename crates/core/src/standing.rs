@@ -46,8 +46,8 @@ pub(crate) struct Logged {
 
 impl Standing {
     #[inline]
-    pub(crate) fn of_line(supply: &Supply, level: u64, now: Time) -> Self {
-        Self { quota: supply.quota(), counted: Counted::Line(supply.stand(level, now)) }
+    pub(crate) fn of_line(supply: &Supply, level: u64, floor: u64, now: Time) -> Self {
+        Self { quota: supply.quota(), counted: Counted::Line(supply.stand(level, floor, now)) }
     }
 
     pub(crate) fn of_counter(quota: Quota, windows: Windows) -> Self {

@@ -43,6 +43,9 @@ const LINE: Duration = Duration::from_hours(12);
 /// back.
 pub(crate) const SET_BACK: Duration = Duration::from_hours(24);
 
+/// The same in nanoseconds.
+const DAY: u64 = 86_400_000_000_000;
+
 /// How a quota supplies its units, from a base in time on: `units` each `nanos`, steadily or a whole window's at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Supply {
@@ -55,6 +58,8 @@ pub(crate) struct Supply {
     unit: u64,
     /// Units between floor and ceiling: what can be admitted at once.
     capacity: u64,
+    /// Units of a day and of the costliest request: no level is further ahead of the floor.
+    day: u64,
     /// For windows the start of one.
     base: Time,
 }
@@ -71,13 +76,16 @@ impl Supply {
         let (requests, period) = (quota.requests(), quota.period_nanos());
         if quota.strategy() == Strategy::FixedWindow {
             let base = Time::from_nanos(base.as_nanos() - base.as_nanos() % period);
-            return Self { quota, units: requests, nanos: period, per_nano: 0, unit: 1, capacity: quota.burst(), base };
+            let day = (DAY / period + 2).saturating_mul(requests);
+            let capacity = quota.burst();
+            return Self { quota, units: requests, nanos: period, per_nano: 0, unit: 1, capacity, day, base };
         }
         let unit = unit_of_bucket(quota);
         let divisor = gcd(requests * unit, period);
         let (units, nanos) = (requests * unit / divisor, period / divisor);
         let per_nano = (u128::from(units) << 64) / u128::from(nanos);
-        Self { quota, units, nanos, per_nano, unit, capacity: at_once(&quota) * unit, base }
+        let day = narrow(((per_nano * u128::from(DAY)) >> 64) + 1).saturating_add(quota.most() * unit);
+        Self { quota, units, nanos, per_nano, unit, capacity: at_once(&quota) * unit, day, base }
     }
 
     pub(crate) fn quota(&self) -> Quota {
@@ -92,6 +100,11 @@ impl Supply {
     /// Units between floor and ceiling.
     pub(crate) fn capacity(&self) -> u64 {
         self.capacity
+    }
+
+    /// Whether seats may be taken in any order: not where each has to wait for those before it.
+    pub(crate) fn lends(&self) -> bool {
+        !self.is_line()
     }
 
     fn is_window(&self) -> bool {
@@ -134,13 +147,11 @@ impl Supply {
         Time::from_nanos(self.base.as_nanos().saturating_add(elapsed))
     }
 
-    /// The level after a charge, or none if it is refused.
+    /// The level after a charge when the floor is there, or none if it is refused.
     #[inline]
-    pub(crate) fn charge(&self, level: u64, now: Time, cost: u64) -> Option<u64> {
-        let floor = self.floor(now);
+    pub(crate) fn charge(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
         let after = level.max(floor).checked_add(cost.checked_mul(self.unit)?)?;
-        let within =
-            if self.is_line() { level <= floor && cost <= self.quota.most() } else { after <= floor + self.capacity };
+        let within = after <= floor + self.capacity || self.is_line() && level <= floor && cost <= self.quota.most();
         within.then_some(after)
     }
 
@@ -148,7 +159,11 @@ impl Supply {
     /// would have to wait for longer than until `latest`, or the line is full.
     pub(crate) fn reserve(&self, level: u64, now: Time, cost: u64, latest: Time) -> Option<(u64, Time)> {
         let (floor, most) = (self.floor(now), self.quota.most());
-        let before = level.max(floor);
+        let mut before = level.max(floor);
+        if self.is_window() && before % self.units + cost > self.units {
+            // A request is of one window.
+            before = before.next_multiple_of(self.units);
+        }
         let after = before.checked_add(cost.checked_mul(self.unit)?)?;
         if cost > most || self.is_line() && after - floor > most * self.unit {
             return None;
@@ -178,10 +193,11 @@ impl Supply {
         level.saturating_sub(units.saturating_sub(lost))
     }
 
-    /// The level to go on with if `level` is so far ahead that the clock must have been set back: all used up, and
-    /// refilled from now on. Otherwise none.
-    pub(crate) fn after_set_back(&self, level: u64, now: Time) -> Option<u64> {
-        (level > self.ceiling(now.saturating_add(SET_BACK))).then(|| self.ceiling(now))
+    /// Whether `level` is so far ahead that the clock must have been set back. Then all is used up, and refilled from now
+    /// on.
+    #[inline]
+    pub(crate) fn is_set_back(&self, level: u64, floor: u64) -> bool {
+        level > floor.saturating_add(self.day)
     }
 
     /// Whether all of the burst is free, so that forgetting `level` refills nothing early.
@@ -191,8 +207,8 @@ impl Supply {
 
     /// What is free at `since`, and what of a burst that is.
     pub(crate) fn free(&self, level: u64, since: Time) -> Free {
-        let level = self.after_set_back(level, since).unwrap_or(level);
         let (floor, ceiling) = (self.floor(since), self.ceiling(since));
+        let level = if self.is_set_back(level, floor) { ceiling } else { level };
         if level <= ceiling { Free::Left(ceiling - level.max(floor)) } else { Free::Owed(level - ceiling) }
     }
 
@@ -221,11 +237,11 @@ impl Supply {
         self.ceiling(since) - free.min(self.capacity)
     }
 
-    /// Where a level stands at `now`.
+    /// Where a level stands at `now`, when the floor is there.
     #[inline]
-    pub(crate) fn stand(&self, level: u64, now: Time) -> Stand {
+    pub(crate) fn stand(&self, level: u64, floor: u64, now: Time) -> Stand {
         let elapsed = now.as_nanos().wrapping_sub(self.base.as_nanos()).cast_signed();
-        Stand { unit: self.unit, elapsed, level, floor: self.floor(now) }
+        Stand { unit: self.unit, elapsed, level, floor }
     }
 }
 

@@ -12,6 +12,40 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering}
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
+/// How many slots a limit has whose threads get in each other's way: one for each core.
+pub(crate) fn slots() -> usize {
+    static SLOTS: OnceLock<usize> = OnceLock::new();
+    if cfg!(loom) {
+        return 2;
+    }
+    *SLOTS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from).next_power_of_two())
+}
+
+/// A number for this thread: threads are numbered as they come.
+#[cfg(not(loom))]
+#[inline]
+pub(crate) fn slot_of_thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static SLOT: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) };
+    }
+    SLOT.with(|slot| {
+        if slot.get() == usize::MAX {
+            slot.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        slot.get()
+    })
+}
+
+/// Loom runs all its threads on one of the system's.
+#[cfg(loom)]
+pub(crate) fn slot_of_thread() -> usize {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    loom::thread::current().id().hash(&mut hasher);
+    usize::try_from(hasher.finish() % 2).expect("one bit")
+}
+
 /// Locks, also after a panic elsewhere: what these locks guard is whole at every step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

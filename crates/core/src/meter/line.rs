@@ -3,78 +3,108 @@
 //! The order acquired and released is that of clock readings: one taken after a level was read is not earlier than those
 //! that went into it.
 
-use super::{Left, Place, Sealed, Stop, Taken, load};
+use super::{Left, Place, SEALED, Sealed, Stop, Taken, load};
 use crate::supply::{Free, Supply};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Standing, Time};
 
 #[inline]
-pub(super) fn check(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
+pub(crate) fn check(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
+    check_contended(supply, word, now, cost, || {})
+}
+
+/// The same, and tells of each time that another thread was faster.
+#[inline]
+pub(crate) fn check_contended(
+    supply: &Supply,
+    word: &AtomicU64,
+    now: Time,
+    cost: u64,
+    contended: impl Fn(),
+) -> Result<Taken, Stop> {
+    let floor = supply.floor(now);
     let mut level = load(word)?;
     loop {
-        let Some(after) = supply.charge(level, now, cost) else {
-            level = refused(supply, word, level, now)?;
+        let Some(after) = supply.charge(level, floor, cost) else {
+            if !supply.is_set_back(level, floor) {
+                return Err(Stop::Refused(Standing::of_line(supply, level, floor, now)));
+            }
+            level = restart(supply, word, level, floor)?;
             continue;
         };
         match swap(word, level, after) {
-            Ok(()) => return Ok(taken(supply, after, now, now, cost)),
-            Err(moved_on) => level = moved_on?,
+            Ok(()) => {
+                let standing = Standing::of_line(supply, after, floor, now);
+                return Ok(Taken { at: now, standing, place: Place { at: now, cost, mark: after } });
+            }
+            Err(moved_on) => {
+                contended();
+                level = moved_on?;
+            }
         }
     }
 }
 
-pub(super) fn reserve(supply: &Supply, word: &AtomicU64, now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
+pub(crate) fn reserve(supply: &Supply, word: &AtomicU64, now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
+    let floor = supply.floor(now);
     let mut level = load(word)?;
     loop {
         let Some((after, at)) = supply.reserve(level, now, cost, latest) else {
-            level = refused(supply, word, level, now)?;
+            if !supply.is_set_back(level, floor) {
+                return Err(Stop::Refused(Standing::of_line(supply, level, floor, now)));
+            }
+            level = restart(supply, word, level, floor)?;
             continue;
         };
         match swap(word, level, after) {
-            Ok(()) => return Ok(taken(supply, after, at, now, cost)),
+            Ok(()) => {
+                let standing = Standing::of_line(supply, after, floor, now);
+                return Ok(Taken { at, standing, place: Place { at: now, cost, mark: after } });
+            }
             Err(moved_on) => level = moved_on?,
         }
     }
 }
 
-fn taken(supply: &Supply, after: u64, at: Time, now: Time, cost: u64) -> Taken {
-    Taken { at, standing: Standing::of_line(supply, after, now), place: Place { at: now, cost, mark: after } }
-}
-
-/// A refusal; or the level to try again with, if the clock was set back.
+/// The clock was set back: the level to go on with.
 #[cold]
-fn refused(supply: &Supply, word: &AtomicU64, level: u64, now: Time) -> Result<u64, Stop> {
-    match supply.after_set_back(level, now) {
-        None => Err(Stop::Refused(Standing::of_line(supply, level, now))),
-        Some(restart) => match swap(word, level, restart) {
-            Ok(()) => Ok(restart),
-            Err(moved_on) => Ok(moved_on?),
-        },
+fn restart(supply: &Supply, word: &AtomicU64, level: u64, floor: u64) -> Result<u64, Sealed> {
+    let restart = floor + supply.capacity();
+    match swap(word, level, restart) {
+        Ok(()) => Ok(restart),
+        Err(moved_on) => moved_on,
     }
 }
 
 pub(super) fn ask(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Standing, Stop> {
+    let floor = supply.floor(now);
     let mut level = load(word)?;
-    while supply.charge(level, now, cost).is_none() {
-        level = refused(supply, word, level, now)?;
+    while supply.charge(level, floor, cost).is_none() {
+        if !supply.is_set_back(level, floor) {
+            return Err(Stop::Refused(Standing::of_line(supply, level, floor, now)));
+        }
+        level = restart(supply, word, level, floor)?;
     }
-    Ok(Standing::of_line(supply, level, now))
+    Ok(Standing::of_line(supply, level, floor, now))
 }
 
 pub(super) fn standing(supply: &Supply, word: &AtomicU64, now: Time) -> Result<Standing, Sealed> {
-    Ok(Standing::of_line(supply, load(word)?, now))
+    Ok(Standing::of_line(supply, load(word)?, supply.floor(now), now))
 }
 
-pub(super) fn refund(
+/// Gives back, if `may`, asked with the level and the time after each look at the word, says so.
+pub(crate) fn refund(
     supply: &Supply,
     word: &AtomicU64,
     place: &Place,
     clock: &impl Fn() -> Time,
+    may: impl Fn(u64, Time) -> bool,
 ) -> Result<(), Sealed> {
     let mut level = load(word)?;
     loop {
-        let after = supply.refund(level, place.at, clock(), place.cost, place.mark);
-        if after == level {
+        let now = clock();
+        let after = supply.refund(level, place.at, now, place.cost, place.mark);
+        if after == level || !may(level, now) {
             return Ok(());
         }
         match swap(word, level, after) {
@@ -84,8 +114,7 @@ pub(super) fn refund(
     }
 }
 
-pub(super) fn left(supply: &Supply, word: &AtomicU64, since: Time) -> Left {
-    let level = word.load(Ordering::SeqCst) & !super::SEALED;
+pub(super) fn left(supply: &Supply, level: u64, since: Time) -> Left {
     let left = match supply.free(level, since) {
         Free::Left(left) => left,
         Free::Owed(_) => 0,
@@ -95,10 +124,10 @@ pub(super) fn left(supply: &Supply, word: &AtomicU64, since: Time) -> Left {
 
 /// Moves the level on, or says what it is now.
 #[inline]
-fn swap(word: &AtomicU64, from: u64, to: u64) -> Result<(), Result<u64, Sealed>> {
+pub(crate) fn swap(word: &AtomicU64, from: u64, to: u64) -> Result<(), Result<u64, Sealed>> {
     match word.compare_exchange_weak(from, to, Ordering::SeqCst, Ordering::SeqCst) {
         Ok(_) => Ok(()),
-        Err(state) if state & super::SEALED == 0 => Err(Ok(state)),
+        Err(state) if state & SEALED == 0 => Err(Ok(state)),
         Err(_) => Err(Err(Sealed)),
     }
 }

@@ -18,6 +18,9 @@ use crate::{Quota, Standing, Time};
 /// The bit that tells laps apart.
 const LAP: u64 = 1 << 63;
 
+/// The last moment that an entry can hold, in the year 2262. There time stands still.
+const LAST: Time = Time::from_nanos(LAP - 2);
+
 /// The word with the number of requests; one that successors use; then the ring.
 const HEAD: usize = 2;
 
@@ -61,7 +64,7 @@ impl Log {
 
     /// An entry: a moment, never zero.
     fn entry(&self, index: u64, at: Time) -> u64 {
-        self.lap(index) | (at.as_nanos().min(LAP - 2) + 1)
+        self.lap(index) | (at.min(LAST).as_nanos() + 1)
     }
 
     /// When request number `index` may go.
@@ -104,7 +107,8 @@ impl Log {
     }
 
     pub(super) fn reserve(&self, words: &[AtomicU64], now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
-        let latest = latest.max(now).min(now.saturating_add(SET_BACK / 2));
+        let now = now.min(LAST);
+        let latest = latest.min(LAST).max(now).min(now.saturating_add(SET_BACK / 2));
         loop {
             let first = load(&words[0])?;
             if cost > self.length() {
@@ -118,7 +122,7 @@ impl Log {
             if words[0].compare_exchange(first, first + cost, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 self.write(words, first, cost, at);
                 let standing = self.standing_from(words, first + cost, now, 1);
-                return Ok(Taken { at, standing, place: Place { at: now, cost, mark: first } });
+                return Ok(Taken { at, standing, place: Place { at, cost, mark: first } });
             }
         }
     }
@@ -140,6 +144,7 @@ impl Log {
 
     /// Where the log stands after `count` requests, with the wait for one of this cost.
     fn standing_from(&self, words: &[AtomicU64], count: u64, now: Time, cost: u64) -> Standing {
+        let now = now.min(LAST);
         let wait = |index| match self.opens(words, index, now) {
             Opens::At(at) => at.saturating_sub(now.as_nanos()),
             Opens::Pending => self.quota.period_nanos(),
@@ -167,22 +172,33 @@ impl Log {
         if load(&words[0])? != after {
             return Ok(());
         }
-        // First the places are made free, in the lap before: as long as the word counts them, nobody can take them.
+        // As long as an entry is gone nobody is admitted by it: neither the next lap, if another thread is faster, nor,
+        // once the word is moved back, this one.
+        let swap = |index, from, to| {
+            words[self.place(index)].compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        let gone = (first..after).take_while(|&index| swap(index, self.entry(index, place.at), 0)).count() as u64;
+        let moved = if gone < place.cost {
+            Err(words[0].load(Ordering::SeqCst))
+        } else {
+            words[0].compare_exchange(after, first, Ordering::SeqCst, Ordering::SeqCst).map(drop)
+        };
         let expired = place.at.saturating_sub(self.quota.period());
-        for index in first..after {
-            let entry = index.checked_sub(self.length()).map_or(0, |before| self.entry(before, expired));
-            words[self.place(index)].store(entry, Ordering::SeqCst);
+        for index in first..first + gone {
+            let entry = match moved {
+                Ok(()) => index.checked_sub(self.length()).map_or(0, |before| self.entry(before, expired)),
+                Err(_) => self.entry(index, place.at),
+            };
+            swap(index, 0, entry);
         }
-        match words[0].compare_exchange(after, first, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(_) => Ok(()),
-            Err(moved_on) => {
-                self.write(words, first, place.cost, place.at);
-                if moved_on & SEALED == 0 { Ok(()) } else { Err(Sealed) }
-            }
+        match moved {
+            Err(state) if state & SEALED != 0 => Err(Sealed),
+            _ => Ok(()),
         }
     }
 
     pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
+        let now = now.min(LAST);
         load(&words[0]).is_ok_and(
             |count| matches!(self.opens(words, count + self.length() - 1, now), Opens::At(at) if at <= now.as_nanos()),
         )
@@ -190,7 +206,7 @@ impl Log {
 
     pub(super) fn left(&self, words: &[AtomicU64], since: Time) -> Left {
         let count = words[0].load(Ordering::SeqCst) & !SEALED;
-        Left { left: self.free(words, count, since), unit: 1, burst: self.length() }
+        Left { left: self.free(words, count, since.min(LAST)), unit: 1, burst: self.length() }
     }
 
     /// The newest requests keep their moments (their ages in proportion, if the period is another). If more are allowed
@@ -200,13 +216,16 @@ impl Log {
         let used = self.agree(words, self.length() - left.requests_of(self.length()));
         let count = old_words[0].load(Ordering::SeqCst) & !SEALED;
         let kept = used.min(old.length() - left.left.min(old.length())).min(count);
+        let mut latest = since;
         for index in 0..used {
             let moment = if index < kept {
                 let entry = old_words[old.place(count - kept + index)].load(Ordering::SeqCst);
                 if entry == 0 { since } else { self.aged(old, Time::from_nanos(moment_of(entry)), since) }
             } else {
-                since
+                // Not before those that are reserved ahead: entries lie in order.
+                latest
             };
+            latest = latest.max(moment);
             self.put(words, index, moment);
         }
         set(&words[0], used);

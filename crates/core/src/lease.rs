@@ -1,0 +1,284 @@
+//! A limit that many cores admit by at once.
+//!
+//! One word gains nothing from a second core: each charge has to fetch its cache line from the core that charged before. So
+//! once threads are seen to get in each other's way, a limiter on a line (see `supply`) hands out *leases*: a slot for each
+//! core, with some seats in a row that were charged to the word at once. A thread takes seats from its own slot and meets
+//! others only when that is empty.
+//!
+//! This stays exact. A seat is taken once, and only while it lies between floor and ceiling of the moment: what the floor
+//! has passed by is lost, leased or not, as it would be in the bucket. And nothing is stranded:
+//!
+//! - A lease is a share of what is free, so all slots together hold a small part of it, and leases shrink as the limit comes
+//!   near. When there is too little for a lease, what is still leased to anybody is used up first, and then each charge
+//!   goes to the word. (What costs more than one needs its seats in one slot.)
+//! - Until then, whoever fetches a lease looks at one other slot. If half the time after which its seats are lost has passed, it takes
+//!   over those instead. So what one core does not use reaches another after as many fetches as there are slots.
+
+use crate::meter::line::{self, swap};
+use crate::meter::{Place, SEALED, Sealed, Stop, Taken, load};
+use crate::supply::Supply;
+use crate::sync::{AtomicU64, Ordering, slot_of_thread, slots};
+use crate::{Standing, Time};
+
+/// Requests of a lease, at least: fewer are not worth it.
+const LEAST: u64 = 8;
+
+/// The slot's owner is about to put a lease there.
+const FILLING: u64 = 1 << 62;
+
+/// A step of the tag, which tells apart what a slot held at different times.
+const TAG: u64 = 1 << 32;
+
+/// Set in the mark of a charge that was made under leases.
+const LEASED: u64 = SEALED;
+
+/// Requests left in a slot.
+const LEFT: u64 = TAG - 1;
+
+#[derive(Debug)]
+pub(crate) struct Leases {
+    slots: Box<[Slot]>,
+}
+
+/// Alone on its cache lines, two of which some processors fetch together.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Slot {
+    /// Sealed or not, filling or not, tag, requests left.
+    state: AtomicU64,
+    /// The level at which the last of its seats ends. Written only while filling.
+    end: AtomicU64,
+}
+
+impl Leases {
+    /// None if the burst is too small to lend any of it.
+    pub(crate) fn of(supply: &Supply) -> Option<Self> {
+        let slots = slots();
+        let empty = |_| Slot { state: AtomicU64::new(0), end: AtomicU64::new(0) };
+        let leases = Self { slots: (0..slots).map(empty).collect() };
+        (supply.lends() && leases.size(supply, 0, 0).is_some()).then_some(leases)
+    }
+
+    /// Requests of a lease: a share of what is free, so that all slots together hold no more than an eighth of it. None if
+    /// that is too little.
+    fn size(&self, supply: &Supply, level: u64, floor: u64) -> Option<u64> {
+        let free = (floor + supply.capacity()).saturating_sub(level.max(floor)) / supply.unit();
+        Some((free / (8 * self.slots.len() as u64)).min(LEFT)).filter(|&size| size >= LEAST)
+    }
+
+    /// Seats from the own slot, if that takes one look. Their end, as the mark of a charge.
+    #[inline]
+    pub(crate) fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64) -> Option<u64> {
+        self.own().take_at_once(supply, floor, cost)?.ok().map(|end| end | LEASED)
+    }
+
+    #[inline]
+    fn own(&self) -> &Slot {
+        // The number of slots is a power of two.
+        &self.slots[slot_of_thread() & (self.slots.len() - 1)]
+    }
+
+    pub(crate) fn check(&self, supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
+        let floor = supply.floor(now);
+        let own = slot_of_thread() & (self.slots.len() - 1);
+        match self.slots[own].take(supply, floor, cost)? {
+            Some(end) => Ok(taken(supply, end, floor, now, cost, word)),
+            None => self.fetch(own, supply, word, now, cost),
+        }
+    }
+
+    /// The own slot has not enough: with a lease for the requests to come if there is plenty, and else what others have
+    /// leased before the word.
+    #[cold]
+    fn fetch(&self, own: usize, supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
+        let (floor, slot) = (supply.floor(now), &self.slots[own]);
+        if self.size(supply, load(word)?, floor).is_none() {
+            for slot in &self.slots {
+                if let Some(end) = slot.take(supply, floor, cost)? {
+                    return Ok(taken(supply, end, floor, now, cost, word));
+                }
+            }
+        } else if let Some(filling) = slot.begin(floor) {
+            let lease = match self.expiring(own, &filling, supply, floor)? {
+                None => self.borrow(supply, word, floor)?,
+                lease => lease,
+            };
+            let (end, left) = lease.unwrap_or_default();
+            if left >= cost {
+                slot.fill(filling, end, left - cost);
+                let end = end - (left - cost) * supply.unit();
+                return Ok(taken(supply, end, floor, now, cost, word));
+            }
+            slot.fill(filling, end, left);
+        }
+        let mut taken = line::check(supply, word, now, cost)?;
+        taken.place.mark |= LEASED;
+        Ok(taken)
+    }
+
+    /// A lease from the word, if there is plenty.
+    fn borrow(&self, supply: &Supply, word: &AtomicU64, floor: u64) -> Result<Option<(u64, u64)>, Sealed> {
+        let mut level = load(word)?;
+        while let Some(size) = self.size(supply, level, floor) {
+            let after = level.max(floor) + size * supply.unit();
+            match swap(word, level, after) {
+                Ok(()) => return Ok(Some((after, size))),
+                Err(moved_on) => level = moved_on?,
+            }
+        }
+        Ok(None)
+    }
+
+    /// The lease of another slot, if half the time after which it is lost has passed.
+    fn expiring(
+        &self,
+        own: usize,
+        filling: &Filling,
+        supply: &Supply,
+        floor: u64,
+    ) -> Result<Option<(u64, u64)>, Sealed> {
+        let others = self.slots.len() as u64 - 1;
+        if others == 0 {
+            return Ok(None);
+        }
+        let next = usize::try_from(filling.tag() % others).unwrap_or(0) + 1;
+        let other = &self.slots[(own + next) % self.slots.len()];
+        other.take_over(supply, floor, floor + supply.capacity() / 2)
+    }
+
+    /// Whether a charge was made under leases: only then are its seats where it says, for a refund to the word moves
+    /// those of later charges.
+    pub(crate) fn are_seats_of(place: &Place) -> bool {
+        place.mark & LEASED != 0
+    }
+
+    /// Gives back seats that end at `place.mark`: into a slot, so that they keep their place on the line. If there is no
+    /// slot for them they stay charged.
+    pub(crate) fn refund(&self, supply: &Supply, place: &Place) {
+        let own = slot_of_thread() & (self.slots.len() - 1);
+        let all = (own..self.slots.len()).chain(0..own);
+        let put_back = |slot: &Slot| slot.put_back(supply, place.mark & !LEASED, place.cost);
+        all.map(|slot| &self.slots[slot]).any(put_back);
+    }
+
+    /// How many units are leased and still there.
+    pub(crate) fn left(&self, supply: &Supply, floor: u64) -> u64 {
+        self.slots.iter().map(|slot| slot.left(supply, floor) * supply.unit()).sum()
+    }
+
+    /// Makes all slots final.
+    pub(crate) fn seal(&self) {
+        for slot in &self.slots {
+            slot.state.fetch_or(SEALED, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Where the limit stands is told by the word: what others have leased counts as gone.
+#[inline]
+fn taken(supply: &Supply, end: u64, floor: u64, now: Time, cost: u64, word: &AtomicU64) -> Taken {
+    let level = word.load(Ordering::Relaxed) & !SEALED;
+    Taken {
+        at: now,
+        standing: Standing::of_line(supply, level, floor, now),
+        place: Place { at: now, cost, mark: end | LEASED },
+    }
+}
+
+/// The right to fill a slot.
+struct Filling {
+    state: u64,
+}
+
+impl Filling {
+    fn tag(&self) -> u64 {
+        (self.state & !(SEALED | FILLING)) / TAG
+    }
+}
+
+impl Slot {
+    /// Takes requests from the slot, if it has as many. Returns the level at which their seats end, or that the slot changed
+    /// meanwhile.
+    #[inline]
+    fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64) -> Option<Result<u64, ()>> {
+        let state = self.state.load(Ordering::Acquire);
+        let end = self.end.load(Ordering::Acquire);
+        // Those that the floor has passed by are lost.
+        let (left, here) = (state & LEFT, end.saturating_sub(floor));
+        let left = if left * supply.unit() <= here { left } else { here / supply.unit() };
+        // Beyond the ceiling is what a clock that lags must not take.
+        if left < cost || state & (SEALED | FILLING) != 0 || end > floor + supply.capacity() {
+            return None;
+        }
+        let after = left - cost;
+        let swapped =
+            self.state.compare_exchange(state, state & !LEFT | after, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        Some(if swapped { Ok(end - after * supply.unit()) } else { Err(()) })
+    }
+
+    fn take(&self, supply: &Supply, floor: u64, cost: u64) -> Result<Option<u64>, Sealed> {
+        loop {
+            self.load()?;
+            match self.take_at_once(supply, floor, cost) {
+                Some(Err(())) => {}
+                taken => return Ok(taken.and_then(Result::ok)),
+            }
+        }
+    }
+
+    /// Takes all that is left, if its first seat lies below `before`. Returns its end, and how much.
+    fn take_over(&self, supply: &Supply, floor: u64, before: u64) -> Result<Option<(u64, u64)>, Sealed> {
+        let state = self.load()?;
+        let end = self.end.load(Ordering::Acquire);
+        let left = (state & LEFT).min(end.saturating_sub(floor) / supply.unit());
+        if left == 0 || state & FILLING != 0 || end - left * supply.unit() >= before {
+            return Ok(None);
+        }
+        Ok(swap(&self.state, state, state & !LEFT).is_ok().then_some((end, left)))
+    }
+
+    /// The right to fill an empty slot. Only one thread at a time has it; the others of this slot go to the word meanwhile.
+    fn begin(&self, floor: u64) -> Option<Filling> {
+        let state = self.load().ok()?;
+        let is_empty = state & LEFT == 0 || self.end.load(Ordering::Acquire) <= floor;
+        let next = (state & !LEFT).wrapping_add(TAG) & !(SEALED | FILLING);
+        (is_empty && state & FILLING == 0 && swap(&self.state, state, next | FILLING).is_ok())
+            .then_some(Filling { state: next })
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "the right is used once")]
+    fn fill(&self, filling: Filling, end: u64, left: u64) {
+        self.end.store(end, Ordering::Release);
+        // Sealed meanwhile: what is left stays charged.
+        let _ = self.state.compare_exchange(
+            filling.state | FILLING,
+            filling.state | left,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
+    }
+
+    fn put_back(&self, supply: &Supply, mark: u64, cost: u64) -> bool {
+        let Ok(state) = self.load() else { return true };
+        let (left, end) = (state & LEFT, self.end.load(Ordering::Acquire));
+        if left > 0 && end - left * supply.unit() == mark && left + cost <= LEFT {
+            return swap(&self.state, state, state + cost).is_ok();
+        }
+        if left > 0 || cost > LEFT {
+            return false;
+        }
+        let Some(filling) = self.begin(0) else { return false };
+        self.fill(filling, mark, cost);
+        true
+    }
+
+    fn left(&self, supply: &Supply, floor: u64) -> u64 {
+        let (state, end) = (self.state.load(Ordering::SeqCst), self.end.load(Ordering::Acquire));
+        if state & FILLING != 0 { 0 } else { (state & LEFT).min(end.saturating_sub(floor) / supply.unit()) }
+    }
+
+    #[inline]
+    fn load(&self) -> Result<u64, Sealed> {
+        load(&self.state)
+    }
+}
