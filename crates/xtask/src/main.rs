@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 all is well, 1 something failed, 2 wrong usage or something is missing on this machine.
 
+mod bench;
 mod children;
 mod crds;
 mod demo;
@@ -30,6 +31,11 @@ enum Command {
     /// Builds in release, runs about 20 seconds on loopback and needs nothing but cargo. Exits with 0 only if the
     /// measured rates agree with the policy within 5 %, before and after the change.
     Demo(demo::DemoArgs),
+    /// Measure limiters and layers beside their peers, and write docs/benchmarks
+    ///
+    /// Builds in release and takes some minutes; leave the machine alone meanwhile. Every table is of one run, with the
+    /// machine and the versions of the peers beside it.
+    Bench(bench::BenchArgs),
     /// Everything that CI checks, stage by stage; ends with the line `N passed, N failed`
     ///
     /// On Debian as root, what is missing is installed, saying so; elsewhere it is listed, with exit code 2. Whatever
@@ -48,6 +54,7 @@ async fn main() -> ExitCode {
         let workspace = Workspace::find()?;
         match command {
             Command::Demo(args) => demo::run(&workspace, args, &children::interrupts()?).await,
+            Command::Bench(args) => bench::run(&workspace, args, &children::interrupts()?).await,
             Command::Test(args) => test::run(&workspace, args, &children::interrupts()?).await,
             Command::Crds(args) => crds::run(&workspace, &args),
             Command::Tidy => tidy::run(&workspace),

@@ -17,6 +17,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("weir-api", &[]),
     ("weir-agent", &["weir-core", "weir-tower", "weir-wire"]),
     ("weir-operator", &["weir-api", "weir-wire"]),
+    ("weir-bench", &["weir-core", "weir-tower"]),
     ("xtask", &["weir-api"]),
     ("weir-e2e", &["weir-api", "weir-wire"]),
     ("weir-testapp", &[]),

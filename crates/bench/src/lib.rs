@@ -1,0 +1,77 @@
+//! How fast the limiters and layers are, and whether they hold their limit while they are, beside their peers.
+//!
+//! Every table comes from one run on one machine: the contenders take turns, repetition by repetition, so that noise
+//! hits all alike, and each figure is the median of the repetitions with the lowest and the highest beside it. Nothing
+//! here may give Weir something that its users do not get, or take from a peer what its users do get.
+#![expect(clippy::disallowed_methods, reason = "measuring is reading clocks and waiting for them")]
+
+mod burst;
+mod designs;
+mod layers;
+mod limits;
+mod report;
+mod sla;
+mod stacks;
+mod stats;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+
+pub use self::limits::count_bytes;
+use self::report::Report;
+
+/// Measure limiters and layers beside their peers.
+#[derive(Parser)]
+#[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
+struct Cli {
+    /// What to measure; all, if none is named
+    suites: Vec<Suite>,
+    /// A run of some seconds: it shows that all works, and its figures mean nothing
+    #[arg(long)]
+    quick: bool,
+    /// Where to write; by default docs/benchmarks, or for a quick run target/weir/benchmarks
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Suite {
+    /// One decision on one limit, allowed and denied, on 1 to 8 threads; keyed tables; exact counts
+    Core,
+    /// The overhead of each layer, and 1,000 tasks on one limit
+    Tower,
+    /// 50,000 requests at once on a capacity of 10,000
+    Burst,
+    /// A service of 10 slots behind limits, from 25 to 600 requests a second
+    Sla,
+}
+
+/// The program `weir-bench`: exit code 0 if all was measured and written.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let chosen = |suite: &Suite| cli.suites.is_empty() || cli.suites.contains(suite);
+    let out = cli.out.clone().unwrap_or_else(|| default_out(cli.quick));
+    for suite in Suite::value_variants().iter().filter(|suite| chosen(suite)) {
+        if let Err(error) = measure(*suite, cli.quick).and_then(|report| report.write(&out)) {
+            eprintln!("bench: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn measure(suite: Suite, quick: bool) -> anyhow::Result<Report> {
+    match suite {
+        Suite::Core => limits::measure(quick),
+        Suite::Tower => layers::measure(quick),
+        Suite::Burst => burst::measure(quick),
+        Suite::Sla => sla::measure(quick),
+    }
+}
+
+fn default_out(quick: bool) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.join(if quick { "target/weir/benchmarks" } else { "docs/benchmarks" })
+}

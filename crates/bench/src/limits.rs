@@ -1,0 +1,31 @@
+//! Limits by themselves, without tower: one decision on one limit, keyed tables, and whether the limit was held.
+
+mod contenders;
+mod decision;
+mod exact;
+mod hammer;
+mod keyed;
+mod keys;
+mod ours;
+mod stores;
+
+use crate::report::Report;
+
+pub use self::keyed::count_bytes;
+
+const ABOUT: &str = "\
+One decision on one limit, admitted and denied apart, by 1 to 8 threads on the same limit; how many were admitted of \
+those that were allowed; and tables of limits by key. Weir's rows hold what a user pays: \
+`MonotonicClock::now` and `Limiter::check`, or `RuleLimiter::charge`, standing and retry-after included. Each contender \
+has its default clock; the yardstick is reading a clock and deciding nothing. No speed counts without the limit held: \
+the exact counts stand beside it.";
+
+pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
+    let mut report = Report::new("core", "Decisions", ABOUT, quick)?;
+    // Kept apart: what was over-admitted decides which peers are exact.
+    let exact = exact::measure(quick);
+    decision::measure(quick, &exact, &mut report);
+    exact.report(&mut report);
+    keyed::measure(quick, &mut report)?;
+    Ok(report)
+}

@@ -1,0 +1,259 @@
+//! Everybody who decides on one limit, each set up to admit always, to deny always, or to hold a budget.
+//!
+//! A peer is used as its documentation says, with the clock that it takes by default; nothing is tuned for or against it.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Mutex;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use governor::clock::{Clock, DefaultClock, MonotonicClock as StdClock};
+use governor::{Quota, RateLimiter};
+use tower::Service;
+
+use super::hammer::{BATCH, Batch, batch};
+use super::ours;
+use crate::designs::{BackoffBucket, CombiningBucket};
+
+/// What a limit is set up for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    /// 10^9 a second, with room for as many: nobody here can use that up.
+    Admit,
+    /// One a day, and that one is gone.
+    Deny,
+    /// So many, and no more within the run.
+    Budget(u32),
+    /// [`REFILL`] in each millisecond, saved up to as many.
+    Refill,
+}
+
+/// Requests in each millisecond of [`Demand::Refill`].
+pub(super) const REFILL: u32 = 1000;
+
+pub(super) const DAY: Duration = Duration::from_secs(86_400);
+const SECOND: Duration = Duration::from_secs(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Weir as its users have it, the clock read included.
+    Ours,
+    /// Weir's decision without the clock: on one thread only, for a time that threads share would be what is measured.
+    Alone,
+    Peer,
+    /// A design that was tried and not chosen.
+    Tried,
+    /// No limit at all: a clock that is read.
+    Yardstick,
+}
+
+/// How a strategy counts: this bounds what it may admit while it is refilled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counts {
+    Bucket,
+    Window,
+}
+
+pub(super) struct Contender {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) counts: Counts,
+    /// Not [`Sync`], or not of use on more than one thread.
+    pub(super) one_thread: bool,
+    /// A fresh limit; none if the contender cannot be set up so.
+    pub(super) make: fn(Demand) -> Option<Batch>,
+}
+
+const fn peer(name: &'static str, counts: Counts, make: fn(Demand) -> Option<Batch>) -> Contender {
+    Contender { name, kind: Kind::Peer, counts, one_thread: false, make }
+}
+
+pub(super) fn contenders() -> Vec<Contender> {
+    let mut all = ours::contenders();
+    all.extend([
+        Contender { kind: Kind::Tried, ..peer("tried: one word, backoff", Counts::Bucket, backoff) },
+        Contender { kind: Kind::Tried, ..peer("tried: flat combining", Counts::Bucket, combining) },
+        peer("shot-limit TokenBucket", Counts::Bucket, shot_token_bucket),
+        peer("shot-limit Gcra", Counts::Bucket, |demand| {
+            let (requests, period) = shot_numbers(demand);
+            shot(demand, shot_limit::Gcra::new(requests, period))
+        }),
+        peer("shot-limit FixedWindow", Counts::Window, |demand| {
+            let (requests, period) = shot_numbers(demand);
+            shot(demand, shot_limit::FixedWindow::new(requests, period))
+        }),
+        peer("shot-limit SlidingWindow", Counts::Window, |demand| {
+            let (requests, period) = shot_numbers(demand);
+            shot(demand, shot_limit::SlidingWindow::new(requests, period))
+        }),
+        peer("governor", Counts::Bucket, governed::<DefaultClock>),
+        peer("governor, std clock", Counts::Bucket, governed::<StdClock>),
+        peer("leaky-bucket", Counts::Bucket, leaky_bucket),
+        Contender { one_thread: true, ..peer("tower RateLimit", Counts::Window, tower_rate_limit) },
+        clock("clock: std Instant", |_| {
+            let start = Instant::now();
+            Some(batch(move || Instant::now() >= start))
+        }),
+        clock("clock: governor's (quanta)", |_| {
+            let clock = DefaultClock::default();
+            let start = clock.now();
+            Some(batch(move || clock.now() >= start))
+        }),
+    ]);
+    all
+}
+
+const fn clock(name: &'static str, make: fn(Demand) -> Option<Batch>) -> Contender {
+    Contender { kind: Kind::Yardstick, ..peer(name, Counts::Bucket, make) }
+}
+
+/// Takes the first, so that a limit of one denies from then on.
+fn used_up(demand: Demand, decide: impl Fn() -> bool + Send + Sync + 'static) -> Batch {
+    if demand == Demand::Deny {
+        decide();
+    }
+    batch(decide)
+}
+
+fn nonzero(number: u32) -> NonZeroUsize {
+    NonZeroUsize::new(number as usize).expect("no demand is zero")
+}
+
+fn shot_numbers(demand: Demand) -> (NonZeroUsize, Duration) {
+    match demand {
+        Demand::Admit => (nonzero(1_000_000_000), SECOND),
+        Demand::Deny => (nonzero(1), DAY),
+        Demand::Budget(budget) => (nonzero(budget), DAY),
+        Demand::Refill => (nonzero(REFILL), MILLISECOND),
+    }
+}
+
+fn shot<S: shot_limit::Strategy + 'static>(demand: Demand, strategy: S) -> Option<Batch> {
+    Some(used_up(demand, move || strategy.process().is_continue()))
+}
+
+fn shot_token_bucket(demand: Demand) -> Option<Batch> {
+    let (capacity, period) = shot_numbers(demand);
+    let increment = if matches!(demand, Demand::Budget(_)) { nonzero(1) } else { capacity };
+    shot(demand, shot_limit::TokenBucket::new(capacity, increment, period))
+}
+
+fn governed<C: Clock + Default + Send + Sync + 'static>(demand: Demand) -> Option<Batch>
+where
+    C::Instant: Send + Sync,
+{
+    let burst = |burst| NonZeroU32::new(burst).expect("no demand is zero");
+    let quota = match demand {
+        Demand::Admit => Quota::per_second(burst(1_000_000_000)),
+        Demand::Deny => Quota::with_period(DAY)?,
+        Demand::Budget(budget) => Quota::with_period(DAY)?.allow_burst(burst(budget)),
+        Demand::Refill => Quota::with_period(MILLISECOND / REFILL)?.allow_burst(burst(REFILL)),
+    };
+    let limiter = RateLimiter::direct_with_clock(quota, C::default());
+    Some(used_up(demand, move || limiter.check().is_ok()))
+}
+
+fn leaky_bucket(demand: Demand) -> Option<Batch> {
+    let mut builder = leaky_bucket::RateLimiter::builder();
+    match demand {
+        Demand::Admit => builder.max(1 << 40).initial(1 << 40).refill(1_000_000).interval(MILLISECOND),
+        Demand::Deny => builder.max(1).initial(1).refill(1).interval(DAY),
+        Demand::Budget(budget) => builder.max(budget as usize).initial(budget as usize).refill(1).interval(DAY),
+        Demand::Refill => {
+            builder.max(REFILL as usize).initial(REFILL as usize).refill(REFILL as usize).interval(MILLISECOND)
+        }
+    };
+    let limiter = builder.build();
+    Some(used_up(demand, move || limiter.try_acquire(1)))
+}
+
+/// Tower's own needs `&mut`, so each thread would have a limit to itself: one thread only.
+fn tower_rate_limit(demand: Demand) -> Option<Batch> {
+    let (requests, period) = match demand {
+        Demand::Admit => (1_000_000_000, SECOND),
+        Demand::Deny => (1, DAY),
+        Demand::Budget(_) | Demand::Refill => return None,
+    };
+    // It sleeps when it is used up, and that takes a runtime; nobody waits for the sleep.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
+    let service = tower::service_fn(|()| std::future::ready(Ok::<(), std::convert::Infallible>(())));
+    let service = {
+        let _entered = runtime.enter();
+        Mutex::new(tower::limit::RateLimit::new(service, tower::limit::rate::Rate::new(requests, period)))
+    };
+    let run = move || {
+        let _entered = runtime.enter();
+        let mut service = service.lock().expect("one thread");
+        let mut context = Context::from_waker(Waker::noop());
+        let mut admitted = 0;
+        for _ in 0..BATCH {
+            if let Poll::Ready(Ok(())) = service.poll_ready(&mut context) {
+                drop(std::hint::black_box(service.call(())));
+                admitted += 1;
+            }
+        }
+        admitted
+    };
+    if demand == Demand::Deny {
+        run();
+    }
+    Some(Box::new(move |_| run()))
+}
+
+fn bucket_numbers(demand: Demand) -> (Duration, u32) {
+    match demand {
+        Demand::Admit => (Duration::from_nanos(1), 1_000_000_000),
+        Demand::Deny => (DAY, 1),
+        Demand::Budget(budget) => (DAY, budget),
+        Demand::Refill => (MILLISECOND / REFILL, REFILL),
+    }
+}
+
+fn backoff(demand: Demand) -> Option<Batch> {
+    let (interval, burst) = bucket_numbers(demand);
+    let clock = weir_tower::MonotonicClock::start();
+    let bucket = BackoffBucket::new(clock.now(), interval, burst);
+    Some(used_up(demand, move || bucket.take(clock.now())))
+}
+
+fn combining(demand: Demand) -> Option<Batch> {
+    let (interval, burst) = bucket_numbers(demand);
+    let clock = weir_tower::MonotonicClock::start();
+    let bucket = CombiningBucket::new(clock.now(), interval, burst);
+    if demand == Demand::Deny {
+        bucket.take(0, clock.now());
+    }
+    Some(Box::new(move |thread| {
+        (0..BATCH).map(|_| u64::from(std::hint::black_box(bucket.take(thread, clock.now())))).sum()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_admits_and_denies_as_set_up() {
+        for contender in contenders() {
+            if contender.kind == Kind::Yardstick {
+                continue;
+            }
+            let admitted = (contender.make)(Demand::Admit).expect("everybody can admit")(0);
+            assert_eq!(admitted, BATCH, "{} admits", contender.name);
+            let admitted = (contender.make)(Demand::Deny).expect("everybody can deny")(0);
+            assert_eq!(admitted, 0, "{} denies", contender.name);
+        }
+    }
+
+    #[test]
+    fn everybody_holds_a_budget_on_one_thread() {
+        for contender in contenders() {
+            if contender.kind == Kind::Yardstick {
+                continue;
+            }
+            let Some(batch) = (contender.make)(Demand::Budget(300)) else { continue };
+            assert_eq!(batch(0) + batch(0) + batch(0), 300, "{}", contender.name);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! One decision on one limit, as fast as the threads can.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::contenders::{Contender, Demand, Kind, contenders};
+use super::exact::Exact;
+use super::hammer::{hammer, to_f64};
+use crate::report::{Cell, Lines, Report, Row, Series, Table};
+use crate::stats::{Spread, figure};
+
+const THREADS: [usize; 4] = [1, 2, 4, 8];
+
+/// Less than this share admitted, or more than it denied, is not what the limit was set up for, and is said.
+const PURE: f64 = 0.999;
+
+/// What all repetitions of a contender on so many threads came to.
+#[derive(Default)]
+struct Found {
+    millions: Vec<f64>,
+    admitted: Vec<f64>,
+}
+
+/// By the place of the contender and the number of threads.
+type Results = BTreeMap<(usize, usize), Found>;
+
+pub(super) fn measure(quick: bool, exact: &Exact, report: &mut Report) {
+    let contenders = contenders();
+    for demand in [Demand::Admit, Demand::Deny] {
+        let results = run(quick, demand, &contenders);
+        let speeds: BTreeMap<_, _> =
+            results.iter().map(|(place, found)| (*place, Spread::of(found.millions.clone()))).collect();
+        let view = View { contenders: &contenders, results: &results, speeds: &speeds, exact };
+        view.aims(demand, report);
+        view.tables(demand, report);
+    }
+}
+
+fn run(quick: bool, demand: Demand, contenders: &[Contender]) -> Results {
+    let (repetitions, time) = if quick { (1, Duration::from_millis(2)) } else { (7, Duration::from_millis(50)) };
+    let word = word(demand);
+    let mut results = Results::new();
+    for repetition in 0..repetitions {
+        eprintln!("core: decisions {word}, repetition {} of {repetitions}", repetition + 1);
+        for (index, contender) in contenders.iter().enumerate() {
+            for threads in THREADS.into_iter().filter(|threads| *threads == 1 || !contender.one_thread) {
+                let Some(batch) = (contender.make)(demand) else { continue };
+                let rate = hammer(threads, time, u64::MAX, &*batch);
+                let found = results.entry((index, threads)).or_default();
+                found.millions.push(rate.millions());
+                found.admitted.push(to_f64(rate.admitted) / to_f64(rate.decisions));
+            }
+        }
+    }
+    results
+}
+
+const fn word(demand: Demand) -> &'static str {
+    match demand {
+        Demand::Admit => "admitted",
+        _ => "denied",
+    }
+}
+
+struct View<'a> {
+    contenders: &'a [Contender],
+    results: &'a Results,
+    speeds: &'a BTreeMap<(usize, usize), Spread>,
+    exact: &'a Exact,
+}
+
+impl View<'_> {
+    fn of(&self, kind: Kind) -> impl Iterator<Item = (usize, &Contender)> {
+        self.contenders.iter().enumerate().filter(move |(_, contender)| contender.kind == kind)
+    }
+
+    fn speed(&self, contender: usize, threads: usize) -> Option<f64> {
+        Some(self.speeds.get(&(contender, threads))?.median)
+    }
+
+    fn named(&self, name: &str) -> usize {
+        self.contenders.iter().position(|contender| contender.name == name).expect("a name of the list")
+    }
+
+    /// The fastest peer; with more threads, the fastest that held its limit.
+    fn best(&self, threads: usize, among_exact: bool) -> Option<(&'static str, f64)> {
+        let peers = self.of(Kind::Peer).filter(|(_, peer)| !among_exact || self.exact.held(peer.name));
+        let speeds = peers.filter_map(|(index, peer)| Some((peer.name, self.speed(index, threads)?)));
+        speeds.max_by(|(_, left), (_, right)| left.total_cmp(right))
+    }
+
+    fn aims(&self, demand: Demand, report: &mut Report) {
+        let word = word(demand);
+        let nanos = |millions: f64| 1e3 / millions;
+        let (Some(ours), Some(clock)) =
+            (self.speed(self.named("weir TokenBucket"), 1), self.speed(self.named("clock: weir"), 1))
+        else {
+            return;
+        };
+        let aim = format!("{word}, 1 thread: clock and decision within 1 ns of the clock alone, 5 % for noise");
+        let found = format!("{} ns, clock {} ns", figure(nanos(ours)), figure(nanos(clock)));
+        report.aim(aim, found, nanos(ours) <= (nanos(clock) + 1.0) * 1.05);
+        for threads in THREADS {
+            let ours = self.speed(self.named("weir TokenBucket"), threads);
+            let (Some(ours), Some((name, best))) = (ours, self.best(threads, false)) else { continue };
+            let aim =
+                format!("{word}, {threads} thread(s): never slower than the best peer, exact or not, 5 % for noise");
+            report.aim(aim, format!("{:.2}× {name}", ours / best), ours * 1.05 >= best);
+        }
+        let ours = self.speed(self.named("weir TokenBucket"), 2);
+        if let (Demand::Admit, Some(ours), Some((name, best))) = (demand, ours, self.best(2, true)) {
+            let aim = "admitted, 2 threads: 3 times the best peer that holds its limit, 5 % for noise";
+            report.aim(aim, format!("{:.2}× {name}", ours / best), ours * 1.05 >= 3.0 * best);
+        }
+    }
+
+    fn tables(&self, demand: Demand, report: &mut Report) {
+        let word = word(demand);
+        let columns = THREADS.iter().map(|threads| format!("{threads} thread(s)"));
+        let rows = self.contenders.iter().enumerate().map(|(index, contender)| {
+            let mut cells: Vec<_> = THREADS
+                .iter()
+                .map(|threads| self.speeds.get(&(index, *threads)).map_or(Cell::None, |speed| Cell::Measured(*speed)))
+                .collect();
+            cells.push(self.speed(index, 1).map_or(Cell::None, |millions| Cell::Number(1e3 / millions)));
+            cells.push(Cell::Text(self.remark(index, demand)));
+            Row { contender: contender.name.to_owned(), cells }
+        });
+        report.table(Table {
+            title: format!("One limit, every decision {word}"),
+            note:
+                "All threads hammer one limit; the figures are of all of them together. \"Time given\" is the decision \
+                   without the clock read, on one thread."
+                    .to_owned(),
+            unit: "million decisions a second",
+            columns: columns.chain(["ns each on 1 thread".to_owned(), "remark".to_owned()]).collect(),
+            rows: rows.collect(),
+        });
+        for threads in THREADS {
+            report.table(self.ratios(word, threads));
+        }
+        let drawn = self.contenders.iter().enumerate().filter(|(_, contender)| {
+            contender.name == "weir TokenBucket"
+                || matches!(contender.kind, Kind::Peer | Kind::Tried) && !contender.one_thread
+        });
+        let points = |index| {
+            THREADS
+                .into_iter()
+                .filter_map(move |threads| Some((f64::from(u32::try_from(threads).ok()?), self.speed(index, threads)?)))
+        };
+        report.chart(Lines {
+            name: if demand == Demand::Admit { "admitted" } else { "denied" },
+            title: format!("One limit, every decision {word}"),
+            x: "threads",
+            y: "million decisions a second, all threads together",
+            series: drawn
+                .map(|(index, contender)| Series { name: contender.name.to_owned(), points: points(index).collect() })
+                .collect(),
+        });
+    }
+
+    /// Each of ours over each peer.
+    fn ratios(&self, word: &str, threads: usize) -> Table {
+        let peers: Vec<_> =
+            self.of(Kind::Peer).filter_map(|(index, peer)| Some((peer.name, self.speed(index, threads)?))).collect();
+        let rows = self.of(Kind::Ours).filter_map(|(index, contender)| {
+            let ours = self.speed(index, threads)?;
+            let cells = peers.iter().map(|(_, speed)| Cell::Ratio { ratio: ours / speed }).collect();
+            Some(Row { contender: contender.name.to_owned(), cells })
+        });
+        Table {
+            title: format!("Ratios: {word}, {threads} thread(s)"),
+            note: String::new(),
+            unit: "times as fast as",
+            columns: peers.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            rows: rows.collect(),
+        }
+    }
+
+    fn remark(&self, index: usize, demand: Demand) -> String {
+        let contender = &self.contenders[index];
+        let mut remarks = Vec::new();
+        if matches!(contender.kind, Kind::Peer | Kind::Ours | Kind::Tried)
+            && !contender.one_thread
+            && !self.exact.held(contender.name)
+        {
+            remarks.push("**over-admits, see below**".to_owned());
+        }
+        if contender.kind != Kind::Yardstick {
+            for threads in THREADS {
+                let Some(found) = self.results.get(&(index, threads)) else { continue };
+                let admitted = Spread::of(found.admitted.clone()).median;
+                let wanted = if demand == Demand::Admit { admitted } else { 1.0 - admitted };
+                if wanted < PURE {
+                    remarks.push(format!("only {:.1} % {} on {threads}", wanted * 100.0, word(demand)));
+                }
+            }
+        }
+        remarks.join("; ")
+    }
+}

@@ -1,0 +1,103 @@
+//! Whether the limit was held: how many were admitted of those that were allowed.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::contenders::{Contender, Counts, Demand, Kind, REFILL, contenders};
+use super::hammer::{BATCH, hammer, to_f64};
+use crate::report::{Cell, Report, Row, Table};
+
+const THREADS: [usize; 3] = [2, 4, 8];
+const BUDGET: u32 = 100_000;
+
+/// By contender, then by column: the most that was admitted for each that was allowed.
+pub(super) struct Exact {
+    worst: BTreeMap<&'static str, Vec<Option<f64>>>,
+    order: Vec<&'static str>,
+    repetitions: usize,
+}
+
+pub(super) fn measure(quick: bool) -> Exact {
+    let (repetitions, time) = if quick { (1, Duration::from_millis(4)) } else { (7, Duration::from_millis(30)) };
+    let takes_part = |contender: &Contender| !contender.one_thread && contender.kind != Kind::Yardstick;
+    let contenders: Vec<_> = contenders().into_iter().filter(takes_part).collect();
+    let order: Vec<_> = contenders.iter().map(|contender| contender.name).collect();
+    let mut worst = BTreeMap::new();
+    for repetition in 0..repetitions {
+        eprintln!("core: exact counts, repetition {} of {repetitions}", repetition + 1);
+        for contender in &contenders {
+            let columns = THREADS.iter().map(|threads| budget(contender, *threads));
+            let found: Vec<_> =
+                columns.chain(THREADS.iter().map(|threads| refill(contender, *threads, time))).collect();
+            let worst = worst.entry(contender.name).or_insert_with(|| vec![None; found.len()]);
+            for (worst, found) in worst.iter_mut().zip(found) {
+                // None is less than any number.
+                *worst = if found > *worst { found } else { *worst };
+            }
+        }
+    }
+    Exact { worst, order, repetitions }
+}
+
+/// Four times the budget is asked for; nothing comes back meanwhile.
+fn budget(contender: &Contender, threads: usize) -> Option<f64> {
+    let batch = (contender.make)(Demand::Budget(BUDGET))?;
+    let asked = 4 * u64::from(BUDGET);
+    let rounds = asked.div_ceil(BATCH * u64::try_from(threads).expect("at most 8"));
+    let rate = hammer(threads, Duration::ZERO, rounds, &*batch);
+    Some(to_f64(rate.admitted) / f64::from(BUDGET))
+}
+
+/// Refilled each millisecond, and asked for all the time. What is allowed is counted generously: from before the limit
+/// was made until after the last decision, a window that was touched counting whole.
+fn refill(contender: &Contender, threads: usize, time: Duration) -> Option<f64> {
+    let before = Instant::now();
+    let batch = (contender.make)(Demand::Refill)?;
+    let rate = hammer(threads, time, u64::MAX, &*batch);
+    let passed = before.elapsed();
+    let millis = passed.as_secs_f64() * 1e3;
+    let allowed = match contender.counts {
+        Counts::Bucket => millis + 1.0,
+        Counts::Window => millis.floor() + 2.0,
+    };
+    Some(to_f64(rate.admitted) / (allowed * f64::from(REFILL)))
+}
+
+impl Exact {
+    /// Whether no run admitted one too many.
+    pub(super) fn held(&self, contender: &str) -> bool {
+        self.worst.get(contender).is_some_and(|worst| worst.iter().flatten().all(|worst| *worst <= 1.0))
+    }
+
+    pub(super) fn report(&self, report: &mut Report) {
+        let ours: Vec<_> = self.order.iter().filter(|name| name.starts_with("weir")).collect();
+        let over: Vec<_> = ours.iter().filter(|name| !self.held(name)).map(|name| **name).collect();
+        let found = if over.is_empty() { "none".to_owned() } else { over.join(", ") };
+        report.aim("Weir admits more than is allowed: never, in any count", found, over.is_empty());
+
+        let columns = ["budget", "refilled"]
+            .into_iter()
+            .flat_map(|what| THREADS.iter().map(move |threads| format!("{what}, {threads} threads")));
+        let rows = self.order.iter().map(|name| {
+            let cells = self.worst[name].iter().map(|worst| match worst {
+                None => Cell::None,
+                Some(worst) if *worst > 1.0 => Cell::Text(format!("**{:.3} %**", worst * 100.0)),
+                Some(worst) => Cell::Text(format!("{:.2} %", worst * 100.0)),
+            });
+            Row { contender: (*name).to_owned(), cells: cells.collect() }
+        });
+        report.table(Table {
+            title: "Was the limit held?".to_owned(),
+            note: format!(
+                "Admitted, in percent of what was allowed: the most of {} repetitions; more than 100 is over-admission \
+                 (bold). *Budget*: {BUDGET} at once and none to come, four times as many asked for. *Refilled*: {REFILL} a \
+                 millisecond, hammered for a while; here what was allowed is counted generously, so that less than 100 is \
+                 no fault, and over-admission that is smaller than that does not show.",
+                self.repetitions
+            ),
+            unit: "% admitted",
+            columns: columns.collect(),
+            rows: rows.collect(),
+        });
+    }
+}

@@ -1,0 +1,87 @@
+//! Threads that decide as fast as they can on what they share, for a while.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How many decisions are made between two looks at whether to stop.
+pub(super) const BATCH: u64 = 256;
+
+/// Makes [`BATCH`] decisions on the given thread and says how many were admitted.
+pub(super) type Batch = Box<dyn Fn(usize) -> u64 + Send + Sync>;
+
+/// What one repetition came to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    pub(super) decisions: u64,
+    pub(super) admitted: u64,
+    /// From before the first decision until after the last.
+    pub(super) elapsed: Duration,
+}
+
+impl Rate {
+    /// Millions of decisions a second, of all threads together.
+    pub(super) fn millions(&self) -> f64 {
+        to_f64(self.decisions) / self.elapsed.as_secs_f64() / 1e6
+    }
+}
+
+/// A batch whose loop knows the decision, so that nothing is called through a pointer for each one.
+pub(super) fn batch(decide: impl Fn() -> bool + Send + Sync + 'static) -> Batch {
+    Box::new(move |_| (0..BATCH).map(|_| u64::from(std::hint::black_box(decide()))).sum())
+}
+
+/// Lets the threads run for `time`, or until each has made `rounds` batches.
+pub(super) fn hammer(threads: usize, time: Duration, rounds: u64, batch: &(dyn Fn(usize) -> u64 + Sync)) -> Rate {
+    let stop = AtomicBool::new(false);
+    let start = Barrier::new(threads + 1);
+    let work = |thread: usize| {
+        let (mut done, mut admitted) = (0, 0);
+        start.wait();
+        while done < rounds && !stop.load(Ordering::Relaxed) {
+            admitted += batch(thread);
+            done += 1;
+        }
+        (done * BATCH, admitted)
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        let started = Instant::now();
+        start.wait();
+        if rounds == u64::MAX {
+            thread::sleep(time);
+            stop.store(true, Ordering::Relaxed);
+        }
+        let (mut decisions, mut admitted) = (0, 0);
+        for worker in workers {
+            let (done, passed) = worker.join().expect("a worker only decides");
+            decisions += done;
+            admitted += passed;
+        }
+        Rate { decisions, admitted, elapsed: started.elapsed() }
+    })
+}
+
+/// Counts here are far below 2^52.
+pub(super) fn to_f64(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    #[test]
+    fn every_decision_of_every_thread_is_counted() {
+        let calls = std::sync::Arc::new(AtomicU64::new(0));
+        let counted = std::sync::Arc::clone(&calls);
+        let every_second = batch(move || counted.fetch_add(1, Ordering::Relaxed).is_multiple_of(2));
+        let rate = hammer(3, Duration::ZERO, 5, &every_second);
+        assert_eq!(rate.decisions, 3 * 5 * BATCH);
+        assert_eq!(calls.load(Ordering::Relaxed), rate.decisions);
+        assert_eq!(rate.admitted, rate.decisions / 2);
+    }
+}

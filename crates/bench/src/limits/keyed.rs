@@ -1,0 +1,214 @@
+//! Limits by key: throughput, with every key known, and bytes for each key.
+
+use std::collections::BTreeMap;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::hammer::{BATCH, Rate, hammer, to_f64};
+use super::keys::{Key, Order};
+use super::stores::{NAMES, Store, store};
+use crate::report::{Bars, Cell, Report, Row, Table};
+use crate::stats::{Spread, figure};
+
+const THREADS: [usize; 2] = [1, 2];
+const SIZES: [usize; 2] = [1_000, 1_000_000];
+const QUICK_SIZES: [usize; 2] = [1_000, 10_000];
+
+/// Bytes for each key: by store, then by [`columns`].
+type Bytes = Vec<Vec<f64>>;
+
+/// A way in which the stores are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Use {
+    size: usize,
+    key: &'static str,
+    order: &'static str,
+    threads: usize,
+}
+
+/// By use, then by store.
+type Speeds = BTreeMap<Use, Vec<Spread>>;
+
+pub(super) fn measure(quick: bool, report: &mut Report) -> anyhow::Result<()> {
+    let sizes = if quick { QUICK_SIZES } else { SIZES };
+    let mut speeds = Speeds::new();
+    for size in sizes {
+        speeds.extend(run::<u64>(quick, size));
+        speeds.extend(run::<String>(quick, size));
+    }
+    report_speeds(&speeds, sizes, report);
+    eprintln!("core: bytes for each key");
+    report_bytes(&count(sizes)?, sizes, report);
+    Ok(())
+}
+
+fn run<K: Key>(quick: bool, size: usize) -> Speeds {
+    let (repetitions, time, draws) =
+        if quick { (1, Duration::from_millis(2), 1 << 14) } else { (5, Duration::from_millis(60), 1 << 21) };
+    let all: Vec<K> = (0..size as u64).map(K::numbered).collect();
+    let stores: Vec<_> = (0..NAMES.len())
+        .map(|place| {
+            let store = store::<K>(place, size);
+            store.take_all(&all);
+            store
+        })
+        .collect();
+    drop(all);
+    let mut found: BTreeMap<Use, Vec<Vec<f64>>> = BTreeMap::new();
+    for order in Order::ALL {
+        let sequence: Vec<K> = order.draw(size, draws);
+        for repetition in 0..repetitions {
+            let (key, order) = (K::NAME, order.name());
+            eprintln!("core: {size} keys of {key}, {order}, repetition {} of {repetitions}", repetition + 1);
+            for threads in THREADS {
+                let found =
+                    found.entry(Use { size, key, order, threads }).or_insert_with(|| vec![Vec::new(); NAMES.len()]);
+                for (store, found) in stores.iter().zip(found) {
+                    found.push(pass(&**store, &sequence, threads, time).millions());
+                }
+            }
+        }
+    }
+    found.into_iter().map(|(case, found)| (case, found.into_iter().map(Spread::of).collect())).collect()
+}
+
+/// Every thread goes round the sequence from a place of its own.
+fn pass<K: Key>(store: &dyn Store<K>, sequence: &[K], threads: usize, time: Duration) -> Rate {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let step = usize::try_from(BATCH).expect("small");
+    let chunks = sequence.len() / step;
+    let places: Vec<_> = (0..threads).map(|thread| AtomicUsize::new(thread * chunks / threads)).collect();
+    hammer(threads, time, u64::MAX, &|thread| {
+        let place = places[thread].fetch_add(1, Ordering::Relaxed) % chunks;
+        store.take_all(&sequence[place * step..][..step])
+    })
+}
+
+fn report_speeds(speeds: &Speeds, sizes: [usize; 2], report: &mut Report) {
+    for (case, stores) in speeds.iter().filter(|(case, _)| case.size == sizes[1]) {
+        let ours = stores[0].median;
+        let best = stores.iter().zip(NAMES).skip(1).max_by(|(a, _), (b, _)| a.median.total_cmp(&b.median));
+        let Some((best, name)) = best else { continue };
+        let aim = format!(
+            "{} keys of {}, {}, {} thread(s): twice the best peer, 5 % for noise",
+            case.size, case.key, case.order, case.threads
+        );
+        report.aim(aim, format!("{:.2}× {name}", ours / best.median), ours * 1.05 >= 2.0 * best.median);
+    }
+    for size in sizes {
+        let of_size: Vec<_> = speeds.iter().filter(|(case, _)| case.size == size).collect();
+        let columns: Vec<_> = of_size
+            .iter()
+            .map(|(case, _)| format!("{}, {}, {} thread(s)", case.key, case.order, case.threads))
+            .collect();
+        let rows = NAMES.iter().enumerate().map(|(place, name)| Row {
+            contender: (*name).to_owned(),
+            cells: of_size.iter().map(|(_, stores)| Cell::Measured(stores[place])).collect(),
+        });
+        report.table(Table {
+            title: format!("{} keys", figure(size as f64)),
+            note: "Every key is known already, and every request is admitted. Keys of 8 bytes are `u64` for the peers and \
+                   bytes for Weir, keys of 20 bytes `String` and bytes; all hash with foldhash, seeded, but Weir, which \
+                   hashes as its users get it. Only Weir bounds its keys and reclaims idle ones."
+                .to_owned(),
+            unit: "million requests a second",
+            columns: columns.clone(),
+            rows: rows.collect(),
+        });
+        let rows = NAMES.iter().enumerate().skip(1).map(|(place, name)| Row {
+            contender: (*name).to_owned(),
+            cells: of_size.iter().map(|(_, all)| Cell::Ratio { ratio: all[0].median / all[place].median }).collect(),
+        });
+        report.table(Table {
+            title: format!("Ratios: {} keys", figure(size as f64)),
+            note: String::new(),
+            unit: "Weir is so many times as fast as",
+            columns,
+            rows: rows.collect(),
+        });
+    }
+    let drawn = speeds.iter().find(|(case, _)| case.size == sizes[1] && case.key == String::NAME && case.threads == 2);
+    if let Some((case, stores)) = drawn {
+        let bars = NAMES.iter().zip(stores).map(|(name, speed)| ((*name).to_owned(), speed.median)).collect();
+        let title = format!("{} keys of {}, {}, 2 threads", figure(case.size as f64), case.key, case.order);
+        report.chart(Bars { name: "keyed", title, unit: "million requests a second", bars });
+    }
+}
+
+fn report_bytes(bytes: &Bytes, sizes: [usize; 2], report: &mut Report) {
+    let columns: Vec<_> = sizes
+        .iter()
+        .flat_map(|size| [u64::NAME, String::NAME].map(|key| format!("{} keys of {key}", figure(*size as f64))))
+        .collect();
+    for (column, name) in columns.iter().enumerate().skip(2) {
+        let ours = bytes[0][column];
+        let best = bytes.iter().skip(1).map(|bytes| bytes[column]).fold(f64::MAX, f64::min);
+        let aim = format!("{name}: at most half the memory of the best peer, 5 % for noise");
+        report.aim(aim, format!("{} bytes a key against {}", figure(ours), figure(best)), ours <= best / 2.0 * 1.05);
+    }
+    let rows = NAMES.iter().zip(bytes).map(|(name, bytes)| Row {
+        contender: (*name).to_owned(),
+        cells: bytes.iter().map(|bytes| Cell::Number(*bytes)).collect(),
+    });
+    report.table(Table {
+        title: "Memory".to_owned(),
+        note: "Live bytes on the heap divided by the keys, after every key came once: the table, the keys and the limits. \
+               Counted once, for it is the same every time."
+            .to_owned(),
+        unit: "bytes for each key",
+        columns,
+        rows: rows.collect(),
+    });
+    let bars = NAMES.iter().zip(bytes).map(|(name, bytes)| ((*name).to_owned(), bytes[3])).collect();
+    let title = format!("Memory, {} keys of {}", figure(sizes[1] as f64), String::NAME);
+    report.chart(Bars { name: "memory", title, unit: "bytes for each key", bars });
+}
+
+/// Lets the program with the counting allocator count.
+fn count(sizes: [usize; 2]) -> anyhow::Result<Bytes> {
+    let mut program = std::env::current_exe()?;
+    program.set_file_name("weir-bench-memory");
+    let mut command = Command::new(&program);
+    command.args(sizes.map(|size| size.to_string()));
+    let output = command.output().with_context(|| format!("run {}", program.display()))?;
+    anyhow::ensure!(
+        output.status.success(),
+        "{} failed: {}",
+        program.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// The program `weir-bench-memory`: for the sizes that it is given, the bytes for each key of every store, as JSON.
+/// `live` says how many bytes are on the heap.
+pub fn count_bytes(live: impl Fn() -> usize) -> ExitCode {
+    let sizes: Result<Vec<usize>, _> = std::env::args().skip(1).map(|size| size.parse()).collect();
+    let Ok(sizes) = sizes else {
+        eprintln!("usage: weir-bench-memory NUMBER_OF_KEYS...");
+        return ExitCode::from(2);
+    };
+    let bytes: Bytes = (0..NAMES.len())
+        .map(|place| {
+            sizes
+                .iter()
+                .flat_map(|size| [grow::<u64>(place, *size, &live), grow::<String>(place, *size, &live)])
+                .collect()
+        })
+        .collect();
+    println!("{}", serde_json::to_string(&bytes).expect("numbers"));
+    ExitCode::SUCCESS
+}
+
+fn grow<K: Key>(place: usize, size: usize, live: impl Fn() -> usize) -> f64 {
+    let before = live();
+    let store = store::<K>(place, size);
+    for number in 0..size as u64 {
+        store.take(&K::numbered(number));
+    }
+    let grown = live().saturating_sub(before);
+    drop(store);
+    to_f64(grown as u64) / to_f64(size as u64)
+}

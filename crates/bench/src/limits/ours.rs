@@ -1,0 +1,93 @@
+//! Weir among the contenders: each strategy with the clock read, as users have it, and with the time given.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use weir_core::{Limiter, Quota, Strategy, Time};
+use weir_tower::MonotonicClock;
+
+use super::contenders::{Contender, Counts, DAY, Demand, Kind, REFILL};
+use super::hammer::{BATCH, Batch, batch};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How much later each decision is than the one before, where the time is given.
+const STEP: u64 = 16;
+
+/// The name, the strategy, the names with the time given.
+macro_rules! strategies {
+    ($($name:literal, $strategy:ident, $counts:ident;)*) => {
+        pub(super) fn contenders() -> Vec<Contender> {
+            let clock = |_| {
+                let clock = MonotonicClock::start();
+                Some(batch(move || clock.now() > Time::default()))
+            };
+            let ours = |name, counts, make| Contender { name, kind: Kind::Ours, counts, one_thread: false, make };
+            vec![
+                $(ours(concat!("weir ", $name), Counts::$counts, |demand| with_clock(Strategy::$strategy, demand)),)*
+                $(Contender {
+                    kind: Kind::Alone,
+                    one_thread: true,
+                    ..ours(concat!("weir ", $name, ", time given"), Counts::$counts, |demand| alone(Strategy::$strategy, demand))
+                },)*
+                Contender { kind: Kind::Yardstick, ..ours("clock: weir", Counts::Bucket, clock) },
+            ]
+        }
+    };
+}
+
+strategies! {
+    "TokenBucket", TokenBucket, Bucket;
+    "Gcra", Gcra, Bucket;
+    "FixedWindow", FixedWindow, Window;
+    "SlidingWindowCounter", SlidingWindowCounter, Window;
+    "SlidingWindowLog", SlidingWindowLog, Window;
+    "TokenBucketWithDebt", TokenBucketWithDebt, Bucket;
+    "LeakyBucket", LeakyBucket, Bucket;
+}
+
+fn quota(strategy: Strategy, demand: Demand) -> Option<Quota> {
+    let window =
+        matches!(strategy, Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog);
+    let (requests, period, burst) = match demand {
+        // Without a queue it admits one each interval, whatever its burst: there is no budget to count.
+        Demand::Budget(_) if strategy == Strategy::LeakyBucket => return None,
+        // As fast, and small enough for a list of moments.
+        Demand::Admit if strategy == Strategy::SlidingWindowLog => (10_000, Duration::from_micros(10), 10_000),
+        Demand::Admit => (1_000_000_000, SECOND, 1_000_000_000),
+        Demand::Deny => (1, DAY, 1),
+        Demand::Budget(budget) if window => (budget, DAY, budget),
+        Demand::Budget(budget) => (1, DAY, budget),
+        Demand::Refill => (REFILL, Duration::from_millis(1), REFILL),
+    };
+    let burst = (!window).then_some(u64::from(burst));
+    Some(Quota::new(strategy, u64::from(requests), period, burst).expect("the numbers above are valid"))
+}
+
+fn with_clock(strategy: Strategy, demand: Demand) -> Option<Batch> {
+    let quota = quota(strategy, demand)?;
+    let clock = MonotonicClock::start();
+    let limiter = Limiter::new(clock.now(), quota);
+    if demand == Demand::Deny {
+        // The one of the day.
+        let _ = limiter.check(clock.now(), 1);
+    }
+    Some(batch(move || limiter.check(clock.now(), 1).is_ok()))
+}
+
+/// The time goes on by itself, in a register.
+fn alone(strategy: Strategy, demand: Demand) -> Option<Batch> {
+    let quota = quota(strategy, demand)?;
+    let start = MonotonicClock::start().now();
+    let limiter = Limiter::new(start, quota);
+    if demand == Demand::Deny {
+        let _ = limiter.check(start, 1);
+    }
+    let reached = AtomicU64::new(start.as_nanos());
+    Some(Box::new(move |_| {
+        let from = reached.load(Ordering::Relaxed);
+        reached.store(from + BATCH * STEP, Ordering::Relaxed);
+        let times = (0..BATCH).map(|index| Time::from_nanos(std::hint::black_box(from + index * STEP)));
+        times.map(|now| u64::from(std::hint::black_box(limiter.check(now, 1).is_ok()))).sum()
+    }))
+}

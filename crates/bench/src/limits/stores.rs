@@ -1,0 +1,194 @@
+//! Tables of limits by key: ours, governor's, and the simplest right one on each map, as a user would write it.
+//!
+//! Every table takes the same seeded hasher (foldhash), which is faster than what the maps take by default, and holds the
+//! least that a token bucket can be: one word, the theoretical arrival time. None of the peers bounds or reclaims keys.
+
+use std::collections::HashMap;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use foldhash::fast::RandomState;
+use governor::clock::DefaultClock;
+use governor::state::keyed::{DashMapStateStore, HashMapStateStore};
+use governor::{Quota as GovernorQuota, RateLimiter};
+use weir_core::{Quota, RuleLimiter, Strategy, Terms};
+use weir_tower::MonotonicClock;
+
+use super::keys::Key;
+
+/// One a second, and a billion at once: nobody here uses a bucket up, and none is full, so idle, within the run.
+const INTERVAL: Duration = Duration::from_secs(1);
+const BURST: u32 = 1_000_000_000;
+
+pub(super) const NAMES: [&str; 7] = [
+    "weir RuleLimiter::keyed",
+    "DashMap",
+    "Mutex<HashMap>",
+    "governor, DashMap store",
+    "governor, HashMap store",
+    "scc HashMap",
+    "papaya HashMap",
+];
+
+/// A limit for each key.
+pub(super) trait Store<K>: Send + Sync {
+    /// Charges one request of the key, and says whether it was admitted.
+    fn take(&self, key: &K) -> bool;
+
+    /// All of them; here, so that nothing is called through a pointer for each key.
+    fn take_all(&self, keys: &[K]) -> u64 {
+        keys.iter().map(|key| u64::from(self.take(key))).sum()
+    }
+}
+
+/// The store at this place of [`NAMES`], for so many keys.
+pub(super) fn store<K: Key>(place: usize, keys: usize) -> Box<dyn Store<K>> {
+    let clock = MonotonicClock::start();
+    let hasher = RandomState::default();
+    let quota = || {
+        GovernorQuota::with_period(INTERVAL).expect("not zero").allow_burst(NonZeroU32::new(BURST).expect("not zero"))
+    };
+    match place {
+        0 => Box::new(Ours::new(clock, keys)),
+        1 => Box::new(Dash { clock, map: DashMap::with_hasher(hasher) }),
+        2 => Box::new(Locked { clock, map: Mutex::new(HashMap::with_hasher(hasher)) }),
+        3 => Box::new(RateLimiter::<K, _, DefaultClock>::dashmap_with_hasher(quota(), hasher)),
+        4 => Box::new(RateLimiter::<K, _, DefaultClock>::hashmap_with_hasher(quota(), hasher)),
+        5 => Box::new(Scc { clock, map: scc::HashMap::with_hasher(hasher) }),
+        _ => Box::new(Papaya { clock, map: papaya::HashMap::with_hasher(hasher) }),
+    }
+}
+
+/// The arrival time after one more request at `now`, if it is admitted.
+fn after(arrival: u64, now: u64) -> Option<u64> {
+    let interval = 1_000_000_000;
+    let after = arrival.max(now) + interval;
+    (after <= now + interval * u64::from(BURST)).then_some(after)
+}
+
+fn take(arrival: &mut u64, now: u64) -> bool {
+    let after = after(*arrival, now);
+    *arrival = after.unwrap_or(*arrival);
+    after.is_some()
+}
+
+struct Ours {
+    clock: MonotonicClock,
+    rule: RuleLimiter,
+}
+
+impl Ours {
+    fn new(clock: MonotonicClock, keys: usize) -> Self {
+        let quota = Quota::new(Strategy::TokenBucket, 1, INTERVAL, Some(u64::from(BURST))).expect("valid");
+        let terms = Terms::new([("limit", quota)]).expect("one limit");
+        let max_keys = NonZeroUsize::new(keys).expect("at least one");
+        Self { clock, rule: RuleLimiter::keyed(clock.now(), terms, max_keys) }
+    }
+}
+
+impl<K: Key> Store<K> for Ours {
+    fn take(&self, key: &K) -> bool {
+        key.with_bytes(|bytes| self.rule.charge(|| self.clock.now(), bytes, 1).is_ok())
+    }
+}
+
+struct Dash<K> {
+    clock: MonotonicClock,
+    map: DashMap<K, u64, RandomState>,
+}
+
+impl<K: Key> Store<K> for Dash<K> {
+    fn take(&self, key: &K) -> bool {
+        let now = self.clock.now().as_nanos();
+        match self.map.get_mut(key) {
+            Some(mut arrival) => take(&mut arrival, now),
+            None => take(&mut self.map.entry(key.clone()).or_insert(now), now),
+        }
+    }
+}
+
+struct Locked<K> {
+    clock: MonotonicClock,
+    map: Mutex<HashMap<K, u64, RandomState>>,
+}
+
+impl<K: Key> Store<K> for Locked<K> {
+    fn take(&self, key: &K) -> bool {
+        let now = self.clock.now().as_nanos();
+        let mut map = self.map.lock().expect("nobody panics with it");
+        match map.get_mut(key) {
+            Some(arrival) => take(arrival, now),
+            None => take(map.entry(key.clone()).or_insert(now), now),
+        }
+    }
+}
+
+impl<K: Key> Store<K> for RateLimiter<K, DashMapStateStore<K, RandomState>, DefaultClock> {
+    fn take(&self, key: &K) -> bool {
+        self.check_key(key).is_ok()
+    }
+}
+
+impl<K: Key> Store<K> for RateLimiter<K, HashMapStateStore<K, RandomState>, DefaultClock> {
+    fn take(&self, key: &K) -> bool {
+        self.check_key(key).is_ok()
+    }
+}
+
+struct Scc<K> {
+    clock: MonotonicClock,
+    map: scc::HashMap<K, u64, RandomState>,
+}
+
+impl<K: Key> Store<K> for Scc<K> {
+    fn take(&self, key: &K) -> bool {
+        let now = self.clock.now().as_nanos();
+        match self.map.update_sync(key, |_, arrival| take(arrival, now)) {
+            Some(admitted) => admitted,
+            None => take(self.map.entry_sync(key.clone()).or_insert(now).get_mut(), now),
+        }
+    }
+}
+
+struct Papaya<K> {
+    clock: MonotonicClock,
+    map: papaya::HashMap<K, AtomicU64, RandomState>,
+}
+
+impl<K: Key> Store<K> for Papaya<K> {
+    fn take(&self, key: &K) -> bool {
+        let now = self.clock.now().as_nanos();
+        let map = self.map.pin();
+        let arrival = match map.get(key) {
+            Some(arrival) => arrival,
+            None => map.get_or_insert_with(key.clone(), || AtomicU64::new(now)),
+        };
+        arrival.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |arrival| after(arrival, now)).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_store_admits_known_and_unknown_keys() {
+        let keys: Vec<String> = (0..100).map(String::numbered).collect();
+        for (place, name) in NAMES.iter().enumerate() {
+            let store = store(place, keys.len());
+            assert_eq!(store.take_all(&keys), 100, "{name}: unknown keys");
+            assert_eq!(store.take_all(&keys), 100, "{name}: known keys");
+        }
+    }
+
+    #[test]
+    fn the_plain_bucket_holds_its_burst() {
+        let mut arrival = 0;
+        assert_eq!(after(u64::from(BURST) * 1_000_000_000, 0), None);
+        assert!(take(&mut arrival, 5));
+        assert_eq!(arrival, 1_000_000_005);
+    }
+}

@@ -1,0 +1,7 @@
+//! The program that measures: see the library of this package.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    weir_bench::run()
+}

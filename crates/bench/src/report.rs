@@ -1,0 +1,226 @@
+//! What a suite found, written three times from the same figures: JSON for programs, Markdown to read, SVG to look at.
+//! It never measures, and never leaves out a figure that a suite handed in.
+
+mod machine;
+mod plot;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use self::machine::{Machine, versions};
+pub(crate) use self::plot::{Bars, Chart, Lines, Series};
+use crate::stats::{Spread, figure};
+
+/// All of one suite.
+#[derive(Serialize)]
+pub(crate) struct Report {
+    name: &'static str,
+    title: &'static str,
+    about: &'static str,
+    /// A quick run: its figures mean nothing.
+    quick: bool,
+    machine: Machine,
+    versions: Vec<(String, String)>,
+    aims: Vec<Aim>,
+    tables: Vec<Table>,
+    #[serde(skip)]
+    charts: Vec<Chart>,
+}
+
+/// What was aimed at, and whether this run reached it.
+#[derive(Serialize)]
+pub(crate) struct Aim {
+    pub(crate) aim: String,
+    pub(crate) found: String,
+    pub(crate) met: bool,
+}
+
+/// Contenders under each other, what was measured of them beside each other.
+#[derive(Serialize)]
+pub(crate) struct Table {
+    pub(crate) title: String,
+    pub(crate) note: String,
+    pub(crate) unit: &'static str,
+    pub(crate) columns: Vec<String>,
+    pub(crate) rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Row {
+    pub(crate) contender: String,
+    pub(crate) cells: Vec<Cell>,
+}
+
+/// One figure or word of a table.
+#[derive(Clone, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Cell {
+    /// Not measured, because it makes no sense for this contender.
+    None,
+    Measured(Spread),
+    Number(f64),
+    /// How many times as good as a peer.
+    Ratio {
+        ratio: f64,
+    },
+    Text(String),
+}
+
+impl Report {
+    pub(crate) fn new(
+        name: &'static str,
+        title: &'static str,
+        about: &'static str,
+        quick: bool,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            name,
+            title,
+            about,
+            quick,
+            machine: Machine::read()?,
+            versions: versions()?,
+            aims: Vec::new(),
+            tables: Vec::new(),
+            charts: Vec::new(),
+        })
+    }
+
+    pub(crate) fn aim(&mut self, aim: impl Into<String>, found: impl Into<String>, met: bool) {
+        self.aims.push(Aim { aim: aim.into(), found: found.into(), met });
+    }
+
+    pub(crate) fn table(&mut self, table: Table) {
+        self.tables.push(table);
+    }
+
+    pub(crate) fn chart(&mut self, chart: impl Into<Chart>) {
+        self.charts.push(chart.into());
+    }
+
+    /// Writes `<name>.json`, `<name>.md` and the charts into the folder.
+    pub(crate) fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+        let put = |file: String, text: String| {
+            let path = folder.join(file);
+            std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+        };
+        put(format!("{}.json", self.name), serde_json::to_string_pretty(self)? + "\n")?;
+        put(format!("{}.md", self.name), self.markdown())?;
+        for chart in &self.charts {
+            put(self.chart_file(chart), chart.svg())?;
+        }
+        eprintln!("bench: {} written to {}", self.name, folder.display());
+        Ok(())
+    }
+
+    fn chart_file(&self, chart: &Chart) -> String {
+        format!("{}-{}.svg", self.name, chart.name())
+    }
+
+    fn markdown(&self) -> String {
+        let mut text = format!("# {}\n\n", self.title);
+        if self.quick {
+            text += "**A quick run: it shows that all works, and its figures mean nothing.**\n\n";
+        }
+        let versions: Vec<_> = self.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
+        let command = format!("`cargo xtask bench {}`", self.name);
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "{}\n\nWritten by {command} on {}. Versions: {}. Contenders take turns, repetition by repetition; a figure is \
+             the median of its repetitions, and in the JSON beside this file each has its lowest and highest, too.\n\n",
+            self.about,
+            self.machine,
+            versions.join(", "),
+        );
+        if !self.aims.is_empty() {
+            text += "| aim | found | |\n|---|---|---|\n";
+            for Aim { aim, found, met } in &self.aims {
+                let _ = writeln!(text, "| {aim} | {found} | {} |", if *met { "met" } else { "**missed**" });
+            }
+            text.push('\n');
+        }
+        for chart in &self.charts {
+            let _ = write!(text, "![{}]({})\n\n", chart.title(), self.chart_file(chart));
+        }
+        for table in &self.tables {
+            table.markdown(&mut text);
+        }
+        text.truncate(text.trim_end().len());
+        text + "\n"
+    }
+}
+
+impl Table {
+    fn markdown(&self, text: &mut String) {
+        let _ = write!(text, "## {}\n\n", self.title);
+        if !self.note.is_empty() {
+            let _ = write!(text, "{}\n\n", self.note);
+        }
+        let _ = writeln!(text, "| {} | {} |", self.unit, self.columns.join(" | "));
+        let _ = writeln!(text, "|---|{}", "---:|".repeat(self.columns.len()));
+        for row in &self.rows {
+            let cells: Vec<_> = row.cells.iter().map(Cell::text).collect();
+            let _ = writeln!(text, "| {} | {} |", row.contender, cells.join(" | "));
+        }
+        text.push('\n');
+    }
+}
+
+impl Cell {
+    fn text(&self) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::Measured(spread) => match spread_percent(*spread) {
+                Some(percent) => format!("{} ±{percent:.0} %", figure(spread.median)),
+                None => figure(spread.median),
+            },
+            Self::Number(number) => figure(*number),
+            Self::Ratio { ratio } if !ratio.is_finite() => String::new(),
+            Self::Ratio { ratio } => format!("{}×", figure(*ratio)),
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
+/// Half of the way from the lowest to the highest, in percent of the median.
+fn spread_percent(spread: Spread) -> Option<f64> {
+    let percent = (spread.high - spread.low) / 2.0 / spread.median * 100.0;
+    (spread.repetitions > 1 && percent.is_finite() && percent >= 0.5).then_some(percent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markdown_has_all_that_was_handed_in() {
+        let mut report = Report::new("core", "Decisions", "What it is.", true).expect("this is a checkout");
+        report.aim("faster", "2×", true);
+        report.aim("smaller", "no", false);
+        report.table(Table {
+            title: "Admitted".into(),
+            note: "A note.".into(),
+            unit: "ns",
+            columns: vec!["1 thread".into(), "ratio".into(), "none".into()],
+            rows: vec![Row {
+                contender: "weir".into(),
+                cells: vec![
+                    Cell::Measured(Spread { median: 10.0, low: 9.0, high: 11.0, repetitions: 3 }),
+                    Cell::Ratio { ratio: 1.5 },
+                    Cell::None,
+                ],
+            }],
+        });
+        let text = report.markdown();
+        assert!(text.contains("its figures mean nothing"), "{text}");
+        assert!(text.contains("| faster | 2× | met |\n| smaller | no | **missed** |"), "{text}");
+        assert!(text.contains("| ns | 1 thread | ratio | none |\n|---|---:|---:|---:|\n"), "{text}");
+        assert!(text.contains("| weir | 10.0 ±10 % | 1.50× |  |"), "{text}");
+        assert!(text.contains("governor 0."), "{text}");
+    }
+}

@@ -1,0 +1,81 @@
+//! On what it was measured, and which versions: without these a figure says nothing.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context as _;
+use cargo_metadata::MetadataCommand;
+use serde::Serialize;
+
+/// Whose versions are told, if this package depends on them.
+const PEERS: [&str; 9] =
+    ["shot-limit", "tower-shot", "governor", "leaky-bucket", "tower", "tokio", "dashmap", "scc", "papaya"];
+
+#[derive(Serialize)]
+pub(super) struct Machine {
+    cpu: String,
+    cores: usize,
+    kernel: String,
+    rustc: String,
+    /// `release`, or what it was built as; only release figures mean anything.
+    profile: &'static str,
+}
+
+impl Machine {
+    pub(super) fn read() -> anyhow::Result<Self> {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let rustc = Command::new("rustc").arg("--version").output().context("run rustc --version")?;
+        Ok(Self {
+            cpu: model.map_or("unknown", |(_, model)| model).to_owned(),
+            cores: std::thread::available_parallelism()?.get(),
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            rustc: String::from_utf8_lossy(&rustc.stdout).trim().to_owned(),
+            profile: if cfg!(debug_assertions) { "debug" } else { "release" },
+        })
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cpu, cores, kernel, rustc, profile } = self;
+        write!(f, "{cpu}, {cores} cores, kernel {kernel}, {rustc}, {profile} build")
+    }
+}
+
+/// The versions of the peers, as cargo resolved them for this package.
+pub(super) fn versions() -> anyhow::Result<Vec<(String, String)>> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let metadata = MetadataCommand::new()
+        .manifest_path(manifest)
+        .other_options(["--locked".to_owned(), "--offline".to_owned()])
+        .exec()
+        .context("cargo metadata")?;
+    let resolve = metadata.resolve.as_ref().context("cargo metadata came without a dependency graph")?;
+    let ours = metadata.workspace_packages().into_iter().find(|package| package.name == env!("CARGO_PKG_NAME"));
+    let ours = ours.context("this package is not in its workspace")?;
+    let node = resolve.nodes.iter().find(|node| node.id == ours.id).context("this package is not in the graph")?;
+    let linked = node.dependencies.iter().map(|id| &metadata[id]);
+    let mut versions: Vec<_> = linked
+        .filter(|package| PEERS.contains(&package.name.as_str()))
+        .map(|package| (package.name.to_string(), package.version.to_string()))
+        .collect();
+    versions.sort();
+    Ok(versions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_peer_has_a_version() {
+        let versions = versions().expect("this is a checkout");
+        let names: Vec<_> = versions.iter().map(|(name, _)| name.as_str()).collect();
+        let mut peers = PEERS;
+        peers.sort_unstable();
+        assert_eq!(names, peers);
+    }
+}

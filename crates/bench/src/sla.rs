@@ -1,0 +1,113 @@
+//! A service that carries so much and no more, behind limits that let requests wait: what its callers see of it as the
+//! load goes up.
+
+mod arrivals;
+mod guards;
+mod upstream;
+
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+
+use self::arrivals::{Step, run_step};
+use self::guards::NAMES;
+use crate::report::{Cell, Lines, Report, Row, Series, Table};
+use crate::stats::{figure, quantile_ms};
+
+const ABOUT: &str = "\
+A service that works on 10 requests at once, 25 ms each, and gives up on a request after 500 ms. Requests arrive evenly, \
+whether or not others are still waiting, at 25 to 600 a second; each step starts from rest. *Unlimited* sends all of them \
+to the service. *Ticker* lets one through for each of 425 ticks a second, of which 10 are saved up. *Ticker, 75 ms* gives \
+up after waiting that long. *weir* is `ThroughputLayer` with a token bucket of 425 a second, a burst of 10, and a wait of \
+at most 75 ms. All four run side by side on the same arrivals, each with a service of its own. Ten slots of 25 ms carry \
+400 a second: at 425 a second a step of 3 s leaves 75 requests in the service's own queue.";
+
+/// Up to this many requests a second, all are to be served in time.
+const CARRIED: u32 = 425;
+const P95: f64 = 275.0;
+
+pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
+    let (rates, length): (Vec<u32>, _) = if quick {
+        (vec![100, 425, 600], Duration::from_millis(500))
+    } else {
+        ((1..=24).map(|step| step * 25).collect(), Duration::from_secs(3))
+    };
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_time().build()?;
+    let mut steps = Vec::new();
+    for rate in rates {
+        eprintln!("sla: {rate} requests a second for {length:?}");
+        steps.push(run_step(&runtime, rate, length));
+    }
+    let mut report = Report::new("sla", "Service levels", ABOUT, quick)?;
+    aims(&steps, &mut report);
+    tables(&steps, &mut report);
+    charts(&steps, &mut report);
+    Ok(report)
+}
+
+fn aims(steps: &[Step], report: &mut Report) {
+    let ours = NAMES.len() - 1;
+    let below = || steps.iter().filter(|step| step.rate <= CARRIED).map(|step| &step.guards[ours]);
+    let failed: usize = below().map(|guard| guard.failed.len()).sum();
+    report.aim(format!("weir: every request is served up to {CARRIED}/s"), format!("{failed} failed"), failed == 0);
+    let p95 = below().map(|guard| quantile_ms(&guard.served, 950)).fold(0.0, f64::max);
+    report.aim(format!("weir: P95 under {P95} ms up to {CARRIED}/s"), format!("{} ms at most", figure(p95)), p95 < P95);
+    let above = steps.iter().filter(|step| step.rate > CARRIED).map(|step| &step.guards[ours].failed);
+    let p99 = above.map(|failed| quantile_ms(failed, 990)).fold(0.0, f64::max);
+    report.aim(
+        format!("weir: above {CARRIED}/s refusals are heard within 1 ms at P99"),
+        format!("{} ms at most", figure(p99)),
+        p99 < 1.0,
+    );
+}
+
+/// What is told of a contender at a step, and in which unit.
+type Figure = (&'static str, &'static str, &'static str, fn(&arrivals::Told) -> Option<f64>);
+
+const FIGURES: [Figure; 6] = [
+    ("success", "Success rate", "% of requests", |told| Some(told.success())),
+    ("served-p50", "Successes, P50", "ms", |told| quantile(&told.served, 500)),
+    ("served-p95", "Successes, P95", "ms", |told| quantile(&told.served, 950)),
+    ("failed-p50", "Failures, P50", "ms", |told| quantile(&told.failed, 500)),
+    ("failed-p95", "Failures, P95", "ms", |told| quantile(&told.failed, 950)),
+    ("failed-p99", "Failures, P99", "ms", |told| quantile(&told.failed, 990)),
+];
+
+fn quantile(sorted: &[Duration], per_mille: usize) -> Option<f64> {
+    (!sorted.is_empty()).then(|| quantile_ms(sorted, per_mille))
+}
+
+fn tables(steps: &[Step], report: &mut Report) {
+    for (_, title, unit, figure) in FIGURES {
+        let rows = steps.iter().map(|step| Row {
+            contender: step.rate.to_string(),
+            cells: step.guards.iter().map(|told| figure(told).map_or(Cell::None, Cell::Number)).collect(),
+        });
+        report.table(Table {
+            title: format!("{title}, {unit}"),
+            note: String::new(),
+            unit: "requests a second",
+            columns: NAMES.map(str::to_owned).to_vec(),
+            rows: rows.collect(),
+        });
+    }
+}
+
+fn charts(steps: &[Step], report: &mut Report) {
+    for (name, title, unit, figure) in FIGURES {
+        let series = NAMES.iter().enumerate().map(|(place, contender)| Series {
+            name: (*contender).to_owned(),
+            points: steps
+                .iter()
+                .filter_map(|step| Some((f64::from(step.rate), figure(&step.guards[place])?)))
+                .collect(),
+        });
+        report.chart(Lines {
+            name,
+            title: title.to_owned(),
+            x: "requests a second",
+            y: unit,
+            series: series.collect(),
+        });
+    }
+}

@@ -1,0 +1,71 @@
+//! Requests that come when they come: the next does not wait for the last. A thread of its own keeps the times, because
+//! the runtime's timers are a millisecond coarse.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use super::guards::Guard;
+
+/// One load, and what everybody made of it.
+pub(super) struct Step {
+    pub(super) rate: u32,
+    /// In the order of the guards' names.
+    pub(super) guards: Vec<Told>,
+}
+
+/// How long requests took, sorted.
+#[derive(Default)]
+pub(super) struct Told {
+    pub(super) served: Vec<Duration>,
+    pub(super) failed: Vec<Duration>,
+}
+
+impl Told {
+    pub(super) fn success(&self) -> f64 {
+        let count = |times: &[Duration]| f64::from(u32::try_from(times.len()).unwrap_or(u32::MAX));
+        let served = count(&self.served);
+        100.0 * served / (served + count(&self.failed)).max(1.0)
+    }
+}
+
+pub(super) fn run_step(runtime: &Runtime, rate: u32, length: Duration) -> Step {
+    let _entered = runtime.enter();
+    let guards = Guard::all();
+    let mut tasks: Vec<JoinSet<(bool, Duration)>> = guards.iter().map(|_| JoinSet::new()).collect();
+    let gap = Duration::from_secs(1) / rate;
+    let start = Instant::now();
+    for number in 0.. {
+        let at = gap * number;
+        if at >= length {
+            break;
+        }
+        if let Some(early) = (start + at).checked_duration_since(Instant::now()) {
+            thread::sleep(early);
+        }
+        // Everybody comes first as often as last.
+        for turn in 0..guards.len() {
+            let place = (turn + number as usize) % guards.len();
+            let guard = guards[place].clone();
+            let started = Instant::now();
+            tasks[place].spawn(async move {
+                let served = guard.request().await;
+                (served, started.elapsed())
+            });
+        }
+    }
+    let guards = tasks.into_iter().map(|tasks| runtime.block_on(told(tasks))).collect();
+    Step { rate, guards }
+}
+
+async fn told(tasks: JoinSet<(bool, Duration)>) -> Told {
+    let mut told = Told::default();
+    for (served, took) in tasks.join_all().await {
+        if served { told.served.push(took) } else { told.failed.push(took) }
+    }
+    told.served.sort();
+    told.failed.sort();
+    told
+}

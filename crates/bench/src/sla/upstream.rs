@@ -1,0 +1,87 @@
+//! The service behind the limits: so many slots, so long each, first come first served, and it gives up on whom it cannot
+//! serve in time.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+const SLOTS: usize = 10;
+const WORK: Duration = Duration::from_millis(25);
+const TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Gave up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TimedOut;
+
+#[derive(Clone)]
+pub(super) struct Upstream {
+    slots: Arc<Semaphore>,
+    /// Since when each slot is free: work is counted from there, so that a runtime whose timers wake up a millisecond
+    /// late does not make the service slower than it is meant to be.
+    free: Arc<Mutex<VecDeque<Instant>>>,
+}
+
+impl Upstream {
+    pub(super) fn new() -> Self {
+        let free = VecDeque::from([Instant::now(); SLOTS]);
+        Self { slots: Arc::new(Semaphore::new(SLOTS)), free: Arc::new(Mutex::new(free)) }
+    }
+
+    /// Works on a request. What has begun is finished, even if the caller has gone by then.
+    pub(super) async fn call(&self) -> Result<(), TimedOut> {
+        let arrived = Instant::now();
+        let deadline = arrived + TIMEOUT;
+        let Ok(slot) = timeout_at(deadline, Arc::clone(&self.slots).acquire_owned()).await else {
+            return Err(TimedOut);
+        };
+        let slot = slot.expect("never closed");
+        let free = self.free.lock().expect("nobody panics with it").pop_front().expect("as many as slots");
+        let done = free.max(arrived) + WORK;
+        let upstream = self.clone();
+        let work = tokio::spawn(async move {
+            sleep_until(done).await;
+            upstream.free.lock().expect("nobody panics with it").push_back(done);
+            drop(slot);
+        });
+        timeout_at(deadline, work).await.map_err(|_| TimedOut)?.expect("sleeping does not fail");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_are_worked_on_at_once_and_the_next_waits() {
+        let upstream = Upstream::new();
+        let start = Instant::now();
+        let calls = (0..11).map(|_| {
+            let upstream = upstream.clone();
+            async move { (upstream.call().await, start.elapsed()) }
+        });
+        let mut took: Vec<_> = futures::future::join_all(calls).await;
+        took.sort_by_key(|(_, took)| *took);
+        assert!(took.iter().all(|(result, _)| result.is_ok()));
+        assert_eq!(took[9].1, WORK);
+        assert_eq!(took[10].1, 2 * WORK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_too_long_times_out() {
+        let upstream = Upstream::new();
+        let start = Instant::now();
+        let calls = (0..250).map(|_| {
+            let upstream = upstream.clone();
+            async move { (upstream.call().await, start.elapsed()) }
+        });
+        let told = futures::future::join_all(calls).await;
+        let failed: Vec<_> = told.iter().filter(|(result, _)| result.is_err()).collect();
+        // 20 rounds of 10 fit into the timeout; the last of them ends at that very moment, and may count either way.
+        assert!((50..=60).contains(&failed.len()), "{}", failed.len());
+        assert!(failed.iter().all(|(_, took)| *took == TIMEOUT), "{failed:?}");
+    }
+}

@@ -1,0 +1,88 @@
+//! Medians and quantiles of small samples, and how they are written. No averages: one disturbed repetition moves them.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// The median of the repetitions, with the lowest and the highest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    pub(crate) repetitions: usize,
+}
+
+impl Spread {
+    pub(crate) fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        Self {
+            median: quantile(&values, 500),
+            low: quantile(&values, 0),
+            high: quantile(&values, 1000),
+            repetitions: values.len(),
+        }
+    }
+}
+
+/// The value that so many per mille of the sorted values do not exceed; zero of none.
+pub(crate) fn quantile<T: Copy + Default>(sorted: &[T], per_mille: usize) -> T {
+    let rank = (sorted.len() * per_mille).div_ceil(1000).max(1);
+    sorted.get(rank - 1).copied().unwrap_or_default()
+}
+
+/// The same of durations, in milliseconds.
+pub(crate) fn quantile_ms(sorted: &[Duration], per_mille: usize) -> f64 {
+    quantile(sorted, per_mille).as_secs_f64() * 1e3
+}
+
+/// Three digits that mean something, and thousands set apart.
+pub(crate) fn figure(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        ..0.01 => format!("{value:.4}"),
+        ..1.0 => format!("{value:.3}"),
+        ..10.0 => format!("{value:.2}"),
+        ..100.0 => format!("{value:.1}"),
+        _ => thousands(&format!("{value:.0}")),
+    }
+}
+
+fn thousands(digits: &str) -> String {
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        let left = digits.len() - index;
+        if index > 0 && left.is_multiple_of(3) && !text.ends_with('-') {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_odd_number_is_the_middle_one() {
+        let spread = Spread::of(vec![5.0, 1.0, 9.0]);
+        assert_eq!(spread, Spread { median: 5.0, low: 1.0, high: 9.0, repetitions: 3 });
+    }
+
+    #[test]
+    fn quantiles_are_values_that_were_measured() {
+        let sorted: Vec<u32> = (1..=100).collect();
+        assert_eq!(quantile(&sorted, 500), 50);
+        assert_eq!(quantile(&sorted, 990), 99);
+        assert_eq!(quantile(&sorted, 1000), 100);
+        assert_eq!(quantile(&[7], 10), 7);
+        assert_eq!(quantile::<u32>(&[], 500), 0);
+    }
+
+    #[test]
+    fn figures_read_well() {
+        let texts: Vec<_> = [0.0, 0.0123, 1.234, 12.34, 123.4, 1_234_567.0, -1234.0].map(figure).to_vec();
+        assert_eq!(texts, ["0", "0.012", "1.23", "12.3", "123", "1,234,567", "-1,234"]);
+    }
+}

@@ -1,0 +1,47 @@
+//! Builds the benchmarks in release and runs them. What is measured, and how, is in crates/bench.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+use crate::{children::Child, workspace::Workspace};
+
+#[derive(clap::Args)]
+pub(crate) struct BenchArgs {
+    /// `core`, `tower`, `burst` or `sla`; all, if none is named
+    suites: Vec<String>,
+    /// A run of some seconds: it shows that all works, and its figures mean nothing
+    #[arg(long)]
+    quick: bool,
+}
+
+pub(crate) async fn run(
+    workspace: &Workspace,
+    args: BenchArgs,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<ExitCode> {
+    let mut build = Command::new(env!("CARGO"));
+    build.current_dir(workspace.root()).args(["build", "--release", "--locked", "-p", "weir-bench"]);
+    if !finish("cargo build", &mut build, interrupt).await? {
+        return Ok(ExitCode::FAILURE);
+    }
+    let mut bench = Command::new(workspace.target().join("release/weir-bench"));
+    bench.args(args.suites).args(args.quick.then_some("--quick"));
+    let good = finish("weir-bench", &mut bench, interrupt).await?;
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether it succeeded; on an interrupt it is stopped.
+async fn finish(name: &str, command: &mut Command, interrupt: &CancellationToken) -> anyhow::Result<bool> {
+    let mut child = Child::spawn(name, command)?;
+    tokio::select! {
+        status = child.wait() => Ok(status.with_context(|| format!("run {name}"))?.success()),
+        () = interrupt.cancelled() => {
+            child.stop(Duration::from_secs(2)).await;
+            Ok(false)
+        }
+    }
+}
