@@ -9,5 +9,5 @@ mod tests;
 
 pub use future::LatencyFuture;
 pub use layer::LatencyLayer;
-pub use reject::{Admit, Answer};
+pub use reject::Admit;
 pub use service::LatencyService;

@@ -30,12 +30,23 @@
 //! # }
 //! ```
 
+mod answer;
 mod clock;
-mod http_answer;
+mod deadline;
+mod keyed;
 mod latency;
-mod limiter_admit;
+mod rate_limit;
+mod shared;
+mod throughput;
 
+pub use answer::{
+    Answer, Answers, Errors, GrpcAnswer, HttpAnswer, InvalidName, LimitError, NamedHttpAnswer, Outcome,
+    retry_after_seconds,
+};
 pub use clock::MonotonicClock;
-pub use http_answer::{HttpAnswer, retry_after_seconds};
-pub use latency::{Admit, Answer, LatencyFuture, LatencyLayer, LatencyService};
-pub use limiter_admit::LimiterAdmit;
+pub use deadline::{DeadlineExceeded, DeadlineFuture, DeadlineLayer, DeadlineService};
+pub use keyed::{HeaderKey, IpKey, KeyExtractor, KeyedAdmit, KeyedPlace, NoKey, WithoutKey};
+pub use latency::{Admit, LatencyFuture, LatencyLayer, LatencyService};
+pub use rate_limit::{RateLimit, RateLimitLayer};
+pub use shared::{LimiterAdmit, LimiterPlace};
+pub use throughput::{Place, Reserve, ThroughputFuture, ThroughputLayer, ThroughputService, Turn};

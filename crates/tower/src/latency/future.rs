@@ -1,62 +1,63 @@
 //! The future of the latency layer: it never waits for a limit, only for the inner service.
 
 use std::future::Future;
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
-use super::Answer;
+use crate::Outcome;
 
 pin_project! {
     /// What a [`LatencyService`](super::LatencyService) answers: the inner service's future, or a refusal that is ready.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless they are polled"]
-    pub struct LatencyFuture<F, N, Pass, Refusal, Response> {
+    pub struct LatencyFuture<F, O, Pass, Refusal> {
         #[pin]
-        state: State<F, N, Pass, Response>,
-        // Which `Answer` of `N` is meant.
-        refusal: PhantomData<fn() -> Refusal>,
+        state: State<F, O, Pass, Refusal>,
     }
 }
 
 pin_project! {
     #[derive(Debug)]
     #[project = StateProjection]
-    enum State<F, N, Pass, Response> {
-        // The pass and who answers are taken when the inner future is done.
-        Admitted { #[pin] inner: F, answer: Option<(N, Pass)> },
+    enum State<F, O, Pass, Refusal> {
+        // The pass is let go of as soon as the inner future is done.
+        Admitted { #[pin] inner: F, held: Option<(O, Pass)> },
         // Taken by the first poll.
-        Refused { response: Option<Response> },
+        Refused { refusal: Option<(O, Refusal)> },
     }
 }
 
-impl<F, N, Pass, Refusal, Response> LatencyFuture<F, N, Pass, Refusal, Response> {
-    pub(super) const fn admitted(inner: F, pass: Pass, answer: N) -> Self {
-        Self { state: State::Admitted { inner, answer: Some((answer, pass)) }, refusal: PhantomData }
+impl<F, O, Pass, Refusal> LatencyFuture<F, O, Pass, Refusal> {
+    pub(crate) const fn admitted(inner: F, pass: Pass, outcome: O) -> Self {
+        Self { state: State::Admitted { inner, held: Some((outcome, pass)) } }
     }
 
-    pub(super) const fn refused(response: Response) -> Self {
-        Self { state: State::Refused { response: Some(response) }, refusal: PhantomData }
+    pub(crate) const fn refused(refusal: Refusal, outcome: O) -> Self {
+        Self { state: State::Refused { refusal: Some((outcome, refusal)) } }
     }
 }
 
-impl<F, N, Pass, Refusal, Response, Error> Future for LatencyFuture<F, N, Pass, Refusal, Response>
+impl<F, O, Pass, Refusal, Response, InnerError> Future for LatencyFuture<F, O, Pass, Refusal>
 where
-    F: Future<Output = Result<Response, Error>>,
-    N: Answer<Pass, Refusal, Response>,
+    F: Future<Output = Result<Response, InnerError>>,
+    O: Outcome<Pass, Refusal, Response, InnerError>,
 {
-    type Output = Result<Response, Error>;
+    type Output = Result<Response, O::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProjection::Refused { response } => {
-                Poll::Ready(Ok(response.take().expect("polled again after it was ready")))
+            StateProjection::Refused { refusal } => {
+                let (outcome, refusal) = refusal.take().expect("polled again after it was ready");
+                Poll::Ready(outcome.refused(refusal))
             }
-            StateProjection::Admitted { inner, answer } => inner.poll(context).map_ok(|response| {
-                let (answer, pass) = answer.take().expect("polled again after it was ready");
-                answer.admitted(pass, response)
+            StateProjection::Admitted { inner, held } => inner.poll(context).map(|result| {
+                let (outcome, pass) = held.take().expect("polled again after it was ready");
+                match result {
+                    Ok(response) => Ok(outcome.admitted(pass, response)),
+                    Err(error) => Err(outcome.failed(error)),
+                }
             }),
         }
     }

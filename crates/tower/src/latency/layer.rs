@@ -3,38 +3,62 @@
 use tower_layer::Layer;
 
 use super::LatencyService;
+use crate::{Answers, Errors};
 
-/// Puts a [`LatencyService`] around each service.
+/// Decides on each request at once: it goes on or is answered, and none ever waits.
+///
+/// For one limit take a [`LimiterAdmit`](crate::LimiterAdmit), for one of each client a
+/// [`KeyedAdmit`](crate::KeyedAdmit), for a number of requests in flight an [`InFlight`](weir_core::InFlight) itself; for
+/// anything else write an [`Admit`](crate::Admit).
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use weir_core::{Limiter, Quota, Strategy};
-/// use weir_tower::{HttpAnswer, LatencyLayer, LimiterAdmit, MonotonicClock};
+/// use std::num::NonZeroU64;
 ///
-/// let clock = MonotonicClock::start();
-/// let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 100, Duration::from_secs(1), None)?);
-/// let layer = LatencyLayer::new(LimiterAdmit::new(limiter, clock), HttpAnswer);
-/// # let _ = layer;
-/// # Ok::<(), weir_core::InvalidQuota>(())
+/// use tower::{Service, ServiceBuilder, ServiceExt};
+/// use weir_core::InFlight;
+/// use weir_tower::{HttpAnswer, LatencyLayer};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let in_flight = InFlight::new(NonZeroU64::new(1).expect("not zero"));
+/// let mut service = ServiceBuilder::new()
+///     .layer(LatencyLayer::new(in_flight, HttpAnswer))
+///     .service_fn(async |_: http::Request<String>| {
+///         Ok::<_, std::convert::Infallible>(http::Response::new(String::from("hello")))
+///     });
+///
+/// let first = service.ready().await?.call(http::Request::new(String::new())); // in flight
+/// let second = service.ready().await?.call(http::Request::new(String::new())).await?;
+/// assert_eq!(second.status(), 503);
+/// assert_eq!(first.await?.status(), 200);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct LatencyLayer<A, N> {
+pub struct LatencyLayer<A, O> {
     admit: A,
-    answer: N,
+    outcome: O,
 }
 
-impl<A, N> LatencyLayer<A, N> {
-    /// A layer that asks `admit` and answers with `answer`. Every service that it is put around gets clones of both, so
-    /// let clones of `admit` share their limits.
+impl<A, N> LatencyLayer<A, Answers<N>> {
+    /// A layer that asks `admit` and answers with `answer`, an [`Answer`](crate::Answer). Every service that it is put
+    /// around gets clones of both, so let clones of `admit` share their limits.
     pub const fn new(admit: A, answer: N) -> Self {
-        Self { admit, answer }
+        Self { admit, outcome: Answers(answer) }
     }
 }
 
-impl<S, A: Clone, N: Clone> Layer<S> for LatencyLayer<A, N> {
-    type Service = LatencyService<S, A, N>;
+impl<A> LatencyLayer<A, Errors> {
+    /// The same with a [`LimitError`](crate::LimitError) for a refusal.
+    pub const fn with_errors(admit: A) -> Self {
+        Self { admit, outcome: Errors }
+    }
+}
+
+impl<S, A: Clone, O: Clone> Layer<S> for LatencyLayer<A, O> {
+    type Service = LatencyService<S, A, O>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        LatencyService::new(inner, self.admit.clone(), self.answer.clone())
+        LatencyService::new(inner, self.admit.clone(), self.outcome.clone())
     }
 }

@@ -1,4 +1,6 @@
-//! What a user of the layer says: who gets through, and what the others hear.
+//! What a user of the layer says: who gets through.
+
+use weir_core::{Full, InFlight, Permit};
 
 /// Decides on one request. Must not block: it is called on the executor.
 ///
@@ -19,7 +21,8 @@
 /// assert_eq!(Even.admit(&3), Err("odd"));
 /// ```
 pub trait Admit<Request> {
-    /// What is known of a request that gets through.
+    /// What is known of a request that gets through. It is held until the inner service has answered or the request is
+    /// dropped: a permit can be one.
     type Pass;
     /// Why one does not.
     type Refusal;
@@ -32,30 +35,13 @@ pub trait Admit<Request> {
     fn admit(&self, request: &Request) -> Result<Self::Pass, Self::Refusal>;
 }
 
-/// Turns decisions into responses.
-///
-/// ```
-/// use std::time::Duration;
-/// use weir_tower::Answer;
-///
-/// struct Text;
-///
-/// impl Answer<(), Duration, String> for Text {
-///     fn refused(&self, retry_after: Duration) -> String {
-///         format!("retry after {retry_after:?}")
-///     }
-/// }
-///
-/// assert_eq!(Text.refused(Duration::from_secs(2)), "retry after 2s");
-/// assert_eq!(Text.admitted((), String::from("hello")), "hello");
-/// ```
-pub trait Answer<Pass, Refusal, Response> {
-    /// The response to a request that was refused.
-    fn refused(&self, refusal: Refusal) -> Response;
+/// So many requests in flight, those beyond refused at once. A request is in flight until the inner service has answered
+/// it; while the body of its response is still being sent it no longer counts.
+impl<Request> Admit<Request> for InFlight {
+    type Pass = Permit;
+    type Refusal = Full;
 
-    /// The response to a request that got through; by default just what the inner service said.
-    fn admitted(&self, pass: Pass, response: Response) -> Response {
-        drop(pass);
-        response
+    fn admit(&self, _: &Request) -> Result<Permit, Full> {
+        self.acquire(1)
     }
 }

@@ -4,7 +4,8 @@ use std::task::{Context, Poll};
 
 use tower_service::Service;
 
-use super::{Admit, Answer, LatencyFuture};
+use super::{Admit, LatencyFuture};
+use crate::Outcome;
 
 /// Lets a request through to the inner service, or answers it itself, at once.
 ///
@@ -14,51 +15,39 @@ use super::{Admit, Answer, LatencyFuture};
 /// service, as tower's contract has it for a service that is ready and not called. Errors of the inner service pass
 /// through unchanged. Dropping the future drops the inner one; the request stays charged, because it was let through.
 ///
-/// ```
-/// # use std::time::Duration;
-/// # use weir_core::{Limiter, Quota, Strategy};
-/// # use weir_tower::{HttpAnswer, LatencyService, LimiterAdmit, MonotonicClock};
-/// let clock = MonotonicClock::start();
-/// let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 100, Duration::from_secs(1), None)?);
-/// let inner = tower::service_fn(async |_: http::Request<()>| {
-///     Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
-/// });
-/// let service = LatencyService::new(inner, LimiterAdmit::new(limiter, clock), HttpAnswer);
-/// # let _ = service;
-/// # Ok::<(), weir_core::InvalidQuota>(())
-/// ```
+/// Made by a [`LatencyLayer`](super::LatencyLayer), which has an example.
 #[derive(Clone, Debug)]
-pub struct LatencyService<S, A, N> {
+pub struct LatencyService<S, A, O> {
     inner: S,
     admit: A,
-    answer: N,
+    outcome: O,
 }
 
-impl<S, A, N> LatencyService<S, A, N> {
-    /// Puts `admit` and `answer` around `inner`.
-    pub const fn new(inner: S, admit: A, answer: N) -> Self {
-        Self { inner, admit, answer }
+impl<S, A, O> LatencyService<S, A, O> {
+    pub(super) const fn new(inner: S, admit: A, outcome: O) -> Self {
+        Self { inner, admit, outcome }
     }
 }
 
-impl<S, A, N, Request> Service<Request> for LatencyService<S, A, N>
+impl<S, A, O, Request> Service<Request> for LatencyService<S, A, O>
 where
     S: Service<Request>,
     A: Admit<Request>,
-    N: Answer<A::Pass, A::Refusal, S::Response> + Clone,
+    O: Outcome<A::Pass, A::Refusal, S::Response, S::Error> + Clone,
 {
     type Response = S::Response;
-    type Error = S::Error;
-    type Future = LatencyFuture<S::Future, N, A::Pass, A::Refusal, S::Response>;
+    type Error = O::Error;
+    type Future = LatencyFuture<S::Future, O, A::Pass, A::Refusal>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(context)
+        self.inner.poll_ready(context).map_err(|error| self.outcome.failed(error))
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
+        let outcome = self.outcome.clone();
         match self.admit.admit(&request) {
-            Ok(pass) => LatencyFuture::admitted(self.inner.call(request), pass, self.answer.clone()),
-            Err(refusal) => LatencyFuture::refused(self.answer.refused(refusal)),
+            Ok(pass) => LatencyFuture::admitted(self.inner.call(request), pass, outcome),
+            Err(refusal) => LatencyFuture::refused(refusal, outcome),
         }
     }
 }

@@ -5,7 +5,8 @@ use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok
 use tower::{Layer, Service};
 use tower_test::mock;
 
-use super::{Admit, Answer, LatencyLayer, LatencyService};
+use super::{Admit, LatencyLayer, LatencyService};
+use crate::{Answer, Answers};
 
 /// Admits all but "no", and counts how often it is asked.
 #[derive(Clone, Default)]
@@ -55,7 +56,7 @@ impl Answer<usize, usize, String> for OnlyRefusals {
 type Inner = mock::Mock<&'static str, String>;
 type Handle = mock::Handle<&'static str, String>;
 
-fn spawn(gate: &Gate) -> (mock::Spawn<LatencyService<Inner, Gate, Words>>, Handle) {
+fn spawn(gate: &Gate) -> (mock::Spawn<LatencyService<Inner, Gate, Answers<Words>>>, Handle) {
     let layer = LatencyLayer::new(gate.clone(), Words);
     mock::spawn_with(move |inner| layer.layer(inner))
 }
@@ -184,7 +185,8 @@ async fn an_unpolled_future_can_be_dropped() {
 
 #[tokio::test]
 async fn by_default_an_admitted_response_is_unchanged() {
-    let (mut service, mut handle) = mock::spawn_with(|inner| LatencyService::new(inner, Gate::default(), OnlyRefusals));
+    let (mut service, mut handle) =
+        mock::spawn_with(|inner| LatencyLayer::new(Gate::default(), OnlyRefusals).layer(inner));
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("yes"));
     assert_pending!(response.poll());
@@ -197,8 +199,8 @@ async fn by_default_an_admitted_response_is_unchanged() {
 fn the_service_is_send_and_clone_with_its_parts() {
     fn assert_send_and_clone<T: Send + Clone>() {}
     fn assert_service<T: Service<&'static str>>() {}
-    assert_send_and_clone::<LatencyService<Inner, Gate, Words>>();
-    assert_service::<LatencyService<Inner, Gate, Words>>();
+    assert_send_and_clone::<LatencyService<Inner, Gate, Answers<Words>>>();
+    assert_service::<LatencyService<Inner, Gate, Answers<Words>>>();
 }
 
 #[test]

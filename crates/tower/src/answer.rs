@@ -1,0 +1,103 @@
+//! What becomes of a decision: a response, or a typed error. One place for all layers; nothing is decided here.
+
+mod error;
+mod grpc;
+mod http;
+mod named;
+#[cfg(test)]
+mod tests;
+
+pub use error::{Errors, LimitError};
+pub use grpc::GrpcAnswer;
+pub use http::{HttpAnswer, retry_after_seconds};
+pub use named::{InvalidName, NamedHttpAnswer};
+
+/// Turns decisions into responses.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_tower::Answer;
+///
+/// struct Text;
+///
+/// impl Answer<(), Duration, String> for Text {
+///     fn refused(&self, retry_after: Duration) -> String {
+///         format!("retry after {retry_after:?}")
+///     }
+/// }
+///
+/// assert_eq!(Text.refused(Duration::from_secs(2)), "retry after 2s");
+/// assert_eq!(Text.admitted((), String::from("hello")), "hello");
+/// ```
+pub trait Answer<Pass, Refusal, Response> {
+    /// The response to a request that was refused.
+    fn refused(&self, refusal: Refusal) -> Response;
+
+    /// The response to a request that got through; by default just what the inner service said.
+    fn admitted(&self, pass: Pass, response: Response) -> Response {
+        drop(pass);
+        response
+    }
+}
+
+/// What a service around another returns, for a refusal and for what the inner service returned.
+///
+/// There are two: with [`Answers`] a refusal is a response and the service's error is that of the inner one; with
+/// [`Errors`] it is a [`LimitError`]. The constructors of the layers choose: `new` takes an [`Answer`], `with_errors`
+/// needs none.
+///
+/// ```
+/// use weir_tower::{Errors, LimitError, Outcome};
+///
+/// let refused: Result<String, LimitError<&str, std::io::Error>> = Outcome::<(), _, _, _>::refused(&Errors, "too many");
+/// assert!(matches!(refused, Err(LimitError::Refused("too many"))));
+/// ```
+pub trait Outcome<Pass, Refusal, Response, InnerError> {
+    /// The error of the service around.
+    type Error;
+
+    /// Instead of a request that was refused.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, if it is not a response.
+    fn refused(&self, refusal: Refusal) -> Result<Response, Self::Error>;
+
+    /// After a request that got through.
+    fn admitted(&self, pass: Pass, response: Response) -> Response;
+
+    /// For an error of the inner service.
+    fn failed(&self, error: InnerError) -> Self::Error;
+}
+
+/// A refusal is a response: errors are those of the inner service.
+///
+/// ```
+/// use weir_tower::{Answers, HttpAnswer, LatencyLayer};
+///
+/// fn of_http<A>(admit: A) -> LatencyLayer<A, Answers<HttpAnswer>> {
+///     LatencyLayer::new(admit, HttpAnswer)
+/// }
+/// # let _ = of_http(());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Answers<N>(pub(crate) N);
+
+impl<N, Pass, Refusal, Response, InnerError> Outcome<Pass, Refusal, Response, InnerError> for Answers<N>
+where
+    N: Answer<Pass, Refusal, Response>,
+{
+    type Error = InnerError;
+
+    fn refused(&self, refusal: Refusal) -> Result<Response, InnerError> {
+        Ok(self.0.refused(refusal))
+    }
+
+    fn admitted(&self, pass: Pass, response: Response) -> Response {
+        self.0.admitted(pass, response)
+    }
+
+    fn failed(&self, error: InnerError) -> InnerError {
+        error
+    }
+}

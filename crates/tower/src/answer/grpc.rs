@@ -1,0 +1,96 @@
+//! Refusals as gRPC has them: a response of headers only, with the status among them.
+
+use std::time::Duration;
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderName, HeaderValue, Response};
+use weir_core::{Full, Refused, RuleRefused};
+
+use super::Answer;
+use crate::DeadlineExceeded;
+
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+/// When a client may try again, in milliseconds; negative if it must not (gRFC A6).
+const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// Refuses as a gRPC server does and leaves the responses of those who got through as they are.
+///
+/// | why | status |
+/// |---|---|
+/// | a rate limit | `RESOURCE_EXHAUSTED`, with `grpc-retry-pushback-ms` for the client's retry policy |
+/// | too many in flight | `UNAVAILABLE` |
+/// | the deadline | `DEADLINE_EXCEEDED` |
+///
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{Limiter, Quota, Strategy, Time};
+/// use weir_tower::{Answer, GrpcAnswer};
+///
+/// let now = Time::from_nanos(0);
+/// let limiter = Limiter::new(now, Quota::new(Strategy::Gcra, 2, Duration::from_secs(3), None)?);
+/// limiter.check(now, 1)?;
+/// let refused = limiter.check(now, 1).unwrap_err();
+/// let response: http::Response<String> = Answer::<(), _, _>::refused(&GrpcAnswer, refused);
+/// assert_eq!(response.status(), 200);
+/// assert_eq!(response.headers()["grpc-status"], "8");
+/// assert_eq!(response.headers()["grpc-retry-pushback-ms"], "1500");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GrpcAnswer;
+
+/// The codes that a limit needs, as the gRPC specification numbers them.
+enum Code {
+    DeadlineExceeded = 4,
+    ResourceExhausted = 8,
+    Unavailable = 14,
+}
+
+impl<Pass, B: Default> Answer<Pass, Refused, Response<B>> for GrpcAnswer {
+    fn refused(&self, refusal: Refused) -> Response<B> {
+        exhausted(refusal.retry_after())
+    }
+}
+
+impl<Pass, B: Default> Answer<Pass, RuleRefused, Response<B>> for GrpcAnswer {
+    fn refused(&self, refusal: RuleRefused) -> Response<B> {
+        exhausted(refusal.retry_after())
+    }
+}
+
+impl<Pass, B: Default> Answer<Pass, Full, Response<B>> for GrpcAnswer {
+    fn refused(&self, _: Full) -> Response<B> {
+        status(Code::Unavailable, "too many requests in flight")
+    }
+}
+
+impl<Pass, B: Default> Answer<Pass, DeadlineExceeded, Response<B>> for GrpcAnswer {
+    fn refused(&self, _: DeadlineExceeded) -> Response<B> {
+        status(Code::DeadlineExceeded, "deadline exceeded")
+    }
+}
+
+fn exhausted<B: Default>(retry_after: Option<Duration>) -> Response<B> {
+    let (pushback, message) = match retry_after {
+        Some(wait) => (HeaderValue::from(pushback_millis(wait)), "over the rate limit"),
+        None => (HeaderValue::from_static("-1"), "the request costs more than the burst"),
+    };
+    let mut response = status(Code::ResourceExhausted, message);
+    response.headers_mut().insert(PUSHBACK, pushback);
+    response
+}
+
+/// Rounded up, so that whoever obeys is admitted. Clients read 32 bits with a sign: a longer wait is 24 days.
+fn pushback_millis(wait: Duration) -> i32 {
+    i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+}
+
+fn status<B: Default>(code: Code, message: &'static str) -> Response<B> {
+    let mut response = Response::new(B::default());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(STATUS, HeaderValue::from(code as u16));
+    headers.insert(MESSAGE, HeaderValue::from_static(message));
+    response
+}

@@ -1,0 +1,66 @@
+//! The future of the deadline layer: whichever comes first.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use tokio::time::Sleep;
+
+use super::DeadlineExceeded;
+use crate::Outcome;
+
+pin_project! {
+    /// What a [`DeadlineService`](super::DeadlineService) answers: what the inner future does, until the time is up.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless they are polled"]
+    pub struct DeadlineFuture<F, O> {
+        #[pin]
+        state: State<F>,
+        after: Duration,
+        outcome: O,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = StateProjection]
+    enum State<F> {
+        // The timer is registered by its first poll, so one for a request that is answered at once costs next to nothing.
+        Running { #[pin] inner: F, #[pin] deadline: Sleep },
+        Done,
+    }
+}
+
+impl<F, O> DeadlineFuture<F, O> {
+    pub(super) const fn new(inner: F, deadline: Sleep, after: Duration, outcome: O) -> Self {
+        Self { state: State::Running { inner, deadline }, after, outcome }
+    }
+}
+
+impl<F, O, Response, InnerError> Future for DeadlineFuture<F, O>
+where
+    F: Future<Output = Result<Response, InnerError>>,
+    O: Outcome<(), DeadlineExceeded, Response, InnerError>,
+{
+    type Output = Result<Response, O::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let StateProjection::Running { inner, deadline } = this.state.as_mut().project() else {
+            panic!("polled again after it was ready");
+        };
+        let result = match inner.poll(context) {
+            Poll::Ready(Ok(response)) => Ok(this.outcome.admitted((), response)),
+            Poll::Ready(Err(error)) => Err(this.outcome.failed(error)),
+            Poll::Pending => {
+                ready!(deadline.poll(context));
+                this.outcome.refused(DeadlineExceeded { after: *this.after })
+            }
+        };
+        // What the request holds is let go of before anybody hears the answer.
+        this.state.set(State::Done);
+        Poll::Ready(result)
+    }
+}

@@ -1,0 +1,61 @@
+//! The layer: how long a request may take, and what one hears that takes longer.
+
+use std::time::Duration;
+
+use tower_layer::Layer;
+
+use super::DeadlineService;
+use crate::{Answers, Errors};
+
+/// Bounds the time of a request from its call to its response: the wait for a limit inside, the service, and all between.
+///
+/// Past the deadline the request's future is dropped, so that a place in a line is given back and the work stops, and the
+/// request is answered.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use tower::{Service, ServiceBuilder, ServiceExt};
+/// use weir_tower::{DeadlineLayer, HttpAnswer};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut service = ServiceBuilder::new()
+///     .layer(DeadlineLayer::new(Duration::from_millis(500), HttpAnswer))
+///     .service_fn(async |request: http::Request<u64>| {
+///         tokio::time::sleep(Duration::from_millis(*request.body())).await;
+///         Ok::<_, std::convert::Infallible>(http::Response::new(String::from("hello")))
+///     });
+///
+/// assert_eq!(service.ready().await?.call(http::Request::new(400)).await?.status(), 200);
+/// assert_eq!(service.ready().await?.call(http::Request::new(600)).await?.status(), 504);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct DeadlineLayer<O> {
+    after: Duration,
+    outcome: O,
+}
+
+impl<N> DeadlineLayer<Answers<N>> {
+    /// A layer that answers with `answer`, an [`Answer`](crate::Answer), what takes longer than `after`.
+    pub const fn new(after: Duration, answer: N) -> Self {
+        Self { after, outcome: Answers(answer) }
+    }
+}
+
+impl DeadlineLayer<Errors> {
+    /// The same with a [`LimitError`](crate::LimitError) of [`DeadlineExceeded`](super::DeadlineExceeded).
+    pub const fn with_errors(after: Duration) -> Self {
+        Self { after, outcome: Errors }
+    }
+}
+
+impl<S, O: Clone> Layer<S> for DeadlineLayer<O> {
+    type Service = DeadlineService<S, O>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        DeadlineService::new(inner, self.after, self.outcome.clone())
+    }
+}

@@ -1,0 +1,27 @@
+//! What a request hears whose time is up.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+/// A request was not answered in time. It was dropped.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_tower::DeadlineExceeded;
+///
+/// assert_eq!(DeadlineExceeded { after: Duration::from_millis(500) }.to_string(), "not answered within 500ms");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadlineExceeded {
+    /// How long it had.
+    pub after: Duration,
+}
+
+impl fmt::Display for DeadlineExceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not answered within {:?}", self.after)
+    }
+}
+
+impl Error for DeadlineExceeded {}

@@ -1,0 +1,170 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, advance, sleep};
+use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_test::mock;
+use weir_core::{Limiter, Quota, Strategy};
+
+use super::{DeadlineExceeded, DeadlineLayer, DeadlineService};
+use crate::{Answer, Answers, LimitError, LimiterAdmit, MonotonicClock, ThroughputLayer};
+
+const AFTER: Duration = Duration::from_millis(500);
+
+#[derive(Clone)]
+struct Words;
+
+impl Answer<(), DeadlineExceeded, String> for Words {
+    fn refused(&self, refusal: DeadlineExceeded) -> String {
+        refusal.to_string()
+    }
+}
+
+type Inner = mock::Mock<&'static str, String>;
+type Handle = mock::Handle<&'static str, String>;
+
+fn spawn() -> (mock::Spawn<DeadlineService<Inner, Answers<Words>>>, Handle) {
+    mock::spawn_layer(DeadlineLayer::new(AFTER, Words))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_in_time_is_unchanged_even_in_the_last_moment() {
+    let (mut service, mut handle) = spawn();
+    assert_ready_ok!(service.poll_ready());
+    let mut response = task::spawn(service.call("request"));
+    assert_pending!(response.poll());
+    let (request, reply) = handle.next_request().await.expect("it was passed on");
+    assert_eq!(request, "request");
+    advance(AFTER).await;
+    assert!(response.is_woken());
+    reply.send_response(String::from("hello"));
+    assert_eq!(assert_ready_ok!(response.poll()), "hello");
+}
+
+#[tokio::test(start_paused = true)]
+async fn past_the_deadline_it_is_answered_and_not_before() {
+    let (mut service, mut handle) = spawn();
+    assert_ready_ok!(service.poll_ready());
+    let mut response = task::spawn(service.call("request"));
+    assert_pending!(response.poll());
+    let _reply = handle.next_request().await.expect("it was passed on");
+    advance(AFTER - Duration::from_millis(1)).await;
+    assert!(!response.is_woken());
+    assert_pending!(response.poll());
+    advance(Duration::from_millis(1)).await;
+    assert!(response.is_woken());
+    assert_eq!(assert_ready_ok!(response.poll()), "not answered within 500ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_runs_from_the_call() {
+    let (mut service, _handle) = spawn();
+    assert_ready_ok!(service.poll_ready());
+    advance(2 * AFTER).await;
+    let mut response = task::spawn(service.call("request"));
+    assert_pending!(response.poll());
+    assert_ready_ok!(service.poll_ready());
+    let mut late = task::spawn(service.call("polled late"));
+    advance(AFTER).await;
+    assert_eq!(assert_ready_ok!(late.poll()), "not answered within 500ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_request_holds_is_let_go_of_with_the_answer() {
+    let held = Arc::new(());
+    let for_requests = Arc::clone(&held);
+    let inner = service_fn(move |()| {
+        let _held = Arc::clone(&for_requests);
+        async move {
+            let _held = _held;
+            std::future::pending::<Result<String, std::io::Error>>().await
+        }
+    });
+    let mut service = DeadlineLayer::new(AFTER, Words).layer(inner);
+    let mut response = task::spawn(service.ready().await.unwrap().call(()));
+    assert_pending!(response.poll());
+    assert_eq!(Arc::strong_count(&held), 3);
+    advance(AFTER).await;
+    assert_ready_ok!(response.poll());
+    assert_eq!(Arc::strong_count(&held), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_covers_the_wait_and_the_service_together() {
+    let clock = MonotonicClock::start();
+    let quota = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None).unwrap();
+    let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    let mut service = ServiceBuilder::new()
+        .layer(DeadlineLayer::with_errors(AFTER))
+        .layer(ThroughputLayer::with_errors(limit, AFTER))
+        .service_fn(async |takes: Duration| {
+            sleep(takes).await;
+            Ok::<_, std::io::Error>(takes)
+        });
+    let start = Instant::now();
+    let mut responses = Vec::new();
+    // Waits of 0, 100 and 200 ms.
+    for takes in [450, 350, 350].map(Duration::from_millis) {
+        responses.push(tokio::spawn(service.ready().await.unwrap().call(takes)));
+    }
+    let mut results = Vec::new();
+    for response in responses {
+        results.push(response.await.unwrap());
+    }
+    let [first, second, third] = results.try_into().expect("three");
+    assert!(first.is_ok());
+    assert!(second.is_ok());
+    assert!(matches!(third, Err(LimitError::Refused(DeadlineExceeded { after: AFTER }))), "{third:?}");
+    assert_eq!(start.elapsed(), AFTER);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_during_the_wait_gives_the_place_back() {
+    let clock = MonotonicClock::start();
+    let quota = Quota::new(Strategy::Gcra, 1, Duration::from_secs(1), None).unwrap();
+    let limiter = Limiter::new(clock.now(), quota);
+    let mut service = ServiceBuilder::new()
+        .layer(DeadlineLayer::with_errors(AFTER))
+        .layer(ThroughputLayer::with_errors(LimiterAdmit::new(limiter.clone(), clock), Duration::from_secs(10)))
+        .service_fn(async |()| Ok::<_, std::io::Error>(()));
+    service.ready().await.unwrap().call(()).await.unwrap();
+    let error = service.ready().await.unwrap().call(()).await.unwrap_err();
+    assert!(matches!(error, LimitError::Refused(DeadlineExceeded { .. })));
+    // Half a second later the next whole one is free again.
+    assert_eq!(limiter.peek(clock.now()).retry_after(1), Some(AFTER));
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_pass_through() {
+    let (mut service, mut handle) = spawn();
+    assert_ready_ok!(service.poll_ready());
+    let mut response = task::spawn(service.call("request"));
+    let (_, reply) = handle.next_request().await.expect("it was passed on");
+    reply.send_error("broken");
+    assert_eq!(assert_ready_err!(response.poll()).to_string(), "broken");
+    handle.send_error("gone");
+    assert_eq!(assert_ready_err!(service.poll_ready()).to_string(), "gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_ready_when_the_inner_service_is() {
+    let (mut service, mut handle) = spawn();
+    handle.allow(0);
+    assert_pending!(service.poll_ready());
+    handle.allow(1);
+    assert!(service.is_woken());
+    assert_ready_ok!(service.poll_ready());
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "polled again after it was ready")]
+async fn polling_again_after_ready_panics_with_a_reason() {
+    let (mut service, _handle) = spawn();
+    assert_ready_ok!(service.poll_ready());
+    let mut response = task::spawn(service.call("request"));
+    assert_pending!(response.poll());
+    advance(AFTER).await;
+    assert_ready_ok!(response.poll());
+    let _ = response.poll();
+}

@@ -1,0 +1,86 @@
+//! A rule asked with the key of each request.
+
+use weir_core::{RuleLimiter, RuleRefused, Tightest};
+
+use super::KeyExtractor;
+use super::buffer::with_buffer;
+use crate::{Admit, MonotonicClock};
+
+/// What happens to requests that have no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithoutKey {
+    /// They share what one key has.
+    Share,
+    /// They go on; no limit is asked.
+    Admit,
+}
+
+/// Charges a [`RuleLimiter`] a cost of one for each request, under the key that a [`KeyExtractor`] finds. Clones share
+/// the limits.
+///
+/// Keep a clone of the rule to retune it at run time. What a request that gets through knows is the tightest limit of
+/// its key; none if it was let through without a key.
+///
+/// ```
+/// use std::num::NonZeroUsize;
+/// use std::time::Duration;
+///
+/// use http::{HeaderName, Request};
+/// use weir_core::{Quota, RuleLimiter, Strategy, Terms};
+/// use weir_tower::{Admit, HeaderKey, KeyedAdmit, MonotonicClock, WithoutKey};
+///
+/// let clock = MonotonicClock::start();
+/// let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(3600), None)?;
+/// let terms = Terms::new([("hourly", quota)])?;
+/// let rule = RuleLimiter::keyed(clock.now(), terms, NonZeroUsize::new(100_000).expect("not zero"));
+/// let by_api_key = HeaderKey::new(HeaderName::from_static("x-api-key"));
+/// let admit = KeyedAdmit::new(rule, clock, by_api_key, WithoutKey::Share);
+///
+/// let from = |api_key: &str| Request::builder().header("x-api-key", api_key).body(());
+/// assert!(admit.admit(&from("ann")?).is_ok());
+/// assert!(admit.admit(&from("ann")?).is_err());
+/// assert!(admit.admit(&from("bob")?).is_ok());
+/// assert!(admit.admit(&Request::new(())).is_ok()); // no key: they all share one
+/// assert!(admit.admit(&Request::new(())).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct KeyedAdmit<K> {
+    pub(super) rule: RuleLimiter,
+    pub(super) clock: MonotonicClock,
+    key: K,
+    without_key: WithoutKey,
+}
+
+impl<K> KeyedAdmit<K> {
+    /// Charges `rule` under the keys that `key` finds, by the time of `clock`.
+    pub const fn new(rule: RuleLimiter, clock: MonotonicClock, key: K, without_key: WithoutKey) -> Self {
+        Self { rule, clock, key, without_key }
+    }
+
+    /// Asks with the request's key: the empty one, which no request has, for those that share. None if no limit is to be
+    /// asked.
+    pub(super) fn with_key<Request, T>(&self, request: &Request, ask: impl FnOnce(&[u8]) -> T) -> Option<T>
+    where
+        K: KeyExtractor<Request>,
+    {
+        with_buffer(|key| {
+            let found = self.key.extract(request, key).is_ok() && !key.is_empty();
+            match self.without_key {
+                _ if found => Some(ask(key)),
+                WithoutKey::Share => Some(ask(&[])),
+                WithoutKey::Admit => None,
+            }
+        })
+    }
+}
+
+impl<Request, K: KeyExtractor<Request>> Admit<Request> for KeyedAdmit<K> {
+    type Pass = Option<Tightest>;
+    type Refusal = RuleRefused;
+
+    fn admit(&self, request: &Request) -> Result<Option<Tightest>, RuleRefused> {
+        let admitted = self.with_key(request, |key| self.rule.charge(|| self.clock.now(), key, 1)).transpose()?;
+        Ok(admitted.map(|admitted| admitted.tightest))
+    }
+}

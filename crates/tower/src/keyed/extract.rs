@@ -1,0 +1,179 @@
+//! How a request's key is found. Nothing is decided here.
+
+use std::error::Error;
+use std::fmt;
+use std::net::IpAddr;
+
+use http::{HeaderName, Request};
+
+/// Finds the key that a request is counted by: an API key, a user, an address.
+///
+/// A closure is one if the types of its arguments are written out; [`HeaderKey`] and [`IpKey`] are ready-made, and a pair
+/// of extractors makes a key of both.
+///
+/// ```
+/// use weir_tower::{KeyExtractor, NoKey};
+///
+/// struct Job {
+///     owner: Option<String>,
+/// }
+///
+/// let by_owner = |job: &Job, key: &mut Vec<u8>| {
+///     key.extend_from_slice(job.owner.as_ref().ok_or(NoKey)?.as_bytes());
+///     Ok(())
+/// };
+///
+/// let mut key = Vec::new();
+/// assert_eq!(by_owner.extract(&Job { owner: Some(String::from("ann")) }, &mut key), Ok(()));
+/// assert_eq!(key, b"ann");
+/// assert_eq!(by_owner.extract(&Job { owner: None }, &mut key), Err(NoKey));
+/// ```
+pub trait KeyExtractor<Request> {
+    /// Writes the key to the end of `key`. A key that is empty counts as none.
+    ///
+    /// # Errors
+    ///
+    /// [`NoKey`] if the request has none. What was written by then is not used.
+    fn extract(&self, request: &Request, key: &mut Vec<u8>) -> Result<(), NoKey>;
+}
+
+/// A request has no key.
+///
+/// ```
+/// assert_eq!(weir_tower::NoKey.to_string(), "the request has no key");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoKey;
+
+impl fmt::Display for NoKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the request has no key")
+    }
+}
+
+impl Error for NoKey {}
+
+impl<F, Request> KeyExtractor<Request> for F
+where
+    F: Fn(&Request, &mut Vec<u8>) -> Result<(), NoKey>,
+{
+    fn extract(&self, request: &Request, key: &mut Vec<u8>) -> Result<(), NoKey> {
+        self(request, key)
+    }
+}
+
+/// Both keys; none if one of them is missing. The first one's length goes ahead, so that no two pairs look alike.
+///
+/// ```
+/// use http::{HeaderName, Request};
+/// use weir_tower::{HeaderKey, KeyExtractor};
+///
+/// let pair = (HeaderKey::new(HeaderName::from_static("x-tenant")), HeaderKey::new(HeaderName::from_static("x-user")));
+/// let key = |tenant: &str, user: &str| -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+///     let request = Request::builder().header("x-tenant", tenant).header("x-user", user).body(())?;
+///     let mut key = Vec::new();
+///     pair.extract(&request, &mut key)?;
+///     Ok(key)
+/// };
+/// assert_ne!(key("ab", "c")?, key("a", "bc")?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl<A: KeyExtractor<Request>, B: KeyExtractor<Request>, Request> KeyExtractor<Request> for (A, B) {
+    fn extract(&self, request: &Request, key: &mut Vec<u8>) -> Result<(), NoKey> {
+        let start = key.len();
+        key.extend_from_slice(&[0; size_of::<u64>()]);
+        let first = key.len();
+        self.0.extract(request, key)?;
+        let length = key.len() - first;
+        if length == 0 {
+            return Err(NoKey);
+        }
+        key[start..first].copy_from_slice(&(length as u64).to_be_bytes());
+        let second = key.len();
+        self.1.extract(request, key)?;
+        if key.len() == second { Err(NoKey) } else { Ok(()) }
+    }
+}
+
+/// The value of a header; the first one if there are several.
+///
+/// Whatever can be chosen by the client can be changed with each request: take a header that something in front of the
+/// service has verified or set.
+///
+/// ```
+/// use http::{HeaderName, Request};
+/// use weir_tower::{HeaderKey, KeyExtractor};
+///
+/// let request = Request::builder().header("x-api-key", "gold").body(())?;
+/// let mut key = Vec::new();
+/// HeaderKey::new(HeaderName::from_static("x-api-key")).extract(&request, &mut key)?;
+/// assert_eq!(key, b"gold");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct HeaderKey(HeaderName);
+
+impl HeaderKey {
+    /// Counts by the header of this name.
+    pub const fn new(name: HeaderName) -> Self {
+        Self(name)
+    }
+}
+
+impl<B> KeyExtractor<Request<B>> for HeaderKey {
+    fn extract(&self, request: &Request<B>, key: &mut Vec<u8>) -> Result<(), NoKey> {
+        key.extend_from_slice(request.headers().get(&self.0).ok_or(NoKey)?.as_bytes());
+        Ok(())
+    }
+}
+
+/// The client's address, as a function says it: an IPv4 address, or the network of an IPv6 one, since a client there has
+/// a whole network to choose from.
+///
+/// The function knows where the address is: in axum in `ConnectInfo`, in tonic in `TcpConnectInfo`, behind a proxy in
+/// what the proxy is trusted to write.
+///
+/// ```
+/// use std::net::{IpAddr, SocketAddr};
+///
+/// use http::Request;
+/// use weir_tower::{IpKey, KeyExtractor};
+///
+/// // With axum: `request.extensions().get::<ConnectInfo<SocketAddr>>()`.
+/// let by_ip = IpKey::new(|request: &Request<()>| request.extensions().get::<SocketAddr>().map(SocketAddr::ip));
+///
+/// let key = |ip: &str| -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+///     let mut request = Request::new(());
+///     request.extensions_mut().insert(SocketAddr::new(ip.parse()?, 443));
+///     let mut key = Vec::new();
+///     by_ip.extract(&request, &mut key)?;
+///     Ok(key)
+/// };
+/// assert_eq!(key("192.0.2.7")?, [192, 0, 2, 7]);
+/// assert_eq!(key("::ffff:192.0.2.7")?, [192, 0, 2, 7]);
+/// assert_eq!(key("2001:db8::1")?, key("2001:db8::2")?); // one /64
+/// assert_ne!(key("2001:db8::1")?, key("2001:db8:0:1::1")?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct IpKey<F>(F);
+
+impl<F> IpKey<F> {
+    /// Counts by the address that `address` says, a `Fn(&Request) -> Option<IpAddr>`.
+    pub const fn new(address: F) -> Self {
+        Self(address)
+    }
+}
+
+/// What a client on IPv6 has for itself, in bytes: a /64.
+const NETWORK: usize = 8;
+
+impl<F: Fn(&Request) -> Option<IpAddr>, Request> KeyExtractor<Request> for IpKey<F> {
+    fn extract(&self, request: &Request, key: &mut Vec<u8>) -> Result<(), NoKey> {
+        match (self.0)(request).ok_or(NoKey)?.to_canonical() {
+            IpAddr::V4(address) => key.extend_from_slice(&address.octets()),
+            IpAddr::V6(address) => key.extend_from_slice(&address.octets()[..NETWORK]),
+        }
+        Ok(())
+    }
+}

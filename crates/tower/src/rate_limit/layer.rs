@@ -1,0 +1,69 @@
+//! The layer: the limit that all services share that it makes.
+
+use std::time::Duration;
+
+use tower_layer::Layer;
+use weir_core::{InvalidQuota, Limiter, Quota, Strategy};
+
+use super::RateLimit;
+use crate::MonotonicClock;
+
+/// Back-pressure: a service is ready when the limit has a place for its next request.
+///
+/// A drop-in for tower's own `RateLimitLayer` that can be cloned: the clones of a service, and all services of one layer,
+/// share the limit, so that no `Buffer` is needed around it. What waits is the caller of `poll_ready`: whoever must be
+/// told that it takes too long uses a [`ThroughputLayer`](crate::ThroughputLayer).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use tower::{Service, ServiceBuilder, ServiceExt};
+/// use weir_tower::RateLimitLayer;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut double = ServiceBuilder::new()
+///     .layer(RateLimitLayer::per(2, Duration::from_secs(1))?)
+///     .service_fn(async |number: u32| Ok::<_, std::io::Error>(number * 2));
+///
+/// let start = tokio::time::Instant::now();
+/// for number in 0..4 {
+///     assert_eq!(double.ready().await?.call(number).await?, number * 2);
+/// }
+/// assert_eq!(start.elapsed().as_secs(), 1); // two at once, and one each half second
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RateLimitLayer {
+    limiter: Limiter,
+    clock: MonotonicClock,
+}
+
+impl RateLimitLayer {
+    /// A layer that waits for places of `limiter`. Keep a clone of it to [`retune`](Limiter::retune) it at run time;
+    /// whoever waits then keeps the moment that was promised.
+    pub const fn new(limiter: Limiter, clock: MonotonicClock) -> Self {
+        Self { limiter, clock }
+    }
+
+    /// `requests` per `period`, all of which may come at once; what tower's layer of this name does, without a jump
+    /// at the ends of periods.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidQuota`] where tower panics.
+    pub fn per(requests: u64, period: Duration) -> Result<Self, InvalidQuota> {
+        let clock = MonotonicClock::start();
+        let quota = Quota::new(Strategy::TokenBucket, requests, period, None)?;
+        Ok(Self::new(Limiter::new(clock.now(), quota), clock))
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        RateLimit::new(inner, self.limiter.clone(), self.clock)
+    }
+}

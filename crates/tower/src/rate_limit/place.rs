@@ -1,0 +1,95 @@
+//! One service's place in the line of a limit: taken once, kept until it is used, given back if it never is.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::Sleep;
+use weir_core::{Charge, Limiter, Time};
+
+use crate::MonotonicClock;
+
+/// Nobody who asks for back-pressure is told that it takes too long.
+const ANY_TIME: Time = Time::from_nanos(u64::MAX);
+
+/// The finest that tokio's timers tell apart.
+const TICK: Duration = Duration::from_millis(1);
+
+#[derive(Debug)]
+pub(super) struct Place {
+    limiter: Limiter,
+    clock: MonotonicClock,
+    taken: Option<Charge>,
+    /// Made when somebody has to wait for the first time, and used again from then on.
+    timer: Option<Pin<Box<Sleep>>>,
+    waiting: bool,
+}
+
+impl Place {
+    pub(super) const fn new(limiter: Limiter, clock: MonotonicClock) -> Self {
+        Self { limiter, clock, taken: None, timer: None, waiting: false }
+    }
+
+    /// Takes a place, once, and is ready when its moment has come.
+    pub(super) fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if self.waiting {
+                let timer = self.timer.as_mut().expect("made before the wait");
+                ready!(timer.as_mut().poll(context));
+                self.waiting = false;
+            }
+            if self.taken.is_some() {
+                return Poll::Ready(());
+            }
+            let now = self.clock.now();
+            match self.limiter.reserve(now, 1, ANY_TIME) {
+                Ok(reserved) => {
+                    self.taken = Some(reserved.charge);
+                    if reserved.at > now {
+                        self.wait_until(reserved.at);
+                    }
+                }
+                // A line that is full takes nobody, so whoever comes now asks again when there may be room.
+                Err(refused) => {
+                    let wait = refused.retry_after().expect("every burst has room for one").max(TICK);
+                    self.wait_until(now.saturating_add(wait));
+                }
+            }
+        }
+    }
+
+    /// Uses the place.
+    ///
+    /// # Panics
+    ///
+    /// If its turn has not come.
+    pub(super) fn take(&mut self) {
+        assert!(self.taken.is_some() && !self.waiting, "call without poll_ready");
+        self.taken = None;
+    }
+
+    fn wait_until(&mut self, time: Time) {
+        let at = self.clock.instant(time);
+        match &mut self.timer {
+            Some(timer) => timer.as_mut().reset(at),
+            None => self.timer = Some(Box::pin(tokio::time::sleep_until(at))),
+        }
+        self.waiting = true;
+    }
+}
+
+/// A clone is another place, not taken yet.
+impl Clone for Place {
+    fn clone(&self) -> Self {
+        Self::new(self.limiter.clone(), self.clock)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(charge) = self.taken.take() {
+            self.limiter.refund(charge, || self.clock.now());
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The middleware that makes a request wait for its turn if that comes soon enough, and refuses it at once if not. Nobody
+//! waits here only to be refused.
+
+mod future;
+mod layer;
+mod reserve;
+mod service;
+#[cfg(test)]
+mod tests;
+
+pub use future::ThroughputFuture;
+pub use layer::ThroughputLayer;
+pub use reserve::{Place, Reserve, Turn};
+pub use service::ThroughputService;

@@ -1,0 +1,92 @@
+//! The future of the throughput layer: it waits once, for a moment that is known, and is a [`LatencyFuture`] from then on.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+use tokio::time::{Instant, Sleep};
+use tower_service::Service;
+
+use super::Place;
+use crate::{LatencyFuture, Outcome};
+
+pin_project! {
+    /// What a [`ThroughputService`](super::ThroughputService) answers: a wait and then the inner service's future, or a
+    /// refusal that is ready. Dropping it during the wait gives the place back.
+    #[must_use = "futures do nothing unless they are polled"]
+    pub struct ThroughputFuture<S, Request, P, O, Refusal>
+    where
+        S: Service<Request>,
+        P: Place,
+    {
+        #[pin]
+        state: State<S, Request, P, O, Refusal>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<S, Request, P, O, Refusal>
+    where
+        S: Service<Request>,
+        P: Place,
+    {
+        Waiting { #[pin] turn: Sleep, held: Option<Held<S, Request, P, O>> },
+        Decided { #[pin] decided: LatencyFuture<S::Future, O, P::Pass, Refusal> },
+    }
+}
+
+/// What goes on when the turn has come.
+struct Held<S, Request, P, O> {
+    /// The instance that said it was ready.
+    service: S,
+    request: Request,
+    place: P,
+    outcome: O,
+}
+
+impl<S: Service<Request>, Request, P: Place, O, Refusal> ThroughputFuture<S, Request, P, O, Refusal> {
+    pub(super) fn waiting(at: Instant, service: S, request: Request, place: P, outcome: O) -> Self {
+        let held = Some(Held { service, request, place, outcome });
+        Self { state: State::Waiting { turn: tokio::time::sleep_until(at), held } }
+    }
+
+    pub(super) const fn decided(decided: LatencyFuture<S::Future, O, P::Pass, Refusal>) -> Self {
+        Self { state: State::Decided { decided } }
+    }
+}
+
+impl<S, Request, P, O, Refusal> Future for ThroughputFuture<S, Request, P, O, Refusal>
+where
+    S: Service<Request>,
+    P: Place,
+    O: Outcome<P::Pass, Refusal, S::Response, S::Error>,
+{
+    type Output = Result<S::Response, O::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            let decided = match state.as_mut().project() {
+                StateProjection::Decided { decided } => return decided.poll(context),
+                StateProjection::Waiting { turn, held } => {
+                    ready!(turn.poll(context));
+                    let Held { mut service, request, place, outcome } = held.take().expect("the wait ends once");
+                    LatencyFuture::admitted(service.call(request), place.take(), outcome)
+                }
+            };
+            state.set(State::Decided { decided });
+        }
+    }
+}
+
+impl<S: Service<Request>, Request, P: Place, O, Refusal> fmt::Debug for ThroughputFuture<S, Request, P, O, Refusal> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.state {
+            State::Waiting { .. } => "ThroughputFuture::Waiting",
+            State::Decided { .. } => "ThroughputFuture::Decided",
+        })
+    }
+}

@@ -1,0 +1,77 @@
+//! The layer: what is shared by all services that it makes. It never decides anything itself.
+
+use std::time::Duration;
+
+use tower_layer::Layer;
+
+use super::ThroughputService;
+use crate::{Answers, Errors};
+
+/// Gives each request its turn at once: it waits for it if that comes within `max_wait`, and is refused at once if not.
+///
+/// First come, first served, without a queue: the limit is told what was promised. A client that goes away while it waits
+/// gives its place to the next one who asks. For one limit take a [`LimiterAdmit`](crate::LimiterAdmit), for one of each
+/// client a [`KeyedAdmit`](crate::KeyedAdmit).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use tower::{Service, ServiceBuilder, ServiceExt};
+/// use weir_core::{Limiter, Quota, Strategy};
+/// use weir_tower::{HttpAnswer, LimiterAdmit, MonotonicClock, ThroughputLayer};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let clock = MonotonicClock::start();
+/// let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
+/// let mut service = ServiceBuilder::new()
+///     .layer(ThroughputLayer::new(LimiterAdmit::new(limiter, clock), Duration::from_millis(150), HttpAnswer))
+///     .service_fn(async |_: http::Request<String>| {
+///         Ok::<_, std::convert::Infallible>(http::Response::new(String::from("hello")))
+///     });
+///
+/// let start = tokio::time::Instant::now();
+/// let first = service.ready().await?.call(http::Request::new(String::new()));
+/// let second = service.ready().await?.call(http::Request::new(String::new()));
+/// let third = service.ready().await?.call(http::Request::new(String::new()));
+/// assert_eq!(third.await?.status(), 429); // 200 ms are too long
+/// assert_eq!(first.await?.status(), 200);
+/// assert_eq!(start.elapsed().as_millis(), 0);
+/// assert_eq!(second.await?.status(), 200);
+/// assert_eq!(start.elapsed().as_millis(), 100);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct ThroughputLayer<R, O> {
+    reserve: R,
+    max_wait: Duration,
+    outcome: O,
+}
+
+impl<R, N> ThroughputLayer<R, Answers<N>> {
+    /// A layer that takes turns from `reserve`, a [`Reserve`](crate::Reserve), and answers with `answer`, an
+    /// [`Answer`](crate::Answer). Every service that it is put around gets clones of both, so let clones of `reserve`
+    /// share their limits.
+    ///
+    /// Inside a [`DeadlineLayer`](crate::DeadlineLayer), let `max_wait` be the deadline less the time that the service
+    /// takes: whoever could not be served in time is then refused at once.
+    pub const fn new(reserve: R, max_wait: Duration, answer: N) -> Self {
+        Self { reserve, max_wait, outcome: Answers(answer) }
+    }
+}
+
+impl<R> ThroughputLayer<R, Errors> {
+    /// The same with a [`LimitError`](crate::LimitError) for a refusal.
+    pub const fn with_errors(reserve: R, max_wait: Duration) -> Self {
+        Self { reserve, max_wait, outcome: Errors }
+    }
+}
+
+impl<S, R: Clone, O: Clone> Layer<S> for ThroughputLayer<R, O> {
+    type Service = ThroughputService<S, R, O>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        ThroughputService::new(inner, self.reserve.clone(), self.max_wait, self.outcome.clone())
+    }
+}

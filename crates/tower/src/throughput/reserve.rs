@@ -1,0 +1,96 @@
+//! What a user of the layer says: whose turn comes when.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Gives requests their turns. Must not block: it is called on the executor.
+///
+/// [`LimiterAdmit`](crate::LimiterAdmit) and [`KeyedAdmit`](crate::KeyedAdmit) are the ready-made ones.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_tower::{Place, Reserve, Turn};
+///
+/// /// Lets everybody wait a second who can.
+/// #[derive(Clone)]
+/// struct Second;
+///
+/// impl Place for Second {
+///     type Pass = ();
+///
+///     fn take(self) {}
+/// }
+///
+/// impl<Request> Reserve<Request> for Second {
+///     type Place = Self;
+///     type Refusal = Duration;
+///
+///     fn reserve(&self, _: &Request, max_wait: Duration) -> Result<Turn<Self>, Duration> {
+///         let second = Duration::from_secs(1);
+///         if max_wait < second { Err(second) } else { Ok(Turn::At(tokio::time::Instant::now() + second, Self)) }
+///     }
+/// }
+///
+/// assert_eq!(Second.reserve(&"a request", Duration::ZERO).err(), Some(Duration::from_secs(1)));
+/// ```
+pub trait Reserve<Request> {
+    /// What is held by a request that waits.
+    type Place: Place;
+    /// Why one may not wait.
+    type Refusal;
+
+    /// Takes the next place, if its turn comes within `max_wait`.
+    ///
+    /// # Errors
+    ///
+    /// The refusal; the request then goes no further.
+    fn reserve(&self, request: &Request, max_wait: Duration) -> Result<Turn<Self::Place>, Self::Refusal>;
+}
+
+/// A place in a line. Dropping it before its turn gives it back.
+///
+/// See [`Reserve`] for an example.
+pub trait Place {
+    /// What is known of a request whose turn has come. It is held until the inner service has answered.
+    type Pass;
+
+    /// Uses the place: it cannot be given back any more.
+    fn take(self) -> Self::Pass;
+}
+
+/// When a request may go.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_core::{Limiter, Quota, Strategy};
+/// use weir_tower::{LimiterAdmit, MonotonicClock, Reserve, Turn};
+///
+/// let clock = MonotonicClock::start();
+/// let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 1, Duration::from_secs(1), None)?);
+/// let line = LimiterAdmit::new(limiter, clock);
+/// let patience = Duration::from_millis(1500);
+/// assert!(matches!(line.reserve(&"first", patience)?, Turn::Now(_)));
+/// let second = line.reserve(&"second", patience)?;
+/// assert!(matches!(second, Turn::At(..)));
+/// assert!(line.reserve(&"third", patience).is_err()); // two seconds are too long
+/// drop(second); // went away: its place is free again
+/// assert!(line.reserve(&"fourth", patience).is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub enum Turn<P: Place> {
+    /// At once, and nothing can be given back.
+    Now(P::Pass),
+    /// Later, with what to hold until then.
+    At(Instant, P),
+}
+
+impl<P: Place> fmt::Debug for Turn<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Now(_) => f.write_str("Now"),
+            Self::At(at, _) => write!(f, "At({at:?})"),
+        }
+    }
+}
