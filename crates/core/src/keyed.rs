@@ -27,9 +27,13 @@ pub(crate) use self::book::Request;
 use self::book::{Book, Granted, Halt, Set};
 use self::cells::{Cell, Cells, fingerprint};
 use self::room::Region;
-use crate::rule::{Charged, KeyCharge, RuleCharge, RuleRefused, RuleReserved, Tightest};
+use crate::meter::{Stop, Taken, line};
+use crate::rule::{Charged, KeyCharge, Places, RuleAdmitted, RuleCharge, RuleRefused, RuleReserved, Tightest};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Once, Ordering};
 use crate::{Terms, Time};
+
+/// Reads the time. Asked only to give back, and by retunes.
+pub(crate) type Clock<'a> = &'a dyn Fn() -> Time;
 
 /// How many blocks of its path a new key may take room in.
 const NEAR: usize = 64;
@@ -90,6 +94,14 @@ pub(crate) enum Place {
     Override,
     Cell(usize),
     Overflow,
+}
+
+/// What all limits of a key have let through.
+#[derive(Debug)]
+struct KeyTaken {
+    at: Time,
+    charge: KeyCharge,
+    tightest: Tightest,
 }
 
 /// What a table answers.
@@ -161,14 +173,48 @@ impl Table {
         }
     }
 
-    /// Charges `request` to all limits of a key or to none.
-    pub(crate) fn take(
+    /// Charges all limits of a key or none.
+    pub(crate) fn charge(
         &self,
         key: &[u8],
-        request: &Request,
-        clock: &impl Fn() -> Time,
-    ) -> Result<RuleReserved, RuleRefused> {
+        now: Time,
+        cost: u64,
+        clock: Clock<'_>,
+    ) -> Result<RuleAdmitted, RuleRefused> {
         let mark = self.lineage.mark_of(key);
+        // What most tables hold, laid out flat: where the answer passes through nobody's hands it is written once.
+        if self.overrides.is_empty()
+            && let Some(supply) = self.book.plain.line()
+            && let Some(cell) = self.find(mark)
+        {
+            let taken = line::check(supply, &cell.words[0], now, cost);
+            let still_its_own = cell.mark.load(Ordering::Acquire) == mark;
+            match taken {
+                Ok(Taken { standing, place, .. }) if still_its_own => {
+                    let (places, of) = (Places::One(place), Place::Cell(cell.index));
+                    let charge = KeyCharge { places, generation: self.lineage.generation, of };
+                    let tightest = Tightest { limit: 0, standing, override_index: None };
+                    return Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest });
+                }
+                Ok(taken) => self.book.plain.give_back(cell.words, &[taken.place], clock),
+                Err(Stop::Refused(standing)) if still_its_own => {
+                    return Err(RuleRefused { limit: 0, standing, cost, override_index: None });
+                }
+                Err(_) => {}
+            }
+        }
+        let KeyTaken { charge, tightest, .. } = self.take(mark, &Request { now, cost, latest: None }, clock)?;
+        Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest })
+    }
+
+    /// Charges all limits of a key or none, for a moment to come.
+    pub(crate) fn reserve(&self, key: &[u8], request: &Request, clock: Clock<'_>) -> Result<RuleReserved, RuleRefused> {
+        let KeyTaken { at, charge, tightest } = self.take(self.lineage.mark_of(key), request, clock)?;
+        Ok(RuleReserved { at, charge: RuleCharge { of: Charged::Key(charge) }, tightest })
+    }
+
+    #[inline(never)]
+    fn take(&self, mark: u64, request: &Request, clock: Clock<'_>) -> Result<KeyTaken, RuleRefused> {
         let mut table = self;
         loop {
             match table.take_here(mark, request, clock) {
@@ -178,8 +224,8 @@ impl Table {
         }
     }
 
-    #[inline]
-    fn take_here(&self, mark: u64, request: &Request, clock: &impl Fn() -> Time) -> Answer<RuleReserved> {
+    #[inline(always)]
+    fn take_here(&self, mark: u64, request: &Request, clock: Clock<'_>) -> Answer<KeyTaken> {
         if let Some((set, words)) = self.override_of(mark) {
             return self.answer(set.take(words, request, clock), Place::Override);
         }
@@ -196,18 +242,19 @@ impl Table {
         self.let_in(mark, request, clock)
     }
 
-    fn answer(&self, taken: Result<Granted, Halt>, of: Place) -> Answer<RuleReserved> {
+    #[inline(always)]
+    fn answer(&self, taken: Result<Granted, Halt>, of: Place) -> Answer<KeyTaken> {
         Answer::Decided(match taken {
-            Ok(granted) => Ok(self.reserved(granted, of)),
+            Ok(granted) => Ok(self.taken(granted, of)),
             Err(Halt::Refused(refused)) => Err(refused),
             Err(Halt::Sealed) => return Answer::Moved,
         })
     }
 
-    fn reserved(&self, granted: Granted, of: Place) -> RuleReserved {
+    #[inline(always)]
+    fn taken(&self, granted: Granted, of: Place) -> KeyTaken {
         let Granted { at, places, tightest } = granted;
-        let charge = KeyCharge { places, generation: self.lineage.generation, of };
-        RuleReserved { at, charge: RuleCharge { of: Charged::Key(charge) }, tightest }
+        KeyTaken { at, charge: KeyCharge { places, generation: self.lineage.generation, of }, tightest }
     }
 
     /// What a charge would be told.
@@ -238,7 +285,7 @@ impl Table {
 
     /// Gives back what a key was charged. A key that was forgotten meanwhile was at full credit then: whatever cell it has
     /// now is given nothing.
-    pub(crate) fn refund(&self, key: &[u8], charge: &KeyCharge, clock: &impl Fn() -> Time) {
+    pub(crate) fn refund(&self, key: &[u8], charge: &KeyCharge, clock: Clock<'_>) {
         let mut table = self;
         while table.lineage.generation < charge.generation {
             let Some(next) = table.successor.get() else { return };
@@ -286,7 +333,7 @@ impl Table {
     }
 
     /// The cell of a key.
-    #[inline]
+    #[inline(always)]
     fn find(&self, mark: u64) -> Option<Cell<'_>> {
         for (seen, block) in self.cells.path(mark).enumerate() {
             match block.find(mark) {
@@ -316,7 +363,7 @@ impl<T> From<Result<T, Halt>> for Answer<T> {
 }
 
 impl Lineage {
-    #[inline]
+    #[inline(always)]
     fn mark_of(&self, key: &[u8]) -> u64 {
         // The bytes alone: what `hash_one` adds tells keys of several parts apart.
         let mut hashing = self.hasher.build_hasher();

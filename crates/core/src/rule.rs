@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use crate::all::{Charges, RefusedBy, ask_all, check_all_at, reserve_all_at};
 use crate::keyed::{Place as KeyPlace, Request, Table};
+use crate::limiter::Charge;
 use crate::meter::Place;
-use crate::{KeyStats, Limiter, Refused, Standing, Terms, Time};
+use crate::{Admitted, KeyStats, Limiter, Refused, Standing, Terms, Time};
 
 /// All the limits of one rule: a request is charged to each of them, or refused and charged to none.
 ///
@@ -67,17 +68,18 @@ impl RuleLimiter {
     pub fn charge(&self, clock: impl Fn() -> Time, key: &[u8], cost: u64) -> Result<RuleAdmitted, RuleRefused> {
         let now = clock();
         let limiters = match &self.counted {
-            Counted::ByKey(table) => {
-                let request = Request { now, cost, latest: None };
-                let RuleReserved { charge, tightest, .. } = table.take(key, &request, &clock)?;
-                return Ok(RuleAdmitted { charge, tightest });
-            }
+            Counted::ByKey(table) => return table.charge(key, now, cost, &clock),
             Counted::Shared { limiters, .. } => limiters,
         };
+        if let [limiter] = &**limiters {
+            let Admitted { standing, charge } = limiter.check(now, cost).map_err(RuleRefused::of_only)?;
+            let tightest = Tightest { limit: 0, standing, override_index: None };
+            return Ok(RuleAdmitted { charge: RuleCharge { of: Charged::One(charge) }, tightest });
+        }
         let mut tightest = Tightest::none();
         let charges = check_all_at(limiters, now, clock, cost, |standing| tightest.consider(standing))
             .map_err(RuleRefused::shared)?;
-        let charge = RuleCharge { of: Charged::Shared(charges) };
+        let charge = RuleCharge { of: Charged::Several(Box::new(charges)) };
         Ok(RuleAdmitted { charge, tightest: tightest.with_override(None) })
     }
 
@@ -109,13 +111,15 @@ impl RuleLimiter {
     ) -> Result<RuleReserved, RuleRefused> {
         let now = clock();
         let limiters = match &self.counted {
-            Counted::ByKey(table) => return table.take(key, &Request { now, cost, latest: Some(latest) }, &clock),
+            Counted::ByKey(table) => {
+                return table.reserve(key, &Request { now, cost, latest: Some(latest) }, &clock);
+            }
             Counted::Shared { limiters, .. } => limiters,
         };
         let mut tightest = Tightest::none();
         let (at, charges) = reserve_all_at(limiters, now, clock, cost, latest, |standing| tightest.consider(standing))
             .map_err(RuleRefused::shared)?;
-        let charge = RuleCharge { of: Charged::Shared(charges) };
+        let charge = RuleCharge { of: Charged::Several(Box::new(charges)) };
         Ok(RuleReserved { at, charge, tightest: tightest.with_override(None) })
     }
 
@@ -140,9 +144,10 @@ impl RuleLimiter {
     pub fn refund(&self, key: &[u8], charge: RuleCharge, clock: impl Fn() -> Time) {
         match (&self.counted, charge.of) {
             (Counted::ByKey(table), Charged::Key(charge)) => table.refund(key, &charge, &clock),
-            (Counted::Shared { limiters, .. }, Charged::Shared(charges)) => charges.give_back(limiters, clock),
+            (Counted::Shared { limiters, .. }, Charged::One(charge)) => limiters[0].refund(charge, clock),
+            (Counted::Shared { limiters, .. }, Charged::Several(charges)) => charges.give_back(limiters, clock),
             // Not a charge of this limiter.
-            (Counted::ByKey(_), Charged::Shared(_)) | (Counted::Shared { .. }, Charged::Key(_)) => {}
+            (Counted::ByKey(_), _) | (_, Charged::Key(_)) => {}
         }
     }
 
@@ -225,7 +230,8 @@ pub struct RuleCharge {
 
 #[derive(Debug)]
 pub(crate) enum Charged {
-    Shared(Charges),
+    One(Charge),
+    Several(Box<Charges>),
     Key(KeyCharge),
 }
 
@@ -306,6 +312,10 @@ pub struct RuleRefused {
 }
 
 impl RuleRefused {
+    fn of_only(refused: Refused) -> Self {
+        Self { limit: 0, standing: refused.standing, cost: refused.cost, override_index: None }
+    }
+
     fn shared(by: RefusedBy) -> Self {
         Self { limit: by.limit, standing: by.refused.standing, cost: by.refused.cost, override_index: None }
     }

@@ -1,7 +1,9 @@
 //! The terms of a rule in the form that decisions need: a meter for each limit, for each override.
 
-use crate::meter::{Meter, Place, Stop, Taken, UNSET};
+use super::Clock;
+use crate::meter::{Kind, Meter, Place, Stop, Taken, UNSET};
 use crate::rule::{Places, RuleRefused, Tightening, Tightest};
+use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Quota, Terms, Time};
 
@@ -85,6 +87,15 @@ impl Set {
         self.meters.iter().map(Meter::words).sum()
     }
 
+    /// The one limit, if it is a level on a line.
+    #[inline(always)]
+    pub(super) fn line(&self) -> Option<&Supply> {
+        match self.meters.as_slice() {
+            [Meter { kind: Kind::Line(supply) }] => Some(supply),
+            _ => None,
+        }
+    }
+
     fn limits<'a>(&'a self, mut words: &'a [AtomicU64]) -> impl Iterator<Item = (&'a Meter, &'a [AtomicU64])> {
         self.meters.iter().map(move |meter| {
             let (own, others) = words.split_at(meter.words());
@@ -95,24 +106,18 @@ impl Set {
 
     /// Charges all limits or none. If there are several, all are asked first, so that a refusal charges nothing; what was
     /// charged is given back only if another thread was faster in between.
-    #[inline]
-    pub(super) fn take(
-        &self,
-        words: &[AtomicU64],
-        request: &Request,
-        clock: &impl Fn() -> Time,
-    ) -> Result<Granted, Halt> {
+    #[inline(always)]
+    pub(super) fn take(&self, words: &[AtomicU64], request: &Request, clock: Clock<'_>) -> Result<Granted, Halt> {
         if let [meter] = self.meters.as_slice() {
             let taken = request.take(meter, words).map_err(|stop| self.halt(0, &stop, request))?;
-            let mut tightening = Tightest::none();
-            tightening.consider(taken.standing);
-            let tightest = tightening.with_override(self.override_index);
+            let tightest = Tightest { limit: 0, standing: taken.standing, override_index: self.override_index };
             return Ok(Granted { at: taken.at, places: Places::One(taken.place), tightest });
         }
         self.take_all(words, request, clock)
     }
 
-    fn take_all(&self, words: &[AtomicU64], request: &Request, clock: &impl Fn() -> Time) -> Result<Granted, Halt> {
+    #[inline(never)]
+    fn take_all(&self, words: &[AtomicU64], request: &Request, clock: Clock<'_>) -> Result<Granted, Halt> {
         if request.latest.is_none() {
             self.ask(words, request)?;
         }
@@ -147,9 +152,9 @@ impl Set {
     }
 
     /// To the limits that were charged, the first ones. After a retune there is nothing to give back to.
-    pub(super) fn give_back(&self, words: &[AtomicU64], places: &[Place], clock: &impl Fn() -> Time) {
+    pub(super) fn give_back(&self, words: &[AtomicU64], places: &[Place], clock: Clock<'_>) {
         for ((meter, own), place) in self.limits(words).zip(places) {
-            let _ = meter.refund(own, place, clock);
+            let _ = meter.refund(own, place, &clock);
         }
     }
 

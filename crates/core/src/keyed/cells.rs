@@ -84,7 +84,7 @@ impl Cells {
     }
 
     /// The blocks where a key may be, nearest first.
-    #[inline]
+    #[inline(always)]
     pub(super) fn path(&self, fingerprint: u64) -> impl Iterator<Item = Block<'_>> {
         let mut block = part(fingerprint & 0xffff_ffff, self.blocks);
         let step = 1 + part((fingerprint & 0xffff) << 16, self.blocks.saturating_sub(1));
@@ -108,7 +108,7 @@ impl Cells {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn block(&self, block: usize) -> Block<'_> {
         let words = BLOCK * (self.width + 1);
         let (marks, words) = self.words[self.start + block * words..][..words].split_at(BLOCK);
@@ -127,7 +127,7 @@ pub(super) struct Block<'a> {
 
 impl<'a> Block<'a> {
     /// The key's cell, if it is here, or else whether its path ends here.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, fingerprint: u64) -> Result<Cell<'a>, bool> {
         let mut ends = false;
         for (place, mark) in self.marks.iter().enumerate() {
@@ -144,7 +144,7 @@ impl<'a> Block<'a> {
         (0..BLOCK).map(move |place| self.cell(place))
     }
 
-    #[inline]
+    #[inline(always)]
     fn cell(&self, place: usize) -> Cell<'a> {
         let index = self.first + place;
         Cell { index, mark: &self.marks[place], words: &self.words[place * self.width..][..self.width] }

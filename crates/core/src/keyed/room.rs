@@ -10,9 +10,9 @@
 
 use super::book::{Granted, Halt, Request};
 use super::cells::{Cell, EMPTY, EVICTING, VACANT, is_key};
-use super::{Answer, NEAR, Place, Table};
+use super::{Answer, Clock, KeyTaken, NEAR, Place, Table};
 use crate::Time;
-use crate::rule::{RuleReserved, Tightest};
+use crate::rule::Tightest;
 use crate::supply::SET_BACK;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
@@ -76,7 +76,7 @@ impl Hold {
 impl Table {
     /// Charges a key that was not found, or whose cell is being taken away.
     #[cold]
-    pub(super) fn let_in(&self, mark: u64, request: &Request, clock: &impl Fn() -> Time) -> Answer<RuleReserved> {
+    pub(super) fn let_in(&self, mark: u64, request: &Request, clock: Clock<'_>) -> Answer<KeyTaken> {
         let region = self.region_of(mark);
         if region.is_closed() {
             return Answer::Moved;
@@ -164,13 +164,7 @@ impl Table {
     }
 
     /// Puts a key into a free cell, charged. None if other threads took the last room meanwhile.
-    fn claim(
-        &self,
-        mark: u64,
-        cell: Cell<'_>,
-        request: &Request,
-        clock: &impl Fn() -> Time,
-    ) -> Option<Result<Granted, Halt>> {
+    fn claim(&self, mark: u64, cell: Cell<'_>, request: &Request, clock: Clock<'_>) -> Option<Result<Granted, Halt>> {
         let capacity = self.capacity.load(Ordering::Relaxed);
         let room = |tracked| (tracked < capacity).then_some(tracked + 1);
         let tracked = &self.lineage.counts.tracked;
@@ -193,7 +187,7 @@ impl Table {
         cell: Cell<'_>,
         hold: &mut Hold,
         request: &Request,
-        clock: &impl Fn() -> Time,
+        clock: Clock<'_>,
     ) -> Option<Result<Granted, Halt>> {
         let old = self.start_to_forget(victim, request.now)?;
         let taken = self.book.plain.take(cell.words, request, clock);

@@ -12,19 +12,14 @@ use std::sync::Arc;
 use super::book::{Book, Halt, Old, Request};
 use super::cells::is_key;
 use super::room::Region;
-use super::{Lineage, Place, Table};
-use crate::rule::{RuleRefused, RuleReserved, Tightest};
+use super::{Clock, KeyTaken, Lineage, Place, Table};
+use crate::rule::{RuleRefused, Tightest};
 use crate::sync::{Ordering, lock};
 use crate::{Terms, Time};
 
 impl Table {
     /// Puts other terms in force. The table returned has all keys; this one follows to it, key by key.
-    pub(crate) fn retune(
-        self: &Arc<Self>,
-        clock: &impl Fn() -> Time,
-        terms: Terms,
-        max_keys: NonZeroUsize,
-    ) -> Arc<Self> {
+    pub(crate) fn retune(self: &Arc<Self>, clock: Clock<'_>, terms: Terms, max_keys: NonZeroUsize) -> Arc<Self> {
         let mut table = self;
         let guard = loop {
             let guard = lock(&table.retuning);
@@ -42,7 +37,7 @@ impl Table {
         Arc::clone(next)
     }
 
-    fn make_successor(&self, clock: &impl Fn() -> Time, terms: Terms, max_keys: NonZeroUsize) -> &Arc<Self> {
+    fn make_successor(&self, clock: Clock<'_>, terms: Terms, max_keys: NonZeroUsize) -> &Arc<Self> {
         let kept = terms.places_in(&self.book.terms);
         let book = Book::new(terms, clock());
         // From here on no more keys come in than the successor has cells for.
@@ -65,7 +60,7 @@ impl Table {
     }
 
     /// Moves everything. Only for the holder of `retuning`.
-    fn move_to(&self, next: &Self, clock: &impl Fn() -> Time) {
+    fn move_to(&self, next: &Self, clock: Clock<'_>) {
         self.since.store(clock().as_nanos(), Ordering::Release);
         self.move_overflow(next);
         for &mark in self.overrides.keys() {
@@ -83,7 +78,7 @@ impl Table {
         }
     }
 
-    fn close(&self, next: &Self, index: usize, region: &Region, clock: &impl Fn() -> Time) {
+    fn close(&self, next: &Self, index: usize, region: &Region, clock: Clock<'_>) {
         let _hold = lock(&region.hold);
         let marks =
             || self.cells.round(index, 0).map(|cell| cell.mark.load(Ordering::Relaxed)).filter(|&mark| is_key(mark));
@@ -102,6 +97,7 @@ impl Table {
     }
 
     /// The successor, where this key's words are worked out. Only after a region was closed or words were sealed.
+    #[cold]
     pub(super) fn follow(&self, mark: u64) -> &Self {
         let next = self.next();
         self.move_key(next, mark);
@@ -129,15 +125,11 @@ impl Table {
     }
 
     /// Charges the overflow in force. The key's region may be open still: only the overflow is followed.
-    pub(super) fn take_of_overflow(
-        &self,
-        request: &Request,
-        clock: &impl Fn() -> Time,
-    ) -> Result<RuleReserved, RuleRefused> {
+    pub(super) fn take_of_overflow(&self, request: &Request, clock: Clock<'_>) -> Result<KeyTaken, RuleRefused> {
         self.lineage.counts.overflowed.fetch_add(1, Ordering::Relaxed);
         let (table, granted) =
             self.at_overflow(|table| table.book.plain.take(&table.overflow.words, request, clock))?;
-        Ok(table.reserved(granted, Place::Overflow))
+        Ok(table.taken(granted, Place::Overflow))
     }
 
     pub(super) fn ask_overflow(&self, request: &Request) -> Result<Tightest, RuleRefused> {
