@@ -12,7 +12,7 @@ use tower::{BoxError, Service, service_fn};
 
 use crate::report::{Bars, Cell, Report, Row, Table};
 use crate::stacks::{self, Counts, Failure, Heard, Limit, Visitor};
-use crate::stats::{Spread, figure, quantile_ms};
+use crate::stats::{Spread, figure, quantile_us};
 
 const ABOUT: &str = "\
 50,000 requests at once on a limit of 10,000 a second, 10,000 of them at once, with a timeout of 3.9 s: each request is a \
@@ -163,14 +163,14 @@ fn write(found: &Found, report: &mut Report) {
     let goodput =
         |outcome: &Outcome| f64::from(u32::try_from(outcome.served).unwrap_or(u32::MAX)) / outcome.took.as_secs_f64();
     let served = |outcome: &Outcome| f64::from(u32::try_from(outcome.served).unwrap_or(u32::MAX));
-    let ready_p99 = |outcome: &Outcome| quantile_ms(&outcome.ready, 990);
-    let heard_p99 = |outcome: &Outcome| quantile_ms(&outcome.heard, 990);
+    let ready_p99 = |outcome: &Outcome| quantile_us(&outcome.ready, 990);
+    let heard_p99 = |outcome: &Outcome| quantile_us(&outcome.heard, 990);
 
     let (ours, theirs) =
         (spread(stacks::WEIR_LATENCY, ready_p99).median, spread(stacks::SHOT_LATENCY, ready_p99).median);
     report.aim(
         "latency layer: P99 to readiness no worse than tower-shot's, 5 % for noise",
-        format!("{} ms against {} ms", figure(ours), figure(theirs)),
+        format!("{} µs against {} µs", figure(ours), figure(theirs)),
         ours <= theirs * 1.05,
     );
     let (ours, theirs) =
@@ -183,8 +183,8 @@ fn write(found: &Found, report: &mut Report) {
     let ours = spread(stacks::WEIR_THROUGHPUT, heard_p99).median;
     report.aim(
         "throughput layer: who cannot be served hears so within 1 ms at P99",
-        format!("{} ms", figure(ours)),
-        ours <= 1.0,
+        format!("{} µs", figure(ours)),
+        ours <= 1000.0,
     );
     let most = |stack: &str| found.outcomes[stack].iter().map(|outcome| outcome.most).fold(0.0, f64::max);
     let ours =
@@ -199,10 +199,10 @@ fn write(found: &Found, report: &mut Report) {
         "served",
         "served a second",
         "took, s",
-        "to readiness P50, ms",
-        "P99, ms",
-        "to refusal P50, ms",
-        "P99, ms",
+        "to readiness P50, µs",
+        "P99, µs",
+        "to refusal P50, µs",
+        "P99, µs",
         "not served",
         "most admitted",
     ];
@@ -212,9 +212,9 @@ fn write(found: &Found, report: &mut Report) {
             Cell::Measured(spread(stack, served)),
             Cell::Measured(spread(stack, goodput)),
             Cell::Measured(spread(stack, |outcome| outcome.took.as_secs_f64())),
-            Cell::Measured(spread(stack, |outcome| quantile_ms(&outcome.ready, 500))),
+            Cell::Measured(spread(stack, |outcome| quantile_us(&outcome.ready, 500))),
             Cell::Measured(spread(stack, ready_p99)),
-            Cell::Measured(spread(stack, |outcome| quantile_ms(&outcome.heard, 500))),
+            Cell::Measured(spread(stack, |outcome| quantile_us(&outcome.heard, 500))),
             Cell::Measured(spread(stack, heard_p99)),
             Cell::Text(failures(found.outcomes[stack].last())),
             Cell::Text(percent(most(stack))),
@@ -233,17 +233,17 @@ fn write(found: &Found, report: &mut Report) {
     ratios(
         found,
         report,
-        &[("goodput", goodput), ("P99 to readiness", |outcome| 1.0 / quantile_ms(&outcome.ready, 990))],
+        &[("goodput", goodput), ("P99 to readiness", |outcome| 1.0 / quantile_us(&outcome.ready, 990))],
     );
     let bars =
         |value: Value| found.order.iter().map(|stack| ((*stack).to_owned(), spread(stack, value).median)).collect();
     let title = "Time to readiness of those that are served, P99".to_owned();
-    report.chart(Bars { name: "ready", title, unit: "ms, less is better", bars: bars(ready_p99) });
+    report.chart(Bars { name: "ready", title, unit: "µs, less is better", bars: bars(ready_p99) });
     let title = "Time until those that are not served hear so, P99".to_owned();
     report.chart(Bars {
         name: "refused",
         title,
-        unit: "ms, less is better; 0 where everybody is served",
+        unit: "µs, less is better; 0 where everybody is served",
         bars: bars(heard_p99),
     });
     report.chart(Bars {

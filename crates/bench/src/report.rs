@@ -181,6 +181,7 @@ impl Cell {
             },
             Self::Number(number) => figure(*number),
             Self::Ratio { ratio } if !ratio.is_finite() => String::new(),
+            Self::Ratio { ratio } if *ratio < 10.0 => format!("{ratio:.2}×"),
             Self::Ratio { ratio } => format!("{}×", figure(*ratio)),
             Self::Text(text) => text.clone(),
         }

@@ -36,6 +36,11 @@ pub(crate) fn quantile_ms(sorted: &[Duration], per_mille: usize) -> f64 {
     quantile(sorted, per_mille).as_secs_f64() * 1e3
 }
 
+/// The same of durations, in microseconds.
+pub(crate) fn quantile_us(sorted: &[Duration], per_mille: usize) -> f64 {
+    quantile(sorted, per_mille).as_secs_f64() * 1e6
+}
+
 /// Three digits that mean something, and thousands set apart.
 pub(crate) fn figure(value: f64) -> String {
     match value.abs() {

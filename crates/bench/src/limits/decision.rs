@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::contenders::{Contender, Demand, Kind, contenders};
 use super::exact::Exact;
-use super::hammer::{hammer, to_f64};
+use super::hammer::{hammer, in_words, to_f64};
 use crate::report::{Cell, Lines, Report, Row, Series, Table};
 use crate::stats::{Spread, figure};
 
@@ -104,7 +104,7 @@ impl View<'_> {
             let ours = self.speed(self.named("weir TokenBucket"), threads);
             let (Some(ours), Some((name, best))) = (ours, self.best(threads, false)) else { continue };
             let aim =
-                format!("{word}, {threads} thread(s): never slower than the best peer, exact or not, 5 % for noise");
+                format!("{word}, {}: never slower than the best peer, exact or not, 5 % for noise", in_words(threads));
             report.aim(aim, format!("{:.2}× {name}", ours / best), ours * 1.05 >= best);
         }
         let ours = self.speed(self.named("weir TokenBucket"), 2);
@@ -116,7 +116,7 @@ impl View<'_> {
 
     fn tables(&self, demand: Demand, report: &mut Report) {
         let word = word(demand);
-        let columns = THREADS.iter().map(|threads| format!("{threads} thread(s)"));
+        let columns = THREADS.iter().map(|threads| in_words(*threads));
         let rows = self.contenders.iter().enumerate().map(|(index, contender)| {
             let mut cells: Vec<_> = THREADS
                 .iter()
@@ -136,6 +136,7 @@ impl View<'_> {
             columns: columns.chain(["ns each on 1 thread".to_owned(), "remark".to_owned()]).collect(),
             rows: rows.collect(),
         });
+        report.table(self.designs(word));
         for threads in THREADS {
             report.table(self.ratios(word, threads));
         }
@@ -159,6 +160,34 @@ impl View<'_> {
         });
     }
 
+    /// What was chosen for a hot limit beside what was not.
+    fn designs(&self, word: &str) -> Table {
+        let shipped = self.named("weir TokenBucket");
+        let designs = std::iter::once((shipped, "shipped: leases for each core"))
+            .chain(self.of(Kind::Tried).map(|(index, contender)| (index, contender.name)));
+        let threads = &THREADS[1..];
+        let rows = designs.map(|(index, name)| {
+            let speeds = threads.iter().map(|threads| self.speeds.get(&(index, *threads)));
+            let ratios =
+                threads.iter().map(|threads| Some(self.speed(shipped, *threads)? / self.speed(index, *threads)?));
+            let cells = speeds.map(|speed| speed.map_or(Cell::None, |speed| Cell::Measured(*speed)));
+            let ratios = ratios.map(|ratio| ratio.map_or(Cell::None, |ratio| Cell::Ratio { ratio }));
+            Row { contender: name.to_owned(), cells: cells.chain(ratios).collect() }
+        });
+        let speeds = threads.iter().map(|threads| format!("{threads} threads"));
+        let ratios = threads.iter().map(|threads| format!("shipped is so many times as fast, {threads} threads"));
+        Table {
+            title: format!("Designs for a hot limit: {word}"),
+            note: "The token bucket that is shipped, and two designs that were tried (crates/bench/src/designs): one word \
+                   whose losers wait ever longer before they try again, and flat combining, where one thread answers for \
+                   all that ask. All three are exact and read the same clock."
+                .to_owned(),
+            unit: "million decisions a second",
+            columns: speeds.chain(ratios).collect(),
+            rows: rows.collect(),
+        }
+    }
+
     /// Each of ours over each peer.
     fn ratios(&self, word: &str, threads: usize) -> Table {
         let peers: Vec<_> =
@@ -169,7 +198,7 @@ impl View<'_> {
             Some(Row { contender: contender.name.to_owned(), cells })
         });
         Table {
-            title: format!("Ratios: {word}, {threads} thread(s)"),
+            title: format!("Ratios: {word}, {}", in_words(threads)),
             note: String::new(),
             unit: "times as fast as",
             columns: peers.iter().map(|(name, _)| (*name).to_owned()).collect(),

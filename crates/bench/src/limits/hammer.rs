@@ -63,6 +63,11 @@ pub(super) fn hammer(threads: usize, time: Duration, rounds: u64, batch: &(dyn F
     })
 }
 
+/// "1 thread", "2 threads".
+pub(super) fn in_words(threads: usize) -> String {
+    format!("{threads} thread{}", if threads == 1 { "" } else { "s" })
+}
+
 /// Counts here are far below 2^52.
 pub(super) fn to_f64(count: u64) -> f64 {
     count as f64

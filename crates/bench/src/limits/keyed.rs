@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::hammer::{BATCH, Rate, hammer, to_f64};
+use super::hammer::{BATCH, Rate, hammer, in_words, to_f64};
 use super::keys::{Key, Order};
 use super::stores::{NAMES, Store, store};
 use crate::report::{Bars, Cell, Report, Row, Table};
@@ -92,8 +92,11 @@ fn report_speeds(speeds: &Speeds, sizes: [usize; 2], report: &mut Report) {
         let best = stores.iter().zip(NAMES).skip(1).max_by(|(a, _), (b, _)| a.median.total_cmp(&b.median));
         let Some((best, name)) = best else { continue };
         let aim = format!(
-            "{} keys of {}, {}, {} thread(s): twice the best peer, 5 % for noise",
-            case.size, case.key, case.order, case.threads
+            "{} keys of {}, {}, {}: twice the best peer, 5 % for noise",
+            figure(case.size as f64),
+            case.key,
+            case.order,
+            in_words(case.threads)
         );
         report.aim(aim, format!("{:.2}× {name}", ours / best.median), ours * 1.05 >= 2.0 * best.median);
     }
@@ -101,7 +104,7 @@ fn report_speeds(speeds: &Speeds, sizes: [usize; 2], report: &mut Report) {
         let of_size: Vec<_> = speeds.iter().filter(|(case, _)| case.size == size).collect();
         let columns: Vec<_> = of_size
             .iter()
-            .map(|(case, _)| format!("{}, {}, {} thread(s)", case.key, case.order, case.threads))
+            .map(|(case, _)| format!("{}, {}, {}", case.key, case.order, in_words(case.threads)))
             .collect();
         let rows = NAMES.iter().enumerate().map(|(place, name)| Row {
             contender: (*name).to_owned(),

@@ -94,20 +94,22 @@ impl Lines {
             let value = top / 5.0 * f64::from(tick);
             let y = y_at(value);
             let _ = writeln!(svg, r##"<path d="M{LEFT} {y:.1}H{right}" stroke="#ddd"/>"##);
-            label(&mut svg, LEFT - 6.0, y + 4.0, "end", &figure(value));
+            label(&mut svg, LEFT - 6.0, y + 4.0, "end", &tick_text(value));
         }
         let mut ticks: Vec<f64> = points().map(|(x, _)| *x).collect();
         ticks.sort_by(f64::total_cmp);
         ticks.dedup();
         // At most a dozen, so that they do not run into each other.
         for x in ticks.iter().step_by(ticks.len().div_ceil(12).max(1)) {
-            label(&mut svg, x_at(*x), TOP + HEIGHT + 18.0, "middle", &figure(*x));
+            label(&mut svg, x_at(*x), TOP + HEIGHT + 18.0, "middle", &tick_text(*x));
         }
         label(&mut svg, f64::midpoint(LEFT, right), TOP + HEIGHT + 38.0, "middle", self.x);
         for (index, series) in self.series.iter().enumerate() {
-            let (colour, dash) = (COLOURS[index % COLOURS.len()], DASHES[index % DASHES.len()]);
+            let (colour, dash) =
+                (COLOURS[index % COLOURS.len()], DASHES[(index + index / COLOURS.len()) % DASHES.len()]);
             let path: Vec<_> = series.points.iter().map(|(x, y)| format!("{:.1} {:.1}", x_at(*x), y_at(*y))).collect();
-            let style = format!(r#"fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}""#);
+            let width = if series.name.starts_with("weir") { 3.5 } else { 1.8 };
+            let style = format!(r#"fill="none" stroke="{colour}" stroke-width="{width}" stroke-dasharray="{dash}""#);
             let _ = writeln!(svg, r#"<path d="M{}" {style}/>"#, path.join("L"));
             let y = TOP + 18.0 * f64::from(u32::try_from(index).unwrap_or_default());
             let _ = writeln!(svg, r#"<path d="M{} {y}h24" {style}/>"#, right + 16.0);
@@ -167,6 +169,11 @@ fn label(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) {
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// Ticks are round, or nearly.
+fn tick_text(value: f64) -> String {
+    if value.fract() == 0.0 { format!("{value}") } else { figure(value) }
 }
 
 /// The next of 1, 2, 2.5 and 5 times a power of ten.
