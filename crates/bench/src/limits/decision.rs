@@ -213,7 +213,7 @@ impl View<'_> {
             && !contender.one_thread
             && !self.exact.held(contender.name)
         {
-            remarks.push("**over-admits, see below**".to_owned());
+            remarks.push("**does not hold its limit, see below**".to_owned());
         }
         if contender.kind != Kind::Yardstick {
             for threads in THREADS {

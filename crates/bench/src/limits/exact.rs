@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::contenders::{Contender, Counts, Demand, Kind, REFILL, contenders};
-use super::hammer::{BATCH, hammer, to_f64};
+use super::hammer::{BATCH, Rate, hammer, to_f64};
 use crate::report::{Cell, Report, Row, Table};
 
 const THREADS: [usize; 3] = [2, 4, 8];
@@ -45,7 +45,7 @@ fn budget(contender: &Contender, threads: usize) -> Option<f64> {
     let asked = 4 * u64::from(BUDGET);
     let rounds = asked.div_ceil(BATCH * u64::try_from(threads).expect("at most 8"));
     let rate = hammer(threads, Duration::ZERO, rounds, &*batch);
-    Some(to_f64(rate.admitted) / f64::from(BUDGET))
+    Some(share(&rate, f64::from(BUDGET)))
 }
 
 /// Refilled each millisecond, and asked for all the time. What is allowed is counted generously: from before the limit
@@ -60,7 +60,12 @@ fn refill(contender: &Contender, threads: usize, time: Duration) -> Option<f64> 
         Counts::Bucket => millis + 1.0,
         Counts::Window => millis.floor() + 2.0,
     };
-    Some(to_f64(rate.admitted) / (allowed * f64::from(REFILL)))
+    Some(share(&rate, allowed * f64::from(REFILL)))
+}
+
+/// A limiter that panics holds nothing.
+fn share(rate: &Rate, allowed: f64) -> f64 {
+    if rate.panicked { f64::INFINITY } else { to_f64(rate.admitted) / allowed }
 }
 
 impl Exact {
@@ -81,6 +86,7 @@ impl Exact {
         let rows = self.order.iter().map(|name| {
             let cells = self.worst[name].iter().map(|worst| match worst {
                 None => Cell::None,
+                Some(worst) if worst.is_infinite() => Cell::Text("**panicked**".to_owned()),
                 Some(worst) if *worst > 1.0 => Cell::Text(format!("**{:.3} %**", worst * 100.0)),
                 Some(worst) => Cell::Text(format!("{:.2} %", worst * 100.0)),
             });

@@ -18,6 +18,8 @@ pub(super) struct Rate {
     pub(super) admitted: u64,
     /// From before the first decision until after the last.
     pub(super) elapsed: Duration,
+    /// A thread panicked: arithmetic of a peer, that in release wraps around. Its decisions are not counted.
+    pub(super) panicked: bool,
 }
 
 impl Rate {
@@ -53,13 +55,17 @@ pub(super) fn hammer(threads: usize, time: Duration, rounds: u64, batch: &(dyn F
             thread::sleep(time);
             stop.store(true, Ordering::Relaxed);
         }
-        let (mut decisions, mut admitted) = (0, 0);
+        let (mut decisions, mut admitted, mut panicked) = (0, 0, false);
         for worker in workers {
-            let (done, passed) = worker.join().expect("a worker only decides");
-            decisions += done;
-            admitted += passed;
+            match worker.join() {
+                Ok((done, passed)) => {
+                    decisions += done;
+                    admitted += passed;
+                }
+                Err(_) => panicked = true,
+            }
         }
-        Rate { decisions, admitted, elapsed: started.elapsed() }
+        Rate { decisions, admitted, elapsed: started.elapsed(), panicked }
     })
 }
 
@@ -88,5 +94,15 @@ mod tests {
         assert_eq!(rate.decisions, 3 * 5 * BATCH);
         assert_eq!(calls.load(Ordering::Relaxed), rate.decisions);
         assert_eq!(rate.admitted, rate.decisions / 2);
+    }
+
+    #[test]
+    fn a_panic_is_told() {
+        let rate = hammer(2, Duration::ZERO, 1, &|thread| {
+            assert_eq!(thread, 0, "as some peers do");
+            BATCH
+        });
+        assert!(rate.panicked);
+        assert_eq!(rate.decisions, BATCH);
     }
 }
