@@ -1,34 +1,123 @@
-//! Rate limits as tower middleware, for any axum, hyper or tonic program; no Kubernetes needed.
+//! Rate limits as tower middleware, for any axum, tonic, hyper or other tower program; no Kubernetes needed.
 //!
-//! [`LatencyLayer`] decides on each request at once: it lets the request through or answers it, and never makes one
-//! wait. What is decided and how an answer looks is the caller's: [`Admit`] and [`Answer`]. [`LimiterAdmit`] and
-//! [`HttpAnswer`] are ready-made for one limit on HTTP.
+//! | layer | a request over the limit | for |
+//! |---|---|---|
+//! | [`LatencyLayer`] | is refused at once | services whose clients can come back; in-flight limits |
+//! | [`ThroughputLayer`] | waits for its turn if that comes soon enough, and is refused at once if not | short bursts that shall be smoothed |
+//! | [`RateLimitLayer`] | is not taken: the service is not ready | callers that can be held back, such as a client of somebody else's API |
+//! | [`DeadlineLayer`] | (it bounds time: wait and service together) | whatever must not hang |
+//!
+//! None of them has a queue or a task of its own; all are `Clone`, and clones share their limits, so none needs a
+//! `Buffer`. A cancelled request gives back what it has not used. Each says in its documentation when it is ready and
+//! what it holds meanwhile.
+//!
+//! What is asked is a [`LimiterAdmit`], one limit for all requests; a [`KeyedAdmit`], one for each client as a
+//! [`KeyExtractor`] tells them apart; an [`InFlight`](weir_core::InFlight) limit; or an [`Admit`] or a [`Reserve`] of
+//! your own. All can be changed while they are in use.
+//!
+//! What a refused client hears is an [`Answer`]: [`HttpAnswer`] (429 with `Retry-After`, and the `RateLimit` fields once
+//! the limit has a [name](HttpAnswer::named)), [`GrpcAnswer`] (`RESOURCE_EXHAUSTED`, with the moment to retry), or your
+//! own. Then the errors are those of the inner service, as axum wants it. Any other service takes the `with_errors`
+//! constructors, and its callers get a [`LimitError`].
+//!
+//! # Refuse, for each client
+//!
+//! ```
+//! use std::num::NonZeroUsize;
+//! use std::time::Duration;
+//!
+//! use http::{HeaderName, Request, Response};
+//! use tower::{Service, ServiceBuilder, ServiceExt};
+//! use weir_core::{Quota, RuleLimiter, Strategy, Terms};
+//! use weir_tower::{HeaderKey, HttpAnswer, KeyedAdmit, LatencyLayer, MonotonicClock, WithoutKey};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let clock = MonotonicClock::start();
+//! let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
+//! let max_keys = NonZeroUsize::new(100_000).expect("not zero");
+//! let rule = RuleLimiter::keyed(clock.now(), Terms::new([("per-key", quota)])?, max_keys);
+//! let by_api_key = HeaderKey::new(HeaderName::from_static("x-api-key"));
+//! let limit = KeyedAdmit::new(rule, clock, by_api_key, WithoutKey::Share);
+//!
+//! let mut service = ServiceBuilder::new()
+//!     .layer(LatencyLayer::new(limit, HttpAnswer::named(["per-key"])?))
+//!     .service_fn(async |_: Request<String>| Ok::<_, std::convert::Infallible>(Response::new(String::from("hello"))));
+//!
+//! let from = |api_key| Request::builder().header("x-api-key", api_key).body(String::new());
+//! let ann = service.ready().await?.call(from("ann")?).await?;
+//! assert_eq!((ann.status().as_u16(), ann.body().as_str()), (200, "hello"));
+//! let again = service.ready().await?.call(from("ann")?).await?;
+//! assert_eq!(again.status(), 429);
+//! assert_eq!(again.headers()["retry-after"], "60");
+//! assert_eq!(again.headers()["ratelimit"], r#""per-key";r=0;t=60"#);
+//! let bob = service.ready().await?.call(from("bob")?).await?;
+//! assert_eq!(bob.status(), 200);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Wait, but not too long
 //!
 //! ```
 //! use std::time::Duration;
 //!
 //! use tower::{Service, ServiceBuilder, ServiceExt};
 //! use weir_core::{Limiter, Quota, Strategy};
-//! use weir_tower::{HttpAnswer, LatencyLayer, LimiterAdmit, MonotonicClock};
+//! use weir_tower::{DeadlineLayer, LimitError, LimiterAdmit, MonotonicClock, ThroughputLayer};
 //!
-//! # #[tokio::main(flavor = "current_thread")]
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let clock = MonotonicClock::start();
-//! let limiter = Limiter::new(clock.now(), Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?);
-//! let mut service = ServiceBuilder::new()
-//!     .layer(LatencyLayer::new(LimiterAdmit::new(limiter, clock), HttpAnswer))
-//!     .service_fn(async |_: http::Request<String>| {
-//!         Ok::<_, std::convert::Infallible>(http::Response::new(String::from("hello")))
-//!     });
+//! let quota = Quota::new(Strategy::LeakyBucket, 10, Duration::from_secs(1), None)?;
+//! let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
 //!
-//! let first = service.ready().await?.call(http::Request::new(String::new())).await?;
-//! assert_eq!(first.status(), 200);
-//! let second = service.ready().await?.call(http::Request::new(String::new())).await?;
-//! assert_eq!(second.status(), 429);
-//! assert_eq!(second.headers()["retry-after"], "60");
+//! // Half a second for all of it; the service takes up to 300 ms, so nobody shall wait longer than 200.
+//! let mut service = ServiceBuilder::new()
+//!     .layer(DeadlineLayer::with_errors(Duration::from_millis(500)))
+//!     .layer(ThroughputLayer::with_errors(limit, Duration::from_millis(200)))
+//!     .service_fn(async |number: u32| Ok::<_, std::io::Error>(number * 2));
+//!
+//! let mut turns = Vec::new();
+//! for number in 0..4 {
+//!     turns.push(service.ready().await?.call(number));
+//! }
+//! // The fourth would wait 300 ms: it knows before anybody has waited.
+//! let fourth = turns.pop().expect("four of them").await;
+//! let Err(LimitError::Inner(LimitError::Refused(refused))) = fourth else { panic!("too late") };
+//! assert_eq!(refused.retry_after(), Some(Duration::from_millis(300)));
+//!
+//! let start = tokio::time::Instant::now();
+//! for (number, turn) in (0..3).zip(turns) {
+//!     assert_eq!(turn.await?, number * 2);
+//! }
+//! assert_eq!(start.elapsed().as_millis(), 200);
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Change a limit that is in use
+//!
+//! ```
+//! # use std::time::Duration;
+//! # use weir_core::{Limiter, Quota, Strategy};
+//! # use weir_tower::{Admit, LimiterAdmit, MonotonicClock};
+//! # let clock = MonotonicClock::start();
+//! # let per_hour = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(3600), None);
+//! let limiter = Limiter::new(clock.now(), per_hour(4)?);
+//! let admit = LimiterAdmit::new(limiter.clone(), clock);
+//! assert!(admit.admit(&"a request").is_ok());
+//! assert!(admit.admit(&"a request").is_ok());
+//!
+//! // Half of it was used, half of it is: nobody gets a fresh burst by a change.
+//! let limiter = limiter.retune(|| clock.now(), per_hour(2)?);
+//! assert!(admit.admit(&"a request").is_ok());
+//! assert!(admit.admit(&"a request").is_err());
+//! # let _ = limiter;
+//! # Ok::<(), weir_core::InvalidQuota>(())
+//! ```
+//!
+//! Whole programs are in the crate's `examples`: `axum`, `tonic`, and `live`, a limit that is changed under load.
 
 mod answer;
 mod clock;

@@ -1,12 +1,14 @@
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
 use tower::{Layer, Service};
 use tower_test::mock;
+use weir_core::InFlight;
 
 use super::{Admit, LatencyLayer, LatencyService};
-use crate::{Answer, Answers};
+use crate::{Answer, Answers, Errors, LimitError};
 
 /// Admits all but "no", and counts how often it is asked.
 #[derive(Clone, Default)]
@@ -193,6 +195,55 @@ async fn by_default_an_admitted_response_is_unchanged() {
     let (_, reply) = handle.next_request().await.expect("it was let through");
     reply.send_response(String::from("hello"));
     assert_eq!(assert_ready_ok!(response.poll()), "hello");
+}
+
+/// At most one in flight.
+fn spawn_in_flight() -> (mock::Spawn<LatencyService<Inner, InFlight, Errors>>, Handle, InFlight) {
+    let in_flight = InFlight::new(NonZeroU64::MIN);
+    let layer = LatencyLayer::with_errors(in_flight.clone());
+    let (service, handle) = mock::spawn_with(move |inner| layer.layer(inner));
+    (service, handle, in_flight)
+}
+
+#[tokio::test]
+async fn a_request_is_in_flight_until_it_is_answered() {
+    let (mut service, mut handle, in_flight) = spawn_in_flight();
+    for answer in [Ok("hello"), Err("broken")] {
+        assert_ready_ok!(service.poll_ready());
+        let mut response = task::spawn(service.call("first"));
+        assert_pending!(response.poll());
+        assert_ready_ok!(service.poll_ready());
+        let refused = assert_ready_err!(task::spawn(service.call("second")).poll());
+        assert!(matches!(refused, LimitError::Refused(_)), "{refused:?}");
+
+        let (_, reply) = handle.next_request().await.expect("it was let through");
+        match answer {
+            Ok(hello) => reply.send_response(String::from(hello)),
+            Err(broken) => reply.send_error(broken),
+        }
+        assert_eq!(in_flight.in_use(), 1);
+        assert!(response.poll().is_ready());
+        // Also while the future is still there.
+        assert_eq!(in_flight.in_use(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_request_is_not_in_flight() {
+    let (mut service, _handle, in_flight) = spawn_in_flight();
+    assert_ready_ok!(service.poll_ready());
+    let response = service.call("first");
+    assert_eq!(in_flight.in_use(), 1);
+    drop(response);
+    assert_eq!(in_flight.in_use(), 0);
+}
+
+#[tokio::test]
+async fn with_errors_those_of_the_inner_service_are_told_apart() {
+    let (mut service, mut handle, _) = spawn_in_flight();
+    handle.send_error("gone");
+    let error = assert_ready_err!(service.poll_ready());
+    assert!(matches!(error, LimitError::Inner(_)), "{error:?}");
 }
 
 #[test]

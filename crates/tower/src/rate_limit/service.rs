@@ -16,7 +16,8 @@ use crate::MonotonicClock;
 ///
 /// What the inner service sets aside when it is ready (a permit of a concurrency limit, say) is held during the wait: put
 /// such a limit outside of this one. A wait is rounded up to whole milliseconds, as tokio's timers are. Where the line of
-/// the limit's strategy is bounded (a leaky bucket), those who find it full ask again later and in no order.
+/// the limit's strategy is bounded (that of a leaky bucket by its burst, that of a sliding window counter by the end of
+/// the window), those who find it full ask again later, in no order among themselves.
 ///
 /// Errors and responses are those of the inner service. Calling it when it is not ready panics. Made by a
 /// [`RateLimitLayer`](super::RateLimitLayer), which has an example.

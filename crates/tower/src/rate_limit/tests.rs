@@ -190,6 +190,41 @@ async fn nobody_is_forgotten_and_none_goes_early() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn every_strategy_serves_everybody_and_none_too_many() {
+    let second = Duration::from_secs(1);
+    for strategy in [
+        Strategy::FixedWindow,
+        Strategy::SlidingWindowCounter,
+        Strategy::SlidingWindowLog,
+        Strategy::TokenBucket,
+        Strategy::TokenBucketWithDebt,
+        Strategy::LeakyBucket,
+        Strategy::Gcra,
+    ] {
+        let clock = MonotonicClock::start();
+        let quota = Quota::new(strategy, 10, second, None).unwrap();
+        let start = Instant::now();
+        let service = RateLimitLayer::new(Limiter::new(clock.now(), quota), clock)
+            .layer(service_fn(move |()| async move { Ok::<_, std::io::Error>(start.elapsed()) }));
+        let tasks: Vec<_> = (0..45).map(|_| tokio::spawn(service.clone().oneshot(()))).collect();
+        let mut served = Vec::new();
+        for task in tasks {
+            served.push(task.await.unwrap().unwrap());
+        }
+        served.sort_unstable();
+        // The most that each of them lets through in less than a period.
+        let most = match strategy {
+            Strategy::FixedWindow | Strategy::TokenBucket | Strategy::TokenBucketWithDebt => 20,
+            Strategy::SlidingWindowCounter => 19,
+            _ => 10,
+        };
+        let early = served.windows(most + 1).find(|some| some[most] - some[0] < second);
+        assert_eq!(early, None, "{strategy:?}");
+        assert!(served[44] <= Duration::from_millis(6500), "{strategy:?}: {served:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_line_that_is_full_takes_the_others_later() {
     let Bench { mut service, handle: _handle, .. } = bench(Strategy::LeakyBucket, 2);
     assert_ready_ok!(service.poll_ready());

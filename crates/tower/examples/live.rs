@@ -1,0 +1,54 @@
+//! A limit that is changed at run time, under load: nobody who was counted is forgotten, and no change gives a fresh burst.
+//!
+//! `cargo run -p weir-tower --example live` shows it and ends.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use weir_core::{Limiter, Quota, Strategy};
+use weir_tower::{LatencyLayer, LimitError, LimiterAdmit, MonotonicClock};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let clock = MonotonicClock::start();
+    // `requests` a second, with a burst as large.
+    let quota = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
+    let mut limiter = Limiter::new(clock.now(), quota(100)?);
+    let service = LatencyLayer::with_errors(LimiterAdmit::new(limiter.clone(), clock)).layer(served());
+
+    // Sixteen clients that each try some thousand times a second, whatever they hear.
+    let admitted = Arc::new(AtomicU64::new(0));
+    for _ in 0..16 {
+        let (mut service, admitted) = (service.clone(), Arc::clone(&admitted));
+        tokio::spawn(async move {
+            loop {
+                match service.ready().await?.call(()).await {
+                    Ok(()) => _ = admitted.fetch_add(1, Ordering::Relaxed),
+                    Err(LimitError::Refused(_)) => sleep(Duration::from_millis(1)).await,
+                    Err(error @ LimitError::Inner(_)) => break Err::<(), _>(error),
+                }
+            }
+        });
+    }
+
+    println!("   limit  admitted a second");
+    for requests in [100, 100, 1000, 5000, 50, 500] {
+        // The first time it is the same, and nothing is touched.
+        limiter = limiter.retune(|| clock.now(), quota(requests)?);
+        let start = Instant::now();
+        let before = admitted.load(Ordering::Relaxed);
+        sleep(Duration::from_secs(1)).await;
+        let count = admitted.load(Ordering::Relaxed) - before;
+        println!("{requests:>6}/s  {:>17.1}", f64::from(u32::try_from(count)?) / start.elapsed().as_secs_f64());
+    }
+    println!("only the first second has a burst: a change gives nobody a fresh one");
+    Ok(())
+}
+
+fn served() -> impl Service<(), Response = (), Error = std::io::Error, Future: Send> + Clone + Send + 'static {
+    service_fn(async |()| Ok(()))
+}
