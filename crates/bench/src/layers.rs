@@ -43,7 +43,7 @@ struct Found {
 }
 
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
-    let (repetitions, requests, rounds) = if quick { (1, 200, 1) } else { (11, 20_000, 20) };
+    let (repetitions, requests, rounds) = if quick { (1, 200, 1) } else { (25, 20_000, 20) };
     let alone = Builder::new_current_thread().enable_time().build()?;
     let pair = Builder::new_multi_thread().worker_threads(2).enable_time().build()?;
     let mut found = Found::default();

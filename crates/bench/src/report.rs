@@ -132,7 +132,8 @@ impl Report {
         let _ = write!(
             text,
             "{}\n\nWritten by {command} on {}. Versions: {}. Contenders take turns, repetition by repetition; a figure is \
-             the median of its repetitions, and in the JSON beside this file each has its lowest and highest, too.\n\n",
+             the median of its repetitions, ± half of what lies between their quartiles; in the JSON beside this file \
+             each has its lowest and highest, too.\n\n",
             self.about,
             self.machine,
             versions.join(", "),
@@ -188,9 +189,10 @@ impl Cell {
     }
 }
 
-/// Half of the way from the lowest to the highest, in percent of the median.
+/// Half of the way from the lower to the upper quartile, in percent of the median.
 fn spread_percent(spread: Spread) -> Option<f64> {
-    let percent = (spread.high - spread.low) / 2.0 / spread.median * 100.0;
+    let [lower, upper] = spread.quartiles;
+    let percent = (upper - lower) / 2.0 / spread.median * 100.0;
     (spread.repetitions > 1 && percent.is_finite() && percent >= 0.5).then_some(percent)
 }
 
@@ -211,7 +213,13 @@ mod tests {
             rows: vec![Row {
                 contender: "weir".into(),
                 cells: vec![
-                    Cell::Measured(Spread { median: 10.0, low: 9.0, high: 11.0, repetitions: 3 }),
+                    Cell::Measured(Spread {
+                        median: 10.0,
+                        low: 1.0,
+                        quartiles: [9.0, 11.0],
+                        high: 20.0,
+                        repetitions: 9,
+                    }),
                     Cell::Ratio { ratio: 1.5 },
                     Cell::None,
                 ],

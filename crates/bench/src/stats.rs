@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// The median of the repetitions, with the lowest and the highest.
+/// The median of the repetitions, with the quartiles, the lowest and the highest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) low: f64,
+    pub(crate) quartiles: [f64; 2],
     pub(crate) high: f64,
     pub(crate) repetitions: usize,
 }
@@ -19,6 +20,7 @@ impl Spread {
         Self {
             median: quantile(&values, 500),
             low: quantile(&values, 0),
+            quartiles: [quantile(&values, 250), quantile(&values, 750)],
             high: quantile(&values, 1000),
             repetitions: values.len(),
         }
@@ -72,7 +74,8 @@ mod tests {
     #[test]
     fn the_median_of_an_odd_number_is_the_middle_one() {
         let spread = Spread::of(vec![5.0, 1.0, 9.0]);
-        assert_eq!(spread, Spread { median: 5.0, low: 1.0, high: 9.0, repetitions: 3 });
+        let quartiles = [1.0, 9.0];
+        assert_eq!(spread, Spread { median: 5.0, low: 1.0, quartiles, high: 9.0, repetitions: 3 });
     }
 
     #[test]

@@ -107,3 +107,31 @@ impl Exact {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::hammer::{Batch, batch};
+    use super::*;
+
+    const fn contender(make: fn(Demand) -> Option<Batch>) -> Contender {
+        Contender { name: "x", kind: Kind::Peer, counts: Counts::Bucket, one_thread: false, make }
+    }
+
+    #[test]
+    fn one_who_admits_everything_is_found() {
+        let open = contender(|_| Some(batch(|| true)));
+        assert!(budget(&open, 2).is_some_and(|share| share >= 4.0));
+        assert!(refill(&open, 2, Duration::from_millis(5)).is_some_and(|share| share > 1.0));
+        let exact = Exact { worst: BTreeMap::from([("x", vec![None, Some(1.001)])]), order: vec!["x"], repetitions: 1 };
+        assert!(!exact.held("x"));
+    }
+
+    #[test]
+    fn one_who_admits_nothing_too_much_holds() {
+        let shut = contender(|demand| matches!(demand, Demand::Budget(_)).then(|| batch(|| false)));
+        assert_eq!(budget(&shut, 2), Some(0.0));
+        assert_eq!(refill(&shut, 2, Duration::ZERO), None);
+        let exact = Exact { worst: BTreeMap::from([("x", vec![None, Some(1.0)])]), order: vec!["x"], repetitions: 1 };
+        assert!(exact.held("x"));
+    }
+}
