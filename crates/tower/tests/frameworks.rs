@@ -18,15 +18,15 @@ const TENTH: Duration = Duration::from_millis(100);
 
 fn limit(strategy: Strategy) -> LimiterAdmit {
     let clock = MonotonicClock::start();
-    let quota = Quota::new(strategy, 10, Duration::from_secs(1), None).unwrap();
+    let quota = Quota::new(strategy, 10, Duration::from_secs(1), None).expect("a valid quota");
     LimiterAdmit::new(Limiter::new(clock.now(), quota), clock)
 }
 
 fn by_key(strategy: Strategy) -> KeyedAdmit<HeaderKey> {
     let clock = MonotonicClock::start();
-    let quota = Quota::new(strategy, 10, Duration::from_secs(1), None).unwrap();
-    let terms = Terms::new([("per-key", quota)]).unwrap();
-    let rule = RuleLimiter::keyed(clock.now(), terms, NonZeroUsize::new(100).unwrap());
+    let quota = Quota::new(strategy, 10, Duration::from_secs(1), None).expect("a valid quota");
+    let terms = Terms::new([("per-key", quota)]).expect("one limit");
+    let rule = RuleLimiter::keyed(clock.now(), terms, NonZeroUsize::new(100).expect("not zero"));
     KeyedAdmit::new(rule, clock, HeaderKey::new(HeaderName::from_static("x-api-key")), WithoutKey::Admit)
 }
 
@@ -35,8 +35,8 @@ fn slow() -> Router {
 }
 
 async fn status(app: &Router, key: &str) -> u16 {
-    let request = Request::builder().header("x-api-key", key).body(axum::body::Body::empty()).unwrap();
-    app.clone().oneshot(request).await.unwrap().status().as_u16()
+    let request = Request::builder().header("x-api-key", key).body(axum::body::Body::empty()).expect("a valid request");
+    app.clone().oneshot(request).await.unwrap_or_else(|never| match never {}).status().as_u16()
 }
 
 #[tokio::test(start_paused = true)]
