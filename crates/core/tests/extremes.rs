@@ -1,0 +1,221 @@
+//! Limits and clocks at their extremes, for all strategies.
+#![cfg(not(loom))]
+
+mod suite;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use weir_core::{Limiter, Quota, Strategy, Time};
+
+use self::suite::{STRATEGIES, at_once, quota};
+
+const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_hours(24);
+const YEAR: Duration = Duration::from_hours(24 * 365);
+
+fn after(duration: Duration) -> Time {
+    START.saturating_add(duration)
+}
+
+/// Charges one at a time until refused.
+fn drain(limiter: &Limiter, now: Time) -> u64 {
+    (0..2_000_000).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
+}
+
+#[test]
+fn one_a_day() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, quota(strategy, 1, DAY));
+        assert_eq!(drain(&limiter, START), 1, "{strategy:?}");
+        let wait = limiter.peek(START).retry_after(1).expect("within the burst");
+        let longest = if strategy == Strategy::SlidingWindowCounter { 2 * DAY } else { DAY };
+        assert!(wait <= longest, "{strategy:?}: {wait:?}");
+        assert_eq!(drain(&limiter, after(wait - Duration::from_nanos(1))), 0, "{strategy:?}");
+        assert_eq!(drain(&limiter, after(wait)), 1, "{strategy:?}");
+        // Two periods later whatever was used is free, day after day.
+        for day in 1..400 {
+            assert_eq!(drain(&limiter, after(wait + 2 * day * DAY)), 1, "{strategy:?}, day {day}");
+        }
+    }
+}
+
+#[test]
+fn a_thousand_million_a_second() {
+    for strategy in STRATEGIES {
+        // One each nanosecond, where the strategy counts as far.
+        let requests = if strategy == Strategy::SlidingWindowLog { 1 << 20 } else { 1_000_000_000 };
+        let period = Duration::from_nanos(requests);
+        let limiter = Limiter::new(START, quota(strategy, requests, period));
+        let most = limiter.quota().most();
+        assert!(limiter.check(START, most).is_ok(), "{strategy:?}");
+        assert!(limiter.check(START, 1).is_err(), "{strategy:?}");
+        let (later, half) = (after(2 * period), after(2 * period + period / 2));
+        assert!(limiter.check(later, most / 2).is_ok(), "{strategy:?}");
+        match strategy {
+            Strategy::LeakyBucket => assert!(limiter.check(half, 1).is_ok()),
+            _ => assert_eq!(limiter.peek(later).remaining(), most - most / 2, "{strategy:?}"),
+        }
+        assert!(limiter.peek(later).reset_after() <= 2 * period, "{strategy:?}");
+    }
+}
+
+#[test]
+fn windows_of_a_millisecond_and_of_a_nanosecond() {
+    for strategy in STRATEGIES {
+        for (requests, period) in [(1, 1), (1, 1_000), (7, 1_000_000), (1_000, 1_000_000)] {
+            let period = Duration::from_nanos(period);
+            let limiter = Limiter::new(START, quota(strategy, requests, period));
+            for round in 0..1_000 {
+                let now = after(2 * round * period);
+                let admitted = drain(&limiter, now);
+                // Of two requests with an interval between them, a bucket of two may have got both.
+                let most = at_once(strategy, limiter.quota().most());
+                assert_eq!(admitted, most, "{strategy:?}, {requests} in {period:?}, round {round}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_largest_quotas_there_are() {
+    const LARGEST: u64 = 1 << 61;
+    let long = Duration::from_nanos(LARGEST);
+    for strategy in STRATEGIES {
+        let requests = match strategy {
+            Strategy::SlidingWindowCounter => 1 << 30,
+            Strategy::SlidingWindowLog => 1 << 20,
+            _ => LARGEST,
+        };
+        let limiter = Limiter::new(START, Quota::new(strategy, requests, long, None).expect("valid"));
+        let most = limiter.quota().most();
+        assert!(limiter.check(START, most.saturating_add(1)).is_err(), "{strategy:?}");
+        assert!(limiter.check(START, u64::MAX).is_err(), "{strategy:?}");
+        assert!(limiter.check(START, most).is_ok(), "{strategy:?}");
+        assert!(limiter.check(START, 1).is_err(), "{strategy:?}");
+        let standing = limiter.peek(START);
+        assert!(standing.retry_after(1).is_some_and(|wait| wait > Duration::ZERO), "{strategy:?}");
+        assert!(standing.reset_after() > Duration::ZERO, "{strategy:?}");
+    }
+    let bucket = Quota::new(Strategy::TokenBucketWithDebt, 1, SECOND, Some(LARGEST / 2)).expect("valid");
+    let limiter = Limiter::new(START, bucket.with_debt(LARGEST / 2).expect("valid"));
+    assert!(limiter.check(START, LARGEST).is_ok());
+    assert!(limiter.check(START, 1).is_err());
+}
+
+#[test]
+fn a_clock_that_stands_still_gives_the_burst_once() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, quota(strategy, 10, SECOND));
+        let admitted = (0..10_000).filter(|_| limiter.check(START, 1).is_ok()).count() as u64;
+        assert_eq!(admitted, at_once(strategy, 10), "{strategy:?}");
+    }
+}
+
+#[test]
+fn a_clock_that_stands_still_gives_each_reservation_a_moment_of_its_own() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, quota(strategy, 10, SECOND));
+        let moments: Vec<Time> =
+            (0..30).map_while(|_| limiter.reserve(START, 1, after(2 * SECOND)).ok()).map(|place| place.at).collect();
+        assert!(moments.is_sorted(), "{strategy:?}: first come, first served");
+        let count = match strategy {
+            // Within the window that is running; all ten of it are taken.
+            Strategy::SlidingWindowCounter => 10,
+            // This window's, or this second's, and those of the next two.
+            Strategy::FixedWindow | Strategy::SlidingWindowLog => 30,
+            // The burst, and what flows in until the last moment.
+            Strategy::TokenBucket | Strategy::TokenBucketWithDebt | Strategy::Gcra => 30,
+            // The line is full.
+            Strategy::LeakyBucket => 10,
+        };
+        assert_eq!(moments.len(), count, "{strategy:?}: {moments:?}");
+        for (index, window) in moments.windows(11).enumerate() {
+            let apart = window[10].duration_since(window[0]);
+            let least = SECOND / 10;
+            assert!(apart >= least, "{strategy:?}: number {index} and ten later are {apart:?} apart");
+        }
+    }
+}
+
+#[test]
+fn a_century_of_idleness_is_one_burst() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, quota(strategy, 10, SECOND));
+        drain(&limiter, START);
+        assert_eq!(drain(&limiter, after(100 * YEAR)), at_once(strategy, 10), "{strategy:?}");
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_by_years_gives_a_burst_for_each_jump() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, quota(strategy, 10, SECOND));
+        for jump in [1, 2, 30, 31, 100] {
+            let now = after(jump * YEAR);
+            assert_eq!(drain(&limiter, now), at_once(strategy, 10), "{strategy:?}, {jump} years");
+            assert_eq!(drain(&limiter, now), 0, "{strategy:?}, {jump} years");
+        }
+        assert!(drain(&limiter, Time::from_nanos(u64::MAX)) <= at_once(strategy, 10), "{strategy:?}");
+    }
+}
+
+#[test]
+fn a_clock_that_was_years_ahead_is_forgotten_and_gives_nothing() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, quota(strategy, 10, SECOND));
+        assert_eq!(drain(&limiter, after(10 * YEAR)), at_once(strategy, 10), "{strategy:?}");
+        assert_eq!(drain(&limiter, START), 0, "{strategy:?}: what was used is not free again");
+        let later = drain(&limiter, after(2 * SECOND));
+        assert!((1..=10).contains(&later), "{strategy:?}: but time goes on from here, {later}");
+    }
+}
+
+#[test]
+fn a_clock_set_back_by_less_than_a_day_is_waited_for() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, quota(strategy, 10, SECOND));
+        drain(&limiter, START);
+        for hours in [1, 12, 23] {
+            assert_eq!(drain(&limiter, START.saturating_sub(Duration::from_hours(hours))), 0, "{strategy:?}");
+        }
+        assert_eq!(drain(&limiter, after(2 * SECOND)), at_once(strategy, 10), "{strategy:?}");
+    }
+}
+
+#[test]
+fn two_threads_whose_clocks_disagree_share_what_the_later_one_gives() {
+    for strategy in STRATEGIES {
+        // One clock runs up to half a period behind the other.
+        for lag in [1, 1_000_000, 499_999_999] {
+            let limiter = Limiter::new(START, quota(strategy, 100, SECOND));
+            let (ticks, last) = (AtomicU64::new(0), AtomicU64::new(0));
+            let run = |lag: u64| {
+                let mut admitted = 0;
+                loop {
+                    let tick = ticks.fetch_add(1, Ordering::Relaxed);
+                    if tick >= 20_000 {
+                        return admitted;
+                    }
+                    let now = START.as_nanos() + 1_000_000_000 + tick * 250_000 - lag;
+                    last.fetch_max(now, Ordering::Relaxed);
+                    admitted += u64::from(limiter.check(Time::from_nanos(now), 1).is_ok());
+                }
+            };
+            let admitted = thread::scope(|scope| {
+                let behind = scope.spawn(|| run(lag));
+                run(0) + behind.join().expect("no panic")
+            });
+            // Five seconds, and those that a window or a burst gives on top.
+            let most = match strategy {
+                Strategy::FixedWindow => 600,
+                Strategy::LeakyBucket => 501,
+                _ => 600,
+            };
+            assert!(admitted <= most, "{strategy:?}, {lag} ns behind: {admitted}");
+            assert!(admitted >= 350, "{strategy:?}, {lag} ns behind: {admitted}");
+        }
+    }
+}

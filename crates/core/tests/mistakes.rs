@@ -1,0 +1,314 @@
+//! One test for each mistake that rate limiters are known to make, over all strategies. Each fails when the mistake is put
+//! in.
+#![cfg(not(loom))]
+
+mod suite;
+
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use weir_core::{InFlight, InvalidQuota, Limiter, Quota, RuleLimiter, Strategy, Terms, Time, check_all};
+
+use self::suite::{STRATEGIES, at_once, quota};
+
+const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn after(duration: Duration) -> Time {
+    START.saturating_add(duration)
+}
+
+/// Charges one at a time until refused.
+fn drain(limiter: &Limiter, now: Time) -> u64 {
+    (0..1_000_000).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
+}
+
+/// The same with reservations that would not wait.
+fn drain_by_reservation(limiter: &Limiter, now: Time) -> u64 {
+    (0..1_000_000).take_while(|_| limiter.reserve(now, 1, now).is_ok()).count() as u64
+}
+
+/// Every ordered pair of strategies.
+fn changes() -> impl Iterator<Item = (Strategy, Strategy)> {
+    STRATEGIES.into_iter().flat_map(|old| STRATEGIES.map(|new| (old, new)))
+}
+
+/// Mistake 1: A level in one atomic and the time of the last refill in another: between the two updates other threads refill
+/// twice (too many are admitted) or overwrite each other's refill (tokens are lost).
+#[test]
+fn mistake_1_two_atomics_for_one_state() {
+    const ROUNDS: u32 = 200;
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, quota(strategy, 3, SECOND));
+        let (barrier, admitted) = (Barrier::new(8), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for round in 0..ROUNDS {
+                        // In the second after next whatever was used before is free again.
+                        let now = after(2 * round * SECOND);
+                        barrier.wait();
+                        for _ in 0..2 {
+                            admitted.fetch_add(u64::from(limiter.check(now, 1).is_ok()), Ordering::Relaxed);
+                        }
+                        barrier.wait();
+                    }
+                });
+            }
+        });
+        assert_eq!(admitted.into_inner(), u64::from(ROUNDS) * at_once(strategy, 3), "{strategy:?}");
+    }
+}
+
+/// Mistake 2: All limits of a request are asked in one pass and charged in another, unchecked: threads that come between the
+/// passes are all admitted.
+#[test]
+fn mistake_2_check_all_then_add_all() {
+    for strategy in STRATEGIES {
+        for _ in 0..100 {
+            let limits = [Limiter::new(START, quota(Strategy::TokenBucket, 100, SECOND)), {
+                Limiter::new(START, quota(strategy, 3, SECOND))
+            }];
+            let (barrier, admitted) = (Barrier::new(8), AtomicU64::new(0));
+            thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        admitted.fetch_add(u64::from(check_all(&limits, || START, 1).is_ok()), Ordering::Relaxed);
+                    });
+                }
+            });
+            let admitted = admitted.into_inner();
+            assert!(admitted <= at_once(strategy, 3), "{strategy:?}: {admitted}");
+            assert_eq!(limits[0].peek(START).remaining(), 100 - admitted, "{strategy:?}: charged for admissions only");
+        }
+    }
+}
+
+/// Mistake 3: A proxy charges the limit of the whole route, then that of the client, which refuses: one noisy client uses up
+/// what is there for everybody.
+#[test]
+fn mistake_3_the_outer_limit_is_charged_although_the_inner_one_refuses() {
+    for (outer, inner) in changes() {
+        let limits = [Limiter::new(START, quota(outer, 100, SECOND)), Limiter::new(START, quota(inner, 1, SECOND))];
+        assert!(check_all(&limits, || START, 1).is_ok());
+        // A leaky bucket lets nobody else go at this moment, and is the first to say so.
+        let refuses = if outer == Strategy::LeakyBucket { 0 } else { 1 };
+        let before = limits[0].peek(START).reset_after();
+        for _ in 0..1_000 {
+            let refused = check_all(&limits, || START, 1).expect_err("the inner limit is used up");
+            assert_eq!(refused.limit, refuses, "{outer:?}, {inner:?}");
+        }
+        assert_eq!(limits[0].peek(START).reset_after(), before, "{outer:?}, {inner:?}");
+    }
+}
+
+/// Mistake 4: A fixed window admits twice the limit around a boundary, and nobody says so. Here the documentation of
+/// [`Strategy::FixedWindow`] says so; the strategies that slide or flow do not do it.
+#[test]
+fn mistake_4_twice_the_limit_around_a_boundary() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, quota(strategy, 100, SECOND));
+        let before = drain(&limiter, after(Duration::from_millis(999)));
+        let around = before + drain(&limiter, after(SECOND));
+        let most = match strategy {
+            Strategy::FixedWindow => 200,
+            Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => 100,
+            // A millisecond's flow is a tenth of a request.
+            Strategy::TokenBucket | Strategy::TokenBucketWithDebt | Strategy::LeakyBucket | Strategy::Gcra => before,
+        };
+        assert_eq!(around, most, "{strategy:?}");
+    }
+}
+
+/// Mistake 5: A reload builds limiters anew: whoever is limited waits for the next change, and the effective limit is unbounded.
+#[test]
+fn mistake_5_a_reload_refills_every_bucket() {
+    for (old, new) in changes() {
+        let mut limiter = Limiter::new(START, quota(old, 10, SECOND));
+        drain(&limiter, START);
+        for round in 0..100 {
+            let quota = if round % 2 == 0 { quota(new, 1_000, SECOND) } else { quota(old, 10, SECOND) };
+            limiter = limiter.retune(|| START, quota);
+            assert_eq!(drain(&limiter, START), 0, "{old:?} to {new:?}");
+        }
+        // The same reload, of an equal quota, gives nothing and takes nothing.
+        let limiter = Limiter::new(START, quota(old, 10, SECOND));
+        limiter.check(START, 1).expect("all is free");
+        let left = limiter.peek(START).remaining();
+        let limiter = limiter.retune(|| START, quota(old, 10, SECOND));
+        assert_eq!(limiter.peek(START).remaining(), left, "{old:?}");
+    }
+}
+
+/// Mistake 6: The rate changes and the arrival time that was worked out at the old rate is kept: after 10 an hour, 10 a second
+/// still refuse for six minutes.
+#[test]
+fn mistake_6_a_backlog_at_the_old_rate() {
+    for strategy in [Strategy::TokenBucket, Strategy::TokenBucketWithDebt, Strategy::LeakyBucket, Strategy::Gcra] {
+        let hourly = quota(strategy, 10, Duration::from_hours(1));
+        let limiter = Limiter::new(START, hourly);
+        drain(&limiter, START);
+        assert_eq!(limiter.peek(START).retry_after(1), Some(Duration::from_mins(6)), "{strategy:?}");
+        let limiter = limiter.retune(|| START, quota(strategy, 10, SECOND));
+        assert_eq!(limiter.peek(START).retry_after(1), Some(Duration::from_millis(100)), "{strategy:?}");
+        let limiter = limiter.retune(|| START, hourly);
+        assert_eq!(limiter.peek(START).retry_after(1), Some(Duration::from_mins(6)), "{strategy:?}");
+    }
+    for (old, new) in changes() {
+        let limiter = Limiter::new(START, quota(old, 10, Duration::from_hours(1)));
+        drain(&limiter, START);
+        let limiter = limiter.retune(|| START, quota(new, 10, SECOND));
+        let wait = limiter.peek(START).retry_after(1).expect("within the burst");
+        assert!(wait <= 2 * SECOND, "{old:?} to {new:?}: {wait:?}");
+    }
+}
+
+/// Mistake 7: `500ms` becomes `0s`, because durations are cut to seconds somewhere on the way; and a Retry-After that is rounded
+/// down sends clients back too early.
+#[test]
+fn mistake_7_durations_cut_short() {
+    let half = Duration::from_millis(500);
+    for strategy in STRATEGIES {
+        // Three in half a second come 166,666,666.67 ns apart.
+        for requests in [1, 3] {
+            let limiter = Limiter::new(START, quota(strategy, requests, half));
+            assert_eq!(limiter.quota().period(), half);
+            assert!(drain(&limiter, START) > 0);
+            assert_eq!(drain(&limiter, START), 0, "{strategy:?}: a limit, not none");
+            let wait = limiter.check(START, 1).expect_err("used up").retry_after().expect("within the burst");
+            assert!(wait > Duration::from_millis(100) && wait <= 2 * half, "{strategy:?}: {wait:?}");
+            let moment = after(wait);
+            assert!(limiter.check(moment.saturating_sub(Duration::from_nanos(1)), 1).is_err(), "{strategy:?}");
+            assert!(limiter.check(moment, 1).is_ok(), "{strategy:?}: whoever obeys {wait:?} is admitted");
+        }
+    }
+}
+
+/// Mistake 8: An even share of a small limit, for each thread or after a change, floors to zero, and everything is refused.
+#[test]
+fn mistake_8_a_share_floors_to_zero() {
+    // Fewer requests than threads: somebody gets them.
+    for strategy in STRATEGIES {
+        for most in [1, 5] {
+            let limiter = Limiter::new(START, quota(strategy, most, SECOND));
+            let (barrier, admitted) = (Barrier::new(32), AtomicU64::new(0));
+            thread::scope(|scope| {
+                for _ in 0..32 {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        for _ in 0..10 {
+                            admitted.fetch_add(u64::from(limiter.check(START, 1).is_ok()), Ordering::Relaxed);
+                        }
+                    });
+                }
+            });
+            assert_eq!(admitted.into_inner(), at_once(strategy, most), "{strategy:?}");
+        }
+    }
+    // 99 of 100 are free: of one that is less than one. But it comes.
+    for (old, new) in changes() {
+        let limiter = Limiter::new(START, quota(old, 100, SECOND));
+        limiter.check(START, 1).expect("all is free");
+        let limiter = limiter.retune(|| START, quota(new, 1, SECOND));
+        assert!(limiter.check(after(2 * SECOND), 1).is_ok(), "{old:?} to {new:?}");
+    }
+}
+
+/// Mistake 9: Zero means "unlimited" in one place and "block all" in another. Here it is refused where a limit is made, and says
+/// what to mend; a debt of zero is none.
+#[test]
+fn mistake_9_a_zero_with_two_meanings() {
+    for strategy in STRATEGIES {
+        let made = |requests, period, burst| Quota::new(strategy, requests, period, burst).map(drop);
+        assert_eq!(made(0, SECOND, None), Err(InvalidQuota::ZeroRequests), "{strategy:?}");
+        assert_eq!(made(1, Duration::ZERO, None), Err(InvalidQuota::ZeroPeriod), "{strategy:?}");
+        let burst = made(1, SECOND, Some(0)).expect_err("zero is no burst");
+        assert_eq!(burst.field(), "burst", "{strategy:?}");
+    }
+    let bucket = Quota::new(Strategy::TokenBucketWithDebt, 5, SECOND, None).expect("valid");
+    assert_eq!(bucket.with_debt(0), Ok(bucket));
+    assert_eq!(drain(&Limiter::new(START, bucket), START), 5);
+    assert_eq!(NonZeroU64::new(0), None, "what `InFlight::new` and `set_limit` take is never zero");
+}
+
+/// Mistake 10: A table of keys grows with every key that anybody sends, or is full for ever because idle keys stay.
+#[test]
+fn mistake_10_keys_without_a_bound() {
+    for strategy in STRATEGIES {
+        let terms = Terms::new([("limit", quota(strategy, 2, SECOND))]).expect("valid");
+        let rule = RuleLimiter::keyed(START, terms, NonZeroUsize::new(50).expect("not zero"));
+        let drain = |now: Time, key: u32| {
+            (0..100).take_while(|_| rule.charge(|| now, &key.to_be_bytes(), 1).is_ok()).count() as u64
+        };
+        for key in 0..50 {
+            assert_eq!(drain(START, key), at_once(strategy, 2), "{strategy:?}: key {key} has its own");
+        }
+        let overflow: u64 = (50..1_000).map(|key| drain(START, key)).sum();
+        assert_eq!(overflow, at_once(strategy, 2), "{strategy:?}: the others share one");
+        let keys = rule.keys().expect("keyed");
+        assert!(keys.tracked <= 50 && keys.overflowed >= 950, "{strategy:?}: {keys:?}");
+        let later = after(4 * SECOND);
+        for key in 2_000..2_050 {
+            assert_eq!(drain(later, key), at_once(strategy, 2), "{strategy:?}: key {key} found an idle one's room");
+        }
+        assert!(rule.keys().expect("keyed").tracked <= 50, "{strategy:?}");
+    }
+}
+
+/// Mistake 11: Refused requests are counted too: a client that does not stop is locked out, and raising the limit does not help.
+#[test]
+fn mistake_11_refused_requests_consume() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, quota(strategy, 10, SECOND));
+        drain(&limiter, START);
+        let before = limiter.peek(START).reset_after();
+        for _ in 0..1_000 {
+            assert!(limiter.check(START, 1).is_err() && limiter.reserve(START, 1, START).is_err());
+            assert!(limiter.check(START, 1_000).is_err() && limiter.reserve(START, 1_000, after(SECOND)).is_err());
+        }
+        assert_eq!(limiter.peek(START).reset_after(), before, "{strategy:?}");
+        let later = after(2 * SECOND);
+        assert_eq!(drain_by_reservation(&limiter, later), at_once(strategy, 10), "{strategy:?}: all of it is back");
+        let limiter = limiter.retune(|| later, quota(strategy, 100, SECOND));
+        for _ in 0..1_000 {
+            let _ = limiter.check(later, 1);
+        }
+        assert!(limiter.check(later.saturating_add(2 * SECOND), 1).is_ok(), "{strategy:?}: and a higher limit helps");
+    }
+    let in_flight = InFlight::new(NonZeroU64::MIN);
+    let permit = in_flight.acquire(1).expect("room for one");
+    for _ in 0..1_000 {
+        assert!(in_flight.acquire(1).is_err());
+    }
+    drop(permit);
+    assert!(in_flight.acquire(1).is_ok());
+}
+
+/// Mistake 12: A subtraction of two times underflows when another thread was faster: a panic in a debug build, a huge wait or no
+/// limit in a release build.
+#[test]
+fn mistake_12_times_out_of_order() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, quota(strategy, 10, SECOND));
+        let late = after(Duration::from_millis(2_005));
+        assert_eq!(drain(&limiter, late), at_once(strategy, 10), "{strategy:?}");
+        for nanos in [0, 1, 1_000_000_000, 1_999_999_999, 2_004_999_999] {
+            let early = after(Duration::from_nanos(nanos));
+            assert_eq!(drain(&limiter, early), 0, "{strategy:?}");
+            assert_eq!(drain_by_reservation(&limiter, early), 0, "{strategy:?}");
+            let standing = limiter.peek(early);
+            assert_eq!(standing.remaining(), 0, "{strategy:?}");
+            let wait = standing.retry_after(1).expect("within the burst");
+            assert!(wait <= 5 * SECOND && standing.reset_after() <= 5 * SECOND, "{strategy:?}: {wait:?}");
+        }
+        // A refund whose clock lags gives nothing that was lost.
+        let later = late.saturating_add(2 * SECOND);
+        let charge = limiter.check(later, 1).expect("all is free again").charge;
+        limiter.refund(charge, || START);
+        assert!(drain(&limiter, later) <= at_once(strategy, 10), "{strategy:?}");
+    }
+}
