@@ -17,7 +17,7 @@
 use crate::meter::line::{self, swap};
 use crate::meter::{Place, SEALED, Sealed, Stop, Taken, load};
 use crate::supply::Supply;
-use crate::sync::{AtomicU64, Ordering, slot_of_thread, slots};
+use crate::sync::{AtomicU64, Ordering, slot_of_thread, slots, yield_now};
 use crate::{Standing, Time};
 
 /// Requests of a lease, at least: fewer are not worth it.
@@ -29,8 +29,8 @@ const FILLING: u64 = 1 << 62;
 /// A step of the tag, which tells apart what a slot held at different times.
 const TAG: u64 = 1 << 32;
 
-/// Set in the mark of a charge that was made under leases.
-const LEASED: u64 = SEALED;
+/// How often a slot is tried that another thread is filling, which takes a few nanoseconds.
+const PATIENCE: usize = if cfg!(loom) { 2 } else { 100 };
 
 /// Requests left in a slot.
 const LEFT: u64 = TAG - 1;
@@ -69,7 +69,7 @@ impl Leases {
     /// Seats from the own slot, if that takes one look. Their end, as the mark of a charge.
     #[inline]
     pub(crate) fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64) -> Option<u64> {
-        self.own().take_at_once(supply, floor, cost)?.ok().map(|end| end | LEASED)
+        self.own().take_at_once(supply, floor, cost)?.ok()
     }
 
     #[inline]
@@ -111,9 +111,30 @@ impl Leases {
             }
             slot.fill(filling, end, left);
         }
-        let mut taken = line::check(supply, word, now, cost)?;
-        taken.place.mark |= LEASED;
-        Ok(taken)
+        self.last_resort(supply, word, now, cost)
+    }
+
+    /// The word; and before a refusal, the seats that somebody was just putting into a slot.
+    fn last_resort(&self, supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
+        let floor = supply.floor(now);
+        for _ in 0..PATIENCE {
+            let refused = match line::check(supply, word, now, cost) {
+                Err(refused @ Stop::Refused(_)) => refused,
+                decided => return decided,
+            };
+            let filling = self.slots.iter().any(|slot| slot.state.load(Ordering::Acquire) & FILLING != 0);
+            for slot in &self.slots {
+                if let Some(end) = slot.take(supply, floor, cost)? {
+                    return Ok(taken(supply, end, floor, now, cost, word));
+                }
+            }
+            if !filling {
+                return Err(refused);
+            }
+            // Stopped by the system in between, perhaps: a few turns, then it is refused all the same.
+            yield_now();
+        }
+        line::check(supply, word, now, cost)
     }
 
     /// A lease from the word, if there is plenty.
@@ -146,19 +167,16 @@ impl Leases {
         other.take_over(supply, floor, floor + supply.capacity() / 2)
     }
 
-    /// Whether a charge was made under leases: only then are its seats where it says, for a refund to the word moves
-    /// those of later charges.
-    pub(crate) fn are_seats_of(place: &Place) -> bool {
-        place.mark & LEASED != 0
-    }
-
-    /// Gives back seats that end at `place.mark`: into a slot, so that they keep their place on the line. If there is no
-    /// slot for them they stay charged.
+    /// Gives back seats that end at `place.mark`: into a slot, so that they keep their place on the line.
     pub(crate) fn refund(&self, supply: &Supply, place: &Place) {
-        let own = slot_of_thread() & (self.slots.len() - 1);
-        let all = (own..self.slots.len()).chain(0..own);
-        let put_back = |slot: &Slot| slot.put_back(supply, place.mark & !LEASED, place.cost);
-        all.map(|slot| &self.slots[slot]).any(put_back);
+        let (others, own) = self.slots.split_at(slot_of_thread() & (self.slots.len() - 1));
+        for _ in 0..PATIENCE {
+            if own.iter().chain(others).any(|slot| slot.put_back(supply, place.mark, place.cost)) {
+                return;
+            }
+            yield_now();
+        }
+        // All of them are being filled all the while: the seats stay charged.
     }
 
     /// How many units are leased and still there.
@@ -178,11 +196,7 @@ impl Leases {
 #[inline]
 fn taken(supply: &Supply, end: u64, floor: u64, now: Time, cost: u64, word: &AtomicU64) -> Taken {
     let level = word.load(Ordering::Relaxed) & !SEALED;
-    Taken {
-        at: now,
-        standing: Standing::of_line(supply, level, floor, now),
-        place: Place { at: now, cost, mark: end | LEASED },
-    }
+    Taken { at: now, standing: Standing::of_line(supply, level, floor, now), place: Place { at: now, cost, mark: end } }
 }
 
 /// The right to fill a slot.
@@ -237,13 +251,17 @@ impl Slot {
         Ok(swap(&self.state, state, state & !LEFT).is_ok().then_some((end, left)))
     }
 
-    /// The right to fill an empty slot. Only one thread at a time has it; the others of this slot go to the word meanwhile.
+    /// The right to fill the slot if it is empty.
     fn begin(&self, floor: u64) -> Option<Filling> {
         let state = self.load().ok()?;
         let is_empty = state & LEFT == 0 || self.end.load(Ordering::Acquire) <= floor;
+        (is_empty && state & FILLING == 0).then(|| self.lock(state))?
+    }
+
+    /// The right to fill the slot. Only one thread at a time has it; the others of this slot go to the word meanwhile.
+    fn lock(&self, state: u64) -> Option<Filling> {
         let next = (state & !LEFT).wrapping_add(TAG) & !(SEALED | FILLING);
-        (is_empty && state & FILLING == 0 && swap(&self.state, state, next | FILLING).is_ok())
-            .then_some(Filling { state: next })
+        swap(&self.state, state, next | FILLING).is_ok().then_some(Filling { state: next })
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "the right is used once")]
@@ -258,17 +276,22 @@ impl Slot {
         );
     }
 
+    /// Puts seats back that end at `mark`. Those of a slot lie in a row, so they may count as lower seats than they are:
+    /// lost to the floor sooner, never used later. False if the slot is being filled.
     fn put_back(&self, supply: &Supply, mark: u64, cost: u64) -> bool {
         let Ok(state) = self.load() else { return true };
         let (left, end) = (state & LEFT, self.end.load(Ordering::Acquire));
-        if left > 0 && end - left * supply.unit() == mark && left + cost <= LEFT {
-            return swap(&self.state, state, state + cost).is_ok();
-        }
-        if left > 0 || cost > LEFT {
+        let (units, start) = (cost * supply.unit(), end.saturating_sub(left * supply.unit()));
+        if left + cost > LEFT || state & FILLING != 0 {
             return false;
         }
-        let Some(filling) = self.begin(0) else { return false };
-        self.fill(filling, mark, cost);
+        if left > 0 && start == mark {
+            return swap(&self.state, state, state + cost).is_ok();
+        }
+        let Some(filling) = self.lock(state) else { return false };
+        let below = mark - units;
+        let first = if left == 0 || below < start { below } else { start.saturating_sub(units) };
+        self.fill(filling, first + (left + cost) * supply.unit(), left + cost);
         true
     }
 

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lease::Leases;
-use crate::meter::{self, Kind, Meter, Place, SEALED, Sealed, Stop, Taken, UNSET, line};
+use crate::meter::line::{self, swap};
+use crate::meter::{self, Kind, Meter, Place, SEALED, Sealed, Stop, Taken, UNSET};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Mutex, Once, Ordering, lock};
 use crate::{Quota, Standing, Time};
@@ -112,7 +113,8 @@ impl Limiter {
     /// later gets a later place; whoever cannot be served in time is refused at once, and charged nothing.
     ///
     /// At most twelve hours ahead; for [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter) within the window
-    /// that is running. Who does not go gives the place back with [`refund`](Self::refund).
+    /// that is running. A place in a later window of [`FixedWindow`](crate::Strategy::FixedWindow) gives up what is left of
+    /// those before. Who does not go gives the place back with [`refund`](Self::refund).
     ///
     /// ```
     /// use std::time::Duration;
@@ -178,11 +180,10 @@ impl Limiter {
 
     /// Gives back a charge of this limiter.
     ///
-    /// At once, it leaves no trace; later, what has flowed in since the charge is not given back, because the place that
-    /// the charge took may have been lost meanwhile. So after the end of its window, or once it is refilled anyway, a
-    /// charge gives back nothing, and neither does it after a retune. Of places that are reserved ahead, those behind keep
-    /// their moments: what is given back is what nobody has been promised yet. A sliding window log takes back the latest
-    /// charge only.
+    /// At once, it leaves no trace; later, what would have been lost meanwhile is not given back: after the end of its window,
+    /// once it is refilled anyway, and after a retune, a charge gives back nothing. Of places that are reserved ahead, those
+    /// behind keep their moments: what is given back is what nobody has been promised yet. A sliding window log takes back
+    /// the latest charge only.
     ///
     /// `clock` is read after the state: only so is its time not earlier than that of any charge in it. Let it read the
     /// clock, not repeat an earlier reading.
@@ -311,11 +312,17 @@ impl Cell {
     /// Another thread was faster.
     #[cold]
     fn heat_up(&self, supply: &Supply) {
-        if self.heat.fetch_add(1, Ordering::Relaxed) == HOT
-            && let Some(leases) = Leases::of(supply)
-        {
-            self.leases.fill(leases);
+        if self.heat.fetch_add(1, Ordering::Relaxed) == HOT {
+            self.lend(supply);
         }
+    }
+
+    /// Leases from now on, if this limit is one that can lend.
+    fn lend(&self, supply: &Supply) -> Option<&Leases> {
+        if self.leases.get().is_none() {
+            self.leases.fill(Leases::of(supply)?);
+        }
+        self.leases.get()
     }
 
     fn reserve(&self, now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
@@ -348,19 +355,28 @@ impl Cell {
         Ok(Standing::of_line(supply, level, floor, now))
     }
 
+    /// Where seats can be leased, they are given back as the seats they were: the last ones to the word, others into a slot.
     fn refund(&self, place: &Place, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
         let (Kind::Line(supply), Words::One(Alone([word]))) = (&self.meter.kind, &self.words) else {
             return self.meter.refund(self.words.all(), place, clock);
         };
-        match self.leases.get() {
-            Some(leases) if Leases::are_seats_of(place) => {
-                leases.refund(supply, place);
-                Ok(())
+        loop {
+            let level = meter::load(word)?;
+            if place.mark > supply.ceiling(clock()) {
+                // Reserved ahead, and so beyond all leases.
+                return line::refund(supply, word, place, clock);
             }
-            // What was charged before there were leases stays charged, unless it is ahead of all of them.
-            _ => line::refund(supply, word, place, clock, |level, now| {
-                level > supply.ceiling(now) || self.leases.get().is_none()
-            }),
+            if level == place.mark {
+                let before = level.saturating_sub(place.cost * supply.unit());
+                if swap(word, level, before).is_ok() {
+                    return Ok(());
+                }
+            } else if let Some(leases) = self.lend(supply) {
+                leases.refund(supply, place);
+                return Ok(());
+            } else {
+                return line::refund(supply, word, place, clock);
+            }
         }
     }
 

@@ -161,7 +161,7 @@ impl Meter {
     /// Gives back. `clock` is read after the state.
     pub(crate) fn refund(&self, words: &[AtomicU64], place: &Place, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
         match &self.kind {
-            Kind::Line(supply) => line::refund(supply, &words[0], place, clock, |_, _| true),
+            Kind::Line(supply) => line::refund(supply, &words[0], place, clock),
             Kind::Counter(counter) => counter.refund(words, place),
             Kind::Log(log) => log.refund(words, place),
         }

@@ -181,8 +181,9 @@ impl Supply {
     /// that went into `level`. While places beyond the ceiling are promised, a charge gives back what is not promised to
     /// those after it: they keep their moments.
     pub(crate) fn refund(&self, level: u64, charged_at: Time, now: Time, cost: u64, mark: u64) -> u64 {
-        let units = cost.saturating_mul(self.unit);
+        let mut units = cost.saturating_mul(self.unit);
         let lost = if level > self.ceiling(now) {
+            units = units.min(mark.saturating_sub(self.floor(now)));
             level.saturating_sub(mark)
         } else {
             let Some(refilled) = self.floor(now).checked_sub(self.floor(charged_at)) else {

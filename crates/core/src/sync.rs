@@ -7,18 +7,22 @@ use std::sync::OnceLock;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
+#[cfg(loom)]
+pub(crate) use loom::thread::yield_now;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
+#[cfg(not(loom))]
+pub(crate) use std::thread::yield_now;
 
-/// How many slots a limit has whose threads get in each other's way: one for each core.
+/// How many slots a limit has whose threads get in each other's way: one for each core, and at least two.
 pub(crate) fn slots() -> usize {
     static SLOTS: OnceLock<usize> = OnceLock::new();
     if cfg!(loom) {
         return 2;
     }
-    *SLOTS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from).next_power_of_two())
+    *SLOTS.get_or_init(|| std::thread::available_parallelism().map_or(2, usize::from).next_power_of_two().max(2))
 }
 
 /// A number for this thread: threads are numbered as they come.

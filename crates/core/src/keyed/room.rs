@@ -170,13 +170,18 @@ impl Table {
         let tracked = &self.lineage.counts.tracked;
         tracked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
         let taken = self.book.plain.take(cell.words, request, clock);
-        if taken.is_ok() {
-            cell.mark.store(mark, Ordering::Release);
-        } else {
-            // More than the burst. Nothing to remember.
+        if taken.is_err() {
             tracked.fetch_sub(1, Ordering::Relaxed);
+            return self.is_too_much(request).then_some(taken);
         }
+        cell.mark.store(mark, Ordering::Release);
         Some(taken)
+    }
+
+    /// Whether even a new key is refused this. If not, and it was refused, then because of a charge that another thread is
+    /// just giving back.
+    fn is_too_much(&self, request: &Request) -> bool {
+        self.book.plain.ask(&self.blank, request).is_err()
     }
 
     /// Puts a key in the place of an idle one, charged. None if that is in use again.
@@ -193,7 +198,7 @@ impl Table {
         let taken = self.book.plain.take(cell.words, request, clock);
         if taken.is_err() {
             victim.mark.store(old, Ordering::Release);
-            return Some(taken);
+            return self.is_too_much(request).then_some(taken);
         }
         if cell.index != victim.index {
             victim.mark.store(VACANT, Ordering::Release);

@@ -92,19 +92,16 @@ pub(super) fn standing(supply: &Supply, word: &AtomicU64, now: Time) -> Result<S
     Ok(Standing::of_line(supply, load(word)?, supply.floor(now), now))
 }
 
-/// Gives back, if `may`, asked with the level and the time after each look at the word, says so.
 pub(crate) fn refund(
     supply: &Supply,
     word: &AtomicU64,
     place: &Place,
     clock: &impl Fn() -> Time,
-    may: impl Fn(u64, Time) -> bool,
 ) -> Result<(), Sealed> {
     let mut level = load(word)?;
     loop {
-        let now = clock();
-        let after = supply.refund(level, place.at, now, place.cost, place.mark);
-        if after == level || !may(level, now) {
+        let after = supply.refund(level, place.at, clock(), place.cost, place.mark);
+        if after == level {
             return Ok(());
         }
         match swap(word, level, after) {

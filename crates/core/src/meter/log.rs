@@ -107,6 +107,7 @@ impl Log {
     }
 
     pub(super) fn reserve(&self, words: &[AtomicU64], now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
+        let asked = now;
         let now = now.min(LAST);
         let latest = latest.min(LAST).max(now).min(now.saturating_add(SET_BACK / 2));
         loop {
@@ -122,14 +123,15 @@ impl Log {
             if words[0].compare_exchange(first, first + cost, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 self.write(words, first, cost, at);
                 let standing = self.standing_from(words, first + cost, now, 1);
-                return Ok(Taken { at, standing, place: Place { at, cost, mark: first } });
+                return Ok(Taken { at: at.max(asked), standing, place: Place { at, cost, mark: first } });
             }
         }
     }
 
     fn write(&self, words: &[AtomicU64], first: u64, cost: u64, at: Time) {
         for index in first..first + cost {
-            words[self.place(index)].store(self.entry(index, at), Ordering::SeqCst);
+            // A swap, because those have one order that all threads agree on.
+            words[self.place(index)].swap(self.entry(index, at), Ordering::SeqCst);
         }
     }
 
@@ -189,7 +191,9 @@ impl Log {
                 Ok(()) => index.checked_sub(self.length()).map_or(0, |before| self.entry(before, expired)),
                 Err(_) => self.entry(index, place.at),
             };
-            swap(index, 0, entry);
+            if entry != 0 {
+                swap(index, 0, entry);
+            }
         }
         match moved {
             Err(state) if state & SEALED != 0 => Err(Sealed),
