@@ -6,6 +6,7 @@
 #![expect(clippy::disallowed_methods, reason = "measuring is reading clocks and waiting for them")]
 
 mod burst;
+mod clocks;
 mod designs;
 mod layers;
 mod limits;

@@ -17,7 +17,8 @@ const ABOUT: &str = "\
 One decision on one limit, admitted and denied apart, by 1 to 8 threads on the same limit; how many were admitted of \
 those that were allowed; and tables of limits by key. Weir's rows hold what a user pays: \
 `MonotonicClock::now` and `Limiter::check`, or `RuleLimiter::charge`, standing and retry-after included. Each contender \
-has its default clock; the yardstick is reading a clock and deciding nothing. No speed counts without the limit held: \
+has its default clock; the yardstick is reading a clock and deciding nothing. Time is an argument of Weir's, so one row \
+has it on the clock that governor and shot-limit read (quanta). No speed counts without the limit held: \
 the exact counts stand beside it.";
 
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {

@@ -6,6 +6,8 @@ use std::time::Duration;
 use weir_core::{Limiter, Quota, Strategy, Time};
 use weir_tower::MonotonicClock;
 
+use crate::clocks::QuantaClock;
+
 use super::contenders::{Contender, Counts, DAY, Demand, Kind, REFILL};
 use super::hammer::{BATCH, Batch, batch};
 
@@ -30,6 +32,7 @@ macro_rules! strategies {
                     one_thread: true,
                     ..ours(concat!("weir ", $name, ", time given"), Counts::$counts, |demand| alone(Strategy::$strategy, demand))
                 },)*
+                ours("weir TokenBucket, quanta's clock", Counts::Bucket, with_quanta),
                 Contender { kind: Kind::Yardstick, ..ours("clock: weir", Counts::Bucket, clock) },
             ]
         }
@@ -65,14 +68,23 @@ fn quota(strategy: Strategy, demand: Demand) -> Option<Quota> {
 }
 
 fn with_clock(strategy: Strategy, demand: Demand) -> Option<Batch> {
-    let quota = quota(strategy, demand)?;
     let clock = MonotonicClock::start();
-    let limiter = Limiter::new(clock.now(), quota);
+    on(strategy, demand, move || clock.now())
+}
+
+/// As much of a clock as shot-limit and governor have.
+fn with_quanta(demand: Demand) -> Option<Batch> {
+    let clock = QuantaClock::start();
+    on(Strategy::TokenBucket, demand, move || clock.now())
+}
+
+fn on(strategy: Strategy, demand: Demand, now: impl Fn() -> Time + Send + Sync + 'static) -> Option<Batch> {
+    let limiter = Limiter::new(now(), quota(strategy, demand)?);
     if demand == Demand::Deny {
         // The one of the day.
-        let _ = limiter.check(clock.now(), 1);
+        let _ = limiter.check(now(), 1);
     }
-    Some(batch(move || limiter.check(clock.now(), 1).is_ok()))
+    Some(batch(move || limiter.check(now(), 1).is_ok()))
 }
 
 /// The time goes on by itself, in a register.

@@ -14,17 +14,19 @@ use foldhash::fast::RandomState;
 use governor::clock::DefaultClock;
 use governor::state::keyed::{DashMapStateStore, HashMapStateStore};
 use governor::{Quota as GovernorQuota, RateLimiter};
-use weir_core::{Quota, RuleLimiter, Strategy, Terms};
+use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
 use weir_tower::MonotonicClock;
 
 use super::keys::Key;
+use crate::clocks::QuantaClock;
 
 /// One a second, and a billion at once: nobody here uses a bucket up, and none is full, so idle, within the run.
 const INTERVAL: Duration = Duration::from_secs(1);
 const BURST: u32 = 1_000_000_000;
 
-pub(super) const NAMES: [&str; 7] = [
+pub(super) const NAMES: [&str; 8] = [
     "weir RuleLimiter::keyed",
+    "weir, quanta's clock",
     "DashMap",
     "Mutex<HashMap>",
     "governor, DashMap store",
@@ -32,6 +34,9 @@ pub(super) const NAMES: [&str; 7] = [
     "scc HashMap",
     "papaya HashMap",
 ];
+
+/// The first of [`NAMES`] are ours.
+pub(super) const OURS: usize = 2;
 
 /// A limit for each key.
 pub(super) trait Store<K>: Send + Sync {
@@ -52,12 +57,16 @@ pub(super) fn store<K: Key>(place: usize, keys: usize) -> Box<dyn Store<K>> {
         GovernorQuota::with_period(INTERVAL).expect("not zero").allow_burst(NonZeroU32::new(BURST).expect("not zero"))
     };
     match place {
-        0 => Box::new(Ours::new(clock, keys)),
-        1 => Box::new(Dash { clock, map: DashMap::with_hasher(hasher) }),
-        2 => Box::new(Locked { clock, map: Mutex::new(HashMap::with_hasher(hasher)) }),
-        3 => Box::new(RateLimiter::<K, _, DefaultClock>::dashmap_with_hasher(quota(), hasher)),
-        4 => Box::new(RateLimiter::<K, _, DefaultClock>::hashmap_with_hasher(quota(), hasher)),
-        5 => Box::new(Scc { clock, map: scc::HashMap::with_hasher(hasher) }),
+        0 => Box::new(Ours::new(keys, move || clock.now())),
+        1 => {
+            let clock = QuantaClock::start();
+            Box::new(Ours::new(keys, move || clock.now()))
+        }
+        2 => Box::new(Dash { clock, map: DashMap::with_hasher(hasher) }),
+        3 => Box::new(Locked { clock, map: Mutex::new(HashMap::with_hasher(hasher)) }),
+        4 => Box::new(RateLimiter::<K, _, DefaultClock>::dashmap_with_hasher(quota(), hasher)),
+        5 => Box::new(RateLimiter::<K, _, DefaultClock>::hashmap_with_hasher(quota(), hasher)),
+        6 => Box::new(Scc { clock, map: scc::HashMap::with_hasher(hasher) }),
         _ => Box::new(Papaya { clock, map: papaya::HashMap::with_hasher(hasher) }),
     }
 }
@@ -75,23 +84,24 @@ fn take(arrival: &mut u64, now: u64) -> bool {
     after.is_some()
 }
 
-struct Ours {
-    clock: MonotonicClock,
+struct Ours<C> {
+    now: C,
     rule: RuleLimiter,
 }
 
-impl Ours {
-    fn new(clock: MonotonicClock, keys: usize) -> Self {
+impl<C: Fn() -> Time> Ours<C> {
+    fn new(keys: usize, now: C) -> Self {
         let quota = Quota::new(Strategy::TokenBucket, 1, INTERVAL, Some(u64::from(BURST))).expect("valid");
         let terms = Terms::new([("limit", quota)]).expect("one limit");
         let max_keys = NonZeroUsize::new(keys).expect("at least one");
-        Self { clock, rule: RuleLimiter::keyed(clock.now(), terms, max_keys) }
+        let rule = RuleLimiter::keyed(now(), terms, max_keys);
+        Self { now, rule }
     }
 }
 
-impl<K: Key> Store<K> for Ours {
+impl<K: Key, C: Fn() -> Time + Send + Sync> Store<K> for Ours<C> {
     fn take(&self, key: &K) -> bool {
-        key.with_bytes(|bytes| self.rule.charge(|| self.clock.now(), bytes, 1).is_ok())
+        key.with_bytes(|bytes| self.rule.charge(&self.now, bytes, 1).is_ok())
     }
 }
 
