@@ -11,6 +11,8 @@
 //! `Buffer`. A cancelled request gives back what it has not used. Each says in its documentation when it is ready and
 //! what it holds meanwhile.
 //!
+//! Whoever waits needs a tokio runtime with its timers; [`LatencyLayer`] needs none.
+//!
 //! What is asked is a [`LimiterAdmit`], one limit for all requests; a [`KeyedAdmit`], one for each client as a
 //! [`KeyExtractor`] tells them apart; an [`InFlight`](weir_core::InFlight) limit; or an [`Admit`] or a [`Reserve`] of
 //! your own. All can be changed while they are in use.

@@ -41,8 +41,8 @@ pub struct RateLimitLayer {
 }
 
 impl RateLimitLayer {
-    /// A layer that waits for places of `limiter`. Keep a clone of it to [`retune`](Limiter::retune) it at run time;
-    /// whoever waits then keeps the moment that was promised.
+    /// A layer that waits for places of `limiter`. Keep a clone of it to [`retune`](Limiter::retune) it at run time:
+    /// whoever waits takes a place by the new quota within a second.
     pub const fn new(limiter: Limiter, clock: MonotonicClock) -> Self {
         Self { limiter, clock }
     }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::Sleep;
-use weir_core::{Charge, Limiter, Time};
+use weir_core::{Charge, Limiter, Reserved, Standing, Time};
 
 use crate::MonotonicClock;
 
@@ -16,14 +16,26 @@ const ANY_TIME: Time = Time::from_nanos(u64::MAX);
 /// The finest that tokio's timers tell apart.
 const TICK: Duration = Duration::from_millis(1);
 
+/// How long a change of the limit can go unnoticed by those who wait: who was promised a place in an hour must not sit
+/// out that hour when the limit has been raised.
+const LOOK_UP: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(super) struct Place {
     limiter: Limiter,
     clock: MonotonicClock,
-    taken: Option<Charge>,
+    taken: Option<Taken>,
     /// Made when somebody has to wait for the first time, and used again from then on.
     timer: Option<Pin<Box<Sleep>>>,
     waiting: bool,
+}
+
+#[derive(Debug)]
+struct Taken {
+    turn: Time,
+    /// Has the quota by which the turn was promised.
+    standing: Standing,
+    charge: Charge,
 }
 
 impl Place {
@@ -39,22 +51,30 @@ impl Place {
                 ready!(timer.as_mut().poll(context));
                 self.waiting = false;
             }
-            if self.taken.is_some() {
-                return Poll::Ready(());
-            }
             let now = self.clock.now();
-            match self.limiter.reserve(now, 1, ANY_TIME) {
-                Ok(reserved) => {
-                    self.taken = Some(reserved.charge);
-                    if reserved.at > now {
-                        self.wait_until(reserved.at);
-                    }
+            if self.taken.is_none() {
+                self.ask(now);
+            }
+            match &self.taken {
+                Some(taken) if taken.turn <= now => return Poll::Ready(()),
+                Some(taken) if taken.standing.quota() == self.limiter.quota() => {
+                    self.wait_until(taken.turn.min(now.saturating_add(LOOK_UP)));
                 }
-                // A line that is full takes nobody, so whoever comes now asks again when there may be room.
-                Err(refused) => {
-                    let wait = refused.retry_after().expect("every burst has room for one").max(TICK);
-                    self.wait_until(now.saturating_add(wait));
-                }
+                // What was promised is void: the change has made it part of the new limit's backlog.
+                Some(_) => self.taken = None,
+                // The line is full.
+                None => {}
+            }
+        }
+    }
+
+    /// Takes a place, or waits until it is worth while to ask again.
+    fn ask(&mut self, now: Time) {
+        match self.limiter.reserve(now, 1, ANY_TIME) {
+            Ok(Reserved { at, standing, charge }) => self.taken = Some(Taken { turn: at, standing, charge }),
+            Err(refused) => {
+                let wait = refused.retry_after().expect("every burst has room for one");
+                self.wait_until(now.saturating_add(wait.clamp(TICK, LOOK_UP)));
             }
         }
     }
@@ -88,8 +108,8 @@ impl Clone for Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(charge) = self.taken.take() {
-            self.limiter.refund(charge, || self.clock.now());
+        if let Some(taken) = self.taken.take() {
+            self.limiter.refund(taken.charge, || self.clock.now());
         }
     }
 }

@@ -278,6 +278,30 @@ async fn a_changed_limit_counts_for_those_who_come_afterwards() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_waits_when_the_limit_is_raised_does_not_sit_out_the_old_wait() {
+    let clock = MonotonicClock::start();
+    let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 1, Duration::from_secs(3600), None).unwrap());
+    let inner = service_fn(async |()| Ok::<_, std::io::Error>(()));
+    let mut service = RateLimitLayer::new(limiter.clone(), clock).layer(inner);
+    service.ready().await.unwrap().call(()).await.unwrap();
+
+    let start = Instant::now();
+    let mut others =
+        [service.clone(), service.clone(), service.clone()].map(|service| tokio::spawn(service.oneshot(())));
+    advance(Duration::from_secs(60)).await;
+    let raised = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None).unwrap();
+    let limiter = limiter.retune(|| clock.now(), raised);
+    for other in &mut others {
+        other.await.unwrap().unwrap();
+    }
+    // A second until they look, and at most twice the four places of the backlog.
+    assert!(start.elapsed() <= Duration::from_millis(61_800), "{:?}", start.elapsed());
+    // And what they waited for is not owed any more.
+    advance(TENTH).await;
+    assert!(limiter.check(clock.now(), 1).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 #[should_panic(expected = "call without poll_ready")]
 async fn a_call_before_its_turn_panics() {
     let Bench { mut service, handle: _handle, .. } = bench(Strategy::Gcra, 1);
