@@ -1,0 +1,256 @@
+//! Every interleaving of a few threads on a table of keys, by loom:
+//! `RUSTFLAGS="--cfg loom" cargo test -p weir-core --release --test loom_keyed`
+#![cfg(loom)]
+
+mod suite;
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use loom::thread;
+use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+
+use self::suite::{STRATEGIES, at_once, quota};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The start of a window.
+const NOW: Time = Time::from_nanos(1_000_000_000_000);
+
+/// When whatever was charged at `NOW` is free again, by any strategy.
+const LATER: Time = Time::from_nanos(1_002_000_000_000);
+
+fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(test);
+}
+
+/// The same for each strategy.
+fn model_each(preemptions: usize, test: impl Fn(Strategy) + Sync + Send + Copy + 'static) {
+    for strategy in STRATEGIES {
+        model(preemptions, move || test(strategy));
+    }
+}
+
+fn terms(quota: Quota) -> Terms {
+    Terms::new([("limit", quota)]).expect("valid")
+}
+
+fn keys(max: usize) -> NonZeroUsize {
+    NonZeroUsize::new(max).expect("not zero")
+}
+
+fn keyed(quota: Quota, max_keys: usize) -> RuleLimiter {
+    RuleLimiter::keyed(NOW, terms(quota), keys(max_keys))
+}
+
+fn take(rule: &RuleLimiter, now: Time, key: &[u8]) -> u64 {
+    u64::from(rule.charge(|| now, key, 1).is_ok())
+}
+
+/// Charges one at a time until refused.
+fn drain(rule: &RuleLimiter, now: Time, key: &[u8]) -> u64 {
+    (0..9).take_while(|_| take(rule, now, key) == 1).count() as u64
+}
+
+fn tracked(rule: &RuleLimiter) -> u64 {
+    rule.keys().expect("keyed").tracked
+}
+
+#[test]
+fn a_new_key_comes_in_once() {
+    model_each(3, |strategy| {
+        let rule = keyed(quota(strategy, 1, SECOND), 2);
+        let other = rule.clone();
+        let thread = thread::spawn(move || take(&other, NOW, b"key"));
+        let here = take(&rule, NOW, b"key");
+        assert_eq!(here + thread.join().expect("no panic"), 1, "{strategy:?}");
+        assert_eq!(tracked(&rule), 1);
+    });
+}
+
+#[test]
+fn two_keys_do_not_share_the_last_room() {
+    model(3, || {
+        let rule = keyed(quota(Strategy::TokenBucket, 1, SECOND), 1);
+        let other = rule.clone();
+        let thread = thread::spawn(move || take(&other, NOW, b"ann"));
+        assert_eq!(take(&rule, NOW, b"bob"), 1, "by its own words or by the overflow's");
+        assert_eq!(thread.join().expect("no panic"), 1);
+        let keys = rule.keys().expect("keyed");
+        assert_eq!((keys.tracked, keys.overflowed), (1, 1));
+    });
+}
+
+/// An idle key is charged while another takes its cell: the charge stays with it, or goes to the overflow, but is not
+/// forgotten with the cell.
+#[test]
+fn a_charge_is_not_forgotten_with_the_key() {
+    model_each(3, |strategy| {
+        let rule = keyed(quota(strategy, 1, SECOND), 1);
+        assert_eq!(take(&rule, NOW, b"ann"), 1);
+        let other = rule.clone();
+        let thread = thread::spawn(move || take(&other, LATER, b"bob"));
+        let ann = take(&rule, LATER, b"ann");
+        let bob = thread.join().expect("no panic");
+        // One of them has the cell, the other the overflow, and both have used up what they have.
+        let rest = drain(&rule, LATER, b"ann") + drain(&rule, LATER, b"bob") + drain(&rule, LATER, b"cid");
+        assert_eq!((ann, bob, rest), (1, 1, 0), "{strategy:?}");
+        assert_eq!(tracked(&rule), 1);
+    });
+}
+
+/// The same where the other would have room beside the charge: nobody may find the words idle that were charged, and
+/// nobody a charge of his own in words that are another's.
+#[test]
+fn a_charge_stays_with_its_key_where_another_would_fit_beside_it() {
+    for strategy in [Strategy::TokenBucket, Strategy::SlidingWindowCounter, Strategy::SlidingWindowLog] {
+        model(3, move || {
+            let rule = keyed(quota(strategy, 2, SECOND), 1);
+            assert_eq!(take(&rule, NOW, b"ann"), 1);
+            let other = rule.clone();
+            let thread = thread::spawn(move || take(&other, LATER, b"bob"));
+            let ann = take(&rule, LATER, b"ann");
+            assert_eq!((ann, thread.join().expect("no panic")), (1, 1), "{strategy:?}");
+            // Two for each, from the cell or from the overflow.
+            let (ann, bob) = (drain(&rule, LATER, b"ann"), drain(&rule, LATER, b"bob"));
+            // A log takes back only what came last: what bob's cell was charged by mistake may stay.
+            let most = if strategy == Strategy::SlidingWindowLog { bob.min(1) } else { 1 };
+            assert_eq!((ann, bob), (1, most), "{strategy:?}");
+        });
+    }
+}
+
+/// The same with several limits, of which the first is charged when the cell is taken away.
+#[test]
+fn no_limit_forgets_a_charge_with_the_key() {
+    model(2, || {
+        let quota = |strategy| quota(strategy, 1, SECOND);
+        let limits = [("a", quota(Strategy::TokenBucket)), ("b", quota(Strategy::SlidingWindowCounter))];
+        let rule = RuleLimiter::keyed(NOW, Terms::new(limits).expect("valid"), keys(1));
+        assert_eq!(take(&rule, NOW, b"ann"), 1);
+        let other = rule.clone();
+        let thread = thread::spawn(move || take(&other, LATER, b"bob"));
+        let ann = take(&rule, LATER, b"ann");
+        let bob = thread.join().expect("no panic");
+        let rest = drain(&rule, LATER, b"ann") + drain(&rule, LATER, b"bob") + drain(&rule, LATER, b"cid");
+        assert!(ann + bob >= 1 && ann + bob + rest <= 2, "{ann} + {bob} + {rest}");
+    });
+}
+
+/// Two keys come in where there is one idle one, and that one is charged.
+#[test]
+fn one_cell_is_taken_once() {
+    model(2, || {
+        let rule = keyed(quota(Strategy::TokenBucket, 1, SECOND), 1);
+        assert_eq!(take(&rule, NOW, b"ann"), 1);
+        let newcomers = [b"bob", b"cid"].map(|key| {
+            let rule = rule.clone();
+            thread::spawn(move || take(&rule, LATER, key))
+        });
+        let ann = take(&rule, LATER, b"ann");
+        let newcomers: u64 = newcomers.into_iter().map(|thread| thread.join().expect("no panic")).sum();
+        let rest: u64 = [b"ann", b"bob", b"cid", b"dan"].map(|key| drain(&rule, LATER, key)).iter().sum();
+        // One cell and the overflow.
+        assert_eq!(ann + newcomers + rest, 2, "{ann} + {newcomers} + {rest}");
+        assert_eq!(tracked(&rule), 1);
+    });
+}
+
+/// What a forgotten key is given back must not be given to the one in its place.
+#[test]
+fn a_refund_finds_its_own_key_or_nothing() {
+    model_each(3, |strategy| {
+        let rule = keyed(quota(strategy, 1, SECOND), 1);
+        let charge = rule.charge(|| NOW, b"ann", 1).expect("all is free").charge;
+        let other = rule.clone();
+        let thread = thread::spawn(move || take(&other, LATER, b"bob"));
+        rule.refund(b"ann", charge, || LATER);
+        let bob = thread.join().expect("no panic");
+        let rest: u64 = [b"bob", b"cid"].map(|key| drain(&rule, LATER, key)).iter().sum();
+        // The cell and the overflow.
+        assert_eq!((bob, rest), (1, 1), "{strategy:?}");
+    });
+}
+
+#[test]
+fn a_retune_loses_no_charge_and_gives_none() {
+    model_each(2, |strategy| {
+        let rule = keyed(quota(strategy, 2, SECOND), 1);
+        assert_eq!(take(&rule, NOW, b"key"), 1);
+        let (other, before) = (rule.clone(), at_once(strategy, 2));
+        let thread = thread::spawn(move || take(&other, NOW, b"key"));
+        let retuned = rule.retune(|| NOW, terms(quota(strategy, 4, SECOND)), Some(keys(1)));
+        let there = thread.join().expect("no panic");
+        assert_eq!(1 + there + drain(&retuned, NOW, b"key"), before, "{strategy:?}");
+        assert_eq!(drain(&rule, NOW, b"key"), 0, "{strategy:?}: the old handle reaches the same words");
+        assert_eq!(tracked(&retuned), 1);
+    });
+}
+
+/// The key comes in by the old terms or by the new ones, once.
+#[test]
+fn a_key_that_comes_in_during_a_retune_comes_in_once() {
+    model(3, || {
+        let rule = keyed(quota(Strategy::TokenBucket, 1, SECOND), 1);
+        let other = rule.clone();
+        let thread = thread::spawn(move || drain(&other, NOW, b"key"));
+        let rule = rule.retune(|| NOW, terms(quota(Strategy::TokenBucket, 2, SECOND)), Some(keys(1)));
+        let there = thread.join().expect("no panic");
+        let all = there + drain(&rule, NOW, b"key");
+        // By the old terms one was free and one is; by the new ones two.
+        assert!(all == 1 || all == 2, "{all}");
+        assert_eq!((tracked(&rule), rule.keys().expect("keyed").overflowed), (1, 0));
+    });
+}
+
+/// A key is forgotten for another while both go to the successor.
+#[test]
+fn a_key_that_is_forgotten_during_a_retune_takes_no_charge_with_it() {
+    model(2, || {
+        let rule = keyed(quota(Strategy::TokenBucket, 1, SECOND), 1);
+        assert_eq!(take(&rule, NOW, b"ann"), 1);
+        let (one, other) = (rule.clone(), rule.clone());
+        let bob = thread::spawn(move || take(&one, LATER, b"bob"));
+        let ann = thread::spawn(move || take(&other, LATER, b"ann"));
+        let rule = rule.retune(|| LATER, terms(quota(Strategy::TokenBucket, 2, SECOND)), Some(keys(1)));
+        let (ann, bob) = (ann.join().expect("no panic"), bob.join().expect("no panic"));
+        let rest: u64 = [b"ann", b"bob", b"cid"].map(|key| drain(&rule, LATER, key)).iter().sum();
+        // The cell and the overflow have one each, by the old terms and so by the new ones.
+        assert!(ann + bob >= 1 && ann + bob + rest <= 2, "{ann} + {bob} + {rest}");
+        assert_eq!(tracked(&rule), 1);
+    });
+}
+
+#[test]
+fn the_overflow_goes_through_a_retune() {
+    model(3, || {
+        let rule = keyed(quota(Strategy::TokenBucket, 1, SECOND), 1);
+        assert_eq!(take(&rule, NOW, b"ann"), 1);
+        let other = rule.clone();
+        let thread = thread::spawn(move || take(&other, NOW, b"bob") + take(&other, NOW, b"cid"));
+        let rule = rule.retune(|| NOW, terms(quota(Strategy::TokenBucket, 2, SECOND)), Some(keys(1)));
+        let there = thread.join().expect("no panic");
+        assert_eq!(there + drain(&rule, NOW, b"dan"), 1, "one was free, before and after");
+        assert_eq!(tracked(&rule), 1);
+    });
+}
+
+/// A key gets an override, and loses it again, while it is charged.
+#[test]
+fn an_override_takes_the_count_with_it() {
+    model(2, || {
+        let plain = || terms(quota(Strategy::TokenBucket, 2, SECOND));
+        let gold = plain().with_override([b"key".as_slice()], [("limit", quota(Strategy::TokenBucket, 4, SECOND))]);
+        let rule = keyed(quota(Strategy::TokenBucket, 2, SECOND), 1);
+        assert_eq!(take(&rule, NOW, b"key"), 1);
+        let other = rule.clone();
+        let thread = thread::spawn(move || take(&other, NOW, b"key"));
+        let rule = rule.retune(|| NOW, gold.expect("valid"), Some(keys(1)));
+        let rule = rule.retune(|| NOW, plain(), Some(keys(1)));
+        let there = thread.join().expect("no panic");
+        assert!(there + drain(&rule, NOW, b"key") <= 1, "{there}");
+        assert_eq!(tracked(&rule), 1);
+    });
+}

@@ -1,0 +1,169 @@
+//! Exact counts with real threads on a table of keys: `cargo test -p weir-core --release --test stress_keyed`
+#![cfg(not(loom))]
+
+mod suite;
+
+use std::num::NonZeroUsize;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use weir_core::{RuleLimiter, Strategy, Terms, Time};
+
+use self::suite::{STRATEGIES, at_once, quota};
+
+const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
+const SECOND: Duration = Duration::from_secs(1);
+const THREADS: [u64; 3] = [2, 8, 32];
+
+fn terms(strategy: Strategy, most: u64) -> Terms {
+    Terms::new([("limit", quota(strategy, most, SECOND))]).expect("valid")
+}
+
+fn keyed(strategy: Strategy, most: u64, max_keys: usize) -> RuleLimiter {
+    RuleLimiter::keyed(START, terms(strategy, most), keys(max_keys))
+}
+
+fn keys(max: usize) -> NonZeroUsize {
+    NonZeroUsize::new(max).expect("not zero")
+}
+
+/// Calls `each` on every thread with its number, all at once.
+fn together(threads: u64, each: impl Fn(u64) + Sync) {
+    let barrier = Barrier::new(usize::try_from(threads).expect("few"));
+    thread::scope(|scope| {
+        for thread in 0..threads {
+            let (each, barrier) = (&each, &barrier);
+            scope.spawn(move || {
+                barrier.wait();
+                each(thread);
+            });
+        }
+    });
+}
+
+/// Numbers that look random, different for each seed.
+fn numbers(seed: u64) -> impl Iterator<Item = u64> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    std::iter::repeat_with(move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state >> 16
+    })
+}
+
+/// More keys than room, of which many are idle at any moment because their charges were given back: cells change hands all
+/// the time, and time stands still, so nothing flows in.
+#[test]
+fn cells_that_change_hands_are_not_charged_twice() {
+    const KEYS: u64 = 60;
+    const ROOM: usize = 40;
+    for strategy in STRATEGIES {
+        for threads in THREADS {
+            let rule = keyed(strategy, 4, ROOM);
+            let kept: Vec<_> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+            together(threads, |thread| {
+                for number in numbers(thread + 1).take(usize::try_from(20_000 / threads).expect("few")) {
+                    let key = number % KEYS;
+                    let Ok(admitted) = rule.charge(|| START, &key.to_be_bytes(), 1) else { continue };
+                    if number / KEYS % 8 == 0 {
+                        kept[usize::try_from(key).expect("few")].fetch_add(1, Ordering::Relaxed);
+                    } else {
+                        rule.refund(&key.to_be_bytes(), admitted.charge, || START);
+                    }
+                }
+            });
+            let kept: Vec<_> = kept.into_iter().map(AtomicU64::into_inner).collect();
+            let (all, most) = (kept.iter().sum::<u64>(), at_once(strategy, 4));
+            let stats = rule.keys().expect("keyed");
+            assert!(all <= (ROOM as u64 + 1) * most, "{strategy:?}, {threads} threads: {all}");
+            // By its own words, and by the overflow.
+            assert!(kept.iter().all(|&kept| kept <= 2 * most), "{strategy:?}, {threads} threads: {kept:?}");
+            assert!(kept.iter().filter(|&&kept| kept > most).count() <= 4, "{strategy:?}, {threads} threads: {kept:?}");
+            assert!(stats.tracked <= ROOM as u64 && stats.evicted > 0, "{strategy:?}, {threads} threads: {stats:?}");
+        }
+    }
+}
+
+/// A large table, of many regions: each key has what it has, whichever thread comes.
+#[test]
+fn every_key_of_many_gets_exactly_its_own() {
+    const KEYS: u64 = 20_000;
+    for threads in THREADS {
+        let rule = keyed(Strategy::TokenBucket, 2, usize::try_from(KEYS).expect("small"));
+        let admitted: Vec<_> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+        together(threads, |thread| {
+            for turn in 0..4 * KEYS / threads + KEYS {
+                let key = (turn * 7 + thread * 13) % KEYS;
+                if rule.charge(|| START, &key.to_be_bytes(), 1).is_ok() {
+                    admitted[usize::try_from(key).expect("small")].fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        assert!(admitted.into_iter().all(|admitted| admitted.into_inner() == 2), "{threads} threads");
+        let stats = rule.keys().expect("keyed");
+        assert_eq!((stats.tracked, stats.evicted, stats.overflowed), (KEYS, 0, 0), "{threads} threads");
+    }
+}
+
+/// The bound changes, and the terms with it, while all keys are charged through the first handle.
+#[test]
+fn retunes_under_load_lose_no_charge_and_give_none() {
+    for strategy in STRATEGIES {
+        // Equal terms in a table of another size take nothing away either.
+        assert!(
+            retune_under_load(strategy, 10).iter().all(|&admitted| admitted == at_once(strategy, 10)),
+            "{strategy:?}"
+        );
+        assert!(
+            retune_under_load(strategy, 20).iter().all(|&admitted| admitted <= at_once(strategy, 10)),
+            "{strategy:?}"
+        );
+    }
+}
+
+/// How much each key is let through in all, at one time, where 10 are, while terms change to `other` and back.
+fn retune_under_load(strategy: Strategy, other: u64) -> Vec<u64> {
+    const KEYS: u64 = 3_000;
+    let rule = keyed(strategy, 10, 3_000);
+    let admitted: Vec<_> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let take = |key: u64, rule: &RuleLimiter| {
+        let taken = u64::from(rule.charge(|| START, &key.to_be_bytes(), 1).is_ok());
+        admitted[usize::try_from(key).expect("small")].fetch_add(taken, Ordering::Relaxed);
+        taken
+    };
+    // All are known before anything changes.
+    (0..KEYS).for_each(|key| assert_eq!(take(key, &rule), 1));
+    let done = AtomicBool::new(false);
+    let newest = thread::scope(|scope| {
+        let retunes = scope.spawn(|| {
+            let retune = |rule: RuleLimiter, round: usize| {
+                let most = if round.is_multiple_of(2) { 10 } else { other };
+                rule.retune(|| START, terms(strategy, most), Some(keys(3_000 + round)))
+            };
+            let newest = (1..=6).fold(rule.clone(), retune);
+            done.store(true, Ordering::Relaxed);
+            newest
+        });
+        for thread in 0..3 {
+            let (rule, take, done) = (&rule, &take, &done);
+            scope.spawn(move || {
+                for number in numbers(thread + 1) {
+                    take(number % KEYS, rule);
+                    if done.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+        }
+        retunes.join().expect("no panic")
+    });
+    for key in 0..KEYS {
+        while take(key, &newest) == 1 {}
+    }
+    let stats = newest.keys().expect("keyed");
+    assert_eq!((stats.tracked, stats.overflowed), (KEYS, 0), "{strategy:?}");
+    admitted.into_iter().map(AtomicU64::into_inner).collect()
+}
