@@ -73,6 +73,6 @@ fn measure(suite: Suite, quick: bool) -> anyhow::Result<Report> {
 }
 
 fn default_out(quick: bool) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("this package is in crates/");
     root.join(if quick { "target/weir/benchmarks" } else { "docs/benchmarks" })
 }

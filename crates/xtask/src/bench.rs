@@ -25,23 +25,24 @@ pub(crate) async fn run(
 ) -> anyhow::Result<ExitCode> {
     let mut build = Command::new(env!("CARGO"));
     build.current_dir(workspace.root()).args(["build", "--release", "--locked", "-p", "weir-bench"]);
-    if !finish("cargo build", &mut build, interrupt).await? {
+    if finish("cargo build", &mut build, interrupt).await? != Some(0) {
         return Ok(ExitCode::FAILURE);
     }
     let mut bench = Command::new(workspace.target().join("release/weir-bench"));
     bench.args(args.suites).args(args.quick.then_some("--quick"));
-    let good = finish("weir-bench", &mut bench, interrupt).await?;
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    // Its codes are ours: 2 for a suite that there is not.
+    let code = finish("weir-bench", &mut bench, interrupt).await?;
+    Ok(code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Whether it succeeded; on an interrupt it is stopped.
-async fn finish(name: &str, command: &mut Command, interrupt: &CancellationToken) -> anyhow::Result<bool> {
+/// Its exit code, if it came to an end by itself; on an interrupt it is stopped.
+async fn finish(name: &str, command: &mut Command, interrupt: &CancellationToken) -> anyhow::Result<Option<i32>> {
     let mut child = Child::spawn(name, command)?;
     tokio::select! {
-        status = child.wait() => Ok(status.with_context(|| format!("run {name}"))?.success()),
+        status = child.wait() => Ok(status.with_context(|| format!("run {name}"))?.code()),
         () = interrupt.cancelled() => {
             child.stop(Duration::from_secs(2)).await;
-            Ok(false)
+            Ok(None)
         }
     }
 }
