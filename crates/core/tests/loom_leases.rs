@@ -1,0 +1,167 @@
+//! Every interleaving of a few threads on a limit that leases seats to them, by loom:
+//! `RUSTFLAGS="--cfg loom" cargo test -p weir-core --release --test loom_leases`
+#![cfg(loom)]
+
+mod suite;
+
+use std::time::Duration;
+
+use loom::thread;
+use weir_core::{Limiter, Strategy, Time};
+
+use self::suite::quota;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The start of a window.
+const NOW: Time = Time::from_nanos(1_000_000_000_000);
+
+/// Enough for leases to be worth it.
+const BURST: u64 = 200;
+
+/// Those that lease: strategies on one line.
+const LENDING: [Strategy; 4] =
+    [Strategy::TokenBucket, Strategy::FixedWindow, Strategy::TokenBucketWithDebt, Strategy::Gcra];
+
+fn model(test: impl Fn(Strategy) + Sync + Send + Copy + 'static) {
+    for strategy in LENDING {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        // Whatever is left is drained one by one.
+        builder.max_branches = 100_000;
+        builder.check(move || test(strategy));
+    }
+}
+
+/// A limiter that lends, with so many left: one of them lies in a slot, the others in the word.
+fn lending(strategy: Strategy, left: u64) -> Limiter {
+    let limiter = Limiter::new(NOW, quota(strategy, BURST, SECOND));
+    let charge = limiter.check(NOW, 1).expect("all is free").charge;
+    limiter.check(NOW, 1).expect("all is free");
+    // It is not the latest, so it goes back as the seat that it was.
+    limiter.refund(charge, || NOW);
+    if left < BURST - 1 {
+        limiter.check(NOW, BURST - 1 - left).expect("there is more");
+    }
+    assert_eq!(limiter.peek(NOW).remaining(), left);
+    limiter
+}
+
+fn take(limiter: &Limiter, now: Time) -> u64 {
+    u64::from(limiter.check(now, 1).is_ok())
+}
+
+/// Charges one at a time until refused.
+fn drain(limiter: &Limiter, now: Time) -> u64 {
+    (0..1_000).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
+}
+
+/// A lease is fetched while another thread fetches one, and all that were leased are there in the end.
+#[test]
+fn all_are_admitted_and_no_more() {
+    // Plenty; just enough for one lease; none but what is leased and two others.
+    for left in [BURST - 1, 130, 3] {
+        model(move |strategy| {
+            let limiter = lending(strategy, left);
+            let other = limiter.clone();
+            let thread = thread::spawn(move || take(&other, NOW) + take(&other, NOW));
+            let here = take(&limiter, NOW) + take(&limiter, NOW);
+            let there = thread.join().expect("no panic");
+            assert!(here + there >= 3.min(left), "{strategy:?}, {left}: nobody was refused while there was any");
+            assert_eq!(here + there + drain(&limiter, NOW), left, "{strategy:?}, {left}");
+        });
+    }
+}
+
+#[test]
+fn three_threads_share_the_last_two() {
+    model(|strategy| {
+        let limiter = lending(strategy, 2);
+        let threads = [limiter.clone(), limiter.clone()].map(|limiter| thread::spawn(move || take(&limiter, NOW)));
+        let here = take(&limiter, NOW);
+        let there: u64 = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
+        assert_eq!(here + there + drain(&limiter, NOW), 2, "{strategy:?}");
+    });
+}
+
+/// A cost above one needs its seats side by side.
+#[test]
+fn a_cost_is_met_whole_or_not_at_all() {
+    model(|strategy| {
+        let limiter = lending(strategy, 3);
+        let other = limiter.clone();
+        let thread = thread::spawn(move || 2 * u64::from(other.check(NOW, 2).is_ok()));
+        let here = 2 * u64::from(limiter.check(NOW, 2).is_ok());
+        let there = thread.join().expect("no panic");
+        assert_eq!(here + there, 2, "{strategy:?}");
+        assert_eq!(drain(&limiter, NOW), 1, "{strategy:?}");
+    });
+}
+
+#[test]
+fn as_time_goes_on_no_seat_is_taken_twice() {
+    model(|strategy| {
+        let limiter = lending(strategy, 3);
+        let other = limiter.clone();
+        // Two more have flowed in by then; in a window none.
+        let later = NOW.saturating_add(Duration::from_millis(10));
+        let flown = if strategy == Strategy::FixedWindow { 0 } else { 2 };
+        let thread = thread::spawn(move || take(&other, NOW) + take(&other, NOW));
+        let here = take(&limiter, later) + take(&limiter, later);
+        let all = here + thread.join().expect("no panic") + drain(&limiter, later);
+        // The floor may pass the one in the slot.
+        assert!(all <= 3 + flown && all >= 2 + flown, "{strategy:?}: {all}");
+    });
+}
+
+#[test]
+fn a_retune_takes_leases_back_and_gives_nothing() {
+    for left in [BURST - 1, 3] {
+        model(move |strategy| {
+            let limiter = lending(strategy, left);
+            let decider = limiter.clone();
+            let thread = thread::spawn(move || take(&decider, NOW) + take(&decider, NOW));
+            let retuned = limiter.retune(|| NOW, quota(Strategy::TokenBucket, 2 * BURST, SECOND));
+            let there = thread.join().expect("no panic");
+            let all = there + drain(&retuned, NOW);
+            // What was on its way into a slot stays charged: a lease at most.
+            assert!(all <= left && all + BURST / 16 >= left, "{strategy:?}: {all} of {left}");
+            assert!(there >= 1, "{strategy:?}");
+        });
+    }
+}
+
+#[test]
+fn what_is_given_back_is_free_once() {
+    model(|strategy| {
+        let limiter = lending(strategy, 2);
+        let other = limiter.clone();
+        let thread = thread::spawn(move || {
+            other.check(NOW, 1).map_or(0, |admitted| {
+                other.refund(admitted.charge, || NOW);
+                0
+            })
+        });
+        let here = take(&limiter, NOW) + take(&limiter, NOW);
+        let there: u64 = thread.join().expect("no panic");
+        let all = here + there + drain(&limiter, NOW);
+        // Where no slot has room for it, it stays charged.
+        assert!(all <= 2 && all >= 1, "{strategy:?}: {all}");
+    });
+}
+
+#[test]
+fn reservations_come_after_what_is_leased() {
+    model(|strategy| {
+        let limiter = lending(strategy, 1);
+        let other = limiter.clone();
+        let reserve =
+            |limiter: &Limiter| limiter.reserve(NOW, 1, NOW.saturating_add(SECOND)).expect("within a second").at;
+        let thread = thread::spawn(move || reserve(&other));
+        let mut moments = [reserve(&limiter), thread.join().expect("no panic")];
+        moments.sort_unstable();
+        let next =
+            if strategy == Strategy::FixedWindow { SECOND } else { SECOND / u32::try_from(BURST).expect("small") };
+        assert_eq!(moments, [NOW, NOW.saturating_add(next)], "{strategy:?}");
+    });
+}
