@@ -49,10 +49,10 @@ impl RuleLimiter {
     /// Counts each key on its own, up to `max_keys` of them; others share what the quotas allow for one key. A key that is
     /// known takes no lock; one that comes in takes a short one, of a part of the table.
     ///
-    /// All memory is set aside at the start: 18 bytes for each of `max_keys` with one limit, and 9 more for each further
-    /// one; but twice that for a [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter), and for a
-    /// [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) that for each of its requests. It is never more than 1 GiB:
-    /// `max_keys` is lowered to what fits, and [`KeyStats::capacity`] tells to how many.
+    /// All memory is set aside at the start: 9 bytes for each of `max_keys`, and 9 for each word of their limits. A
+    /// [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter) has two, a
+    /// [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) two and one for each of its requests, all others one. It is
+    /// not much more than 1 GiB: `max_keys` is lowered to what fits, and [`KeyStats::capacity`] tells to how many.
     pub fn keyed(now: Time, terms: Terms, max_keys: NonZeroUsize) -> Self {
         Self { counted: Counted::ByKey(Arc::new(Table::new(now, terms, max_keys))) }
     }

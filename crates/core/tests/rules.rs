@@ -249,6 +249,29 @@ fn charges_are_given_back() {
 }
 
 #[test]
+fn a_place_is_reserved_in_all_limits_or_in_none() {
+    let paced = Quota::new(Strategy::LeakyBucket, 10, Duration::from_secs(1), Some(4)).expect("valid");
+    let limits = [
+        ("paced", paced),
+        ("hourly", Quota::new(Strategy::FixedWindow, 3, Duration::from_hours(1), None).expect("valid")),
+    ];
+    let late = after(Duration::from_secs(10));
+    for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
+        let reserve = |latest| rule.reserve(|| START, b"key", 1, latest);
+        assert_eq!(reserve(START).map(|place| place.at).ok(), Some(START));
+        let second = reserve(late).expect("there is a line");
+        assert_eq!((second.at, second.tightest.limit), (after(Duration::from_millis(100)), 0));
+        assert_eq!(reserve(after(Duration::from_millis(199))).expect_err("the third goes at 200 ms").limit, 0);
+        let third = reserve(late).expect("there is a line");
+        assert_eq!(third.at, after(Duration::from_millis(200)));
+        // By the hour it is full: the place in the line is given back at once.
+        assert_eq!(reserve(late).expect_err("three an hour").limit, 1);
+        rule.refund(b"key", third.charge, || START);
+        assert_eq!(reserve(late).map(|place| place.at).ok(), Some(after(Duration::from_millis(200))));
+    }
+}
+
+#[test]
 fn several_rules_are_charged_or_none() {
     let (shared, by_key) =
         (RuleLimiter::shared(START, terms([("limit", per_second(10))])), { keyed([("limit", per_second(2))], 10) });

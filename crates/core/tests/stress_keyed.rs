@@ -68,7 +68,7 @@ fn cells_that_change_hands_are_not_charged_twice() {
                 for number in numbers(thread + 1).take(usize::try_from(20_000 / threads).expect("few")) {
                     let key = number % KEYS;
                     let Ok(admitted) = rule.charge(|| START, &key.to_be_bytes(), 1) else { continue };
-                    if number / KEYS % 8 == 0 {
+                    if (number / KEYS).is_multiple_of(8) {
                         kept[usize::try_from(key).expect("few")].fetch_add(1, Ordering::Relaxed);
                     } else {
                         rule.refund(&key.to_be_bytes(), admitted.charge, || START);

@@ -23,7 +23,7 @@ const BLOCK: usize = 4;
 /// Blocks of a region at most, a prime.
 const REGION: usize = 1021;
 
-/// Words of all cells at most: 1 GiB. It is taken from the machine only as it is used.
+/// Words of all cells at most, before rounding up: 1 GiB. It is taken from the machine only as it is used.
 const MOST: usize = 1 << 27;
 
 /// A row of cells.
@@ -168,6 +168,15 @@ fn next_prime(from: usize) -> usize {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wide_cells_lower_the_number_of_keys() {
+        for width in [1, 2, 16, 1002, (1 << 20) + 2, 8 * ((1 << 20) + 2)] {
+            let most = Cells::most(width);
+            assert!(most > 0 && (most + most / 9) * (width + 1) <= MOST, "{most} of {width}");
+        }
+        assert!(Cells::most(1) > 60_000_000);
+    }
 
     #[test]
     fn a_path_visits_every_block_of_a_region_once() {

@@ -45,10 +45,10 @@ pub(super) struct Hold {
 /// Where a new key can go.
 enum Room<'a> {
     Free(Cell<'a>),
-    /// Where an idle key is, or, when that is elsewhere, into a cell that is free.
+    /// Where an idle key is; or into a cell that is free, when that is elsewhere.
     Idle {
         victim: Cell<'a>,
-        into: Option<Cell<'a>>,
+        into: Cell<'a>,
     },
 }
 
@@ -95,8 +95,7 @@ impl Table {
                 None => break,
                 Some(Room::Free(cell)) => (cell, self.claim(mark, cell, &at_swept, clock)),
                 Some(Room::Idle { victim, into }) => {
-                    let cell = into.unwrap_or(victim);
-                    (cell, self.replace(mark, victim, cell, &mut hold, &at_swept, clock))
+                    (into, self.replace(mark, victim, into, &mut hold, &at_swept, clock))
                 }
             };
             if let Some(taken) = taken {
@@ -127,40 +126,41 @@ impl Table {
 
     /// Looks for room along the key's path; for an idle key also elsewhere in the region, if there is a free cell.
     fn room(&self, mark: u64, hold: &mut Hold, now: Time) -> Option<Room<'_>> {
+        let has_room = self.tracked() < self.capacity.load(Ordering::Relaxed);
         let (mut free, mut idle) = (None, None);
         for block in self.cells.path(mark).take(NEAR) {
             let mut ends = false;
             for cell in block.cells() {
                 let seen = cell.mark.load(Ordering::Relaxed);
                 ends |= seen == EMPTY;
-                if !is_key(seen) {
+                if is_key(seen) {
+                    let is_idle = || self.book.plain.is_idle(cell.words, now).then_some(cell);
+                    idle = idle.or_else(is_idle);
+                } else if has_room {
+                    return Some(Room::Free(cell));
+                } else {
                     free = free.or(Some(cell));
-                } else if idle.is_none() && self.book.plain.is_idle(cell.words, now) {
-                    idle = Some(cell);
                 }
             }
             if ends {
                 break;
             }
         }
-        let has_room = self.lineage.counts.tracked.load(Ordering::Relaxed) < self.capacity.load(Ordering::Relaxed);
-        match (free, idle) {
-            (Some(free), _) if has_room => Some(Room::Free(free)),
-            (_, Some(victim)) => Some(Room::Idle { victim, into: None }),
-            (Some(free), None) => {
-                let victim = self.sweep(mark, hold, now)?;
-                Some(Room::Idle { victim, into: Some(free) })
-            }
-            (None, None) => None,
+        if let Some(victim) = idle {
+            return Some(Room::Idle { victim, into: victim });
         }
+        let into = free?;
+        let victim = self.sweep(mark, hold).find(|&cell| self.is_idle_key(cell, now))?;
+        Some(Room::Idle { victim, into })
     }
 
-    /// An idle key among the next cells, round and round the region.
-    fn sweep(&self, mark: u64, hold: &mut Hold, now: Time) -> Option<Cell<'_>> {
-        self.cells.round(self.cells.region_of(mark), hold.hand).take(SWEEP).find(|cell| {
-            hold.hand += 1;
-            is_key(cell.mark.load(Ordering::Relaxed)) && self.book.plain.is_idle(cell.words, now)
-        })
+    fn is_idle_key(&self, cell: Cell<'_>, now: Time) -> bool {
+        is_key(cell.mark.load(Ordering::Relaxed)) && self.book.plain.is_idle(cell.words, now)
+    }
+
+    /// The next cells of the key's region, round and round.
+    fn sweep<'a>(&'a self, mark: u64, hold: &mut Hold) -> impl Iterator<Item = Cell<'a>> {
+        self.cells.round(self.cells.region_of(mark), hold.hand).take(SWEEP).inspect(|_| hold.hand += 1)
     }
 
     /// Puts a key into a free cell, charged. None if other threads took the last room meanwhile.
@@ -228,18 +228,22 @@ impl Table {
 
     /// Forgets idle keys of the region while there are more keys than there should be.
     fn thin_out(&self, mark: u64, hold: &mut Hold, now: Time) {
-        let tracked = &self.lineage.counts.tracked;
-        for cell in self.cells.round(self.cells.region_of(mark), 0) {
-            if tracked.load(Ordering::Relaxed) <= self.capacity.load(Ordering::Relaxed) {
+        let hand = hold.hand;
+        for cell in self.cells.round(self.cells.region_of(mark), hand).take(SWEEP) {
+            if self.tracked() <= self.capacity.load(Ordering::Relaxed) {
                 return;
             }
-            let idle = is_key(cell.mark.load(Ordering::Relaxed)) && self.book.plain.is_idle(cell.words, now);
-            if idle && self.start_to_forget(cell, now).is_some() {
+            hold.hand += 1;
+            if self.is_idle_key(cell, now) && self.start_to_forget(cell, now).is_some() {
                 cell.mark.store(VACANT, Ordering::Release);
                 self.forgot(hold, now);
-                tracked.fetch_sub(1, Ordering::Relaxed);
+                self.lineage.counts.tracked.fetch_sub(1, Ordering::Relaxed);
             }
         }
+    }
+
+    fn tracked(&self) -> usize {
+        self.lineage.counts.tracked.load(Ordering::Relaxed)
     }
 
     /// Puts a key of the table before into a cell whose words are still to be worked out.
