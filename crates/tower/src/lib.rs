@@ -70,7 +70,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let clock = MonotonicClock::start();
+//! let clock = MonotonicClock::of_tokio();
 //! let quota = Quota::new(Strategy::LeakyBucket, 10, Duration::from_secs(1), None)?;
 //! let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
 //!

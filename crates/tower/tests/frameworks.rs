@@ -17,13 +17,19 @@ use weir_tower::{
 const TENTH: Duration = Duration::from_millis(100);
 
 fn limit(strategy: Strategy) -> LimiterAdmit {
-    let clock = MonotonicClock::start();
+    let clock = MonotonicClock::of_tokio();
     let quota = Quota::new(strategy, 10, Duration::from_secs(1), None).expect("a valid quota");
     LimiterAdmit::new(Limiter::new(clock.now(), quota), clock)
 }
 
+fn held_back(requests: u64, period: Duration) -> RateLimitLayer {
+    let clock = MonotonicClock::of_tokio();
+    let quota = Quota::new(Strategy::TokenBucket, requests, period, None).expect("a valid quota");
+    RateLimitLayer::new(Limiter::new(clock.now(), quota), clock)
+}
+
 fn by_key(strategy: Strategy) -> KeyedAdmit<HeaderKey> {
-    let clock = MonotonicClock::start();
+    let clock = MonotonicClock::of_tokio();
     let quota = Quota::new(strategy, 10, Duration::from_secs(1), None).expect("a valid quota");
     let terms = Terms::new([("per-key", quota)]).expect("one limit");
     let rule = RuleLimiter::keyed(clock.now(), terms, NonZeroUsize::new(100).expect("not zero"));
@@ -68,7 +74,7 @@ async fn axum_waits_for_a_turn_within_a_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn axum_is_held_back_with_all_its_clones() {
-    let app = slow().layer(RateLimitLayer::per(1, TENTH).unwrap());
+    let app = slow().layer(held_back(1, TENTH));
     let start = Instant::now();
     let call = || status(&app, "ann");
     assert_eq!(tokio::join!(call(), call(), call()), (200, 200, 200));
@@ -91,7 +97,7 @@ async fn tonic_is_answered_in_its_own_words() {
         .layer(DeadlineLayer::new(3 * TENTH, GrpcAnswer))
         .layer(LatencyLayer::new(by_key(Strategy::Gcra), GrpcAnswer))
         .layer(ThroughputLayer::new(limit(Strategy::TokenBucket), TENTH, GrpcAnswer))
-        .layer(RateLimitLayer::per(100, TENTH).unwrap())
+        .layer(held_back(100, TENTH))
         .service(routes);
     let call = |key: &'static str| {
         let path = "/grpc.health.v1.Health/Check";

@@ -12,8 +12,19 @@ use crate::Outcome;
 ///
 /// The time runs from `call`; before that there is no request, so a wait of `poll_ready` (the back-pressure of a
 /// [`RateLimitLayer`](crate::RateLimitLayer) inside) is not in it. A response counts as given when its head is there. If
-/// response and deadline come together the response wins. Made by a [`DeadlineLayer`](super::DeadlineLayer), which has an
-/// example.
+/// response and deadline come together the response wins. Made by a [`DeadlineLayer`](super::DeadlineLayer).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use tower::Layer;
+/// use weir_tower::{DeadlineLayer, DeadlineService, Errors};
+///
+/// fn patient<S>(inner: S) -> DeadlineService<S, Errors> {
+///     DeadlineLayer::with_errors(Duration::from_secs(30)).layer(inner)
+/// }
+/// # let _ = patient(());
+/// ```
 #[derive(Clone, Debug)]
 pub struct DeadlineService<S, O> {
     inner: S,

@@ -92,7 +92,7 @@ async fn what_the_request_holds_is_let_go_of_with_the_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn it_covers_the_wait_and_the_service_together() {
-    let clock = MonotonicClock::start();
+    let clock = MonotonicClock::of_tokio();
     let quota = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None).unwrap();
     let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
     let mut service = ServiceBuilder::new()
@@ -121,7 +121,7 @@ async fn it_covers_the_wait_and_the_service_together() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_during_the_wait_gives_the_place_back() {
-    let clock = MonotonicClock::start();
+    let clock = MonotonicClock::of_tokio();
     let quota = Quota::new(Strategy::Gcra, 1, Duration::from_secs(1), None).unwrap();
     let limiter = Limiter::new(clock.now(), quota);
     let mut service = ServiceBuilder::new()

@@ -7,6 +7,26 @@ use super::buffer::with_buffer;
 use crate::{Admit, MonotonicClock};
 
 /// What happens to requests that have no key.
+///
+/// ```
+/// # use std::num::NonZeroUsize;
+/// # use std::time::Duration;
+/// # use weir_core::{Quota, RuleLimiter, Strategy, Terms};
+/// use weir_tower::{Admit, KeyedAdmit, MonotonicClock, NoKey, WithoutKey};
+///
+/// # let clock = MonotonicClock::start();
+/// # let quota = Quota::new(Strategy::Gcra, 1, Duration::from_secs(3600), None)?;
+/// # let rule = RuleLimiter::keyed(clock.now(), Terms::new([("hourly", quota)])?, NonZeroUsize::MIN);
+/// let nobody_has_one = |_: &&str, _: &mut Vec<u8>| Err(NoKey);
+/// let free = KeyedAdmit::new(rule.clone(), clock, nobody_has_one, WithoutKey::Admit);
+/// assert!(free.admit(&"a request").is_ok());
+/// assert!(free.admit(&"another").is_ok());
+///
+/// let together = KeyedAdmit::new(rule, clock, nobody_has_one, WithoutKey::Share);
+/// assert!(together.admit(&"a request").is_ok());
+/// assert!(together.admit(&"another").is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutKey {
     /// They share what one key has.

@@ -20,7 +20,7 @@ type ByWord = KeyedAdmit<fn(&&'static str, &mut Vec<u8>) -> Result<(), NoKey>>;
 
 /// One request each tenth of a second for each key.
 fn admit(without_key: WithoutKey) -> ByWord {
-    let clock = MonotonicClock::start();
+    let clock = MonotonicClock::of_tokio();
     let quota = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None).unwrap();
     let terms = Terms::new([("each", quota)]).unwrap();
     let rule = RuleLimiter::keyed(clock.now(), terms, NonZeroUsize::new(100).unwrap());

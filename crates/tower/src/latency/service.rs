@@ -15,7 +15,27 @@ use crate::Outcome;
 /// service, as tower's contract has it for a service that is ready and not called. Errors of the inner service pass
 /// through unchanged. Dropping the future drops the inner one; the request stays charged, because it was let through.
 ///
-/// Made by a [`LatencyLayer`](super::LatencyLayer), which has an example.
+/// Made by a [`LatencyLayer`](super::LatencyLayer).
+///
+/// ```
+/// use std::num::NonZeroU64;
+///
+/// use tower::Layer;
+/// use weir_core::InFlight;
+/// use weir_tower::{Answers, HttpAnswer, LatencyLayer, LatencyService};
+///
+/// struct Server<S> {
+///     routes: LatencyService<S, InFlight, Answers<HttpAnswer>>,
+/// }
+///
+/// impl<S> Server<S> {
+///     fn new(routes: S) -> Self {
+///         let in_flight = InFlight::new(NonZeroU64::new(100).expect("not zero"));
+///         Self { routes: LatencyLayer::new(in_flight, HttpAnswer).layer(routes) }
+///     }
+/// }
+/// # let _ = Server::new(()).routes;
+/// ```
 #[derive(Clone, Debug)]
 pub struct LatencyService<S, A, O> {
     inner: S,

@@ -20,7 +20,29 @@ use crate::MonotonicClock;
 /// the window), those who find it full ask again later, in no order among themselves.
 ///
 /// Errors and responses are those of the inner service. Calling it when it is not ready panics. Made by a
-/// [`RateLimitLayer`](super::RateLimitLayer), which has an example.
+/// [`RateLimitLayer`](super::RateLimitLayer).
+///
+/// ```
+/// # use std::time::Duration;
+/// use tower::{Layer, Service, ServiceExt};
+/// use weir_tower::{RateLimit, RateLimitLayer};
+///
+/// /// Somebody else's API, which allows ten calls a second from all of us.
+/// #[derive(Clone)]
+/// struct Client<S> {
+///     api: RateLimit<S>,
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let api = tower::service_fn(async |name: &'static str| Ok::<_, std::io::Error>(name.len()));
+/// let mut client = Client { api: RateLimitLayer::per(10, Duration::from_secs(1))?.layer(api) };
+/// let mut another = client.clone(); // of the same limit
+/// assert_eq!(client.api.ready().await?.call("ann").await?, 3);
+/// assert_eq!(another.api.ready().await?.call("bob").await?, 3);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,

@@ -23,7 +23,7 @@ struct Bench {
 
 /// Ten requests a second.
 fn bench(strategy: Strategy, burst: u64) -> Bench {
-    let clock = MonotonicClock::start();
+    let clock = MonotonicClock::of_tokio();
     let quota = Quota::new(strategy, 10, Duration::from_secs(1), Some(burst)).unwrap();
     let limiter = Limiter::new(clock.now(), quota);
     let layer = RateLimitLayer::new(limiter.clone(), clock);
@@ -170,7 +170,9 @@ async fn first_come_first_served_whoever_is_polled_first_later() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_is_forgotten_and_none_goes_early() {
-    let layer = RateLimitLayer::per(1, Duration::from_millis(10)).unwrap();
+    let clock = MonotonicClock::of_tokio();
+    let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_millis(10), None).unwrap();
+    let layer = RateLimitLayer::new(Limiter::new(clock.now(), quota), clock);
     let service = layer.layer(service_fn(async |()| Ok::<_, std::io::Error>(())));
     let start = Instant::now();
     let tasks: Vec<_> = (0..20)
@@ -201,7 +203,7 @@ async fn every_strategy_serves_everybody_and_none_too_many() {
         Strategy::LeakyBucket,
         Strategy::Gcra,
     ] {
-        let clock = MonotonicClock::start();
+        let clock = MonotonicClock::of_tokio();
         let quota = Quota::new(strategy, 10, second, None).unwrap();
         let start = Instant::now();
         let service = RateLimitLayer::new(Limiter::new(clock.now(), quota), clock)
@@ -279,7 +281,7 @@ async fn a_changed_limit_counts_for_those_who_come_afterwards() {
 
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_when_the_limit_is_raised_does_not_sit_out_the_old_wait() {
-    let clock = MonotonicClock::start();
+    let clock = MonotonicClock::of_tokio();
     let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 1, Duration::from_secs(3600), None).unwrap());
     let inner = service_fn(async |()| Ok::<_, std::io::Error>(()));
     let mut service = RateLimitLayer::new(limiter.clone(), clock).layer(inner);

@@ -22,7 +22,7 @@ use crate::{Answers, Errors};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let clock = MonotonicClock::start();
+/// let clock = MonotonicClock::of_tokio();
 /// let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
 /// let mut service = ServiceBuilder::new()
 ///     .layer(ThroughputLayer::new(LimiterAdmit::new(limiter, clock), Duration::from_millis(150), HttpAnswer))

@@ -51,7 +51,24 @@ pub trait Reserve<Request> {
 
 /// A place in a line. Dropping it before its turn gives it back.
 ///
-/// See [`Reserve`] for an example.
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{Limiter, Quota, Strategy};
+/// use weir_tower::{LimiterAdmit, MonotonicClock, Place, Reserve, Turn};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let clock = MonotonicClock::of_tokio();
+/// # let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 1, Duration::from_secs(1), None)?);
+/// let line = LimiterAdmit::new(limiter, clock);
+/// line.reserve(&"goes now", Duration::ZERO)?;
+/// if let Turn::At(at, place) = line.reserve(&"goes in a second", Duration::from_secs(1))? {
+///     tokio::time::sleep_until(at).await; // cancelled here, the place would be the next one's
+///     assert_eq!(place.take().standing.remaining(), 0);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub trait Place {
     /// What is known of a request whose turn has come. It is held until the inner service has answered.
     type Pass;

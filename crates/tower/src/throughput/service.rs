@@ -23,7 +23,25 @@ use crate::{LatencyFuture, Outcome};
 /// back. A request whose turn comes too late is refused at once, and the inner service then stays ready for the next.
 /// When the limit is changed, those who wait keep the moment that they were promised.
 ///
-/// Made by a [`ThroughputLayer`](super::ThroughputLayer), which has an example.
+/// Made by a [`ThroughputLayer`](super::ThroughputLayer).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use tower::Layer;
+/// use weir_core::{InvalidQuota, Limiter, Quota, Strategy};
+/// use weir_tower::{Errors, LimiterAdmit, MonotonicClock, ThroughputLayer, ThroughputService};
+///
+/// /// Goes in the pace of ten a second; who would wait longer than half a second hears so.
+/// fn paced<S>(inner: S) -> Result<ThroughputService<S, LimiterAdmit, Errors>, InvalidQuota> {
+///     let clock = MonotonicClock::start();
+///     let quota = Quota::new(Strategy::LeakyBucket, 10, Duration::from_secs(1), None)?;
+///     let line = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+///     Ok(ThroughputLayer::with_errors(line, Duration::from_millis(500)).layer(inner))
+/// }
+/// # let _ = paced(())?;
+/// # Ok::<(), InvalidQuota>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ThroughputService<S, R, O> {
     inner: S,

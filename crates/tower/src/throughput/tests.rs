@@ -34,7 +34,7 @@ type Inner = mock::Mock<&'static str, String>;
 type Handle = mock::Handle<&'static str, String>;
 
 fn limit(burst: u64) -> (Limiter, MonotonicClock) {
-    let clock = MonotonicClock::start();
+    let clock = MonotonicClock::of_tokio();
     let quota = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), Some(burst)).unwrap();
     (Limiter::new(clock.now(), quota), clock)
 }
@@ -305,7 +305,7 @@ async fn with_errors_a_refusal_is_typed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_clones_are_served_at_the_rate_of_the_limit() {
-    let clock = MonotonicClock::start();
+    let clock = MonotonicClock::of_tokio();
     let quota = Quota::new(Strategy::LeakyBucket, 1000, Duration::from_secs(1), Some(499)).unwrap();
     let reserve = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
     let layer = ThroughputLayer::with_errors(reserve, Duration::from_secs(1));
@@ -324,6 +324,32 @@ async fn a_thousand_clones_are_served_at_the_rate_of_the_limit() {
     served.sort_unstable();
     assert!(served.iter().zip(0..).all(|(at, place)| *at >= place * MILLI), "{served:?}");
     assert_eq!(served.last(), Some(&(499 * MILLI)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn on_many_threads_no_one_too_many_is_let_through_and_no_one_too_few() {
+    let clock = MonotonicClock::of_tokio();
+    let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(3600), None).unwrap();
+    let line = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    let inner = service_fn(async |()| Ok::<_, std::io::Error>(()));
+    let service = ThroughputLayer::with_errors(line, Duration::from_secs(30)).layer(inner);
+    let callers: Vec<_> = (0..8)
+        .map(|_| {
+            let mut service = service.clone();
+            tokio::spawn(async move {
+                let mut served = 0;
+                for _ in 0..1000 {
+                    served += u32::from(service.ready().await.unwrap().call(()).await.is_ok());
+                }
+                served
+            })
+        })
+        .collect();
+    let mut served = 0;
+    for caller in callers {
+        served += caller.await.unwrap();
+    }
+    assert_eq!(served, 100);
 }
 
 #[test]
