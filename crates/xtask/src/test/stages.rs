@@ -37,6 +37,8 @@ pub(super) enum Stage {
     Integration,
     /// The chart: lint, and what it renders to
     Helm,
+    /// The programs of weir-tower's examples, to their end
+    Examples,
     /// cargo xtask demo
     Demo,
     /// Scenarios on a kind cluster of two nodes
@@ -107,7 +109,7 @@ impl Stage {
                 Step::cargo(&["doc", "--locked", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
             ],
             Self::Loom => vec![
-                tests(&["test", "--locked", "--release", "-p", "weir-core", "--test", "loom"])
+                tests(&["test", "--locked", "--release", "-p", "weir-core", "--test", "loom*"])
                     .env("RUSTFLAGS", "--cfg loom")
                     // Other flags would throw away what is built in the ordinary target folder.
                     .env("CARGO_TARGET_DIR", workspace.target().join("loom").display().to_string()),
@@ -141,6 +143,9 @@ impl Stage {
                     .judge(chart::check),
                 ]
             }
+            Self::Examples => ["axum", "tonic", "live"]
+                .map(|example| Step::cargo(&["run", "--locked", "-p", "weir-tower", "--example", example]))
+                .into(),
             Self::Demo => vec![xtask(&["demo", "--json"])?],
             Self::E2e => Vec::new(),
         })
@@ -171,8 +176,8 @@ mod tests {
     #[test]
     fn everything_runs_in_order_unless_something_else_is_asked_for() {
         let all = Stage::plan(&[], true);
-        assert_eq!((all.len(), all.first(), all.last()), (13, Some(&Stage::Fmt), Some(&Stage::E2e)));
-        assert_eq!(Stage::plan(&[], false), all[..12]);
+        assert_eq!((all.len(), all.first(), all.last()), (14, Some(&Stage::Fmt), Some(&Stage::E2e)));
+        assert_eq!(Stage::plan(&[], false), all[..13]);
     }
 
     #[test]
