@@ -22,6 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // Sixteen clients that each try some thousand times a second, whatever they hear.
     let admitted = Arc::new(AtomicU64::new(0));
+    let (mut counted, mut since) = (0, Instant::now());
     for _ in 0..16 {
         let (mut service, admitted) = (service.clone(), Arc::clone(&admitted));
         tokio::spawn(async move {
@@ -39,11 +40,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for requests in [100, 100, 1000, 5000, 50, 500] {
         // The first time it is the same, and nothing is touched.
         limiter = limiter.retune(|| clock.now(), quota(requests)?);
-        let start = Instant::now();
-        let before = admitted.load(Ordering::Relaxed);
         sleep(Duration::from_secs(1)).await;
-        let count = admitted.load(Ordering::Relaxed) - before;
-        println!("{requests:>6}/s  {:>17.1}", f64::from(u32::try_from(count)?) / start.elapsed().as_secs_f64());
+        let (total, seconds) = (admitted.load(Ordering::Relaxed), since.elapsed().as_secs_f64());
+        println!("{requests:>6}/s  {:>17.1}", f64::from(u32::try_from(total - counted)?) / seconds);
+        (counted, since) = (total, Instant::now());
     }
     println!("only the first second has a burst: a change gives nobody a fresh one");
     Ok(())

@@ -27,8 +27,8 @@ pub struct MonotonicClock {
 
 #[derive(Clone, Copy, Debug)]
 enum Passed {
-    /// Since this reading.
-    Counter(&'static quanta::Clock, quanta::Instant),
+    /// Since this reading, in steps of the counter.
+    Counter(&'static quanta::Clock, u64),
     Tokio(Instant),
 }
 
@@ -37,7 +37,7 @@ impl MonotonicClock {
     pub fn start() -> Self {
         static CLOCK: OnceLock<quanta::Clock> = OnceLock::new();
         let clock = CLOCK.get_or_init(quanta::Clock::new);
-        Self { unix_nanos: unix_nanos(), passed: Passed::Counter(clock, clock.now()) }
+        Self { unix_nanos: unix_nanos(), passed: Passed::Counter(clock, clock.raw()) }
     }
 
     /// The same by tokio's clock, which tests can pause: limits then stand still with the timers, and a day's worth of them
@@ -60,12 +60,14 @@ impl MonotonicClock {
     /// The time now.
     #[inline]
     pub fn now(&self) -> Time {
-        let passed = match self.passed {
-            Passed::Counter(clock, start) => clock.now().duration_since(start),
-            Passed::Tokio(start) => Instant::now().duration_since(start),
+        let nanos = match self.passed {
+            Passed::Counter(clock, start) => clock.delta_as_nanos(start, clock.raw()),
+            Passed::Tokio(start) => {
+                let passed = Instant::now().duration_since(start);
+                // Not `Duration::as_nanos`, which is of 128 bits: 64 hold 584 years.
+                passed.as_secs() * 1_000_000_000 + u64::from(passed.subsec_nanos())
+            }
         };
-        // Not `Duration::as_nanos`: this is on every request's path, and 64 bits hold 584 years.
-        let nanos = passed.as_secs() * 1_000_000_000 + u64::from(passed.subsec_nanos());
         Time::from_nanos(self.unix_nanos.saturating_add(nanos))
     }
 
