@@ -176,10 +176,7 @@ impl Cell {
     fn text(&self) -> String {
         match self {
             Self::None => String::new(),
-            Self::Measured(spread) => match spread_percent(*spread) {
-                Some(percent) => format!("{} ±{percent:.0} %", figure(spread.median)),
-                None => figure(spread.median),
-            },
+            Self::Measured(spread) => measured(*spread),
             Self::Number(number) => figure(*number),
             Self::Ratio { ratio } if !ratio.is_finite() => String::new(),
             Self::Ratio { ratio } if *ratio < 10.0 => format!("{ratio:.2}×"),
@@ -189,11 +186,19 @@ impl Cell {
     }
 }
 
-/// Half of the way from the lower to the upper quartile, in percent of the median.
-fn spread_percent(spread: Spread) -> Option<f64> {
+/// The median, and half of the way from the lower to the upper quartile in percent of it; both quartiles, if that is more
+/// than the median itself.
+fn measured(spread: Spread) -> String {
     let [lower, upper] = spread.quartiles;
     let percent = (upper - lower) / 2.0 / spread.median * 100.0;
-    (spread.repetitions > 1 && percent.is_finite() && percent >= 0.5).then_some(percent)
+    let median = figure(spread.median);
+    if spread.repetitions < 2 || !percent.is_finite() || percent < 0.5 {
+        median
+    } else if percent > 100.0 {
+        format!("{median} ({} to {})", figure(lower), figure(upper))
+    } else {
+        format!("{median} ±{percent:.0} %")
+    }
 }
 
 #[cfg(test)]
@@ -231,5 +236,12 @@ mod tests {
         assert!(text.contains("| ns | 1 thread | ratio | none |\n|---|---:|---:|---:|\n"), "{text}");
         assert!(text.contains("| weir | 10.0 ±10 % | 1.50× |  |"), "{text}");
         assert!(text.contains("governor 0."), "{text}");
+    }
+
+    #[test]
+    fn a_wide_spread_is_told_by_its_quartiles() {
+        let spread = Spread { median: 2.0, low: 1.0, quartiles: [1.0, 50.0], high: 60.0, repetitions: 3 };
+        assert_eq!(measured(spread), "2.00 (1.00 to 50.0)");
+        assert_eq!(measured(Spread { repetitions: 1, ..spread }), "2.00");
     }
 }

@@ -13,6 +13,9 @@ use super::hammer::{BATCH, Batch, batch};
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// Moments in a log that admits 10^9 a second.
+const LOG: u32 = 1 << 18;
+
 /// How much later each decision is than the one before, where the time is given.
 const STEP: u64 = 16;
 
@@ -55,8 +58,9 @@ fn quota(strategy: Strategy, demand: Demand) -> Option<Quota> {
     let (requests, period, burst) = match demand {
         // Without a queue it admits one each interval, whatever its burst: there is no budget to count.
         Demand::Budget(_) if strategy == Strategy::LeakyBucket => return None,
-        // As fast, and small enough for a list of moments.
-        Demand::Admit if strategy == Strategy::SlidingWindowLog => (10_000, Duration::from_micros(10), 10_000),
+        // As fast, in a list of moments that takes longer to fill than a thread may be kept from its core: the place that
+        // such a thread has taken and not filled in yet admits nobody else.
+        Demand::Admit if strategy == Strategy::SlidingWindowLog => (LOG, Duration::from_nanos(u64::from(LOG)), LOG),
         Demand::Admit => (1_000_000_000, SECOND, 1_000_000_000),
         Demand::Deny => (1, DAY, 1),
         Demand::Budget(budget) if window => (budget, DAY, budget),
