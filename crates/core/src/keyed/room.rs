@@ -19,6 +19,9 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 /// How many cells of its region one decision looks at to find an idle one.
 const SWEEP: usize = 256;
 
+/// The same after a look in vain: a flood of keys must not cost much when nobody is idle.
+const GLANCE: usize = 16;
+
 /// How many idle keys one decision tries to forget that turn out to be in use.
 const TRIES: usize = 4;
 
@@ -38,6 +41,8 @@ pub(super) struct Region {
 pub(super) struct Hold {
     /// The cell that is swept next.
     hand: usize,
+    /// The last sweep found nobody idle.
+    barren: bool,
     /// The latest time at which keys were found idle and forgotten.
     swept: Time,
 }
@@ -150,8 +155,9 @@ impl Table {
             return Some(Room::Idle { victim, into: victim });
         }
         let into = free?;
-        let victim = self.sweep(mark, hold).find(|&cell| self.is_idle_key(cell, now))?;
-        Some(Room::Idle { victim, into })
+        let victim = self.sweep(mark, hold).find(|&cell| self.is_idle_key(cell, now));
+        hold.barren = victim.is_none();
+        victim.map(|victim| Room::Idle { victim, into })
     }
 
     fn is_idle_key(&self, cell: Cell<'_>, now: Time) -> bool {
@@ -160,7 +166,8 @@ impl Table {
 
     /// The next cells of the key's region, round and round.
     fn sweep<'a>(&'a self, mark: u64, hold: &mut Hold) -> impl Iterator<Item = Cell<'a>> {
-        self.cells.round(self.cells.region_of(mark), hold.hand).take(SWEEP).inspect(|_| hold.hand += 1)
+        let most = if hold.barren { GLANCE } else { SWEEP };
+        self.cells.round(self.cells.region_of(mark), hold.hand).take(most).inspect(|_| hold.hand += 1)
     }
 
     /// Puts a key into a free cell, charged. None if other threads took the last room meanwhile.
