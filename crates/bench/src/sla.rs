@@ -20,7 +20,8 @@ whether or not others are still waiting, at 25 to 600 a second; each step starts
 to the service. *Ticker* lets one through for each of 425 ticks a second, of which 10 are saved up. *Ticker, 75 ms* gives \
 up after waiting that long. *weir* is `ThroughputLayer` with a token bucket of 425 a second, a burst of 10, and a wait of \
 at most 75 ms. All four run side by side on the same arrivals, each with a service of its own. Ten slots of 25 ms carry \
-400 a second: at 425 a second a step of 3 s leaves 75 requests in the service's own queue.";
+400 a second: at 425 a second a step of 3 s leaves 75 requests in the service's own queue. Each step runs once; its \
+quantiles are of 75 to 1,800 requests.";
 
 /// Up to this many requests a second, all are to be served in time.
 const CARRIED: u32 = 425;
@@ -40,6 +41,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     }
     let mut report = Report::new("sla", "Service levels", ABOUT, quick)?;
     aims(&steps, &mut report);
+    ratios(&steps, &mut report);
     tables(&steps, &mut report);
     charts(&steps, &mut report);
     Ok(report)
@@ -75,6 +77,27 @@ const FIGURES: [Figure; 6] = [
 
 fn quantile(sorted: &[Duration], per_mille: usize) -> Option<f64> {
     (!sorted.is_empty()).then(|| quantile_ms(sorted, per_mille))
+}
+
+/// At the highest load, more being better: of the success rate ours over theirs, of times theirs over ours.
+fn ratios(steps: &[Step], report: &mut Report) {
+    let Some(step) = steps.last() else { return };
+    let Some((ours, theirs)) = step.guards.split_last() else { return };
+    let rows = FIGURES.iter().map(|(name, title, _, figure)| {
+        let ratio = |told| {
+            let (mine, other) = (figure(ours)?, figure(told)?);
+            Some(if *name == "success" { mine / other } else { other / mine })
+        };
+        let cells = theirs.iter().map(|told| ratio(told).map_or(Cell::None, |ratio| Cell::Ratio { ratio }));
+        Row { contender: (*title).to_owned(), cells: cells.collect() }
+    });
+    report.table(Table {
+        title: format!("Ratios at {} requests a second", step.rate),
+        note: String::new(),
+        unit: "weir is so many times as good as",
+        columns: NAMES.iter().take(theirs.len()).map(|name| (*name).to_owned()).collect(),
+        rows: rows.collect(),
+    });
 }
 
 fn tables(steps: &[Step], report: &mut Report) {

@@ -105,10 +105,12 @@ impl Lines {
         }
         label(&mut svg, f64::midpoint(LEFT, right), TOP + HEIGHT + 38.0, "middle", self.x);
         for (index, series) in self.series.iter().enumerate() {
-            let (colour, dash) =
-                (COLOURS[index % COLOURS.len()], DASHES[(index + index / COLOURS.len()) % DASHES.len()]);
+            // Ours is the first colour in every chart, and nobody else is.
+            let ours = series.name.starts_with("weir");
+            let place = if ours { 0 } else { 1 + index % (COLOURS.len() - 1) };
+            let (colour, dash) = (COLOURS[place], if ours { "" } else { DASHES[(index + index / 7) % DASHES.len()] });
             let path: Vec<_> = series.points.iter().map(|(x, y)| format!("{:.1} {:.1}", x_at(*x), y_at(*y))).collect();
-            let width = if series.name.starts_with("weir") { 3.5 } else { 1.8 };
+            let width = if ours { 3.5 } else { 1.8 };
             let style = format!(r#"fill="none" stroke="{colour}" stroke-width="{width}" stroke-dasharray="{dash}""#);
             let _ = writeln!(svg, r#"<path d="M{}" {style}/>"#, path.join("L"));
             let y = TOP + 18.0 * f64::from(u32::try_from(index).unwrap_or_default());
@@ -176,10 +178,11 @@ fn tick_text(value: f64) -> String {
     if value.fract() == 0.0 { format!("{value}") } else { figure(value) }
 }
 
-/// The next of 1, 2, 2.5 and 5 times a power of ten.
+/// The next of 1, 1.5, 2, 2.5, 3, 4 and 5 times a power of ten.
 fn step(at_least: f64) -> f64 {
     let power = 10f64.powf(at_least.max(1e-9).log10().floor());
-    let fits = [1.0, 2.0, 2.5, 5.0].into_iter().map(|factor| factor * power).find(|step| *step >= at_least);
+    let fits =
+        [1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0].into_iter().map(|factor| factor * power).find(|step| *step >= at_least);
     fits.unwrap_or(10.0 * power)
 }
 
@@ -190,7 +193,7 @@ mod tests {
     #[test]
     fn steps_are_round_and_never_too_small() {
         let steps: Vec<_> = [0.9, 1.0, 1.1, 2.2, 3.0, 7.0, 42.0].map(step).to_vec();
-        assert_eq!(steps, [1.0, 1.0, 2.0, 2.5, 5.0, 10.0, 50.0]);
+        assert_eq!(steps, [1.0, 1.0, 1.5, 2.5, 3.0, 10.0, 50.0]);
     }
 
     #[test]

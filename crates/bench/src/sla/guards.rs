@@ -17,7 +17,7 @@ const RATE: u32 = 425;
 const BURST: usize = 10;
 const WAIT: Duration = Duration::from_millis(75);
 
-pub(super) const NAMES: [&str; 4] = ["unlimited", "ticker", "ticker, 75 ms", "weir ThroughputLayer, 75 ms"];
+pub(super) const NAMES: [&str; 4] = ["unlimited", "ticker", "ticker, 75 ms", "weir, 75 ms"];
 
 #[derive(Clone)]
 pub(super) enum Guard {
