@@ -15,22 +15,25 @@
 
 mod book;
 mod cells;
+mod hash;
 mod room;
 mod succession;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 pub(crate) use self::book::Request;
 use self::book::{Book, Granted, Halt, Set};
 use self::cells::{Cell, Cells, fingerprint};
+use self::hash::Secrets;
 use self::room::Region;
-use crate::meter::{Stop, Taken, line};
+use crate::meter;
 use crate::rule::{Charged, KeyCharge, Places, RuleAdmitted, RuleCharge, RuleRefused, RuleReserved, Tightest};
+use crate::supply::Supply;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Once, Ordering};
-use crate::{Terms, Time};
+use crate::{Standing, Terms, Time};
 
 /// Reads the time. Asked only to give back, and by retunes.
 pub(crate) type Clock<'a> = &'a dyn Fn() -> Time;
@@ -65,7 +68,7 @@ pub(crate) struct Table {
 #[derive(Clone, Debug, Default)]
 struct Lineage {
     /// Seeded, so that nobody outside can choose keys that fall together.
-    hasher: RandomState,
+    secrets: Secrets,
     counts: Arc<Counts>,
     /// How many tables came before.
     generation: u64,
@@ -102,6 +105,16 @@ struct KeyTaken {
     at: Time,
     charge: KeyCharge,
     tightest: Tightest,
+}
+
+/// What a charge of a known key came to.
+struct Known<'a> {
+    supply: &'a Supply,
+    /// Afterwards.
+    level: u64,
+    floor: u64,
+    /// The cell, unless it was refused.
+    admitted_in: Option<usize>,
 }
 
 /// What a table answers.
@@ -174,6 +187,7 @@ impl Table {
     }
 
     /// Charges all limits of a key or none.
+    #[inline(never)]
     pub(crate) fn charge(
         &self,
         key: &[u8],
@@ -181,30 +195,61 @@ impl Table {
         cost: u64,
         clock: Clock<'_>,
     ) -> Result<RuleAdmitted, RuleRefused> {
-        let mark = self.lineage.mark_of(key);
-        // What most tables hold, laid out flat: where the answer passes through nobody's hands it is written once.
-        if self.overrides.is_empty()
-            && let Some(supply) = self.book.plain.line()
-            && let Some(cell) = self.find(mark)
-        {
-            let taken = line::check(supply, &cell.words[0], now, cost);
-            let still_its_own = cell.mark.load(Ordering::Acquire) == mark;
-            match taken {
-                Ok(Taken { standing, place, .. }) if still_its_own => {
-                    let (places, of) = (Places::One(place), Place::Cell(cell.index));
-                    let charge = KeyCharge { places, generation: self.lineage.generation, of };
-                    let tightest = Tightest { limit: 0, standing, override_index: None };
-                    return Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest });
-                }
-                Ok(taken) => self.book.plain.give_back(cell.words, &[taken.place], clock),
-                Err(Stop::Refused(standing)) if still_its_own => {
-                    return Err(RuleRefused { limit: 0, standing, cost, override_index: None });
-                }
-                Err(_) => {}
-            }
-        }
-        let KeyTaken { charge, tightest, .. } = self.take(mark, &Request { now, cost, latest: None }, clock)?;
+        let request = Request { now, cost, latest: None };
+        let KeyTaken { charge, tightest, .. } = self.take(self.lineage.mark_of(key), &request, clock)?;
         Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest })
+    }
+
+    /// The same for a known key, where its one limit is a level on a line and nobody is in the way: what most tables hold.
+    /// None if it is not that simple.
+    #[inline(always)] // as in `Limiter::check`: an answer that is passed on in memory costs more than the decision
+    pub(crate) fn charge_at_once(
+        &self,
+        key: &[u8],
+        now: Time,
+        cost: u64,
+        clock: Clock<'_>,
+    ) -> Option<Result<RuleAdmitted, RuleRefused>> {
+        let Known { supply, level, floor, admitted_in } = self.charge_known(key, now, cost, clock)?;
+        let standing = Standing::of_line(supply, level, floor, now);
+        Some(match admitted_in {
+            Some(index) => {
+                let places = Places::One(meter::Place { at: now, cost, mark: level });
+                let charge = KeyCharge { places, generation: self.lineage.generation, of: Place::Cell(index) };
+                let tightest = Tightest { limit: 0, standing, override_index: None };
+                Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest })
+            }
+            None => Err(RuleRefused { limit: 0, standing, cost, override_index: None }),
+        })
+    }
+
+    #[inline(never)]
+    fn charge_known(&self, key: &[u8], now: Time, cost: u64, clock: Clock<'_>) -> Option<Known<'_>> {
+        let supply = self.book.plain.line()?;
+        if !self.overrides.is_empty() {
+            return None;
+        }
+        let mark = self.lineage.mark_of(key);
+        let cell = self.find(mark)?;
+        let (word, floor) = (&cell.words[0], supply.floor(now));
+        let level = meter::load(word).ok()?;
+        let known = match supply.charge(level, floor, cost) {
+            Some(after) => {
+                word.compare_exchange(level, after, Ordering::SeqCst, Ordering::Relaxed).ok()?;
+                Known { supply, level: after, floor, admitted_in: Some(cell.index) }
+            }
+            None if supply.is_set_back(level, floor) => return None,
+            None => Known { supply, level, floor, admitted_in: None },
+        };
+        if cell.mark.load(Ordering::Acquire) == mark {
+            return Some(known);
+        }
+        // Forgotten in between: these were another key's words.
+        if known.admitted_in.is_some() {
+            let place = meter::Place { at: now, cost, mark: known.level };
+            self.book.plain.give_back(cell.words, &[place], clock);
+        }
+        None
     }
 
     /// Charges all limits of a key or none, for a moment to come.
@@ -365,10 +410,7 @@ impl<T> From<Result<T, Halt>> for Answer<T> {
 impl Lineage {
     #[inline(always)]
     fn mark_of(&self, key: &[u8]) -> u64 {
-        // The bytes alone: what `hash_one` adds tells keys of several parts apart.
-        let mut hashing = self.hasher.build_hasher();
-        hashing.write(key);
-        fingerprint(hashing.finish())
+        fingerprint(self.secrets.hash(key))
     }
 }
 

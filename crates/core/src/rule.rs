@@ -65,13 +65,25 @@ impl RuleLimiter {
     /// # Errors
     ///
     /// [`RuleRefused`], with the first limit in order that refuses.
+    #[inline]
     pub fn charge(&self, clock: impl Fn() -> Time, key: &[u8], cost: u64) -> Result<RuleAdmitted, RuleRefused> {
         let now = clock();
-        let limiters = match &self.counted {
-            Counted::ByKey(table) => return table.charge(key, now, cost, &clock),
-            Counted::Shared { limiters, .. } => limiters,
-        };
-        if let [limiter] = &**limiters {
+        match &self.counted {
+            Counted::ByKey(table) => match table.charge_at_once(key, now, cost, &clock) {
+                Some(decided) => decided,
+                None => table.charge(key, now, cost, &clock),
+            },
+            Counted::Shared { limiters, .. } => Self::charge_shared(limiters, now, clock, cost),
+        }
+    }
+
+    fn charge_shared(
+        limiters: &[Limiter],
+        now: Time,
+        clock: impl Fn() -> Time,
+        cost: u64,
+    ) -> Result<RuleAdmitted, RuleRefused> {
+        if let [limiter] = limiters {
             let Admitted { standing, charge } = limiter.check(now, cost).map_err(RuleRefused::of_only)?;
             let tightest = Tightest { limit: 0, standing, override_index: None };
             return Ok(RuleAdmitted { charge: RuleCharge { of: Charged::One(charge) }, tightest });
