@@ -75,7 +75,7 @@ mod tests {
         let secrets = Secrets::default();
         let (mut flipped, mut pairs) = (0, 0);
         for length in 1..=40_usize {
-            let key: Vec<u8> = (0..length).map(|place| u8::try_from(place * 7).expect("small")).collect();
+            let key: Vec<u8> = (0..length).map(|place| u8::try_from(place * 7 % 256).expect("a byte")).collect();
             for bit in 0..length * 8 {
                 let mut other = key.clone();
                 other[bit / 8] ^= 1 << (bit % 8);
