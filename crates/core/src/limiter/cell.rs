@@ -1,0 +1,248 @@
+//! The state of a limiter under one quota, and the way to its successor under the next.
+//!
+//! A retune must not lose what was consumed while others decide. It links a successor behind the cell in force, then
+//! seals its words, which no charge can pass any more. Whoever meets the seal works out the successor's first state from
+//! the sealed one (all get the same result), puts it there unless somebody was faster, and decides in the successor. So
+//! deciders help the change through instead of waiting for it, and no charge falls in between. Only retunes wait for
+//! each other.
+
+use std::sync::Arc;
+
+use super::{Admitted, Charge, Refused};
+use crate::lease::Leases;
+use crate::meter::line::{self, swap};
+use crate::meter::{self, Kind, Meter, Place, SEALED, Sealed, Stop, Taken, UNSET};
+use crate::supply::Supply;
+use crate::sync::{AtomicU64, Mutex, Once, Ordering};
+use crate::{Quota, Standing, Time};
+
+/// How often threads get in each other's way before they lease; see `lease`.
+const HOT: u64 = if cfg!(loom) { 0 } else { 16 };
+
+#[derive(Debug)]
+pub(super) struct Cell {
+    pub(super) meter: Meter,
+    /// How many retunes came before. A charge is given back only to the cell that it was made in.
+    pub(super) generation: u64,
+    words: Words,
+    /// Filled once threads got in each other's way [`HOT`] times.
+    leases: Once<Leases>,
+    /// How often they did; far more than `HOT` where no leases can be had.
+    heat: AtomicU64,
+    /// When this cell took over, in nanoseconds of [`Time`]. Final once the predecessor's first word is sealed.
+    since: AtomicU64,
+    /// Filled before the words are sealed.
+    successor: Once<Arc<Cell>>,
+    /// Held by the one who may fill `successor` and seal the words.
+    pub(super) retuning: Mutex<()>,
+}
+
+/// The state of one limit, in the cell itself where it is small.
+#[derive(Debug)]
+enum Words {
+    One(Alone),
+    Two([AtomicU64; 2]),
+    Many(Box<[AtomicU64]>),
+}
+
+/// Alone on its cache lines: what never changes must not travel with what always does.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Alone([AtomicU64; 1]);
+
+impl Cell {
+    pub(super) fn new(meter: Meter, generation: u64, first: u64) -> Self {
+        let words = Words::new(meter.words(), first);
+        Self {
+            meter,
+            generation,
+            words,
+            leases: Once::empty(),
+            heat: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            successor: Once::empty(),
+            retuning: Mutex::new(()),
+        }
+    }
+
+    pub(super) fn first(&self) -> &AtomicU64 {
+        &self.words.all()[0]
+    }
+
+    /// A decision that needs no second look; none if it is not that simple.
+    #[inline(always)] // an answer that is passed on in memory costs more than the decision: 16 ns instead of 6
+    pub(super) fn check_at_once(&self, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
+        let (Kind::Line(supply), Words::One(Alone([word]))) = (&self.meter.kind, &self.words) else {
+            return None;
+        };
+        let floor = supply.floor(now);
+        let (after, mark) = if let Some(leases) = self.leases.get() {
+            let end = leases.take_at_once(supply, floor, cost)?;
+            (word.load(Ordering::Relaxed) & !SEALED, end)
+        } else {
+            let level = meter::load(word).ok()?;
+            let Some(after) = supply.charge(level, floor, cost) else {
+                let standing = Standing::of_line(supply, level, floor, now);
+                return (!supply.is_set_back(level, floor)).then_some(Err(Refused { standing, cost }));
+            };
+            if word.compare_exchange(level, after, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+                self.heat_up(supply);
+                return None;
+            }
+            (after, after)
+        };
+        let charge = Charge { place: Place { at: now, cost, mark }, generation: self.generation };
+        Some(Ok(Admitted { standing: Standing::of_line(supply, after, floor, now), charge }))
+    }
+
+    pub(super) fn check(&self, now: Time, cost: u64) -> Result<Taken, Stop> {
+        if let (Kind::Line(supply), Words::One(Alone([word]))) = (&self.meter.kind, &self.words) {
+            match self.leases.get() {
+                None => line::check_contended(supply, word, now, cost, || self.heat_up(supply)),
+                Some(leases) => leases.check(supply, word, now, cost),
+            }
+        } else {
+            self.meter.check(self.words.all(), now, cost)
+        }
+    }
+
+    /// Another thread was faster.
+    #[cold]
+    fn heat_up(&self, supply: &Supply) {
+        if self.heat.fetch_add(1, Ordering::Relaxed) == HOT {
+            self.lend(supply);
+        }
+    }
+
+    /// Leases from now on, if this limit is one that can lend.
+    fn lend(&self, supply: &Supply) -> Option<&Leases> {
+        if self.leases.get().is_none() {
+            self.leases.fill(Leases::of(supply)?);
+        }
+        self.leases.get()
+    }
+
+    pub(super) fn reserve(&self, now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
+        if self.leases.get().is_some() {
+            match self.check(now, cost) {
+                Err(Stop::Refused(_)) => {}
+                decided => return decided,
+            }
+        }
+        self.meter.reserve(self.words.all(), now, cost, latest)
+    }
+
+    pub(super) fn ask(&self, now: Time, cost: u64) -> Result<Standing, Stop> {
+        match self.meter.ask(self.words.all(), now, cost) {
+            Err(Stop::Refused(refused)) => {
+                let standing = self.standing(now)?;
+                if standing.remaining() >= cost { Ok(standing) } else { Err(Stop::Refused(refused)) }
+            }
+            decided => decided,
+        }
+    }
+
+    /// With what is leased, as if it had not been.
+    pub(super) fn standing(&self, now: Time) -> Result<Standing, Sealed> {
+        let (Kind::Line(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) else {
+            return self.meter.standing(self.words.all(), now);
+        };
+        let (floor, level) = (supply.floor(now), meter::load(self.first())?);
+        let level = level.max(floor).saturating_sub(leases.left(supply, floor));
+        Ok(Standing::of_line(supply, level, floor, now))
+    }
+
+    /// Where seats can be leased, they are given back as the seats they were: the last ones to the word, others into a slot.
+    pub(super) fn refund(&self, place: &Place, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
+        let (Kind::Line(supply), Words::One(Alone([word]))) = (&self.meter.kind, &self.words) else {
+            return self.meter.refund(self.words.all(), place, clock);
+        };
+        loop {
+            let level = meter::load(word)?;
+            if place.mark > supply.ceiling(clock()) {
+                // Reserved ahead, and so beyond all leases.
+                return line::refund(supply, word, place, clock);
+            }
+            if level == place.mark {
+                let before = level.saturating_sub(place.cost * supply.unit());
+                if swap(word, level, before).is_ok() {
+                    return Ok(());
+                }
+            } else if let Some(leases) = self.lend(supply) {
+                leases.refund(supply, place);
+                return Ok(());
+            } else {
+                return line::refund(supply, word, place, clock);
+            }
+        }
+    }
+
+    /// Seals the words and returns the successor. Only for the holder of `retuning`.
+    pub(super) fn succeed(&self, quota: Quota, clock: impl Fn() -> Time) -> &Arc<Self> {
+        self.successor.fill(Arc::new(Self::new(Meter::new(quota, clock()), self.generation + 1, UNSET)));
+        let successor = self.successor.get().expect("filled above");
+        let mut word = self.first().load(Ordering::SeqCst);
+        loop {
+            // Not earlier than any charge in the word that is sealed.
+            successor.since.store(clock().as_nanos(), Ordering::Relaxed);
+            match self.first().compare_exchange_weak(word, word | SEALED, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return self.follow(),
+                Err(moved_on) => word = moved_on,
+            }
+        }
+    }
+
+    /// If there are leases: the sealed word as it would be without them.
+    fn take_back(&self, since: Time) -> Option<AtomicU64> {
+        let (Kind::Line(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) else {
+            return None;
+        };
+        leases.seal();
+        let (floor, level) = (supply.floor(since), self.first().load(Ordering::SeqCst) & !SEALED);
+        Some(AtomicU64::new(level.max(floor).saturating_sub(leases.left(supply, floor)) | SEALED))
+    }
+
+    /// The successor, with a state. A word of this cell is sealed.
+    #[cold]
+    pub(super) fn follow(&self) -> &Arc<Self> {
+        let successor = self.successor.get().expect("the successor is there before a word is sealed");
+        if successor.first().load(Ordering::SeqCst) == UNSET {
+            self.meter.seal(self.words.all());
+            let since = Time::from_nanos(successor.since.load(Ordering::Relaxed));
+            let returned = self.take_back(since);
+            let words = returned.as_ref().map_or(self.words.all(), std::slice::from_ref);
+            successor.meter.succeed(successor.words.all(), &self.meter, words, since);
+        }
+        successor
+    }
+}
+
+impl Words {
+    fn new(count: usize, first: u64) -> Self {
+        let word = |place| AtomicU64::new(if place == 0 { first } else { 0 });
+        match count {
+            1 => Self::One(Alone([word(0)])),
+            2 => Self::Two([word(0), word(1)]),
+            _ => Self::Many((0..count).map(word).collect()),
+        }
+    }
+
+    #[inline]
+    fn all(&self) -> &[AtomicU64] {
+        match self {
+            Self::One(Alone(words)) => words,
+            Self::Two(words) => words,
+            Self::Many(words) => words,
+        }
+    }
+}
+
+impl Drop for Cell {
+    /// One by one: the drop of a long chain must not be as deep as the chain.
+    fn drop(&mut self) {
+        let mut next = self.successor.take();
+        while let Some(cell) = next {
+            next = Arc::into_inner(cell).and_then(|mut last| last.successor.take());
+        }
+    }
+}
