@@ -74,6 +74,7 @@ impl Model {
             State::Counter { window, previous, current } => {
                 (*window, *previous, *current) = (at / period, counts.0, counts.1 + cost);
             }
+            State::Log(_) if cost == 0 => {}
             State::Log(log) => log.push((at, cost)),
             State::Bucket { parts: left, at } => (*left, *at) = (parts - cost * period, now),
             State::Leaky { parts: line, at } => (*line, *at) = (parts + cost * period, now),
