@@ -1,11 +1,52 @@
 //! Rate limits that threads share: exact at any contention, and tunable without losing count.
 //!
-//! A [`Quota`] says what is allowed; a [`Limiter`] counts one limit in one atomic word; a [`RuleLimiter`] counts all the
-//! limits of a rule, together or, by key, for each client. [`check_all`] and [`charge_all`] charge several or none.
+//! ```
+//! use std::time::Duration;
+//! use weir_core::{Limiter, Quota, Strategy, Time};
 //!
-//! Nothing here reads a clock, waits, spawns or does input and output: time is an argument ([`Time`]), and every answer
-//! is given at once. No decision takes a lock, but that on a key that a table
-//! does not know yet.
+//! let now = Time::from_nanos(1_700_000_000_000_000_000); // the caller's clock; `weir_tower::MonotonicClock` is one
+//! let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(1), Some(200))?;
+//! let limiter = Limiter::new(now, quota);
+//!
+//! let admitted = limiter.check(now, 150).expect("200 are saved up");
+//! assert_eq!(admitted.standing.remaining(), 50);
+//! let refused = limiter.check(now, 60).unwrap_err();
+//! assert_eq!(refused.retry_after(), Some(Duration::from_millis(100)));
+//!
+//! // A change keeps what was used: no fresh burst, but the new rate from now on.
+//! let limiter = limiter.retune(|| now, Quota::new(Strategy::TokenBucket, 1000, Duration::from_secs(1), Some(200))?);
+//! assert_eq!(limiter.peek(now).remaining(), 50);
+//! assert_eq!(limiter.peek(now).retry_after(60), Some(Duration::from_millis(10)));
+//! # Ok::<(), weir_core::InvalidQuota>(())
+//! ```
+//!
+//! # What there is
+//!
+//! | for | use |
+//! |---|---|
+//! | one limit | [`Limiter`]: [`check`](Limiter::check) now, [`reserve`](Limiter::reserve) a place in line, [`peek`](Limiter::peek), [`retune`](Limiter::retune) |
+//! | several limits on one request | [`check_all`]: all are charged or none |
+//! | the limits of a rule, for everybody or by key | [`RuleLimiter`] over [`Terms`]; keys are bounded, and known ones take no lock |
+//! | several rules on one request | [`charge_all`] |
+//! | how much is under way at once | [`InFlight`] |
+//!
+//! # Strategies
+//!
+//! | [`Strategy`] | admits | state |
+//! |---|---|---|
+//! | `FixedWindow` | `requests` per aligned window; twice as many around a boundary | one word |
+//! | `SlidingWindowCounter` | the weighted sum of this window and the last | two words |
+//! | `SlidingWindowLog` | exactly `requests` in any period | a word for each request |
+//! | `TokenBucket` | a rate, with `burst` saved up | one word |
+//! | `TokenBucketWithDebt` | the same, overdrawn by at most `debt` | one word |
+//! | `LeakyBucket` | evenly paced; up to `burst` wait in line | one word |
+//! | `Gcra` | strict spacing; `burst` is 1 by default | one word |
+//!
+//! All of them take costs above one, reserve, give back, and follow a change to any other. Every answer knows how many
+//! requests remain and how long to wait, rounded so that whoever obeys is admitted.
+//!
+//! Nothing here reads a clock, waits for another thread to decide, spawns or does input and output: time is an argument
+//! ([`Time`]). Only changes of a limit and keys that are new take a lock. How it works is told in `ARCHITECTURE.md`.
 
 mod all;
 mod in_flight;
