@@ -108,7 +108,8 @@ impl Lines {
             // Ours is the first colour in every chart, and nobody else is.
             let ours = series.name.starts_with("weir");
             let place = if ours { 0 } else { 1 + index % (COLOURS.len() - 1) };
-            let (colour, dash) = (COLOURS[place], if ours { "" } else { DASHES[(index + 2 * (index / 7)) % DASHES.len()] });
+            let (colour, dash) =
+                (COLOURS[place], if ours { "" } else { DASHES[(index + 2 * (index / 7)) % DASHES.len()] });
             let path: Vec<_> = series.points.iter().map(|(x, y)| format!("{:.1} {:.1}", x_at(*x), y_at(*y))).collect();
             let width = if ours { 3.5 } else { 1.8 };
             let style = format!(r#"fill="none" stroke="{colour}" stroke-width="{width}" stroke-dasharray="{dash}""#);
