@@ -6,6 +6,7 @@ mod bench;
 mod children;
 mod crds;
 mod demo;
+mod fuzz;
 mod test;
 mod tidy;
 mod workspace;
@@ -43,6 +44,8 @@ enum Command {
     Test(test::TestArgs),
     /// Write crds/ (and the chart's copy) from the types in crates/api
     Crds(crds::CrdsArgs),
+    /// Random scripts of quotas, changes and requests against the limiters, until one fails or time is up
+    Fuzz(fuzz::FuzzArgs),
     /// The dependency rule and the house rules; each violation names the file and the mend
     Tidy,
 }
@@ -56,6 +59,7 @@ async fn main() -> ExitCode {
             Command::Demo(args) => demo::run(&workspace, args, &children::interrupts()?).await,
             Command::Bench(args) => bench::run(&workspace, args, &children::interrupts()?).await,
             Command::Test(args) => test::run(&workspace, args, &children::interrupts()?).await,
+            Command::Fuzz(args) => fuzz::run(&workspace, &args),
             Command::Crds(args) => crds::run(&workspace, &args),
             Command::Tidy => tidy::run(&workspace),
         }
