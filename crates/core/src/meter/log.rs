@@ -214,22 +214,19 @@ impl Log {
     }
 
     /// The newest requests keep their moments (their ages in proportion, if the period is another). If more are allowed
-    /// from now on, as many count as admitted at `since` as came on top.
+    /// from now on, as many count as admitted at `since` as came on top; and so do those that are reserved ahead, because
+    /// entries lie in the order of their moments.
     pub(super) fn take_over(&self, words: &[AtomicU64], old: &Self, old_words: &[AtomicU64], since: Time) {
         let left = old.left(old_words, since);
         let used = self.agree(words, self.length() - left.requests_of(self.length()));
         let count = old_words[0].load(Ordering::SeqCst) & !SEALED;
         let kept = used.min(old.length() - left.left.min(old.length())).min(count);
-        let mut latest = since;
         for index in 0..used {
-            let moment = if index < kept {
-                let entry = old_words[old.place(count - kept + index)].load(Ordering::SeqCst);
-                if entry == 0 { since } else { self.aged(old, Time::from_nanos(moment_of(entry)), since) }
-            } else {
-                // Not before those that are reserved ahead: entries lie in order.
-                latest
+            let entry = match index {
+                _ if index < kept => old_words[old.place(count - kept + index)].load(Ordering::SeqCst),
+                _ => 0,
             };
-            latest = latest.max(moment);
+            let moment = if entry == 0 { since } else { self.aged(old, Time::from_nanos(moment_of(entry)), since) };
             self.put(words, index, moment);
         }
         set(&words[0], used);
@@ -238,7 +235,7 @@ impl Log {
     fn aged(&self, old: &Self, moment: Time, since: Time) -> Time {
         let age = since.duration_since(moment).as_nanos() * u128::from(self.quota.period_nanos());
         let age = u64::try_from(age / u128::from(old.quota.period_nanos())).unwrap_or(u64::MAX);
-        if moment > since { moment } else { since.saturating_sub(Duration::from_nanos(age)) }
+        since.saturating_sub(Duration::from_nanos(age))
     }
 
     /// As if what is not left had been admitted at `since`.
