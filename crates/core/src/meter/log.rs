@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::{Left, Place, SEALED, Sealed, Stop, Taken, UNSET, load, set};
 use crate::standing::Logged;
 use crate::supply::SET_BACK;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, yield_now};
 use crate::{Quota, Standing, Time};
 
 /// The bit that tells laps apart.
@@ -20,6 +20,9 @@ const LAP: u64 = 1 << 63;
 
 /// The last moment that an entry can hold, in the year 2262. There time stands still.
 const LAST: Time = Time::from_nanos(LAP - 2);
+
+/// How often the system gets a turn to let the thread go on whose moment is missing, before others are refused for it.
+const PATIENCE: usize = if cfg!(loom) { 1 } else { 100 };
 
 /// The word with the number of requests; one that successors use; then the ring.
 const HEAD: usize = 2;
@@ -110,6 +113,7 @@ impl Log {
         let asked = now;
         let now = now.min(LAST);
         let latest = latest.min(LAST).max(now).min(now.saturating_add(SET_BACK / 2));
+        let mut patience = PATIENCE;
         loop {
             let first = load(&words[0])?;
             if cost > self.length() {
@@ -118,6 +122,11 @@ impl Log {
             let at = match self.all_open(words, first, cost, now) {
                 Opens::At(at) if at <= latest.as_nanos() => Time::from_nanos(at).max(now),
                 _ if words[0].load(Ordering::SeqCst) != first => continue,
+                Opens::Pending if patience > 0 => {
+                    patience -= 1;
+                    yield_now();
+                    continue;
+                }
                 _ => return Err(Stop::Refused(self.standing(words, now, cost)?)),
             };
             if words[0].compare_exchange(first, first + cost, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
