@@ -45,8 +45,8 @@
 //! All of them take costs above one, reserve, give back, and follow a change to any other. Every answer knows how many
 //! requests remain and how long to wait, rounded so that whoever obeys is admitted.
 //!
-//! Nothing here reads a clock, waits for another thread to decide, spawns or does input and output: time is an argument
-//! ([`Time`]). Only changes of a limit and keys that are new take a lock. How it works is told in `ARCHITECTURE.md`.
+//! Nothing here reads a clock, spawns or does input and output: time is an argument ([`Time`]). A decision waits for no
+//! other thread; only before a refusal may it give up to a hundred turns to one that is just handing over a place. Only changes of a limit and keys that are new take a lock. How it works is told in `ARCHITECTURE.md`.
 
 mod all;
 mod in_flight;

@@ -1,4 +1,5 @@
-//! One limit, shared by any number of threads. No thread ever waits for another to decide.
+//! One limit, shared by any number of threads. Nobody waits for another thread to decide, but for a few turns
+//! of the scheduler where a place is just being handed over.
 
 mod cell;
 

@@ -1,5 +1,6 @@
 //! One limit: the arithmetic of its quota, and the atomic steps on the few words that are its state. Who owns the words,
-//! a limiter or a cell in a table of keys, does not matter here; nothing here waits, allocates or reads a clock.
+//! a limiter or a cell in a table of keys, does not matter here; nothing here allocates or reads a clock, and
+//! nothing waits but a log, for a few turns of the scheduler, before it refuses.
 //!
 //! Words that are all zero have all of the burst free. A change of the quota makes a new meter over new words: the old
 //! ones are *sealed* with their top bit, which no charge can pass any more; then whoever comes first works out the new

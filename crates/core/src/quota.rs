@@ -37,6 +37,25 @@ pub enum Strategy {
     Gcra,
 }
 
+impl Strategy {
+    /// All of them.
+    ///
+    /// ```
+    /// use weir_core::Strategy;
+    ///
+    /// assert!(Strategy::ALL.contains(&Strategy::Gcra));
+    /// ```
+    pub const ALL: [Self; 7] = [
+        Self::FixedWindow,
+        Self::SlidingWindowCounter,
+        Self::SlidingWindowLog,
+        Self::TokenBucket,
+        Self::TokenBucketWithDebt,
+        Self::LeakyBucket,
+        Self::Gcra,
+    ];
+}
+
 /// A valid limit: so many requests per period, by one strategy, with so much burst.
 ///
 /// ```

@@ -22,34 +22,28 @@ pub(crate) fn check_contended(
     cost: u64,
     contended: impl Fn(),
 ) -> Result<Taken, Stop> {
-    let floor = supply.floor(now);
-    let mut level = load(word)?;
-    loop {
-        let Some(after) = supply.charge(level, floor, cost) else {
-            if !supply.is_set_back(level, floor) {
-                return Err(Stop::Refused(Standing::of_line(supply, level, floor, now)));
-            }
-            level = restart(supply, word, level, floor)?;
-            continue;
-        };
-        match swap(word, level, after) {
-            Ok(()) => {
-                let standing = Standing::of_line(supply, after, floor, now);
-                return Ok(Taken { at: now, standing, place: Place { at: now, cost, mark: after } });
-            }
-            Err(moved_on) => {
-                contended();
-                level = moved_on?;
-            }
-        }
-    }
+    let charge = |level, floor| Some((supply.charge(level, floor, cost)?, now));
+    take(supply, word, now, cost, charge, contended)
 }
 
 pub(crate) fn reserve(supply: &Supply, word: &AtomicU64, now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
+    take(supply, word, now, cost, |level, _| supply.reserve(level, now, cost, latest), || {})
+}
+
+/// Moves the level to where `place`, told level and floor, says, with the moment at which the request may go.
+#[inline]
+fn take(
+    supply: &Supply,
+    word: &AtomicU64,
+    now: Time,
+    cost: u64,
+    place: impl Fn(u64, u64) -> Option<(u64, Time)>,
+    contended: impl Fn(),
+) -> Result<Taken, Stop> {
     let floor = supply.floor(now);
     let mut level = load(word)?;
     loop {
-        let Some((after, at)) = supply.reserve(level, now, cost, latest) else {
+        let Some((after, at)) = place(level, floor) else {
             if !supply.is_set_back(level, floor) {
                 return Err(Stop::Refused(Standing::of_line(supply, level, floor, now)));
             }
@@ -61,7 +55,10 @@ pub(crate) fn reserve(supply: &Supply, word: &AtomicU64, now: Time, cost: u64, l
                 let standing = Standing::of_line(supply, after, floor, now);
                 return Ok(Taken { at, standing, place: Place { at: now, cost, mark: after } });
             }
-            Err(moved_on) => level = moved_on?,
+            Err(moved_on) => {
+                contended();
+                level = moved_on?;
+            }
         }
     }
 }
