@@ -1,0 +1,259 @@
+//! What other implementations decided on made-up arrivals, decided again here: one by one the same answers.
+//!
+//! The traces are in `traces/`, with the programs that wrote them. A difference is admitted only where the exact model
+//! (fractions, nothing rounded) shows that the arrival lies within [`Trace::tolerance`] of the moment at which the answer
+//! changes, and then the limiter is made to follow the trace, so that one difference does not hide the next. Differences
+//! are counted, and their number is bounded. Those that are a matter of definition:
+//!
+//! - **Go's `x/time/rate`** counts in floating point and cuts waits to whole nanoseconds, so that it lets requests go up to a
+//!   nanosecond early. Here they are rounded up.
+//! - **`x/time/rate` with a clock that runs backwards**, as two threads see it that read it and then race for the lock,
+//!   counts the stretch that was run through twice as refilled twice: more is admitted than burst and rate make. There we
+//!   do not follow: a late reading gets what was left of its own moment. governor decides as we do, to the nanosecond.
+//! - **governor** cuts the emission interval to whole nanoseconds when its quota is made (7 a second: 142,857,142 ns). Its
+//!   traces are of intervals that are whole, and agree without exception.
+//! - **limits' moving window** counts a request that is exactly one period old; here it has left (a period is half open, so
+//!   that `n` each second means `n`, not `n` in a second and a nanosecond).
+//! - **limits' sliding window counter** rounds the weighted sum down before it adds the cost, so less than one request above
+//!   the limit passes. Its traces come at moments at which that makes no difference.
+#![cfg(not(loom))]
+
+use std::time::Duration;
+
+use model::Model;
+use weir_core::{Charge, Limiter, Quota, Strategy, Time};
+
+#[expect(dead_code, reason = "these tests need less of it")]
+mod model;
+
+/// What one implementation decided on one limit.
+struct Trace {
+    name: &'static str,
+    quota: Quota,
+    /// When the limiter is made, earlier than any arrival: a clock cannot run back behind that.
+    made: Time,
+    arrivals: Vec<Arrival>,
+    /// How many nanoseconds from the boundary another answer is admitted.
+    tolerance: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Arrival {
+    now: u64,
+    asked: Asked,
+}
+
+#[derive(Clone, Copy)]
+enum Asked {
+    Allow {
+        cost: u64,
+        admitted: bool,
+    },
+    /// With the wait that was told, unless refused.
+    Reserve {
+        cost: u64,
+        wait: Option<u64>,
+    },
+    /// The reservation of this number, of those that were granted.
+    Cancel(usize),
+}
+
+/// How a trace was followed.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Followed {
+    decisions: usize,
+    /// Admitted here and not there, within the tolerance.
+    earlier: usize,
+    /// The other way round.
+    later: usize,
+    /// Told to wait for another time, within the tolerance.
+    waits: usize,
+}
+
+const X_TIME_RATE: &str = include_str!("traces/x-time-rate.txt");
+const GOVERNOR: &str = include_str!("traces/governor.txt");
+const WINDOWS: &str = include_str!("traces/windows.txt");
+
+/// Where the times of Go's traces begin; the others say so themselves.
+const START: u64 = 1_700_000_000_000_000_000;
+
+fn traces(text: &'static str, start: u64) -> Vec<Trace> {
+    let mut traces: Vec<Trace> = Vec::new();
+    let made = Time::from_nanos(start).saturating_sub(Duration::from_hours(24 * 100));
+    let mut now = start;
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let words: Vec<&'static str> = line.split(' ').collect();
+        let number = |place: usize| words[place].parse::<u64>().unwrap_or_else(|_| panic!("no number: {line}"));
+        if words[0] == "=" {
+            let strategy = Strategy::ALL.into_iter().find(|strategy| format!("{strategy:?}") == words[1]);
+            let strategy = strategy.unwrap_or_else(|| panic!("no strategy: {line}"));
+            let burst = Some(number(4)).filter(|&burst| burst > 0);
+            let quota = Quota::new(strategy, number(2), Duration::from_nanos(number(3)), burst).expect("valid");
+            traces.push(Trace { name: line, quota, made, arrivals: Vec::new(), tolerance: 0 });
+            now = start;
+            continue;
+        }
+        let wait: i64 = words[0].parse().unwrap_or_else(|_| panic!("no wait: {line}"));
+        now = now.checked_add_signed(wait).expect("a moment");
+        let asked = match words[1] {
+            "allow" => Asked::Allow { cost: number(2), admitted: words[3] == "yes" },
+            "reserve" => Asked::Reserve { cost: number(2), wait: (words[3] != "no").then(|| number(3)) },
+            "cancel" => Asked::Cancel(number(2).try_into().expect("a small number")),
+            other => panic!("what is {other}?"),
+        };
+        traces.last_mut().expect("a limit first").arrivals.push(Arrival { now, asked });
+    }
+    traces
+}
+
+impl Trace {
+    fn runs_backwards(&self) -> bool {
+        self.name.ends_with(" backwards")
+    }
+
+    /// Decides each arrival again.
+    fn follow(&self) -> Followed {
+        let mut followed = Followed::default();
+        let limiter = Limiter::new(self.made, self.quota);
+        // The model knows no cancelled reservations: it stops at the first.
+        let mut model = Some(Model::new(self.quota));
+        let mut granted: Vec<Option<Charge>> = Vec::new();
+        // What a cancelled reservation gives back is a wait again, cut to whole nanoseconds.
+        let mut tolerance = self.tolerance;
+        for (line, &Arrival { now, asked }) in self.arrivals.iter().enumerate() {
+            let (at, place) = (Time::from_nanos(now), format!("{}, arrival {line}", self.name));
+            let soon = Time::from_nanos(now + tolerance);
+            followed.decisions += 1;
+            match asked {
+                Asked::Allow { cost, admitted } => match (limiter.check(at, cost), admitted) {
+                    (Ok(_), true) => charge(&mut model, now, cost),
+                    (Err(_), false) => {}
+                    (Ok(early), false) => {
+                        limiter.refund(early.charge, || at);
+                        let before = now - tolerance;
+                        let near = tolerance > 0
+                            && model.as_ref().map_or_else(
+                                || limiter.check(Time::from_nanos(before), cost).is_err(),
+                                |model| !model.admits(before, cost),
+                            );
+                        assert!(near, "{place}: admitted, and not there");
+                        followed.earlier += 1;
+                    }
+                    (Err(refused), true) => {
+                        let near = tolerance > 0
+                            && model.as_ref().is_none_or(|model| model.admits(now + tolerance, cost))
+                            && limiter.reserve(at, cost, soon).is_ok();
+                        assert!(near, "{place}: {refused}, and not there");
+                        charge(&mut model, now, cost);
+                        followed.later += 1;
+                    }
+                },
+                Asked::Reserve { cost, wait } => match (limiter.reserve(at, cost, Time::from_nanos(u64::MAX)), wait) {
+                    (Ok(reserved), Some(wait)) => {
+                        let ours = reserved.at.duration_since(at).as_nanos();
+                        assert!(
+                            ours.abs_diff(u128::from(wait)) <= u128::from(tolerance),
+                            "{place}: {ours} ns, {wait} there"
+                        );
+                        followed.waits += usize::from(ours != u128::from(wait));
+                        charge(&mut model, now, cost);
+                        granted.push(Some(reserved.charge));
+                    }
+                    (Err(_), None) => {}
+                    (ours, wait) => panic!("{place}: {ours:?}, {wait:?} there"),
+                },
+                Asked::Cancel(number) => {
+                    limiter.refund(granted[number].take().expect("cancelled once"), || at);
+                    model = None;
+                    tolerance += self.tolerance;
+                }
+            }
+        }
+        followed
+    }
+
+    /// The arrivals that this limiter admits, as moment and cost, and those that the other did.
+    fn admitted(&self) -> [Vec<(u64, u64)>; 2] {
+        let limiter = Limiter::new(self.made, self.quota);
+        let [mut here, mut there] = [Vec::new(), Vec::new()];
+        for &Arrival { now, asked } in &self.arrivals {
+            let Asked::Allow { cost, admitted } = asked else { panic!("a reservation in {}", self.name) };
+            if limiter.check(Time::from_nanos(now), cost).is_ok() {
+                here.push((now, cost));
+            }
+            if admitted {
+                there.push((now, cost));
+            }
+        }
+        [here, there]
+    }
+
+    /// Whether more was admitted in some stretch of time than the burst and what flows in meanwhile, and one nanosecond.
+    fn is_too_much(&self, mut admitted: Vec<(u64, u64)>) -> bool {
+        admitted.sort_unstable();
+        let (requests, period) = (u128::from(self.quota.requests()), self.quota.period().as_nanos());
+        (0..admitted.len()).any(|first| {
+            let mut sum = 0;
+            admitted[first..].iter().any(|&(at, cost)| {
+                sum += u128::from(cost);
+                let stretch = u128::from(at - admitted[first].0) + 2;
+                sum * period > u128::from(self.quota.burst()) * period + stretch * requests
+            })
+        })
+    }
+}
+
+fn charge(model: &mut Option<Model>, now: u64, cost: u64) {
+    if let Some(model) = model {
+        model.charge(now, now, cost);
+    }
+}
+
+/// Follows them all, and adds up.
+fn follow(traces: impl IntoIterator<Item = Trace>, tolerance: u64) -> Followed {
+    traces.into_iter().fold(Followed::default(), |sum, trace| {
+        let followed = Trace { tolerance, ..trace }.follow();
+        Followed {
+            decisions: sum.decisions + followed.decisions,
+            earlier: sum.earlier + followed.earlier,
+            later: sum.later + followed.later,
+            waits: sum.waits + followed.waits,
+        }
+    })
+}
+
+#[test]
+fn go_x_time_rate_decides_the_same() {
+    let forwards = traces(X_TIME_RATE, START).into_iter().filter(|trace| !trace.runs_backwards());
+    assert_eq!(follow(forwards, 1), Followed { decisions: 5_013, earlier: 0, later: 200, waits: 134 });
+}
+
+#[test]
+fn go_x_time_rate_refills_twice_when_time_runs_backwards() {
+    let backwards: Vec<_> = traces(X_TIME_RATE, START).into_iter().filter(Trace::runs_backwards).collect();
+    let mut too_much = 0;
+    for trace in &backwards {
+        let [here, there] = trace.admitted();
+        assert!(!trace.is_too_much(here), "{}", trace.name);
+        too_much += usize::from(trace.is_too_much(there));
+    }
+    assert_eq!(
+        (too_much, backwards.len()),
+        (6, 10),
+        "traces in which x/time/rate admits more than burst and rate make"
+    );
+}
+
+#[test]
+fn governor_decides_the_same() {
+    assert_eq!(follow(traces(GOVERNOR, 0), 0), Followed { decisions: 3_360, ..Followed::default() });
+}
+
+#[test]
+fn windows_decide_the_same() {
+    let of = |strategy| traces(WINDOWS, 0).into_iter().filter(move |trace| trace.quota.strategy() == strategy);
+    let exactly = Followed { decisions: 1_575, ..Followed::default() };
+    assert_eq!(follow(of(Strategy::FixedWindow), 0), exactly);
+    assert_eq!(follow(of(Strategy::SlidingWindowCounter), 0), exactly);
+    assert_eq!(follow(of(Strategy::SlidingWindowLog), 1), Followed { earlier: 70, ..exactly });
+}
