@@ -131,6 +131,7 @@ fn rule_status(rule: &Rule) -> RuleStatus {
         allowed: counts.allowed + counts.bypassed,
         limited: counts.limited,
         shadow_limited: counts.shadow_limited,
+        waited: 0,
         keys: rule.keys().map(|keys| KeyTable {
             tracked: keys.tracked,
             capacity: keys.capacity,

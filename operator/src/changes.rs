@@ -83,19 +83,22 @@ mod tests {
             requests,
             period_millis,
             burst: Some(requests),
+            debt: None,
         };
         let rule = Rule {
             name: "all".to_owned(),
             action: Action::Limit,
             matches: Vec::new(),
+            per: weir_wire::Per::Request,
             key: Vec::new(),
             limits: limits.iter().map(limit).collect(),
             overrides: Vec::new(),
+            cost: None,
             on_limit: None,
             max_keys: None,
         };
         let [uid, namespace, name, revision] = ["u", "shop", "a", "r"].map(str::to_owned);
-        PolicyRules { uid, namespace, name, revision, mode, rules: vec![rule] }
+        PolicyRules { uid, namespace, name, revision, mode, deadline_millis: None, rules: vec![rule] }
     }
 
     #[test]

@@ -123,6 +123,7 @@ pub fn compile(key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec) -> Result
                 name: key.name.clone(),
                 revision,
                 mode,
+                deadline_millis: None,
                 rules,
             };
             Ok((compiled, target))
@@ -182,9 +183,11 @@ fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::Rule {
             name: rule.name.clone(),
             action: wire::Action::Bypass,
             matches,
+            per: wire::Per::Request,
             key: Vec::new(),
             limits: Vec::new(),
             overrides: Vec::new(),
+            cost: None,
             on_limit: None,
             max_keys: None,
         };
@@ -198,11 +201,13 @@ fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::Rule {
         name: rule.name.clone(),
         action: wire::Action::Limit,
         matches,
+        per: wire::Per::Request,
         key: rule.key.iter().enumerate().map(|(i, part)| key_part(part, &format!("{path}.key[{i}]"), faults)).collect(),
         limits: rule.limits.iter().enumerate().map(|(i, l)| limit(l, &format!("{path}.limits[{i}]"), faults)).collect(),
         overrides: (rule.overrides.iter().enumerate())
             .map(|(i, entry)| overridden(entry, &rule.limits, &format!("{path}.overrides[{i}]"), faults))
             .collect(),
+        cost: None,
         on_limit: Some(on_limit(rule.on_limit.as_ref(), path, faults)),
         max_keys: keyed.then(|| faults.number(format!("{path}.maxKeys"), rule.max_keys.into(), 1)),
     }
@@ -214,8 +219,15 @@ fn match_entry(entry: &api::Match) -> wire::Match {
         hosts: entry.hosts.clone(),
         paths: entry.paths.clone(),
         headers: (entry.headers.iter())
-            .map(|header| wire::HeaderMatch { name: header.name.clone(), value: header.value.clone() })
+            .map(|header| wire::FieldMatch {
+                name: header.name.clone(),
+                value: Some(header.value.clone()),
+                prefix: None,
+            })
             .collect(),
+        path_regexes: Vec::new(),
+        query: Vec::new(),
+        predicate: None,
     }
 }
 
@@ -268,7 +280,7 @@ fn numbers(
         }
     };
     let period_millis = u64::try_from(per.duration().as_millis()).expect("a period is at most a day");
-    wire::Limit { name: name.to_owned(), strategy, requests, period_millis, burst }
+    wire::Limit { name: name.to_owned(), strategy, requests, period_millis, burst, debt: None }
 }
 
 fn on_limit(on_limit: Option<&api::OnLimit>, path: &str, faults: &mut Faults) -> wire::OnLimit {
@@ -283,6 +295,10 @@ fn on_limit(on_limit: Option<&api::OnLimit>, path: &str, faults: &mut Faults) ->
             api::HeaderStyle::Both => wire::HeaderStyle::Both,
             api::HeaderStyle::None => wire::HeaderStyle::None,
         },
+        max_wait_millis: None,
+        body: None,
+        content_type: None,
+        on_message: None,
     }
 }
 

@@ -14,7 +14,7 @@ fn says(instance: &str, uptime: u64, rules: &[(&str, &str, u64, u64)]) -> Status
         namespace: "shop".to_owned(),
         name: uid.to_owned(),
         revision: "r".to_owned(),
-        rules: vec![RuleStatus { name: rule.to_owned(), allowed, limited, shadow_limited: 0, keys: None }],
+        rules: vec![RuleStatus { name: rule.to_owned(), allowed, limited, shadow_limited: 0, waited: 0, keys: None }],
     };
     Status {
         wire_version: 1,

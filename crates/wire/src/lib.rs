@@ -9,14 +9,16 @@
 //! hold no logic: the operator compiles policies into them, the agent lowers them into limiters. The files under
 //! `tests/golden/` freeze the form; a change to one of them is a new [`WIRE_VERSION`].
 
+mod explain;
 mod reply;
 mod snapshot;
 mod status;
 
+pub use explain::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule};
 pub use reply::{ApplyReply, Fault, Refusal, RefusalKind};
 pub use snapshot::{
-    Action, HeaderMatch, HeaderStyle, KeyPart, Limit, Match, Mode, OnLimit, Override, PolicyRules, Rule, Snapshot,
-    Strategy,
+    Action, Cost, FieldMatch, HeaderStyle, KeyPart, Limit, Match, Mode, OnLimit, OnMessage, Override, Per, PolicyRules,
+    Rule, Snapshot, Strategy,
 };
 pub use status::{InForce, KeyTable, PolicyStatus, RuleStatus, Status};
 

@@ -30,6 +30,9 @@ pub struct PolicyRules {
     pub revision: String,
     /// Whether refusals are carried out, only counted, or not even looked at.
     pub mode: Mode,
+    /// How long a request may take, waiting for limits and for the app together; past it the client gets 504. At least 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_millis: Option<u64>,
     /// Tried in order; names are unique within a policy.
     pub rules: Vec<Rule>,
 }
@@ -56,6 +59,9 @@ pub struct Rule {
     /// Any entry may match; inside an entry all must. Empty: every request.
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
+    /// What is counted: requests, or the messages of the connections that matching requests open.
+    #[serde(default, skip_serializing_if = "Per::is_request")]
+    pub per: Per,
     /// What requests are told apart by. Empty: all requests of the rule share one counter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<KeyPart>,
@@ -65,6 +71,9 @@ pub struct Rule {
     /// Other numbers for some keys. Only with a `key`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<Override>,
+    /// What each request takes from every limit; 1 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
     /// How a refusal looks to the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_limit: Option<OnLimit>,
@@ -95,19 +104,77 @@ pub struct Match {
     /// Path globs: `*` is anything within a segment, `**` as a whole segment is any number of segments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
-    /// Headers that must be there with exactly this value.
+    /// Regular expressions, of which one must be found in the path's normal form: `^` and `$` stand for its ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub headers: Vec<HeaderMatch>,
+    pub path_regexes: Vec<String>,
+    /// Headers that must be there, names in any case.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<FieldMatch>,
+    /// Parameters of the query that must be there, names compared byte by byte after percent-decoding.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub query: Vec<FieldMatch>,
+    /// A CEL expression that must be true, of `request` with `method`, `host`, `path`, `query` (a map), `headers` (a map
+    /// by lower-case name) and `clientIP`. One that fails is false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicate: Option<String>,
 }
 
-/// A header that must be present with this exact value (in any of its occurrences).
+/// A header or query parameter that must be there, in any of its occurrences: with exactly this value, or with a value
+/// that starts so, or, with neither, with any. Not with both.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct HeaderMatch {
-    /// Name, in any case.
+pub struct FieldMatch {
+    /// Name.
     pub name: String,
-    /// Value, compared byte by byte.
-    pub value: String,
+    /// The whole value, compared byte by byte.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// How the value starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+}
+
+/// What a rule counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Per {
+    /// Requests; the opening request of a WebSocket connection is one.
+    #[default]
+    Request,
+    /// Messages that the client sends over the WebSocket connections which matching requests open. The opening request
+    /// itself charges nothing.
+    Message,
+}
+
+impl Per {
+    pub(crate) fn is_request(&self) -> bool {
+        *self == Self::Request
+    }
+}
+
+/// What a request takes from every limit of its rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum Cost {
+    /// The same for each, at least 1.
+    Fixed(u64),
+    /// The number in this header of the request, held between 1 and `most`; 1 without one.
+    RequestHeader {
+        /// Name of the header.
+        name: String,
+        /// No request takes more, whatever it says; at least 1.
+        most: u64,
+    },
+    /// 1 at first, and once the app has answered the rest of the number in this header of the response, at most `most`.
+    /// Every limit of the rule is a [`Strategy::TokenBucketWithDebt`].
+    ResponseHeader {
+        /// Name of the header. It is not passed on to the client.
+        name: String,
+        /// No request takes more; at least 1.
+        most: u64,
+    },
+    /// 1 at first, and then the bytes of the response's body as they pass, so that `requests` are bytes. Every limit of
+    /// the rule is a [`Strategy::TokenBucketWithDebt`].
+    ResponseBytes,
 }
 
 /// One part of what requests are told apart by.
@@ -127,6 +194,30 @@ pub enum KeyPart {
         #[serde(rename = "ipv6Prefix")]
         ipv6_prefix: u8,
     },
+    /// The value of the first cookie of this name; requests without it share one key.
+    #[serde(rename = "cookie")]
+    Cookie(String),
+    /// The first value of this parameter of the query, percent-decoded; requests without it share one key.
+    #[serde(rename = "query")]
+    Query(String),
+    /// This segment of the path's normal form, counted from 1; requests whose path is shorter share one key.
+    #[serde(rename = "pathSegment")]
+    PathSegment(u8),
+    /// The host that the client named, in lower case and without port.
+    #[serde(rename = "host")]
+    Host {},
+    /// The method.
+    #[serde(rename = "method")]
+    Method {},
+    /// A claim of a JSON Web Token. Not verified unless the agent has a JWKS file; then only a token that verifies has
+    /// claims. Requests without it share one key.
+    #[serde(rename = "jwtClaim")]
+    JwtClaim {
+        /// Header with the token, with or without `Bearer ` before it.
+        header: String,
+        /// Name of the claim; `a.b` is `b` inside of `a`. A text, number or truth value.
+        claim: String,
+    },
 }
 
 /// One limit of a rule.
@@ -141,9 +232,12 @@ pub struct Limit {
     pub requests: u64,
     /// Length of the period in milliseconds, at least 1.
     pub period_millis: u64,
-    /// How many requests may come at once: at least 1; none for [`Strategy::FixedWindow`].
+    /// How many requests may come at once, or for [`Strategy::LeakyBucket`] wait in line: at least 1; none for the windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<u64>,
+    /// How far a [`Strategy::TokenBucketWithDebt`] may be overdrawn; 0 if absent. None for the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub debt: Option<u64>,
 }
 
 /// How requests are counted.
@@ -151,8 +245,16 @@ pub struct Limit {
 pub enum Strategy {
     /// `requests` per window aligned to Unix time.
     FixedWindow,
+    /// Requests of this window and the last one's share of them that is still within a period, at most 2^30.
+    SlidingWindowCounter,
+    /// Never more than `requests` in any period, each remembered; at most 2^20.
+    SlidingWindowLog,
     /// A steady rate with `burst` saved up; `burst` defaults to `requests`.
     TokenBucket,
+    /// The same, which may be overdrawn by `debt` and pays it back.
+    TokenBucketWithDebt,
+    /// Evenly paced: `burst` may wait in line, `requests` of them if absent.
+    LeakyBucket,
     /// A steady rate with strict spacing; `burst` defaults to 1.
     #[serde(rename = "GCRA")]
     Gcra,
@@ -168,14 +270,36 @@ pub struct Override {
     pub limits: Vec<Limit>,
 }
 
-/// How a refusal looks to the client.
+/// What becomes of a request beyond a limit, and how a refusal looks to the client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OnLimit {
+    /// How long a request may wait for its turn, which it is given at once or refused at once; absent or 0: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_wait_millis: Option<u64>,
     /// HTTP status of a refusal, 400 to 599.
     pub status: u16,
     /// Which fields tell the client about its quota. `Retry-After` is sent with every refusal.
     pub headers: HeaderStyle,
+    /// Body of a refusal; a JSON object that says which limit refused, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// Of the body; `application/json` for the agent's own, `text/plain; charset=utf-8` for another, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// What becomes of a message beyond a limit of a rule per message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_message: Option<OnMessage>,
+}
+
+/// What becomes of a message beyond a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnMessage {
+    /// It does not reach the app; the client gets a text message, a JSON object that says which limit refused.
+    #[default]
+    Notice,
+    /// The connection is closed with code 1008.
+    Close,
 }
 
 /// Which fields tell the client about its quota.

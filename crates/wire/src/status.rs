@@ -62,6 +62,9 @@ pub struct RuleStatus {
     pub limited: u64,
     /// Let through although this rule would have refused, because its policy is in shadow mode.
     pub shadow_limited: u64,
+    /// Of those let through, how many had to wait for their turn.
+    #[serde(default)]
+    pub waited: u64,
     /// The rule's key table, if it has keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<KeyTable>,

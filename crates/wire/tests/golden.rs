@@ -2,7 +2,7 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use weir_wire::{ApplyReply, Refusal, Snapshot, Status, WIRE_VERSION};
+use weir_wire::{ApplyReply, ExplainReply, ExplainRequest, Refusal, Snapshot, Status, WIRE_VERSION};
 
 fn round_trip<T: Serialize + DeserializeOwned>(golden: &str) -> T {
     let document: Value = serde_json::from_str(golden).expect("a golden file is JSON");
@@ -13,8 +13,10 @@ fn round_trip<T: Serialize + DeserializeOwned>(golden: &str) -> T {
 
 #[test]
 fn a_snapshot_keeps_its_form() {
-    let snapshot: Snapshot = round_trip(include_str!("golden/snapshot.json"));
-    assert_eq!(snapshot.wire_version, WIRE_VERSION);
+    for golden in [include_str!("golden/snapshot.json"), include_str!("golden/snapshot-full.json")] {
+        let snapshot: Snapshot = round_trip(golden);
+        assert_eq!(snapshot.wire_version, WIRE_VERSION);
+    }
 }
 
 #[test]
@@ -29,11 +31,17 @@ fn replies_keep_their_form() {
 }
 
 #[test]
+fn an_explanation_keeps_its_form() {
+    round_trip::<ExplainRequest>(include_str!("golden/explain.json"));
+    round_trip::<ExplainReply>(include_str!("golden/explained.json"));
+}
+
+#[test]
 fn a_snapshot_with_an_unknown_word_is_refused() {
     let mut document: Value = serde_json::from_str(include_str!("golden/snapshot.json")).expect("JSON");
-    document["policies"][0]["rules"][1]["limits"][0]["debt"] = 5.into();
-    let error = serde_json::from_value::<Snapshot>(document).expect_err("`debt` is unknown");
-    assert!(error.to_string().contains("unknown field `debt`"), "{error}");
+    document["policies"][0]["rules"][1]["limits"][0]["share"] = 5.into();
+    let error = serde_json::from_value::<Snapshot>(document).expect_err("`share` is unknown");
+    assert!(error.to_string().contains("unknown field `share`"), "{error}");
 }
 
 #[test]

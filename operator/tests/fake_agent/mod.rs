@@ -175,6 +175,7 @@ async fn status(State(shared): State<Shared>) -> Response {
         allowed,
         limited,
         shadow_limited: 0,
+        waited: 0,
         keys: None,
     };
     let status = Status {

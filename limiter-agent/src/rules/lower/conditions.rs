@@ -18,7 +18,11 @@ pub(super) fn lower_matches(matches: &[Match], path: &Path, faults: &mut Faults)
         let paths = each(&entry.paths, &path.field("paths"), |text, path| parsed(text, path, faults));
         let headers = each(&entry.headers, &path.field("headers"), |header, path| {
             let name = header_name(&header.name, &path.field("name"), faults);
-            let value = HeaderValue::from_str(&header.value).ok();
+            let Some(value) = &header.value else {
+                faults.add(path, "must have a value: this agent cannot match a header by less");
+                return None;
+            };
+            let value = HeaderValue::from_str(value).ok();
             if value.is_none() {
                 faults.add(&path.field("value"), "can never match: a header value has no control characters");
             }
@@ -38,6 +42,10 @@ pub(super) fn lower_key(key: &[KeyPart], path: &Path, faults: &mut Faults) -> Op
                 return None;
             }
             Some(Part::ClientIp { trusted_hops: *trusted_hops, ipv6_prefix: *ipv6_prefix })
+        }
+        _ => {
+            faults.add(path, "this agent cannot tell requests apart by it");
+            None
         }
     });
     parts.map(KeySpec::new)

@@ -156,6 +156,10 @@ fn quota(limit: &Limit, path: &Path, faults: &mut Faults) -> Option<Quota> {
     }
     let strategy = match limit.strategy {
         weir_wire::Strategy::FixedWindow => Strategy::FixedWindow,
+        weir_wire::Strategy::SlidingWindowCounter => Strategy::SlidingWindowCounter,
+        weir_wire::Strategy::SlidingWindowLog => Strategy::SlidingWindowLog,
+        weir_wire::Strategy::TokenBucketWithDebt => Strategy::TokenBucketWithDebt,
+        weir_wire::Strategy::LeakyBucket => Strategy::LeakyBucket,
         weir_wire::Strategy::TokenBucket => Strategy::TokenBucket,
         weir_wire::Strategy::Gcra => Strategy::Gcra,
     };

@@ -9,7 +9,7 @@ mod limits;
 
 use std::collections::HashSet;
 
-use weir_wire::{Action, Fault, HeaderStyle, Mode, PolicyRules, Rule, Snapshot};
+use weir_wire::{Action, Fault, HeaderStyle, Match, Mode, OnLimit, Per, PolicyRules, Rule, Snapshot};
 
 use self::faults::{Faults, Path};
 use super::{fields::Advice, key::KeySpec};
@@ -89,6 +89,9 @@ fn lower_policy(policy: &PolicyRules, path: &Path, faults: &mut Faults) -> Optio
         );
     }
     revision(&policy.revision, path, faults);
+    if policy.deadline_millis.is_some() {
+        faults.add(&path.field("deadlineMillis"), NOT_YET);
+    }
 
     let mut names = HashSet::new();
     let mut rules = Vec::with_capacity(policy.rules.len());
@@ -111,6 +114,7 @@ fn lower_policy(policy: &PolicyRules, path: &Path, faults: &mut Faults) -> Optio
 }
 
 fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRule> {
+    not_yet(rule, path, faults);
     let matcher = conditions::lower_matches(&rule.matches, &path.field("match"), faults);
     let limits = match rule.action {
         Action::Bypass => {
@@ -139,6 +143,31 @@ fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRu
         }
     };
     Some(LoweredRule { name: rule.name.clone(), matcher: matcher?, limits })
+}
+
+const NOT_YET: &str = "this agent cannot enforce it: leave it out";
+
+/// Refuses what would otherwise be let through unenforced.
+fn not_yet(rule: &Rule, path: &Path, faults: &mut Faults) {
+    let matches = |has: fn(&Match) -> bool| rule.matches.iter().any(has);
+    let on_limit = |has: fn(&OnLimit) -> bool| rule.on_limit.as_ref().is_some_and(has);
+    let limits = rule.limits.iter().chain(rule.overrides.iter().flat_map(|one| &one.limits));
+    for (field, given) in [
+        ("match.pathRegexes", matches(|one| !one.path_regexes.is_empty())),
+        ("match.query", matches(|one| !one.query.is_empty())),
+        ("match.predicate", matches(|one| one.predicate.is_some())),
+        ("per", rule.per != Per::Request),
+        ("limits.debt", limits.into_iter().any(|limit| limit.debt.is_some())),
+        ("cost", rule.cost.is_some()),
+        ("onLimit.maxWaitMillis", on_limit(|one| one.max_wait_millis.is_some())),
+        ("onLimit.body", on_limit(|one| one.body.is_some())),
+        ("onLimit.contentType", on_limit(|one| one.content_type.is_some())),
+        ("onLimit.onMessage", on_limit(|one| one.on_message.is_some())),
+    ] {
+        if given {
+            faults.add(&path.field(field), NOT_YET);
+        }
+    }
 }
 
 fn revision(revision: &str, path: &Path, faults: &mut Faults) {
