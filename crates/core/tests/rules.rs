@@ -8,6 +8,9 @@ use weir_core::{Ask, InvalidTerms, KeyStats, Quota, RuleLimiter, Strategy, Terms
 
 const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
 
+/// Under miri each takes milliseconds.
+const MANY: u32 = if cfg!(miri) { 20 } else { 1_000 };
+
 fn per_second(requests: u64) -> Quota {
     Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None).expect("valid")
 }
@@ -42,7 +45,7 @@ fn all_limits_of_a_rule_are_charged_or_none() {
     let limits = [("wide", per_second(100)), ("narrow", per_second(2))];
     for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
         assert_eq!(drain(&rule, START, b"key"), 2);
-        for _ in 0..1_000 {
+        for _ in 0..MANY {
             let refused = rule.charge(|| START, b"key", 1).expect_err("the narrow limit is used up");
             assert_eq!((refused.limit, refused.retry_after()), (1, Some(Duration::from_millis(500))));
         }
@@ -90,6 +93,7 @@ fn peek_makes_no_entry_and_agrees_with_charge() {
 
 /// Mistake 10.
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn keys_are_bounded_idle_ones_make_room_and_others_share_the_overflow() {
     let rule = keyed([("limit", per_second(2))], 100);
     for key in 0..100_u32 {
@@ -123,7 +127,7 @@ fn a_key_that_is_not_idle_is_never_forgotten() {
     assert_eq!(drain(&rule, START, b"ann"), 10);
     // The bucket is full again, the hour is not over.
     let later = after(Duration::from_secs(60));
-    for key in 0..1_000_u32 {
+    for key in 0..MANY {
         let _ = rule.charge(|| later, &key.to_be_bytes(), 1);
     }
     assert_eq!(stats(&rule).evicted, 0);

@@ -122,6 +122,8 @@
 //! Whole programs are in the crate's `examples`: `axum`, `tonic`, and `live`, a limit that is changed under load.
 
 mod answer;
+#[cfg(test)]
+mod bounded;
 mod clock;
 mod deadline;
 mod keyed;

@@ -1,5 +1,9 @@
 //! Every layer goes around an axum router and tonic's services as they come: the bodies, errors, clones and futures fit.
 
+#[expect(dead_code, reason = "there is no mock here")]
+#[path = "../src/bounded.rs"]
+mod bounded;
+
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
@@ -13,6 +17,8 @@ use weir_tower::{
     DeadlineLayer, GrpcAnswer, HeaderKey, HttpAnswer, KeyedAdmit, LatencyLayer, LimiterAdmit, MonotonicClock,
     RateLimitLayer, ThroughputLayer, WithoutKey,
 };
+
+use self::bounded::within;
 
 const TENTH: Duration = Duration::from_millis(100);
 
@@ -42,7 +48,7 @@ fn slow() -> Router {
 
 async fn status(app: &Router, key: &str) -> u16 {
     let request = Request::builder().header("x-api-key", key).body(axum::body::Body::empty()).expect("a valid request");
-    app.clone().oneshot(request).await.unwrap_or_else(|never| match never {}).status().as_u16()
+    within(app.clone().oneshot(request)).await.unwrap_or_else(|never| match never {}).status().as_u16()
 }
 
 #[tokio::test(start_paused = true)]
@@ -54,7 +60,7 @@ async fn axum_refuses_by_key_and_tells_everybody_where_it_stands() {
         assert_eq!(tokio::join!(status(&app, key), status(&app, key)), (200, 429));
     }
     let response = app.oneshot(Request::builder().header("x-api-key", "eve").body(axum::body::Body::empty()).unwrap());
-    assert_eq!(response.await.unwrap().headers()["ratelimit"], "\"per-key\";r=0;t=1");
+    assert_eq!(within(response).await.unwrap().headers()["ratelimit"], "\"per-key\";r=0;t=1");
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,7 +112,7 @@ async fn tonic_is_answered_in_its_own_words() {
         let body = tonic::body::Body::new(axum::body::Body::from([0; 5].as_slice()));
         let response = service.clone().oneshot(request.body(body).unwrap());
         async move {
-            let response = response.await.unwrap();
+            let response = within(response).await.unwrap();
             assert_eq!(response.status(), 200);
             let headers = response.headers();
             ["grpc-status", "grpc-retry-pushback-ms"]

@@ -7,6 +7,7 @@ mod children;
 mod crds;
 mod demo;
 mod fuzz;
+mod miri;
 mod test;
 mod tidy;
 mod workspace;
@@ -46,6 +47,10 @@ enum Command {
     Crds(crds::CrdsArgs),
     /// Random scripts of quotas, changes and requests against the limiters, until one fails or time is up
     Fuzz(fuzz::FuzzArgs),
+    /// Tests of weir-core under miri: atomics show every value that the memory model allows, threads switch anywhere
+    ///
+    /// Takes some minutes. Needs a nightly toolchain with miri, and installs it by rustup if there is none.
+    Miri(miri::MiriArgs),
     /// The dependency rule and the house rules; each violation names the file and the mend
     Tidy,
 }
@@ -60,6 +65,7 @@ async fn main() -> ExitCode {
             Command::Bench(args) => bench::run(&workspace, args, &children::interrupts()?).await,
             Command::Test(args) => test::run(&workspace, args, &children::interrupts()?).await,
             Command::Fuzz(args) => fuzz::run(&workspace, &args),
+            Command::Miri(args) => miri::run(&workspace, &args),
             Command::Crds(args) => crds::run(&workspace, &args),
             Command::Tidy => tidy::run(&workspace),
         }

@@ -8,6 +8,7 @@ use tower_test::mock;
 use weir_core::{Limiter, Quota, Strategy};
 
 use super::{DeadlineExceeded, DeadlineLayer, DeadlineService};
+use crate::bounded::{handed, within};
 use crate::{Answer, Answers, LimitError, LimiterAdmit, MonotonicClock, ThroughputLayer};
 
 const AFTER: Duration = Duration::from_millis(500);
@@ -34,7 +35,7 @@ async fn a_response_in_time_is_unchanged_even_in_the_last_moment() {
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("request"));
     assert_pending!(response.poll());
-    let (request, reply) = handle.next_request().await.expect("it was passed on");
+    let (request, reply) = handed(&mut handle);
     assert_eq!(request, "request");
     advance(AFTER).await;
     assert!(response.is_woken());
@@ -48,7 +49,7 @@ async fn past_the_deadline_it_is_answered_and_not_before() {
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("request"));
     assert_pending!(response.poll());
-    let _reply = handle.next_request().await.expect("it was passed on");
+    let _reply = handed(&mut handle);
     advance(AFTER - Duration::from_millis(1)).await;
     assert!(!response.is_woken());
     assert_pending!(response.poll());
@@ -82,7 +83,7 @@ async fn what_the_request_holds_is_let_go_of_with_the_answer() {
         }
     });
     let mut service = DeadlineLayer::new(AFTER, Words).layer(inner);
-    let mut response = task::spawn(service.ready().await.unwrap().call(()));
+    let mut response = task::spawn(within(service.ready()).await.unwrap().call(()));
     assert_pending!(response.poll());
     assert_eq!(Arc::strong_count(&held), 3);
     advance(AFTER).await;
@@ -106,11 +107,11 @@ async fn it_covers_the_wait_and_the_service_together() {
     let mut responses = Vec::new();
     // Waits of 0, 100 and 200 ms.
     for takes in [450, 350, 350].map(Duration::from_millis) {
-        responses.push(tokio::spawn(service.ready().await.unwrap().call(takes)));
+        responses.push(tokio::spawn(within(within(service.ready()).await.unwrap().call(takes))));
     }
     let mut results = Vec::new();
     for response in responses {
-        results.push(response.await.unwrap());
+        results.push(within(response).await.unwrap());
     }
     let [first, second, third] = results.try_into().expect("three");
     assert!(first.is_ok());
@@ -128,8 +129,9 @@ async fn a_deadline_during_the_wait_gives_the_place_back() {
         .layer(DeadlineLayer::with_errors(AFTER))
         .layer(ThroughputLayer::with_errors(LimiterAdmit::new(limiter.clone(), clock), Duration::from_secs(10)))
         .service_fn(async |()| Ok::<_, std::io::Error>(()));
-    service.ready().await.unwrap().call(()).await.unwrap();
-    let error = service.ready().await.unwrap().call(()).await.unwrap_err();
+    let mut call = async || within(within(service.ready()).await.unwrap().call(())).await;
+    call().await.unwrap();
+    let error = call().await.unwrap_err();
     assert!(matches!(error, LimitError::Refused(DeadlineExceeded { .. })));
     // Half a second later the next whole one is free again.
     assert_eq!(limiter.peek(clock.now()).retry_after(1), Some(AFTER));
@@ -140,7 +142,7 @@ async fn errors_pass_through() {
     let (mut service, mut handle) = spawn();
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("request"));
-    let (_, reply) = handle.next_request().await.expect("it was passed on");
+    let (_, reply) = handed(&mut handle);
     reply.send_error("broken");
     assert_eq!(assert_ready_err!(response.poll()).to_string(), "broken");
     handle.send_error("gone");

@@ -8,6 +8,7 @@ use tower_test::mock;
 use weir_core::InFlight;
 
 use super::{Admit, LatencyLayer, LatencyService};
+use crate::bounded::handed;
 use crate::{Answer, Answers, Errors, LimitError};
 
 /// Admits all but "no", and counts how often it is asked.
@@ -70,7 +71,7 @@ async fn an_admitted_request_reaches_the_inner_service_and_its_response_is_answe
     let mut response = task::spawn(service.call("yes"));
     assert_pending!(response.poll());
 
-    let (request, reply) = handle.next_request().await.expect("it was let through");
+    let (request, reply) = handed(&mut handle);
     assert_eq!(request, "yes");
     reply.send_response(String::from("hello"));
     assert_eq!(assert_ready_ok!(response.poll()), "hello 0");
@@ -112,7 +113,7 @@ async fn a_refusal_leaves_the_inner_service_ready() {
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("yes"));
     assert_pending!(response.poll());
-    let (request, _reply) = handle.next_request().await.expect("it was let through");
+    let (request, _reply) = handed(&mut handle);
     assert_eq!(request, "yes");
     assert_pending!(service.poll_ready());
 }
@@ -123,7 +124,7 @@ async fn errors_pass_through() {
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("yes"));
     assert_pending!(response.poll());
-    let (_, reply) = handle.next_request().await.expect("it was let through");
+    let (_, reply) = handed(&mut handle);
     reply.send_error("broken");
     assert_eq!(assert_ready_err!(response.poll()).to_string(), "broken");
 }
@@ -145,7 +146,7 @@ async fn clones_share_the_gate_and_are_ready_each_for_themselves() {
     let mut clone = service.clone();
     assert_pending!(clone.poll_ready());
     assert_pending!(response.poll());
-    let (_, reply) = handle.next_request().await.expect("it was let through");
+    let (_, reply) = handed(&mut handle);
     reply.send_response(String::from("hello"));
     assert_eq!(assert_ready_ok!(response.poll()), "hello 0");
 
@@ -161,14 +162,14 @@ async fn a_cancelled_request_is_cancelled_inside_and_disturbs_no_other() {
     assert_ready_ok!(service.poll_ready());
     let mut cancelled = task::spawn(service.call("first"));
     assert_pending!(cancelled.poll());
-    let (_, cancelled_reply) = handle.next_request().await.expect("it was let through");
+    let (_, cancelled_reply) = handed(&mut handle);
     drop(cancelled);
     cancelled_reply.send_response(String::from("nobody hears this"));
 
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("second"));
     assert_pending!(response.poll());
-    let (request, reply) = handle.next_request().await.expect("it was let through");
+    let (request, reply) = handed(&mut handle);
     assert_eq!(request, "second");
     reply.send_response(String::from("hello"));
     assert_eq!(assert_ready_ok!(response.poll()), "hello 1");
@@ -181,7 +182,7 @@ async fn an_unpolled_future_can_be_dropped() {
     drop(service.call("no"));
     assert_ready_ok!(service.poll_ready());
     drop(service.call("yes"));
-    let (request, _reply) = handle.next_request().await.expect("call hands the request over at once");
+    let (request, _reply) = handed(&mut handle);
     assert_eq!(request, "yes");
 }
 
@@ -192,7 +193,7 @@ async fn by_default_an_admitted_response_is_unchanged() {
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("yes"));
     assert_pending!(response.poll());
-    let (_, reply) = handle.next_request().await.expect("it was let through");
+    let (_, reply) = handed(&mut handle);
     reply.send_response(String::from("hello"));
     assert_eq!(assert_ready_ok!(response.poll()), "hello");
 }
@@ -216,7 +217,7 @@ async fn a_request_is_in_flight_until_it_is_answered() {
         let refused = assert_ready_err!(task::spawn(service.call("second")).poll());
         assert!(matches!(refused, LimitError::Refused(_)), "{refused:?}");
 
-        let (_, reply) = handle.next_request().await.expect("it was let through");
+        let (_, reply) = handed(&mut handle);
         match answer {
             Ok(hello) => reply.send_response(String::from(hello)),
             Err(broken) => reply.send_error(broken),

@@ -20,6 +20,9 @@ const TICK: Duration = Duration::from_millis(1);
 /// out that hour when the limit has been raised.
 const LOOK_UP: Duration = Duration::from_secs(1);
 
+/// Far more than one poll takes, unless the limit is changed under it that often.
+const ROUNDS: u32 = 1_000;
+
 #[derive(Debug)]
 pub(super) struct Place {
     limiter: Limiter,
@@ -45,7 +48,10 @@ impl Place {
 
     /// Takes a place, once, and is ready when its moment has come.
     pub(super) fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let mut rounds = 0;
         loop {
+            rounds += 1;
+            debug_assert!(rounds < ROUNDS, "each round finds the turn come, or a moment to wait for");
             if self.waiting {
                 let timer = self.timer.as_mut().expect("made before the wait");
                 ready!(timer.as_mut().poll(context));

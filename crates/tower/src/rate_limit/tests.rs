@@ -8,6 +8,7 @@ use weir_core::{Limiter, Quota, Strategy};
 
 use super::{RateLimit, RateLimitLayer};
 use crate::MonotonicClock;
+use crate::bounded::{handed, within};
 
 type Inner = mock::Mock<&'static str, &'static str>;
 type Handle = mock::Handle<&'static str, &'static str>;
@@ -43,7 +44,7 @@ async fn it_is_ready_when_its_turn_comes_and_not_before() {
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("first"));
     assert_pending!(response.poll());
-    let (request, reply) = handle.next_request().await.expect("it was let through");
+    let (request, reply) = handed(&mut handle);
     assert_eq!(request, "first");
     reply.send_response("hello");
     assert_eq!(assert_ready_ok!(response.poll()), "hello");
@@ -63,6 +64,7 @@ async fn the_second_wait_uses_the_timer_of_the_first() {
     let start = Instant::now();
     for _ in 0..5 {
         while service.poll_ready().is_pending() {
+            assert!(start.elapsed() < 5 * TENTH, "it never becomes ready");
             advance(Duration::from_millis(1)).await;
         }
         drop(service.call("request"));
@@ -178,15 +180,15 @@ async fn nobody_is_forgotten_and_none_goes_early() {
     let tasks: Vec<_> = (0..20)
         .map(|_| {
             let mut service = service.clone();
-            tokio::spawn(async move {
+            tokio::spawn(within(async move {
                 for _ in 0..5 {
                     service.ready().await.unwrap().call(()).await.unwrap();
                 }
-            })
+            }))
         })
         .collect();
     for task in tasks {
-        task.await.unwrap();
+        within(task).await.unwrap();
     }
     assert_eq!(start.elapsed(), Duration::from_millis(990));
 }
@@ -208,10 +210,10 @@ async fn every_strategy_serves_everybody_and_none_too_many() {
         let start = Instant::now();
         let service = RateLimitLayer::new(Limiter::new(clock.now(), quota), clock)
             .layer(service_fn(move |()| async move { Ok::<_, std::io::Error>(start.elapsed()) }));
-        let tasks: Vec<_> = (0..45).map(|_| tokio::spawn(service.clone().oneshot(()))).collect();
+        let tasks: Vec<_> = (0..45).map(|_| tokio::spawn(within(service.clone().oneshot(())))).collect();
         let mut served = Vec::new();
         for task in tasks {
-            served.push(task.await.unwrap().unwrap());
+            served.push(within(task).await.unwrap().unwrap());
         }
         served.sort_unstable();
         // The most that each of them lets through in less than a period.
@@ -234,6 +236,7 @@ async fn a_line_that_is_full_takes_the_others_later() {
     let start = Instant::now();
     let mut served = Vec::new();
     while !waiting.is_empty() {
+        assert!(start.elapsed() < 10 * TENTH, "{} never become ready", waiting.len());
         waiting.retain_mut(|service| {
             let ready = service.poll_ready().is_ready();
             if ready {
@@ -262,7 +265,7 @@ async fn errors_pass_through() {
     let Bench { mut service, mut handle, .. } = bench(Strategy::Gcra, 1);
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("request"));
-    let (_, reply) = handle.next_request().await.expect("it was let through");
+    let (_, reply) = handed(&mut handle);
     reply.send_error("broken");
     assert_eq!(assert_ready_err!(response.poll()).to_string(), "broken");
 }
@@ -285,16 +288,16 @@ async fn whoever_waits_when_the_limit_is_raised_does_not_sit_out_the_old_wait() 
     let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 1, Duration::from_secs(3600), None).unwrap());
     let inner = service_fn(async |()| Ok::<_, std::io::Error>(()));
     let mut service = RateLimitLayer::new(limiter.clone(), clock).layer(inner);
-    service.ready().await.unwrap().call(()).await.unwrap();
+    within(within(service.ready()).await.unwrap().call(())).await.unwrap();
 
     let start = Instant::now();
     let mut others =
-        [service.clone(), service.clone(), service.clone()].map(|service| tokio::spawn(service.oneshot(())));
+        [service.clone(), service.clone(), service.clone()].map(|service| tokio::spawn(within(service.oneshot(()))));
     advance(Duration::from_secs(60)).await;
     let raised = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None).unwrap();
     let limiter = limiter.retune(|| clock.now(), raised);
     for other in &mut others {
-        other.await.unwrap().unwrap();
+        within(other).await.unwrap().unwrap();
     }
     // A second until they look, and at most twice the four places of the backlog.
     assert!(start.elapsed() <= Duration::from_millis(61_800), "{:?}", start.elapsed());

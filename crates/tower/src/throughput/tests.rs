@@ -5,12 +5,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::{Instant, advance};
-use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
+use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_test::mock;
 use weir_core::{Admitted, Limiter, Quota, Refused, Strategy};
 
 use super::{ThroughputLayer, ThroughputService};
+use crate::bounded::{handed, within};
 use crate::{Answer, Answers, LimitError, LimiterAdmit, MonotonicClock};
 
 const TENTH: Duration = Duration::from_millis(100);
@@ -52,7 +53,7 @@ async fn a_request_whose_turn_is_now_goes_in_call() {
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("now"));
     // Before the future is polled.
-    let (request, reply) = handle.next_request().await.expect("it was let through");
+    let (request, reply) = handed(&mut handle);
     assert_eq!(request, "now");
     assert_pending!(response.poll());
     reply.send_response(String::from("hello"));
@@ -64,7 +65,7 @@ async fn a_request_goes_when_its_turn_comes_and_not_before() {
     let (mut service, mut handle) = spawn(TENTH);
     assert_ready_ok!(service.poll_ready());
     drop(service.call("first"));
-    drop(handle.next_request().await);
+    drop(handed(&mut handle));
 
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("second"));
@@ -77,7 +78,7 @@ async fn a_request_goes_when_its_turn_comes_and_not_before() {
     advance(MILLI).await;
     assert!(response.is_woken());
     assert_pending!(response.poll());
-    let (request, reply) = next.await.expect("it was let through");
+    let (request, reply) = assert_ready!(next.poll()).expect("it was let through");
     assert_eq!(request, "second");
     reply.send_response(String::from("hello"));
     assert_eq!(assert_ready_ok!(response.poll()), "hello, 0 left");
@@ -89,7 +90,7 @@ async fn whoever_cannot_make_it_hears_so_at_once_and_when_to_come_back() {
     let start = Instant::now();
     assert_ready_ok!(service.poll_ready());
     drop(service.call("first"));
-    drop(handle.next_request().await);
+    drop(handed(&mut handle));
     assert_ready_ok!(service.poll_ready());
     let _second = service.call("second");
     assert_ready_ok!(service.poll_ready());
@@ -101,7 +102,7 @@ async fn whoever_cannot_make_it_hears_so_at_once_and_when_to_come_back() {
     advance(2 * TENTH).await;
     assert_ready_ok!(service.poll_ready());
     drop(service.call("third again"));
-    let (request, _) = handle.next_request().await.expect("it was let through");
+    let (request, _) = handed(&mut handle);
     assert_eq!(request, "third again");
 }
 
@@ -120,8 +121,8 @@ async fn a_refusal_charges_nothing_and_leaves_the_inner_service_ready() {
     assert_ready_ok!(service.poll_ready());
     drop(service.call("second"));
     assert_pending!(service.poll_ready());
-    drop(handle.next_request().await);
-    let (request, _) = handle.next_request().await.expect("it was let through");
+    drop(handed(&mut handle));
+    let (request, _) = handed(&mut handle);
     assert_eq!(request, "second");
 }
 
@@ -138,7 +139,7 @@ async fn first_come_first_served_whoever_is_polled_first_later() {
         for response in responses.iter_mut().rev() {
             assert_pending!(response.poll());
         }
-        let (request, reply) = handle.next_request().await.expect("its turn has come");
+        let (request, reply) = handed(&mut handle);
         assert_eq!(request, name);
         reply.send_response(String::from("hello"));
         assert_pending!(task::spawn(handle.next_request()).poll());
@@ -154,7 +155,7 @@ async fn the_place_of_a_client_that_goes_away_is_that_of_the_next() {
         let (mut service, mut handle) = spawn(TENTH);
         assert_ready_ok!(service.poll_ready());
         drop(service.call("first"));
-        drop(handle.next_request().await);
+        drop(handed(&mut handle));
 
         assert_ready_ok!(service.poll_ready());
         let mut goes_away = task::spawn(service.call("goes away"));
@@ -171,7 +172,7 @@ async fn the_place_of_a_client_that_goes_away_is_that_of_the_next() {
         assert_pending!(next.poll());
         advance(TENTH / 2).await;
         assert_pending!(next.poll());
-        let (request, _) = handle.next_request().await.expect("it has the place");
+        let (request, _) = handed(&mut handle);
         assert_eq!(request, "next");
     }
 }
@@ -236,10 +237,10 @@ async fn the_instance_that_was_ready_is_the_one_that_is_called() {
     let mut service = ThroughputLayer::with_errors(LimiterAdmit::new(limiter, clock), TENTH * 10).layer(strict);
     let mut responses = Vec::new();
     for _ in 0..5 {
-        responses.push(service.ready().await.unwrap().call(()));
+        responses.push(within(service.ready()).await.unwrap().call(()));
     }
     for response in responses {
-        response.await.unwrap();
+        within(response).await.unwrap();
     }
     assert_eq!(answered.load(Ordering::Relaxed), 5);
 }
@@ -253,8 +254,8 @@ async fn what_the_inner_service_set_aside_goes_with_the_request_that_waits() {
             .concurrency_limit(1)
             .service_fn(async |()| Ok::<_, std::io::Error>(())),
     );
-    service.ready().await.unwrap().call(()).await.unwrap();
-    let mut waits = task::spawn(service.ready().await.unwrap().call(()));
+    within(within(service.ready()).await.unwrap().call(())).await.unwrap();
+    let mut waits = task::spawn(within(service.ready()).await.unwrap().call(()));
     assert_pending!(waits.poll());
     let mut poll_ready = || service.enter(|context, mut service| service.poll_ready(context));
     // The only permit is with the request that waits.
@@ -276,7 +277,7 @@ async fn errors_pass_through_also_after_a_wait() {
     advance(TENTH).await;
     assert_pending!(waits.poll());
     for (name, response) in [("at once", &mut at_once), ("waits", &mut waits)] {
-        let (request, reply) = handle.next_request().await.expect("it was let through");
+        let (request, reply) = handed(&mut handle);
         assert_eq!(request, name);
         reply.send_error("broken");
         assert_eq!(assert_ready_err!(response.poll()).to_string(), "broken");
@@ -295,11 +296,12 @@ async fn with_errors_a_refusal_is_typed() {
     let (limiter, clock) = limit(1);
     let inner = service_fn(async |number: u32| if number == 0 { Err("zero") } else { Ok(number) });
     let mut service = ThroughputLayer::with_errors(LimiterAdmit::new(limiter, clock), TENTH / 2).layer(inner);
-    assert_eq!(service.ready().await.unwrap().call(7).await.unwrap(), 7);
-    let Err(LimitError::Refused(refused)) = service.ready().await.unwrap().call(7).await else { panic!("too soon") };
+    let mut call = async |number| within(within(service.ready()).await.unwrap().call(number)).await;
+    assert_eq!(call(7).await.unwrap(), 7);
+    let Err(LimitError::Refused(refused)) = call(7).await else { panic!("too soon") };
     assert_eq!(refused.retry_after(), Some(TENTH));
     advance(TENTH).await;
-    let Err(LimitError::Inner(error)) = service.ready().await.unwrap().call(0).await else { panic!("zero fails") };
+    let Err(LimitError::Inner(error)) = call(0).await else { panic!("zero fails") };
     assert_eq!(error, "zero");
 }
 
@@ -311,10 +313,10 @@ async fn a_thousand_clones_are_served_at_the_rate_of_the_limit() {
     let layer = ThroughputLayer::with_errors(reserve, Duration::from_secs(1));
     let start = Instant::now();
     let service = layer.layer(service_fn(move |()| async move { Ok::<_, std::io::Error>(start.elapsed()) }));
-    let tasks: Vec<_> = (0..1000).map(|_| tokio::spawn(service.clone().oneshot(()))).collect();
+    let tasks: Vec<_> = (0..1000).map(|_| tokio::spawn(within(service.clone().oneshot(())))).collect();
     let (mut served, mut refused) = (Vec::new(), 0);
     for task in tasks {
-        match task.await.unwrap() {
+        match within(task).await.unwrap() {
             Ok(at) => served.push(at),
             Err(LimitError::Refused(_)) => refused += 1,
             Err(LimitError::Inner(error)) => panic!("{error}"),
@@ -339,7 +341,9 @@ async fn on_many_threads_no_one_too_many_is_let_through_and_no_one_too_few() {
             tokio::spawn(async move {
                 let mut served = 0;
                 for _ in 0..1000 {
-                    served += u32::from(service.ready().await.unwrap().call(()).await.is_ok());
+                    // The next turn comes in half a minute and more: nobody waits.
+                    let ready = assert_ready_ok!(task::spawn(service.ready()).poll());
+                    served += u32::from(assert_ready!(task::spawn(ready.call(())).poll()).is_ok());
                 }
                 served
             })

@@ -1,0 +1,131 @@
+//! What was set aside when a limit was made is all that decisions take: none allocates, neither for a limit nor for a key
+//! that is known. (Rules of several limits do, once for each admission.)
+#![cfg(not(loom))]
+
+#[expect(dead_code, reason = "these tests need less of it")]
+mod suite;
+
+use std::alloc::System;
+use std::hint::black_box;
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use weir_core::{Ask, InFlight, Limiter, RuleLimiter, Strategy, Terms, Time, charge_all, check_all};
+
+use self::suite::STRATEGIES;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
+
+/// All threads are counted, so one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// How often `work` allocates. The test harness has threads of its own, which allocate now and then: the fewest of some
+/// rounds are those of `work`.
+fn allocations(mut work: impl FnMut()) -> usize {
+    let rounds = (0..10).map(|_| {
+        let region = Region::new(ALLOCATOR);
+        work();
+        let change = region.change();
+        change.allocations + change.reallocations
+    });
+    rounds.min().expect("ten rounds")
+}
+
+/// Some are admitted and some refused, at a time that goes on.
+fn times() -> impl Iterator<Item = Time> {
+    (0..100).map(|turn| START.saturating_add(Duration::from_millis(turn * 20)))
+}
+
+#[test]
+fn what_allocates_is_counted() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    assert_eq!(allocations(|| drop(black_box(Box::new(1)))), 1);
+}
+
+#[test]
+fn no_decision_on_a_limit_allocates() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for strategy in STRATEGIES {
+        let quota = suite::quota(strategy, 10, Duration::from_secs(1));
+        let limits = [Limiter::new(START, quota), Limiter::new(START, quota)];
+        let decide = || {
+            for now in times() {
+                let _ = black_box(limits[0].peek(now).remaining());
+                let _ = black_box(limits[0].reserve(now, 1, now.saturating_add(Duration::from_millis(50))));
+                if let Ok(admitted) = limits[0].check(now, 1) {
+                    limits[0].refund(admitted.charge, || now);
+                }
+                let _ = black_box(limits[0].check(now, 2).map_err(|refused| refused.retry_after()));
+                let _ = black_box(check_all(&limits, || now, 1));
+            }
+        };
+        assert_eq!(allocations(decide), 0, "{strategy:?}");
+    }
+}
+
+fn rules(strategy: Strategy, limits: &[&'static str]) -> [RuleLimiter; 2] {
+    let quota = suite::quota(strategy, 10, Duration::from_secs(1));
+    let terms = || Terms::new(limits.iter().map(|&name| (name, quota))).expect("valid");
+    [RuleLimiter::keyed(START, terms(), NonZeroUsize::new(100).expect("not zero")), RuleLimiter::shared(START, terms())]
+}
+
+#[test]
+fn no_decision_on_a_known_key_allocates() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for strategy in STRATEGIES {
+        let rules = rules(strategy, &["limit"]);
+        let keys: Vec<_> = (0..50).map(|number| format!("client {number}")).collect();
+        for key in &keys {
+            rules[0].charge(|| START, key.as_bytes(), 1).expect("there is room");
+        }
+        let mut charged = Vec::with_capacity(2);
+        let decide = || {
+            for (now, key) in times().zip(keys.iter().cycle()) {
+                for rule in &rules {
+                    let _ = black_box(rule.peek(now, key.as_bytes(), 1));
+                    if let Ok(admitted) = rule.charge(|| now, key.as_bytes(), 1) {
+                        rule.refund(key.as_bytes(), admitted.charge, || now);
+                    }
+                    let _ = black_box(rule.charge(|| now, key.as_bytes(), 11));
+                }
+                let asks = [Ask { rule: &rules[0], key: key.as_bytes() }, Ask { rule: &rules[1], key: &[] }];
+                let _ = black_box(charge_all(&asks, || now, 1, &mut charged));
+            }
+        };
+        assert_eq!(allocations(decide), 0, "{strategy:?}");
+    }
+}
+
+/// What can be given back is more than fits the answer, and is put in a box. So is a reservation.
+#[test]
+fn several_limits_and_reservations_allocate_once() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for strategy in STRATEGIES {
+        for rule in rules(strategy, &["one", "two"]) {
+            rule.charge(|| START, b"ann", 1).expect("there is room");
+            let charge = || times().for_each(|now| drop(black_box(rule.charge(|| now, b"ann", 1))));
+            assert!(allocations(charge) <= 100, "{strategy:?}");
+            let reserve = || times().for_each(|now| drop(black_box(rule.reserve(|| now, b"ann", 1, now))));
+            assert!(allocations(reserve) <= 100, "{strategy:?}");
+            let refused = || assert!(black_box(rule.charge(|| START, b"ann", 12)).is_err());
+            assert_eq!(allocations(refused), 0, "{strategy:?}");
+        }
+    }
+}
+
+#[test]
+fn no_permit_allocates() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let in_flight = InFlight::new(NonZeroU64::MIN);
+    let acquire = || {
+        let permit = in_flight.acquire(1).expect("nobody is in flight");
+        assert!(in_flight.acquire(1).is_err());
+        drop(permit);
+    };
+    assert_eq!(allocations(acquire), 0);
+}
