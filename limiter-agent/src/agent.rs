@@ -4,7 +4,6 @@ use std::{future::Future, net::TcpListener, pin::pin, sync::Arc, thread, time::D
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
-use axum::Router;
 use serde::Serialize;
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -12,13 +11,17 @@ use weir_tower::MonotonicClock;
 
 use crate::{
     apply::Snapshots,
+    bootstrap::{self, Start},
+    cache::Cache,
     config::Config,
     control::{self, Control},
-    listen::{BindError, bind, bind_shared},
+    listen::{BindError, Shared, bind, bind_shared},
     metrics::Metrics,
     proxy::{Proxy, Worker},
+    ready::{Readiness, Stage},
     rules::RulesInForce,
-    telemetry,
+    serve::Server,
+    telemetry::{self, Telemetry},
 };
 
 /// What it takes for workers to leave once the drain is over.
@@ -29,7 +32,7 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Agent {
     config: Config,
     addresses: Addresses,
-    proxy: Vec<TcpListener>,
+    proxy: Shared,
     control: TcpListener,
     telemetry: TcpListener,
 }
@@ -59,7 +62,7 @@ impl Agent {
             listener.local_addr().map_err(|source| BindError { flag, address: wanted, source })
         };
         let addresses = Addresses {
-            listen: local("--listen", &proxy[0], config.listen)?,
+            listen: proxy.address(),
             control: local("--control", &control, config.control)?,
             telemetry: local("--telemetry", &telemetry, config.telemetry)?,
         };
@@ -86,7 +89,9 @@ impl Agent {
         let Self { config, addresses, proxy: listeners, control, telemetry } = self;
         let clock = MonotonicClock::start();
         let rules = Arc::new(ArcSwap::from_pointee(RulesInForce::default()));
-        let snapshots = Arc::new(Snapshots::new(Arc::clone(&rules), clock));
+        let cache = config.snapshot_cache.clone().map(Cache::new);
+        let snapshots = Arc::new(Snapshots::new(Arc::clone(&rules), clock, cache.clone()));
+        let start = bootstrap::start(&snapshots, config.bootstrap.as_deref(), cache.as_ref());
         let proxy = Arc::new(Proxy {
             upstream: config.upstream,
             rules: Arc::clone(&rules),
@@ -98,24 +103,45 @@ impl Agent {
         });
         let instance = format!("{:016x}", rand::random::<u64>());
         let control_state = Control { rules, snapshots: Arc::clone(&snapshots), clock, started: clock.now(), instance };
-        let metrics = Metrics { proxy: Arc::clone(&proxy), snapshots };
+        let readiness = Arc::new(Readiness::default());
+        let tls = config.control_tls.clone();
+        let metrics = Metrics::new(Arc::clone(&proxy), Arc::clone(&snapshots), tls.clone());
+        let telemetry_state = Telemetry { metrics, readiness: Arc::clone(&readiness) };
 
         let mut servers = JoinSet::new();
-        servers.spawn(serve_api(control, control::router(Arc::new(control_state))));
-        servers.spawn(serve_api(telemetry, telemetry::router(Arc::new(metrics))));
-        let mut workers = Workers::start(listeners, &proxy)?;
-        // A signal that comes right after the announcement must find its handler.
-        let mut shutdown = pin!(shutdown);
-        let stopped_already = futures::poll!(&mut shutdown).is_ready();
+        if let Some(tls) = tls.clone() {
+            servers.spawn(async move { Ok(tls.follow().await) });
+        }
+        servers.spawn(Server { listener: control, router: control::router(Arc::new(control_state)), tls, clock }.run());
+        let router = telemetry::router(Arc::new(telemetry_state));
+        servers.spawn(Server { listener: telemetry, router, tls: None, clock }.run());
         announce(&config, addresses)?;
 
+        // A signal that comes right after an announcement must find its handler.
+        let mut shutdown = pin!(shutdown);
+        if futures::poll!(&mut shutdown).is_ready() {
+            return Ok(());
+        }
+        if start == Start::Faulty || (start == Start::Unlimited && config.wait_for_config) {
+            tracing::warn!("waiting: the proxy port stays closed until a snapshot is in force");
+            tokio::select! {
+                () = &mut shutdown => return Ok(()),
+                () = snapshots.first() => {}
+                ended = servers.join_next() => anyhow::bail!("a server ended before the agent did: {ended:?}"),
+            }
+        }
+        let mut workers = Workers::start(listeners.listen()?, &proxy)?;
+        readiness.enter(Stage::Serving);
+        let Addresses { listen, control, telemetry } = addresses;
+        tracing::info!(%listen, %control, %telemetry, upstream = %config.upstream, workers = config.workers, "ready");
+
         tokio::select! {
-            () = shutdown, if !stopped_already => {}
-            () = std::future::ready(()), if stopped_already => {}
+            () = shutdown => {}
             ended = workers.ended.recv() => anyhow::bail!("a worker ended before the agent did: {ended:?}"),
             ended = servers.join_next() => anyhow::bail!("a server ended before the agent did: {ended:?}"),
         }
 
+        readiness.enter(Stage::Draining);
         tracing::info!(drain = ?config.drain, "draining: no new connections, requests in flight are finished");
         proxy.drain.cancel();
         if tokio::time::timeout(config.drain, workers.all_ended()).await.is_err() {
@@ -156,17 +182,11 @@ impl Workers {
     }
 }
 
-async fn serve_api(listener: TcpListener, router: Router) -> std::io::Result<()> {
-    axum::serve(tokio::net::TcpListener::from_std(listener)?, router).await
-}
-
 fn announce(config: &Config, addresses: Addresses) -> anyhow::Result<()> {
-    let Addresses { listen, control, telemetry } = addresses;
     if config.control_is_open() {
+        let control = addresses.control;
         tracing::warn!(%control, "--control-plaintext: whoever reaches the control port can change the limits");
     }
-    let workers = config.workers.get();
-    tracing::info!(%listen, %control, %telemetry, upstream = %config.upstream, workers, "ready");
     if let Some(path) = &config.addresses_file {
         // Renamed into place, so that whoever waits for the file never reads half of it.
         let partial = path.with_extension("partial");

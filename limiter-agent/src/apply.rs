@@ -2,19 +2,26 @@
 //!
 //! A body is read as JSON, compared with what is in force, parsed and lowered; only when nothing can fail any more is
 //! anything changed. One at a time: whoever comes second compares with what the first has left.
+//!
+//! What the agent started with only fills the time until somebody puts a snapshot: whatever is put replaces a bootstrap
+//! snapshot, whichever of the two has the larger sequence.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use arc_swap::ArcSwap;
 use serde::{Deserialize, de::IgnoredAny};
+use tokio::sync::watch;
 use weir_core::Time;
 use weir_tower::MonotonicClock;
 use weir_wire::{ApplyReply, Fault, InForce, MAX_SNAPSHOT_BYTES, Refusal, RefusalKind, Snapshot, WIRE_VERSION};
 
-use crate::rules::{RulesInForce, lower};
+use crate::{
+    cache::Cache,
+    rules::{RulesInForce, lower},
+};
 
 /// What can become of a snapshot, as in `weir_snapshots_total`.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +34,28 @@ enum Outcome {
     TooLarge,
 }
 
+/// Who gave the agent the snapshot in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// `--bootstrap`.
+    Bootstrap,
+    /// `--snapshot-cache`: put before the agent was started again.
+    Cache,
+    /// Put to the control port.
+    Pushed,
+}
+
+impl Origin {
+    /// As metrics and log lines have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Bootstrap => "bootstrap",
+            Self::Cache => "cache",
+            Self::Pushed => "pushed",
+        }
+    }
+}
+
 /// The names of all outcomes, in the order of [`Snapshots::outcomes`].
 pub(crate) const OUTCOMES: [&str; 6] = ["applied", "unchanged", "stale", "invalid", "malformed", "too_large"];
 
@@ -36,6 +65,9 @@ pub(crate) struct Snapshots {
     rules: Arc<ArcSwap<RulesInForce>>,
     clock: MonotonicClock,
     one_at_a_time: Mutex<()>,
+    /// None before the first snapshot.
+    origin: watch::Sender<Option<Origin>>,
+    cache: Option<Cache>,
     outcomes: [AtomicU64; OUTCOMES.len()],
 }
 
@@ -43,62 +75,112 @@ pub(crate) struct Snapshots {
 struct Refused(Outcome, RefusalKind, String, Vec<Fault>);
 
 impl Snapshots {
-    pub(crate) fn new(rules: Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock) -> Self {
-        Self { rules, clock, one_at_a_time: Mutex::default(), outcomes: Default::default() }
+    pub(crate) fn new(rules: Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, cache: Option<Cache>) -> Self {
+        let (one_at_a_time, origin, outcomes) = (Mutex::default(), watch::Sender::default(), Default::default());
+        Self { rules, clock, one_at_a_time, origin, cache, outcomes }
     }
 
-    /// How many snapshots had each of the [`OUTCOMES`].
+    /// How many snapshots that were put had each of the [`OUTCOMES`].
     pub(crate) fn outcomes(&self) -> [u64; OUTCOMES.len()] {
         self.outcomes.each_ref().map(|count| count.load(Relaxed))
     }
 
+    /// Who gave what is in force; none before the first snapshot.
+    pub(crate) fn origin(&self) -> Option<Origin> {
+        *self.origin.borrow()
+    }
+
+    /// Returns as soon as any snapshot is in force.
+    pub(crate) async fn first(&self) {
+        // An error would mean that there will never be one, but the sender is in `self`.
+        let _ = self.origin.subscribe().wait_for(Option::is_some).await;
+    }
+
+    /// Puts a snapshot in force that nobody has put to the control port.
+    pub(crate) fn start_with(&self, body: &[u8], origin: Origin) -> Result<(), Refusal> {
+        let _turn = self.turn();
+        let bounded = Some(body).filter(|body| body.len() <= MAX_SNAPSHOT_BYTES);
+        self.take(bounded, origin).map(|_| ()).map_err(|refused| refused.told(&self.rules.load()))
+    }
+
     /// Puts a snapshot in force. None: the body was larger than [`MAX_SNAPSHOT_BYTES`].
     pub(crate) fn put(&self, body: Option<&[u8]>) -> Result<ApplyReply, Refusal> {
-        // The mutex guards an order, not data that a panic could have left half-done.
-        let _turn = self.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
-        let applied = body.ok_or_else(too_large).and_then(parse).and_then(|snapshot| self.apply(snapshot));
-        let outcome = match &applied {
+        let _turn = self.turn();
+        let taken = self.take(body, Origin::Pushed);
+        let outcome = match &taken {
             Ok(outcome) | Err(Refused(outcome, ..)) => *outcome,
         };
         self.outcomes[outcome as usize].fetch_add(1, Relaxed);
-        let in_force = in_force(&self.rules.load());
-        match (applied, in_force) {
-            (Ok(_), Some(in_force)) => Ok(ApplyReply { in_force }),
-            (Ok(_), None) => unreachable!("a snapshot that was applied is in force"),
-            (Err(Refused(_, error, message, faults)), in_force) => Err(Refusal { error, message, faults, in_force }),
+        taken.map_err(|refused| refused.told(&self.rules.load()))?;
+        if let (Outcome::Applied, Some(cache), Some(body)) = (outcome, &self.cache, body)
+            && let Err(error) = cache.keep(body)
+        {
+            tracing::warn!(%error, "the snapshot is in force, and could not be kept for a restart");
         }
+        let in_force = in_force(&self.rules.load()).expect("a snapshot that was taken is in force");
+        Ok(ApplyReply { in_force })
     }
 
-    fn apply(&self, snapshot: Snapshot) -> Result<Outcome, Refused> {
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        // The mutex guards an order, not data that a panic could have left half-done.
+        self.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, body: Option<&[u8]>, origin: Origin) -> Result<Outcome, Refused> {
+        let outcome = body.ok_or_else(too_large).and_then(parse).and_then(|snapshot| self.apply(snapshot, origin))?;
+        self.origin.send_replace(Some(origin));
+        Ok(outcome)
+    }
+
+    fn apply(&self, snapshot: Snapshot, origin: Origin) -> Result<Outcome, Refused> {
         let before = self.rules.load_full();
         let mut same_content = false;
         if let Some((current, _)) = before.snapshot() {
             same_content = current.revision == snapshot.revision;
-            if snapshot.sequence < current.sequence || (snapshot.sequence == current.sequence && !same_content) {
-                return Err(stale(&snapshot, current));
-            }
-            if same_content && current.policies != snapshot.policies {
-                let message = "names other policies than the same revision that is in force: give each content its own";
-                let fault = Fault { path: "revision".into(), message: message.into() };
-                return Err(invalid(vec![fault]));
-            }
-            if same_content && snapshot.sequence == current.sequence {
-                return Ok(Outcome::Unchanged);
+            if self.origin() == Some(Origin::Bootstrap) {
+                // Its sequence and revision were made up by somebody else, maybe by hand.
+                same_content &= current.policies == snapshot.policies;
+            } else {
+                in_order(&snapshot, current)?;
             }
         }
         if same_content {
-            self.rules.store(Arc::new(before.moved_on(snapshot, self.clock.now())));
+            let moved = before.snapshot().is_none_or(|(current, _)| current.sequence != snapshot.sequence);
+            if moved {
+                self.rules.store(Arc::new(before.moved_on(snapshot, self.clock.now())));
+            }
             return Ok(Outcome::Unchanged);
         }
         let lowered = lower(&snapshot).map_err(invalid)?;
         let next = before.succeed(snapshot, lowered, || self.clock.now());
         if let Some((snapshot, _)) = next.snapshot() {
             let (sequence, revision, policies) = (snapshot.sequence, &snapshot.revision, snapshot.policies.len());
-            tracing::info!(sequence, revision, policies, "snapshot in force");
+            tracing::info!(sequence, revision, policies, origin = origin.name(), "snapshot in force");
         }
         self.rules.store(Arc::new(next));
         Ok(Outcome::Applied)
     }
+}
+
+impl Refused {
+    /// As whoever sent the snapshot is told.
+    fn told(self, rules: &RulesInForce) -> Refusal {
+        let Self(_, error, message, faults) = self;
+        Refusal { error, message, faults, in_force: in_force(rules) }
+    }
+}
+
+/// Whether a snapshot may follow one that was put before it.
+fn in_order(snapshot: &Snapshot, current: &Snapshot) -> Result<(), Refused> {
+    let same_revision = current.revision == snapshot.revision;
+    if snapshot.sequence < current.sequence || (snapshot.sequence == current.sequence && !same_revision) {
+        return Err(stale(snapshot, current));
+    }
+    if same_revision && current.policies != snapshot.policies {
+        let message = "names other policies than the same revision that is in force: give each content its own";
+        return Err(invalid(vec![Fault { path: "revision".into(), message: message.into() }]));
+    }
+    Ok(())
 }
 
 /// What is in force, as the wire says it.

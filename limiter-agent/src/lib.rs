@@ -8,17 +8,26 @@
 
 mod agent;
 mod apply;
+mod bootstrap;
+mod cache;
 mod config;
 mod control;
 mod listen;
+mod logs;
 mod matching;
 mod metrics;
 mod proxy;
+mod ready;
 mod rules;
+mod sampled;
+mod serve;
 mod telemetry;
+mod watch;
 
 pub use self::{
     agent::{Addresses, Agent},
-    config::{Config, Flags, InvalidConfig},
+    config::{Config, Flags, InvalidConfig, LogFormat},
+    control::InvalidTls,
     listen::BindError,
+    logs::Logs,
 };

@@ -33,12 +33,16 @@ pub(crate) fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListene
         .map_err(|source| BindError { flag, address, source })
 }
 
-/// `count` listeners on one address, among which the kernel spreads connections.
-pub(crate) fn bind_shared(
+/// Listeners on one address that do not listen yet: whoever connects is refused.
+#[derive(Debug)]
+pub(crate) struct Shared {
     flag: &'static str,
     address: SocketAddr,
-    count: usize,
-) -> Result<Vec<TcpListener>, BindError> {
+    sockets: Vec<Socket>,
+}
+
+/// `count` listeners on one address, among which the kernel will spread connections.
+pub(crate) fn bind_shared(flag: &'static str, address: SocketAddr, count: usize) -> Result<Shared, BindError> {
     let shared = || {
         // Fails if anybody listens there, whatever options they bound with. It holds the port no longer than this line.
         drop(open(address, false)?);
@@ -48,13 +52,26 @@ pub(crate) fn bind_shared(
         for _ in 1..count {
             sockets.push(open(bound, true)?);
         }
-        // Only now, so that no connection goes to a group that is still growing.
-        for socket in &sockets {
-            socket.listen(BACKLOG)?;
-        }
-        Ok(sockets.into_iter().map(TcpListener::from).collect())
+        Ok(Shared { flag, address: bound, sockets })
     };
     shared().map_err(|source| BindError { flag, address, source })
+}
+
+impl Shared {
+    /// The address that was bound.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Opens the port.
+    pub(crate) fn listen(self) -> Result<Vec<TcpListener>, BindError> {
+        let Self { flag, address, sockets } = self;
+        // All are bound, so that no connection goes to a group that is still growing.
+        for socket in &sockets {
+            socket.listen(BACKLOG).map_err(|source| BindError { flag, address, source })?;
+        }
+        Ok(sockets.into_iter().map(TcpListener::from).collect())
+    }
 }
 
 fn open(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
@@ -73,13 +90,17 @@ fn local_address(socket: &Socket) -> io::Result<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpStream;
+
     use super::*;
 
     #[test]
     fn a_taken_port_is_an_error_that_names_the_flag() {
         let shared = bind_shared("--listen", "127.0.0.1:0".parse().unwrap(), 2).unwrap();
-        let address = shared[0].local_addr().unwrap();
-        assert_eq!(shared[1].local_addr().unwrap(), address);
+        let address = shared.address();
+        assert!(TcpStream::connect(address).is_err(), "not open yet");
+        let listeners = shared.listen().unwrap();
+        assert_eq!(listeners.iter().map(|listener| listener.local_addr().unwrap()).collect::<Vec<_>>(), [address; 2]);
 
         for error in [bind_shared("--listen", address, 1).unwrap_err(), bind("--control", address).unwrap_err()] {
             assert!(error.to_string().contains(&format!("{} {address}", error.flag)), "{error}");

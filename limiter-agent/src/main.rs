@@ -1,6 +1,6 @@
 //! `weir-agent`: parse, run, exit code.
 
-use std::{io::IsTerminal, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use tokio::signal::unix::{SignalKind, signal};
@@ -9,12 +9,7 @@ use weir_agent::{Agent, Config, Flags};
 fn main() -> ExitCode {
     let config = Config::try_from(Flags::parse())
         .unwrap_or_else(|invalid| Flags::command().error(ErrorKind::ValueValidation, invalid).exit());
-    let filter = tracing_subscriber::EnvFilter::builder()
-        .with_default_directive(tracing::Level::INFO.into())
-        .with_env_var("WEIR_LOG")
-        .from_env_lossy();
-    let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
+    config.logs().start();
 
     match Agent::bind(config).map_err(anyhow::Error::from).and_then(|agent| agent.run(told_to_stop())) {
         Ok(()) => ExitCode::SUCCESS,

@@ -10,32 +10,34 @@ use axum::{
     routing::get,
 };
 
-use crate::metrics::Metrics;
+use crate::{metrics::Metrics, ready::Readiness};
+
+/// What the telemetry port shows.
+#[derive(Debug)]
+pub(crate) struct Telemetry {
+    pub(crate) metrics: Metrics,
+    pub(crate) readiness: Arc<Readiness>,
+}
 
 /// The routes of the telemetry port.
-pub(crate) fn router(metrics: Arc<Metrics>) -> Router {
+pub(crate) fn router(telemetry: Arc<Telemetry>) -> Router {
     Router::new()
         .route("/metrics", get(render))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
-        .with_state(metrics)
+        .with_state(telemetry)
 }
 
-async fn render(State(metrics): State<Arc<Metrics>>) -> Response {
-    match metrics.render() {
+async fn render(State(telemetry): State<Arc<Telemetry>>) -> Response {
+    match telemetry.metrics.render() {
         Ok(text) => ([(header::CONTENT_TYPE, Metrics::CONTENT_TYPE)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }
 
-/// Ready from the first moment: without a snapshot everything passes, and with one it is enforced.
-async fn ready(State(metrics): State<Arc<Metrics>>) -> Response {
-    if metrics.proxy.drain.is_cancelled() {
-        return (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "draining: this agent was told to stop and takes no new connections\n",
-        )
-            .into_response();
+async fn ready(State(telemetry): State<Arc<Telemetry>>) -> Response {
+    match telemetry.readiness.get() {
+        Ok(()) => "ok\n".into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }
-    "ok\n".into_response()
 }

@@ -1,7 +1,10 @@
 //! An agent process, tried from outside over real sockets.
 
+mod bootstrap;
 mod limits;
+mod metrics;
 mod process;
 mod proxying;
 mod snapshots;
 mod support;
+mod tls;

@@ -125,7 +125,7 @@ async fn sequences_order_snapshots_and_revisions_name_them() {
     let (_, metrics) = agent.telemetry("/metrics").await;
     for line in [
         "weir_snapshot_sequence 9",
-        "weir_snapshot_info{revision=\"r6\"} 1",
+        "weir_snapshot_info{revision=\"r6\",origin=\"pushed\"} 1",
         "weir_snapshots_total{result=\"applied\"} 2",
         "weir_snapshots_total{result=\"unchanged\"} 2",
         "weir_snapshots_total{result=\"stale\"} 4",

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::Response;
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::sync::{Mutex, mpsc};
 
 use super::{Client, json_of, request};
 
@@ -19,6 +20,7 @@ pub(crate) struct Agent {
     process: Child,
     pub(crate) addresses: Addresses,
     pub(crate) client: Client,
+    log: Mutex<mpsc::UnboundedReceiver<String>>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -31,8 +33,8 @@ pub(crate) struct Addresses {
 /// `weir-agent`, with nothing of this process's environment that could configure it.
 pub(crate) fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir-agent"));
-    for name in ["LISTEN", "UPSTREAM", "CONTROL", "TELEMETRY", "CONTROL_PLAINTEXT", "DRAIN", "WORKERS", "LOG"] {
-        command.env_remove(format!("WEIR_{name}"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
+        command.env_remove(name);
     }
     command
 }
@@ -40,6 +42,11 @@ pub(crate) fn binary() -> Command {
 impl Agent {
     /// Starts an agent with two workers in front of `upstream` and waits until it says that it is ready.
     pub(crate) fn start(upstream: SocketAddr, more: &[&str]) -> Self {
+        Self::start_until("ready", upstream, more)
+    }
+
+    /// The same until it says `sign`.
+    pub(crate) fn start_until(sign: &str, upstream: SocketAddr, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("addresses.json");
         let mut command = binary();
@@ -49,19 +56,32 @@ impl Agent {
         command.args(["--upstream", &upstream.to_string(), "--addresses-file"]).arg(&file).args(more);
         command.env("WEIR_WORKERS", "2");
         let mut process = command.stderr(Stdio::piped()).spawn().expect("the agent starts");
-        // The file is there before anything but its standard error could tell: it is closed if the agent fails.
-        let mut log = BufReader::new(process.stderr.take().expect("piped")).lines();
-        let ready = log.by_ref().map(|line| line.expect("text")).any(|line| line.contains("ready"));
-        assert!(ready, "the agent ended before it was ready");
-        thread::spawn(move || log.for_each(|line| eprintln!("agent: {}", line.unwrap_or_default())));
-        let addresses = loop {
-            // Written right after that line.
-            if let Ok(text) = std::fs::read(&file) {
-                break serde_json::from_slice(&text).expect("addresses");
+        let (tell, log) = mpsc::unbounded_channel();
+        let mut lines = BufReader::new(process.stderr.take().expect("piped")).lines().map(|line| line.expect("text"));
+        // The file is there before this line; standard error is closed if the agent fails.
+        let told =
+            lines.by_ref().inspect(|line| tell.send(line.clone()).expect("kept")).any(|line| line.contains(sign));
+        assert!(told, "the agent ended before it said {sign}");
+        thread::spawn(move || {
+            for line in lines {
+                eprintln!("agent: {line}");
+                let _ = tell.send(line);
             }
-            thread::yield_now();
-        };
-        Self { process, addresses, client: Client::new() }
+        });
+        let text = std::fs::read(&file).expect("written before anything was ready");
+        let addresses = serde_json::from_slice(&text).expect("addresses");
+        Self { process, addresses, client: Client::new(), log: log.into() }
+    }
+
+    /// Waits for a log line that contains `text`; lines that were looked at are not seen again.
+    pub(crate) async fn logged(&self, text: &str) -> String {
+        let mut log = self.log.lock().await;
+        loop {
+            let line = log.recv().await.expect("the agent runs");
+            if line.contains(text) {
+                return line;
+            }
+        }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {

@@ -4,15 +4,22 @@
 //! cannot disagree with the status, no request pays for a label, and the series of a rule go when the rule does. Labels
 //! come from closed sets, never from a request.
 
+mod family;
+
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use prometheus::{
     TEXT_FORMAT, TextEncoder,
-    proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType},
+    core::Collector,
+    process_collector::ProcessCollector,
+    proto::{Metric, MetricFamily, MetricType},
 };
 
+use self::family::{counter, family, gauge};
+
 use crate::{
-    apply::{OUTCOMES, Snapshots},
+    apply::{OUTCOMES, Snapshots, unix_millis},
+    control::{HANDSHAKES, RELOADS, Tls},
     proxy::{Proxy, REASONS},
     rules::{Policy, Rule},
 };
@@ -20,11 +27,18 @@ use crate::{
 /// What a scrape reads.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    pub(crate) proxy: Arc<Proxy>,
-    pub(crate) snapshots: Arc<Snapshots>,
+    proxy: Arc<Proxy>,
+    snapshots: Arc<Snapshots>,
+    /// None: the control port is plain HTTP.
+    tls: Option<Arc<Tls>>,
+    process: ProcessCollector,
 }
 
 impl Metrics {
+    pub(crate) fn new(proxy: Arc<Proxy>, snapshots: Arc<Snapshots>, tls: Option<Arc<Tls>>) -> Self {
+        Self { proxy, snapshots, tls, process: ProcessCollector::for_self() }
+    }
+
     /// Of what [`Metrics::render`] returns.
     pub(crate) const CONTENT_TYPE: &str = TEXT_FORMAT;
 
@@ -35,10 +49,13 @@ impl Metrics {
             || rules.policies().iter().flat_map(|policy| policy.rules.iter().map(move |rule| (&**policy, &**rule)));
         let keyed = || each().filter_map(|(policy, rule)| Some((policy, rule, rule.keys()?)));
         let (sequence, revision) = match rules.snapshot() {
-            Some((snapshot, _)) => (snapshot.sequence, Some(snapshot.revision.as_str())),
+            Some((snapshot, since)) => {
+                (snapshot.sequence, Some((snapshot.revision.as_str(), unix_millis(since) / 1000)))
+            }
             None => (0, None),
         };
-        let families = [
+        let (revision, since) = revision.unzip();
+        let mut families = vec![
             family(
                 "weir_requests_total",
                 "Requests that matched a rule, by what it decided.",
@@ -69,9 +86,19 @@ impl Metrics {
             ),
             family(
                 "weir_snapshot_info",
-                "The revision in force.",
+                "The revision in force, and whether it was pushed, or is from the bootstrap snapshot or the cache.",
                 MetricType::GAUGE,
-                revision.map(|revision| gauge(&[("revision", revision)], 1)).into_iter().collect(),
+                revision
+                    .zip(self.snapshots.origin())
+                    .map(|(revision, origin)| gauge(&[("revision", revision), ("origin", origin.name())], 1))
+                    .into_iter()
+                    .collect(),
+            ),
+            family(
+                "weir_snapshot_in_force_since_timestamp_seconds",
+                "Unix time at which the revision in force came into force.",
+                MetricType::GAUGE,
+                since.map(|since| gauge(&[], since)).into_iter().collect(),
             ),
             family(
                 "weir_snapshots_total",
@@ -96,6 +123,12 @@ impl Metrics {
                 keyed().map(|(policy, rule, keys)| gauge(&named(policy, rule), keys.capacity)).collect(),
             ),
             family(
+                "weir_key_evictions_total",
+                "Idle keys that a rule has given up to make room for others.",
+                MetricType::COUNTER,
+                keyed().map(|(policy, rule, keys)| counter(&named(policy, rule), keys.evicted)).collect(),
+            ),
+            family(
                 "weir_key_overflow_total",
                 "Requests counted against the shared overflow of a rule, because its table of keys was full.",
                 MetricType::COUNTER,
@@ -108,10 +141,38 @@ impl Metrics {
                 vec![gauge(&[("version", env!("CARGO_PKG_VERSION"))], 1)],
             ),
         ];
+        families.extend(self.tls.iter().flat_map(|tls| control_tls(tls)));
+        families.extend(self.process.collect());
         // The encoder refuses a family without metrics.
         let families: Vec<_> = families.into_iter().filter(|family| !family.get_metric().is_empty()).collect();
         TextEncoder::new().encode_to_string(&families)
     }
+}
+
+fn control_tls(tls: &Tls) -> [MetricFamily; 3] {
+    let counters = |names: &[&str], label, counts: &[u64]| {
+        names.iter().zip(counts).map(|(name, n)| counter(&[(label, name)], *n)).collect()
+    };
+    [
+        family(
+            "weir_control_certificate_expiry_timestamp_seconds",
+            "Unix time at which the control port's certificate expires.",
+            MetricType::GAUGE,
+            vec![gauge(&[], tls.not_after())],
+        ),
+        family(
+            "weir_control_certificate_reloads_total",
+            "Changes of the control port's certificate files, by result; a rejected one left the old ones in use.",
+            MetricType::COUNTER,
+            counters(&RELOADS, "result", &tls.reloads()),
+        ),
+        family(
+            "weir_control_handshakes_total",
+            "TLS handshakes on the control port, by result.",
+            MetricType::COUNTER,
+            counters(&HANDSHAKES, "result", &tls.handshakes()),
+        ),
+    ]
 }
 
 fn named<'a>(policy: &'a Policy, rule: &'a Rule) -> [(&'static str, &'a str); 3] {
@@ -133,47 +194,4 @@ fn decisions(policy: &Policy, rule: &Rule) -> Vec<Metric> {
         .filter(|&(decision, count)| (decision == "bypassed") == rule.is_bypass() || count > 0)
         .map(|(decision, count)| counter(&[namespace, policy_name, rule_name, ("decision", decision)], count))
         .collect()
-}
-
-fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
-    let mut family = MetricFamily::default();
-    family.set_name(name.to_owned());
-    family.set_help(help.to_owned());
-    family.set_field_type(kind);
-    family.set_metric(metrics);
-    family
-}
-
-fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
-    let mut counter = Counter::default();
-    counter.set_value(float(value));
-    let mut metric = Metric::from_label(pairs(labels));
-    metric.set_counter(counter);
-    metric
-}
-
-fn gauge(labels: &[(&str, &str)], value: u64) -> Metric {
-    let mut gauge = Gauge::default();
-    gauge.set_value(float(value));
-    let mut metric = Metric::from_label(pairs(labels));
-    metric.set_gauge(gauge);
-    metric
-}
-
-fn pairs(labels: &[(&str, &str)]) -> Vec<LabelPair> {
-    labels
-        .iter()
-        .map(|(name, value)| {
-            let mut pair = LabelPair::default();
-            pair.set_name((*name).to_owned());
-            pair.set_value((*value).to_owned());
-            pair
-        })
-        .collect()
-}
-
-/// Prometheus counts in floats: exact up to 2^53, which a sequence in microseconds of Unix time reaches in the year 2255.
-#[expect(clippy::cast_precision_loss, reason = "see above")]
-fn float(value: u64) -> f64 {
-    value as f64
 }

@@ -6,6 +6,8 @@
 //! | `GET /v1/config` | the snapshot in force, or 404 before the first |
 //! | `GET /v1/status` | what is in force, since when, and what every rule decided |
 
+mod tls;
+
 use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
@@ -23,6 +25,8 @@ use weir_core::Time;
 use weir_tower::MonotonicClock;
 use weir_wire::{KeyTable, MAX_SNAPSHOT_BYTES, PolicyStatus, RefusalKind, RuleStatus, Status, WIRE_VERSION};
 
+pub use self::tls::InvalidTls;
+pub(crate) use self::tls::{HANDSHAKES, RELOADS, Tls, TlsFiles};
 use crate::{
     apply::{Snapshots, in_force},
     rules::{Policy, Rule, RulesInForce},
@@ -31,6 +35,9 @@ use crate::{
 /// How much more than a snapshot's bound is read before the connection is given up: a sender that is told 413 only after
 /// it was listened to gets to see it.
 const LISTENED_TO: usize = 16 * MAX_SNAPSHOT_BYTES;
+
+/// How long a snapshot may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the control port shows and changes.
 #[derive(Debug)]
@@ -54,12 +61,17 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
 }
 
 async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response {
-    let body = match read(body).await {
-        Ok(body) => body,
+    let body = match tokio::time::timeout(BODY_TIMEOUT, read(body)).await {
+        Ok(Ok(body)) => body,
         // Nobody is left to be told.
-        Err(error) => return failure(StatusCode::BAD_REQUEST, "incomplete", &format!("the body broke off: {error}")),
+        Ok(Err(error)) => {
+            return failure(StatusCode::BAD_REQUEST, "incomplete", &format!("the body broke off: {error}"));
+        }
+        Err(_) => return failure(StatusCode::REQUEST_TIMEOUT, "incomplete", "the body took too long to arrive"),
     };
-    match control.snapshots.put(body.as_deref()) {
+    // A large one takes its time, in which probes are answered.
+    let put = tokio::task::spawn_blocking(move || control.snapshots.put(body.as_deref()));
+    match put.await.expect("lowering a snapshot does not panic") {
         Ok(reply) => Json(reply).into_response(),
         Err(refusal) => {
             let status = match refusal.error {
@@ -72,6 +84,15 @@ async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response
             (status, Json(refusal)).into_response()
         }
     }
+}
+
+/// All that a client hears whose certificate is in order and names somebody else.
+pub(crate) fn closed(reason: String) -> Router {
+    let reason: Arc<str> = reason.into();
+    Router::new().fallback(move || {
+        let reason = Arc::clone(&reason);
+        async move { failure(StatusCode::FORBIDDEN, "forbidden", &reason) }
+    })
 }
 
 /// The whole body; none if it is larger than a snapshot may be.

@@ -1,0 +1,36 @@
+//! The last snapshot that was put, in a file, for the next start of the container.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::PathBuf,
+};
+
+/// `--snapshot-cache`.
+#[derive(Clone, Debug)]
+pub(crate) struct Cache(PathBuf);
+
+impl Cache {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// What was kept; none if nothing was yet.
+    pub(crate) fn read(&self) -> io::Result<Option<Vec<u8>>> {
+        match fs::read(&self.0) {
+            Ok(body) => Ok(Some(body)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Replaces what was kept. Renamed into place, so that a crash leaves the old one or the new one, whole.
+    pub(crate) fn keep(&self, body: &[u8]) -> io::Result<()> {
+        let mut partial = self.0.clone().into_os_string();
+        partial.push(".partial");
+        let mut file = File::create(&partial)?;
+        file.write_all(body)?;
+        file.sync_all()?;
+        fs::rename(&partial, &self.0)
+    }
+}

@@ -1,0 +1,209 @@
+//! Flags and environment, parsed once into a [`Config`] that holds no bad value.
+
+mod duration;
+mod flags;
+
+use std::{
+    fs, io,
+    net::SocketAddr,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+pub use self::flags::{Flags, LogFormat};
+use crate::{
+    control::{InvalidTls, Tls, TlsFiles},
+    logs::Logs,
+};
+
+/// What an agent needs to know to run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) listen: SocketAddr,
+    pub(crate) upstream: SocketAddr,
+    pub(crate) control: SocketAddr,
+    /// None: plain HTTP.
+    pub(crate) control_tls: Option<Arc<Tls>>,
+    pub(crate) telemetry: SocketAddr,
+    pub(crate) drain: Duration,
+    pub(crate) workers: NonZeroUsize,
+    pub(crate) addresses_file: Option<PathBuf>,
+    /// The JSON of a snapshot, as it was given.
+    pub(crate) bootstrap: Option<Vec<u8>>,
+    pub(crate) snapshot_cache: Option<PathBuf>,
+    pub(crate) wait_for_config: bool,
+    pub(crate) logs: Logs,
+}
+
+/// Why flags make no [`Config`]: wrong usage, exit code 2.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidConfig {
+    /// The control port would be open to others without anybody having said so.
+    #[error(
+        "--control {0} is reachable from beyond loopback, and whoever reaches it can change the limits: \
+         use a loopback address, give --control-cert, --control-key and --control-client-ca for mutual TLS, or say \
+         --control-plaintext (WEIR_CONTROL_PLAINTEXT=true) and guard the port"
+    )]
+    OpenControl(SocketAddr),
+    /// Nobody can tell which of the two was meant.
+    #[error("--control-plaintext and --control-cert contradict each other: leave one of them out")]
+    PlaintextTls,
+    /// The control port cannot do TLS with these files.
+    #[error(transparent)]
+    ControlTls(#[from] InvalidTls),
+    /// A port of 0 names no app.
+    #[error("--upstream {0} has port 0: name the port that the app listens on")]
+    UpstreamPort(SocketAddr),
+    /// The agent would be its own upstream.
+    #[error("--upstream {0} is where --listen takes requests: every request would come back for ever")]
+    Loop(SocketAddr),
+    /// There is no such snapshot to start with.
+    #[error("--bootstrap {}: cannot be read: {problem}", path.display())]
+    Bootstrap {
+        /// What was given.
+        path: PathBuf,
+        /// What the system said.
+        problem: String,
+    },
+    /// Snapshots could not be kept there.
+    #[error("--snapshot-cache {}: its folder does not exist: make it, or mount a volume there", .0.display())]
+    CacheFolder(PathBuf),
+}
+
+impl TryFrom<Flags> for Config {
+    type Error = InvalidConfig;
+
+    fn try_from(flags: Flags) -> Result<Self, InvalidConfig> {
+        let control_tls = control_tls(&flags)?;
+        if control_tls.is_some() && flags.control_plaintext {
+            return Err(InvalidConfig::PlaintextTls);
+        }
+        if !flags.control.ip().to_canonical().is_loopback() && control_tls.is_none() && !flags.control_plaintext {
+            return Err(InvalidConfig::OpenControl(flags.control));
+        }
+        if flags.upstream.port() == 0 {
+            return Err(InvalidConfig::UpstreamPort(flags.upstream));
+        }
+        let same_ip = flags.listen.ip() == flags.upstream.ip()
+            || (flags.listen.ip().is_unspecified() && flags.upstream.ip().is_loopback());
+        if same_ip && flags.listen.port() == flags.upstream.port() {
+            return Err(InvalidConfig::Loop(flags.upstream));
+        }
+        if let Some(cache) = flags.snapshot_cache.as_ref().filter(|cache| !folder(cache).is_dir()) {
+            return Err(InvalidConfig::CacheFolder(cache.clone()));
+        }
+        Ok(Self {
+            listen: flags.listen,
+            upstream: flags.upstream,
+            control: flags.control,
+            control_tls,
+            telemetry: flags.telemetry,
+            drain: flags.drain,
+            workers: flags.workers.unwrap_or_else(cores),
+            addresses_file: flags.addresses_file,
+            bootstrap: flags.bootstrap.map(bootstrap).transpose()?,
+            snapshot_cache: flags.snapshot_cache,
+            wait_for_config: flags.wait_for_config,
+            logs: Logs { format: flags.log_format, level: flags.log_level },
+        })
+    }
+}
+
+impl Config {
+    /// Whether the control port takes plain HTTP from other machines.
+    pub(crate) fn control_is_open(&self) -> bool {
+        self.control_tls.is_none() && !self.control.ip().to_canonical().is_loopback()
+    }
+
+    /// How this agent logs: to be started before anything else is.
+    pub fn logs(&self) -> &Logs {
+        &self.logs
+    }
+}
+
+fn control_tls(flags: &Flags) -> Result<Option<Arc<Tls>>, InvalidTls> {
+    // clap has seen to it that there is none of them or all.
+    let (Some(cert), Some(key), Some(client_ca)) = (&flags.control_cert, &flags.control_key, &flags.control_client_ca)
+    else {
+        return Ok(None);
+    };
+    let files = TlsFiles { cert: cert.clone(), key: key.clone(), client_ca: client_ca.clone() };
+    Tls::read(files, flags.control_client_name.clone()).map(|tls| Some(Arc::new(tls)))
+}
+
+/// The file's content, or what was given if it is the JSON itself.
+fn bootstrap(given: String) -> Result<Vec<u8>, InvalidConfig> {
+    if given.trim_start().starts_with('{') {
+        return Ok(given.into_bytes());
+    }
+    fs::read(&given)
+        .map_err(|error: io::Error| InvalidConfig::Bootstrap { path: given.into(), problem: error.to_string() })
+}
+
+fn folder(file: &Path) -> &Path {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// What the scheduler and the container's CPU quota leave to this process.
+fn cores() -> NonZeroUsize {
+    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn config(args: &[&str]) -> Result<Config, InvalidConfig> {
+        let flags = Flags::try_parse_from(std::iter::once(&"weir-agent").chain(args)).expect("flags that parse");
+        Config::try_from(flags)
+    }
+
+    #[test]
+    fn defaults_are_the_documented_ones() {
+        let config = config(&[]).unwrap();
+        assert_eq!(config.listen, "0.0.0.0:8480".parse().unwrap());
+        assert_eq!(config.upstream, "127.0.0.1:8080".parse().unwrap());
+        assert_eq!(config.control, "127.0.0.1:8481".parse().unwrap());
+        assert_eq!(config.telemetry, "0.0.0.0:8482".parse().unwrap());
+        assert_eq!(config.drain, Duration::from_secs(10));
+    }
+
+    #[test]
+    fn an_open_control_port_must_be_asked_for() {
+        for (address, open) in [
+            ("127.0.0.1:1", false),
+            ("127.9.9.9:1", false),
+            ("[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", false),
+            ("0.0.0.0:1", true),
+            ("[::]:1", true),
+            ("10.0.0.1:1", true),
+        ] {
+            let refused = config(&["--control", address]).err();
+            let expected = open.then(|| InvalidConfig::OpenControl(address.parse().unwrap()));
+            assert_eq!(refused, expected, "{address}");
+            assert!(config(&["--control", address, "--control-plaintext"]).is_ok(), "{address}");
+        }
+        let message = config(&["--control", "0.0.0.0:1"]).unwrap_err().to_string();
+        assert!(message.contains("--control-plaintext"), "{message}");
+    }
+
+    #[test]
+    fn an_agent_is_not_its_own_upstream() {
+        assert!(matches!(config(&["--upstream", "127.0.0.1:8480"]), Err(InvalidConfig::Loop(_))));
+        assert!(matches!(config(&["--upstream", "127.0.0.1:0"]), Err(InvalidConfig::UpstreamPort(_))));
+    }
+
+    #[test]
+    fn the_flags_are_well_formed() {
+        use clap::CommandFactory;
+        Flags::command().debug_assert();
+    }
+}

@@ -1,0 +1,236 @@
+//! Mutual TLS of the control port: the agent's certificate, and whose clients are let in.
+//!
+//! The files are given by others and change while the agent runs. What is in use changes only to something that works
+//! as a whole, and only for connections that come later: those that are open stay as they are. Nothing here may let in
+//! a client without a certificate of the client CA.
+
+use std::{
+    convert::Infallible,
+    fmt, io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::{NoServerSessionStorage, WebPkiClientVerifier},
+    version::TLS13,
+};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use x509_parser::{
+    extensions::GeneralName,
+    prelude::{FromDer, X509Certificate},
+};
+
+use crate::watch::{Contents, Watched};
+
+/// What can become of a handshake, as in `weir_control_handshakes_total`.
+pub(crate) const HANDSHAKES: [&str; 4] = ["accepted", "unnamed", "failed", "timeout"];
+
+/// What can become of files that changed, as in `weir_control_certificate_reloads_total`.
+pub(crate) const RELOADS: [&str; 2] = ["loaded", "rejected"];
+
+/// A client that cannot finish a handshake in this time makes room for others.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Which files say who is who; PEM all of them.
+#[derive(Clone, Debug)]
+pub(crate) struct TlsFiles {
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) client_ca: PathBuf,
+}
+
+/// Files that make no TLS server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidTls {
+    flag: &'static str,
+    path: PathBuf,
+    problem: String,
+}
+
+impl fmt::Display for InvalidTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.flag, self.path.display(), self.problem)
+    }
+}
+
+impl std::error::Error for InvalidTls {}
+
+/// The control port's TLS as it is now.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    files: TlsFiles,
+    client_name: Option<String>,
+    current: ArcSwap<Credentials>,
+    handshakes: [AtomicU64; HANDSHAKES.len()],
+    reloads: [AtomicU64; RELOADS.len()],
+}
+
+/// What one state of the files comes to.
+#[derive(Debug)]
+struct Credentials {
+    server: Arc<ServerConfig>,
+    /// Until when the agent's certificate is valid, in seconds of Unix time.
+    not_after: u64,
+}
+
+/// A handshake that ended well.
+pub(crate) struct Accepted {
+    pub(crate) stream: TlsStream<TcpStream>,
+    /// None: nobody in particular was asked for, or it was this client. Otherwise what to tell it.
+    pub(crate) stranger: Option<String>,
+}
+
+impl Tls {
+    /// Reads the files.
+    pub(crate) fn read(files: TlsFiles, client_name: Option<String>) -> Result<Self, InvalidTls> {
+        let (_, contents) = files.watched();
+        let current = ArcSwap::from_pointee(files.credentials(contents)?);
+        Ok(Self { files, client_name, current, handshakes: Default::default(), reloads: Default::default() })
+    }
+
+    /// Reads the files again whenever they change, for ever.
+    pub(crate) async fn follow(&self) -> Infallible {
+        let (mut watched, contents) = self.files.watched();
+        // They may have changed since the start.
+        self.reload(contents);
+        loop {
+            self.reload(watched.changed().await);
+        }
+    }
+
+    fn reload(&self, contents: Contents<3>) {
+        let outcome = match self.files.credentials(contents) {
+            Ok(credentials) => {
+                let expires = credentials.not_after;
+                self.current.store(Arc::new(credentials));
+                tracing::info!(expires, "control certificates loaded");
+                0
+            }
+            Err(error) => {
+                tracing::error!(%error, "control certificates rejected: those from before stay in use");
+                1
+            }
+        };
+        self.reloads[outcome].fetch_add(1, Relaxed);
+    }
+
+    /// Lets a client in.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong, for the log: TLS has told the client in its own words.
+    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<Accepted> {
+        let acceptor = TlsAcceptor::from(Arc::clone(&self.current.load().server));
+        let (outcome, accepted) = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => {
+                let stranger = self.stranger(&stream);
+                (usize::from(stranger.is_some()), Ok(Accepted { stream, stranger }))
+            }
+            Ok(Err(error)) => (2, Err(error)),
+            Err(elapsed) => (3, Err(elapsed.into())),
+        };
+        self.handshakes[outcome].fetch_add(1, Relaxed);
+        accepted
+    }
+
+    /// What to tell a client of the right CA that is not the one that may come in.
+    fn stranger(&self, stream: &TlsStream<TcpStream>) -> Option<String> {
+        let wanted = self.client_name.as_deref()?;
+        let (_, connection) = stream.get_ref();
+        let certificate = connection.peer_certificates().and_then(<[_]>::first);
+        let names = certificate.map_or_else(Vec::new, |certificate| names(certificate));
+        (!names.iter().any(|name| name == wanted)).then(|| {
+            let names = if names.is_empty() { "no name".to_owned() } else { names.join(", ") };
+            format!(
+                "this control port is for {wanted} (--control-client-name), and the client's certificate has {names}"
+            )
+        })
+    }
+
+    /// How many handshakes had each of the outcomes in [`HANDSHAKES`].
+    pub(crate) fn handshakes(&self) -> [u64; HANDSHAKES.len()] {
+        self.handshakes.each_ref().map(|count| count.load(Relaxed))
+    }
+
+    /// How many changes of the files had each of the outcomes in [`RELOADS`].
+    pub(crate) fn reloads(&self) -> [u64; RELOADS.len()] {
+        self.reloads.each_ref().map(|count| count.load(Relaxed))
+    }
+
+    /// Until when the agent's certificate is valid, in seconds of Unix time.
+    pub(crate) fn not_after(&self) -> u64 {
+        self.current.load().not_after
+    }
+}
+
+impl TlsFiles {
+    fn watched(&self) -> (Watched<3>, Contents<3>) {
+        Watched::read([self.cert.clone(), self.key.clone(), self.client_ca.clone()])
+    }
+
+    fn credentials(&self, contents: Contents<3>) -> Result<Credentials, InvalidTls> {
+        let of_cert = |problem| InvalidTls { flag: "--control-cert", path: self.cert.clone(), problem };
+        let of_key = |problem| InvalidTls { flag: "--control-key", path: self.key.clone(), problem };
+        let of_ca = |problem| InvalidTls { flag: "--control-client-ca", path: self.client_ca.clone(), problem };
+        let [cert, key, client_ca] = contents;
+
+        let chain = certificates(&cert.map_err(of_cert)?).map_err(of_cert)?;
+        let key = PrivateKeyDer::from_pem_slice(&key.map_err(of_key)?)
+            .map_err(|error| of_key(format!("no private key in PEM: {error}")))?;
+        let not_after = not_after(&chain[0]).map_err(of_cert)?;
+        let mut roots = RootCertStore::empty();
+        for authority in certificates(&client_ca.map_err(of_ca)?).map_err(of_ca)? {
+            roots.add(authority).map_err(|error| of_ca(error.to_string()))?;
+        }
+
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .build()
+            .map_err(|error| of_ca(error.to_string()))?;
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .expect("ring has suites of TLS 1.3")
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key)
+            .map_err(|error| of_key(format!("does not go with --control-cert {}: {error}", self.cert.display())))?;
+        server.alpn_protocols = vec![b"http/1.1".to_vec()];
+        // A session that is resumed would skip a look at the client's certificate.
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+        Ok(Credentials { server: Arc::new(server), not_after })
+    }
+}
+
+/// At least one.
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let certificates: Vec<_> =
+        CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| format!("not PEM: {error}"))?;
+    if certificates.is_empty() { Err("no certificate in PEM".to_owned()) } else { Ok(certificates) }
+}
+
+fn not_after(certificate: &CertificateDer<'_>) -> Result<u64, String> {
+    let (_, certificate) =
+        X509Certificate::from_der(certificate).map_err(|error| format!("not a certificate: {error}"))?;
+    Ok(u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0))
+}
+
+/// The DNS names and URIs that a certificate is for.
+fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
+    let Ok(Some(alternatives)) = certificate.subject_alternative_name() else { return Vec::new() };
+    let named = alternatives.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) | GeneralName::URI(name) => Some((*name).to_owned()),
+        _ => None,
+    });
+    named.collect()
+}

@@ -1,0 +1,26 @@
+//! Log lines on standard error.
+
+use std::io::{self, IsTerminal};
+
+use tracing_subscriber::{Layer, filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
+
+use crate::config::LogFormat;
+
+/// How and what an agent logs.
+#[derive(Clone, Debug)]
+pub struct Logs {
+    pub(crate) format: LogFormat,
+    pub(crate) level: Targets,
+}
+
+impl Logs {
+    /// Starts logging, once a process.
+    pub fn start(&self) {
+        let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+        let lines = match self.format {
+            LogFormat::Json => lines.json().flatten_event(true).boxed(),
+            LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).boxed(),
+        };
+        tracing_subscriber::registry().with(lines.with_filter(self.level.clone())).init();
+    }
+}

@@ -1,0 +1,41 @@
+//! Whether Services may send requests to this pod, and if not, why.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Where an agent is in its life, for `/readyz`.
+#[derive(Debug, Default)]
+pub(crate) struct Readiness(Mutex<Stage>);
+
+/// The stages of an agent's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The proxy port is closed until a snapshot is in force.
+    #[default]
+    Waiting,
+    /// The proxy port is open.
+    Serving,
+    /// Told to stop.
+    Draining,
+}
+
+impl Readiness {
+    /// Goes on to another stage.
+    pub(crate) fn enter(&self, stage: Stage) {
+        *self.stage() = stage;
+    }
+
+    /// Ready, or why not.
+    pub(crate) fn get(&self) -> Result<(), &'static str> {
+        match *self.stage() {
+            Stage::Waiting => Err(
+                "waiting: the proxy port is closed until a snapshot is in force: see the log, or PUT one to /v1/config",
+            ),
+            Stage::Serving => Ok(()),
+            Stage::Draining => Err("draining: this agent was told to stop and takes no new connections"),
+        }
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

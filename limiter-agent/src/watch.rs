@@ -1,0 +1,101 @@
+//! Files that others replace while the agent runs.
+//!
+//! They are read once a second and compared by content. Neither times nor notifications are trusted: Kubernetes swaps a
+//! symbolic link two folders up, editors rename, and network volumes notify nobody. What is handed out is the content
+//! that was compared, so that a change between two reads is seen the next time.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use sha2::{Digest, Sha256};
+use tokio::time::{Interval, MissedTickBehavior};
+
+/// How often files are read.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// What was read of some files: the contents, or why there are none.
+pub(crate) type Contents<const N: usize> = [Result<Vec<u8>, String>; N];
+
+/// Some files, and what they held when they were read last.
+#[derive(Debug)]
+pub(crate) struct Watched<const N: usize> {
+    paths: [PathBuf; N],
+    seen: [u8; 32],
+    ticks: Option<Interval>,
+}
+
+impl<const N: usize> Watched<N> {
+    /// Reads the files for the first time.
+    pub(crate) fn read(paths: [PathBuf; N]) -> (Self, Contents<N>) {
+        let contents = read(&paths);
+        let seen = digest(&contents);
+        (Self { paths, seen, ticks: None }, contents)
+    }
+
+    /// Waits until the files differ from what was read last, and returns what they hold then.
+    pub(crate) async fn changed(&mut self) -> Contents<N> {
+        let ticks = self.ticks.get_or_insert_with(|| {
+            let mut ticks = tokio::time::interval(PERIOD);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            ticks
+        });
+        loop {
+            ticks.tick().await;
+            let contents = read(&self.paths);
+            let now = digest(&contents);
+            if now != self.seen {
+                self.seen = now;
+                return contents;
+            }
+        }
+    }
+}
+
+fn read<const N: usize>(paths: &[PathBuf; N]) -> Contents<N> {
+    paths.each_ref().map(|path| fs::read(path).map_err(|error| format!("cannot be read: {error}")))
+}
+
+/// Keys are among the files: a digest may stay in memory, a second copy need not.
+fn digest<const N: usize>(contents: &Contents<N>) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for content in contents {
+        let (mark, bytes) = match content {
+            Ok(bytes) => (b'+', bytes.as_slice()),
+            Err(problem) => (b'-', problem.as_bytes()),
+        };
+        digest.update([mark]);
+        digest.update((bytes.len() as u64).to_le_bytes());
+        digest.update(bytes);
+    }
+    digest.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_swapped_folder_a_rewritten_file_and_one_that_is_gone_are_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for (name, content) in [("one", "1"), ("two", "2")] {
+            fs::create_dir(path(name)).unwrap();
+            fs::write(path(name).join("file"), content).unwrap();
+        }
+        // As the kubelet does it: a link to the folder of the day, swapped by a rename.
+        let link = |to: &str| {
+            std::os::unix::fs::symlink(path(to), path("link")).unwrap();
+            fs::rename(path("link"), path("data")).unwrap();
+        };
+        link("one");
+        let (mut watched, contents) = Watched::read([path("data").join("file")]);
+        assert_eq!(contents, [Ok(b"1".to_vec())]);
+        link("two");
+        assert_eq!(watched.changed().await, [Ok(b"2".to_vec())]);
+        fs::write(path("two").join("file"), "3").unwrap();
+        assert_eq!(watched.changed().await, [Ok(b"3".to_vec())]);
+        fs::remove_file(path("two").join("file")).unwrap();
+        assert!(watched.changed().await[0].is_err());
+        let unchanged = tokio::time::timeout(PERIOD * 100, watched.changed()).await;
+        assert!(unchanged.is_err(), "the same failure is told once");
+    }
+}
