@@ -103,6 +103,20 @@ pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), 
 }
 
 /// What several limiters were charged for one request.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{Limiter, Quota, Strategy, Time, check_all};
+/// # let now = Time::from_nanos(0);
+/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+///
+/// let limits = [Limiter::new(now, quota), Limiter::new(now, quota)];
+/// let charges = check_all(&limits, || now, 4)?;
+/// // The request failed before it did any work.
+/// charges.give_back(&limits, || now);
+/// assert_eq!(limits[1].peek(now).remaining(), 10);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Charges {
     at: Time,
@@ -143,6 +157,18 @@ impl Charges {
 }
 
 /// Which of several limits refused, and how it stands.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{Limiter, Quota, Strategy, Time, check_all};
+/// # let now = Time::from_nanos(0);
+/// let per_second = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
+/// let limits = [Limiter::new(now, per_second(10)?), Limiter::new(now, per_second(4)?)];
+/// let by = check_all(&limits, || now, 5).unwrap_err();
+/// assert_eq!(by.to_string(), "limit 1: a cost of 5 exceeds the 4 that can be admitted");
+/// assert_eq!(by.refused.cost, 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RefusedBy {
     /// Its place among the limiters.

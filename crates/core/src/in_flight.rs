@@ -34,11 +34,26 @@ struct State {
 
 impl InFlight {
     /// Nothing under way, and room for `limit`.
+    ///
+    /// ```
+    /// # use std::num::NonZeroU64;
+    /// let in_flight = weir_core::InFlight::new(NonZeroU64::new(100).expect("not zero"));
+    /// assert_eq!((in_flight.in_use(), in_flight.limit()), (0, 100));
+    /// ```
     pub fn new(limit: NonZeroU64) -> Self {
         Self { state: Arc::new(State { in_use: AtomicU64::new(0), limit: AtomicU64::new(limit.get()) }) }
     }
 
     /// Lets in what weighs `cost`, if there is room for all of it.
+    ///
+    /// ```
+    /// # let in_flight = weir_core::InFlight::new(std::num::NonZeroU64::new(5).expect("not zero"));
+    /// let large = in_flight.acquire(4)?;
+    /// assert_eq!(in_flight.acquire(2).unwrap_err().in_use, 4);
+    /// let small = in_flight.acquire(1)?;
+    /// # drop((large, small));
+    /// # Ok::<(), weir_core::Full>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -1,10 +1,34 @@
 //! Rate limits that threads share: exact at any contention, and tunable without losing count.
 //!
+//! A limit that holds, whatever threads ask:
+//!
+//! ```
+//! use std::thread;
+//! use std::time::{Duration, Instant, UNIX_EPOCH};
+//! use weir_core::{Limiter, Quota, Strategy, Time};
+//!
+//! // The caller's clock: Unix time once, and from then on a clock that never runs backwards. `weir_tower` has a faster one.
+//! let (unix, start) = (UNIX_EPOCH.elapsed()?, Instant::now());
+//! let now = || Time::from_nanos(0).saturating_add(unix + start.elapsed());
+//!
+//! let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(3600), None)?;
+//! let limiter = Limiter::new(now(), quota);
+//! let admitted: usize = thread::scope(|scope| {
+//!     let ask = || (0..1000).filter(|_| limiter.check(now(), 1).is_ok()).count();
+//!     let threads = [scope.spawn(ask), scope.spawn(ask), scope.spawn(ask), scope.spawn(ask)];
+//!     threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+//! });
+//! assert_eq!(admitted, 100); // not 101
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What an answer knows, and how a limit is changed while it is in use:
+//!
 //! ```
 //! use std::time::Duration;
 //! use weir_core::{Limiter, Quota, Strategy, Time};
 //!
-//! let now = Time::from_nanos(1_700_000_000_000_000_000); // the caller's clock; `weir_tower::MonotonicClock` is one
+//! let now = Time::from_nanos(1_700_000_000_000_000_000);
 //! let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(1), Some(200))?;
 //! let limiter = Limiter::new(now, quota);
 //!

@@ -37,11 +37,38 @@ pub struct Limiter {
 
 impl Limiter {
     /// A limiter with all of its burst free.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    ///
+    /// let limiter = Limiter::new(now, quota);
+    /// assert_eq!(limiter.peek(now).remaining(), 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(now: Time, quota: Quota) -> Self {
         Self { cell: Arc::new(Cell::new(Meter::new(quota, now), 0, 0)) }
     }
 
     /// Charges `cost` if the quota has room for it. A refusal charges nothing.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    ///
+    /// let limiter = Limiter::new(now, quota);
+    /// match limiter.check(now, 3) {
+    ///     Ok(admitted) => assert_eq!(admitted.standing.remaining(), 7),
+    ///     Err(refused) => panic!("come back in {:?}", refused.retry_after()),
+    /// }
+    /// assert!(limiter.check(now, 8).is_err());
+    /// assert_eq!(limiter.peek(now).remaining(), 7); // it cost nothing
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -120,6 +147,19 @@ impl Limiter {
     }
 
     /// Where the limiter stands, charging nothing.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    ///
+    /// let limiter = Limiter::new(now, quota);
+    /// limiter.check(now, 9)?;
+    /// let standing = limiter.peek(now);
+    /// assert_eq!((standing.remaining(), standing.retry_after(2)), (1, Some(Duration::from_millis(100))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn peek(&self, now: Time) -> Standing {
         let mut cell = &*self.cell;
         loop {
@@ -131,6 +171,20 @@ impl Limiter {
     }
 
     /// The quota in force.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    ///
+    /// let limiter = Limiter::new(now, quota);
+    /// let old_handle = limiter.clone();
+    /// let twice = Quota::new(Strategy::TokenBucket, 20, Duration::from_secs(1), None)?;
+    /// let limiter = limiter.retune(|| now, twice);
+    /// assert_eq!((limiter.quota(), old_handle.quota()), (twice, twice));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn quota(&self) -> Quota {
         let mut cell = &*self.cell;
         while cell.first().load(Ordering::SeqCst) & SEALED != 0 {
@@ -215,6 +269,20 @@ impl Limiter {
 }
 
 /// A request that was let through.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{Limiter, Quota, Strategy, Time};
+/// # let now = Time::from_nanos(0);
+/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+///
+/// let limiter = Limiter::new(now, quota);
+/// let admitted = limiter.check(now, 4)?;
+/// assert_eq!(admitted.standing.remaining(), 6); // for the response's headers
+/// limiter.refund(admitted.charge, || now); // if the work was never done
+/// assert_eq!(limiter.peek(now).remaining(), 10);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Admitted {
     /// Where the limiter stands, this request counted.
@@ -224,6 +292,23 @@ pub struct Admitted {
 }
 
 /// A request that may go, now or later.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{Limiter, Quota, Strategy, Time};
+/// # let now = Time::from_nanos(0);
+/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+///
+/// let limiter = Limiter::new(now, quota);
+/// limiter.check(now, 10)?;
+/// let in_a_second = now.saturating_add(Duration::from_secs(1));
+/// let reserved = limiter.reserve(now, 1, in_a_second)?;
+/// assert_eq!(reserved.at.duration_since(now), Duration::from_millis(100)); // sleep that long
+/// // Or, if the client goes away meanwhile, let the next one have the place.
+/// limiter.refund(reserved.charge, || now);
+/// assert_eq!(limiter.reserve(now, 1, in_a_second)?.at, reserved.at);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Reserved {
     /// The moment from which it may go.
@@ -235,6 +320,21 @@ pub struct Reserved {
 }
 
 /// What a limiter was charged for one request: for [`Limiter::refund`], once.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{Limiter, Quota, Strategy, Time};
+/// # let now = Time::from_nanos(0);
+/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+///
+/// let limiter = Limiter::new(now, quota);
+/// let charge = limiter.check(now, 1)?.charge;
+/// // It can travel with the request, and be given back by another thread.
+/// let there = limiter.clone();
+/// std::thread::spawn(move || there.refund(charge, || now)).join().expect("no panic");
+/// assert_eq!(limiter.peek(now).remaining(), 10);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Charge {
     pub(crate) place: Place,
@@ -242,6 +342,20 @@ pub struct Charge {
 }
 
 /// A request that was not let through. It was charged nothing.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{Limiter, Quota, Strategy, Time};
+/// # let now = Time::from_nanos(0);
+/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+///
+/// let limiter = Limiter::new(now, quota);
+/// limiter.check(now, 10)?;
+/// let refused = limiter.check(now, 2).unwrap_err();
+/// assert_eq!((refused.cost, refused.standing.remaining()), (2, 0));
+/// assert_eq!(refused.to_string(), "over the limit: retry after 200ms");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Refused {
     /// Where the limiter stood.
@@ -253,6 +367,21 @@ pub struct Refused {
 impl Refused {
     /// How long until the request would be admitted, if nothing else is; none if it never will be, because its cost
     /// exceeds what can be admitted at once.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    ///
+    /// let limiter = Limiter::new(now, quota);
+    /// limiter.check(now, 10)?;
+    /// let refused = limiter.check(now, 2).unwrap_err();
+    /// let later = now.saturating_add(refused.retry_after().expect("it fits the burst"));
+    /// assert!(limiter.check(later, 2).is_ok());
+    /// assert_eq!(limiter.check(later, 11).unwrap_err().retry_after(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn retry_after(&self) -> Option<Duration> {
         self.standing.retry_after(self.cost)
     }

@@ -14,6 +14,22 @@ const MOST_COUNTED: u64 = 1 << 30;
 const LONGEST_LOG: u64 = 1 << 20;
 
 /// How requests are counted.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_core::{Limiter, Quota, Strategy, Time};
+///
+/// // Ten a second, asked for twice as many at once: who takes the rest?
+/// let now = Time::from_nanos(0);
+/// let at_once = |strategy| {
+///     let limiter = Limiter::new(now, Quota::new(strategy, 10, Duration::from_secs(1), None)?);
+///     Ok::<_, weir_core::InvalidQuota>((0..20).filter(|_| limiter.check(now, 1).is_ok()).count())
+/// };
+/// assert_eq!(at_once(Strategy::TokenBucket)?, 10); // what was saved up
+/// assert_eq!(at_once(Strategy::FixedWindow)?, 10); // all of the window
+/// assert_eq!(at_once(Strategy::Gcra)?, 1); // the others keep their distance
+/// # Ok::<(), weir_core::InvalidQuota>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Strategy {
     /// `requests` in each window of one period, windows being aligned to the Unix epoch. Around the boundary of two
@@ -81,6 +97,17 @@ impl Quota {
     /// A limit of `requests` per `period`. `burst` is how many may come at once, for [`Strategy::LeakyBucket`] how many may
     /// wait; by default 1 for [`Strategy::Gcra`] and `requests` for the others. A window has none beside its `requests`.
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use weir_core::{InvalidQuota, Quota, Strategy};
+    ///
+    /// let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(1), Some(200))?;
+    /// assert_eq!((quota.requests(), quota.burst()), (100, 200));
+    /// let invalid = Quota::new(Strategy::FixedWindow, 100, Duration::from_secs(1), Some(200)).unwrap_err();
+    /// assert_eq!((invalid, invalid.field()), (InvalidQuota::BurstOfWindow, "burst"));
+    /// # Ok::<(), InvalidQuota>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// See [`InvalidQuota`]. Zero is refused everywhere; it never means "unlimited".
@@ -142,27 +169,69 @@ impl Quota {
     }
 
     /// How requests are counted.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, Strategy};
+    /// let quota = Quota::new(Strategy::Gcra, 100, Duration::from_secs(1), None)?;
+    /// assert_eq!(quota.strategy(), Strategy::Gcra);
+    /// # Ok::<(), weir_core::InvalidQuota>(())
+    /// ```
     pub const fn strategy(&self) -> Strategy {
         self.strategy
     }
 
     /// How many requests a period admits.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, Strategy};
+    /// let quota = Quota::new(Strategy::Gcra, 100, Duration::from_secs(1), None)?;
+    /// assert_eq!(quota.requests(), 100);
+    /// # Ok::<(), weir_core::InvalidQuota>(())
+    /// ```
     pub const fn requests(&self) -> u64 {
         self.requests
     }
 
     /// The period.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, Strategy};
+    /// let quota = Quota::new(Strategy::Gcra, 100, Duration::from_millis(1500), None)?;
+    /// assert_eq!(quota.period(), Duration::from_millis(1500));
+    /// # Ok::<(), weir_core::InvalidQuota>(())
+    /// ```
     pub const fn period(&self) -> Duration {
         Duration::from_nanos(self.period_nanos)
     }
 
     /// How many requests can be admitted at once, for a leaky bucket how many can wait in line; for a window its
     /// `requests`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, Strategy};
+    /// let second = Duration::from_secs(1);
+    /// assert_eq!(Quota::new(Strategy::TokenBucket, 100, second, None)?.burst(), 100);
+    /// assert_eq!(Quota::new(Strategy::TokenBucket, 100, second, Some(250))?.burst(), 250);
+    /// assert_eq!(Quota::new(Strategy::Gcra, 100, second, None)?.burst(), 1);
+    /// # Ok::<(), weir_core::InvalidQuota>(())
+    /// ```
     pub const fn burst(&self) -> u64 {
         self.burst
     }
 
     /// By how many requests the bucket may be overdrawn.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, Strategy};
+    /// let quota = Quota::new(Strategy::TokenBucketWithDebt, 100, Duration::from_secs(1), None)?;
+    /// assert_eq!((quota.debt(), quota.with_debt(20)?.debt()), (0, 20));
+    /// # Ok::<(), weir_core::InvalidQuota>(())
+    /// ```
     pub const fn debt(&self) -> u64 {
         self.debt
     }
@@ -187,6 +256,15 @@ impl Quota {
 }
 
 /// Why numbers do not make a [`Quota`], and how to mend it.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_core::{InvalidQuota, Quota, Strategy};
+///
+/// let invalid = Quota::new(Strategy::TokenBucket, 0, Duration::from_secs(1), None).unwrap_err();
+/// assert_eq!(invalid, InvalidQuota::ZeroRequests);
+/// assert_eq!(invalid.to_string(), "requests must be at least 1: zero does not mean unlimited");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum InvalidQuota {

@@ -41,6 +41,19 @@ enum Counted {
 
 impl RuleLimiter {
     /// Counts all requests together. Overrides, which are for keys, have no effect.
+    ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    ///
+    /// let rule = RuleLimiter::shared(now, Terms::new([("burst", quota)])?);
+    /// rule.charge(|| now, &[], 10)?;
+    /// assert!(rule.charge(|| now, &[], 1).is_err()); // whoever asks
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn shared(now: Time, terms: Terms) -> Self {
         let limiters = terms.limits().map(|(_, quota)| Limiter::new(now, quota)).collect();
         Self { counted: Counted::Shared { terms: Arc::new(terms), limiters } }
@@ -53,6 +66,20 @@ impl RuleLimiter {
     /// [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter) has two, a
     /// [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) two and one for each of its requests, all others one. It is
     /// not much more than 1 GiB: `max_keys` is lowered to what fits, and [`KeyStats::capacity`] tells to how many.
+    ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    ///
+    /// let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(100_000).expect("not zero"));
+    /// rule.charge(|| now, b"ann", 10)?;
+    /// assert!(rule.charge(|| now, b"ann", 1).is_err());
+    /// assert!(rule.charge(|| now, b"bob", 1).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn keyed(now: Time, terms: Terms, max_keys: NonZeroUsize) -> Self {
         Self { counted: Counted::ByKey(Arc::new(Table::new(now, terms, max_keys))) }
     }
@@ -61,6 +88,23 @@ impl RuleLimiter {
     ///
     /// `clock` is read once for the decision, and again only to give back what a lost race had charged; see
     /// [`Limiter::refund`].
+    ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    ///
+    /// let daily = Quota::new(Strategy::FixedWindow, 12, Duration::from_secs(86_400), None)?;
+    /// let rule = RuleLimiter::shared(now, Terms::new([("burst", quota), ("daily", daily)])?);
+    /// let admitted = rule.charge(|| now, &[], 9)?;
+    /// assert_eq!((admitted.tightest.limit, admitted.tightest.standing.remaining()), (0, 1));
+    /// let later = now.saturating_add(Duration::from_secs(1));
+    /// let refused = rule.charge(|| later, &[], 4).unwrap_err();
+    /// assert_eq!((refused.limit, refused.standing.remaining()), (1, 3)); // and the burst was charged nothing
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -137,6 +181,20 @@ impl RuleLimiter {
 
     /// What [`charge`](Self::charge) would say, charging nothing and making no entry for the key.
     ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    /// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+    ///
+    /// assert_eq!(rule.peek(now, b"ann", 10)?.standing.remaining(), 10);
+    /// assert!(rule.peek(now, b"ann", 11).is_err());
+    /// assert_eq!(rule.keys().expect("it is keyed").tracked, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`RuleRefused`], with the first limit in order that refuses.
@@ -153,6 +211,20 @@ impl RuleLimiter {
     }
 
     /// Gives back what `key` was charged, through the limiter that charged it; see [`Limiter::refund`].
+    ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    /// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+    ///
+    /// let admitted = rule.charge(|| now, b"ann", 4)?;
+    /// rule.refund(b"ann", admitted.charge, || now);
+    /// assert_eq!(rule.peek(now, b"ann", 1)?.standing.remaining(), 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn refund(&self, key: &[u8], charge: RuleCharge, clock: impl Fn() -> Time) {
         match (&self.counted, charge.of) {
             (Counted::ByKey(table), Charged::Key(charge)) => table.refund(key, &charge, &clock),
@@ -206,6 +278,21 @@ impl RuleLimiter {
     }
 
     /// How full the table of keys is, if the rule counts by key.
+    ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    /// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+    ///
+    /// rule.charge(|| now, b"ann", 1)?;
+    /// let keys = rule.keys().expect("it is keyed");
+    /// assert_eq!((keys.tracked, keys.capacity), (1, 1000));
+    /// assert!(RuleLimiter::shared(now, Terms::new([("burst", quota)])?).keys().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn keys(&self) -> Option<KeyStats> {
         match &self.counted {
             Counted::ByKey(table) => Some(table.stats()),
@@ -215,6 +302,20 @@ impl RuleLimiter {
 }
 
 /// A request that all limits of a rule let through.
+///
+/// ```
+/// # use std::num::NonZeroUsize;
+/// # use std::time::Duration;
+/// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+/// # let now = Time::from_nanos(0);
+/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+/// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+///
+/// let admitted = rule.charge(|| now, b"ann", 3)?;
+/// assert_eq!(admitted.tightest.standing.remaining(), 7); // for the response's headers
+/// rule.refund(b"ann", admitted.charge, || now); // if the work was never done
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct RuleAdmitted {
     /// What can be given back.
@@ -224,6 +325,20 @@ pub struct RuleAdmitted {
 }
 
 /// A request that all limits of a rule let through at a moment to come.
+///
+/// ```
+/// # use std::num::NonZeroUsize;
+/// # use std::time::Duration;
+/// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+/// # let now = Time::from_nanos(0);
+/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+/// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+///
+/// rule.charge(|| now, b"ann", 10)?;
+/// let reserved = rule.reserve(|| now, b"ann", 1, now.saturating_add(Duration::from_secs(1)))?;
+/// assert_eq!(reserved.at.duration_since(now), Duration::from_millis(100)); // sleep that long
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct RuleReserved {
     /// When it may go: not before now, and not after the latest moment that was asked for.
@@ -235,6 +350,19 @@ pub struct RuleReserved {
 }
 
 /// What a rule was charged for one request: for [`RuleLimiter::refund`], once.
+///
+/// ```
+/// # use std::num::NonZeroUsize;
+/// # use std::time::Duration;
+/// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+/// # let now = Time::from_nanos(0);
+/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+/// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+///
+/// let charge = rule.charge(|| now, b"ann", 1)?.charge;
+/// rule.refund(b"ann", charge, || now); // with the key that was charged
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct RuleCharge {
     pub(crate) of: Charged,
@@ -272,6 +400,20 @@ impl Places {
 }
 
 /// The limit of a rule with the fewest requests left; the first of them if several have as few.
+///
+/// ```
+/// # use std::num::NonZeroUsize;
+/// # use std::time::Duration;
+/// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+/// # let now = Time::from_nanos(0);
+/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+///
+/// let terms = Terms::new([("burst", quota), ("wide", Quota::new(Strategy::TokenBucket, 99, Duration::from_secs(1), None)?)])?;
+/// let rule = RuleLimiter::shared(now, terms);
+/// let tightest = rule.charge(|| now, &[], 2)?.tightest;
+/// assert_eq!((tightest.limit, tightest.standing.remaining(), tightest.override_index), (0, 8, None));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Tightest {
     /// Its place among the limits of the terms.
@@ -311,6 +453,21 @@ impl Tightening {
 }
 
 /// A request that a limit of a rule did not let through. Nothing was charged.
+///
+/// ```
+/// # use std::num::NonZeroUsize;
+/// # use std::time::Duration;
+/// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+/// # let now = Time::from_nanos(0);
+/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+/// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+///
+/// rule.charge(|| now, b"ann", 10)?;
+/// let refused = rule.charge(|| now, b"ann", 5).unwrap_err();
+/// assert_eq!((refused.limit, refused.cost, refused.override_index), (0, 5, None));
+/// assert_eq!(refused.to_string(), "limit 0: over the limit: retry after 500ms");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRefused {
     /// The place of the limit among those of the terms.
@@ -334,6 +491,21 @@ impl RuleRefused {
 
     /// How long until this limit would admit the request, if nothing else is admitted; none if it never will, because
     /// the cost exceeds the burst.
+    ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    /// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+    ///
+    /// rule.charge(|| now, b"ann", 10)?;
+    /// let refused = rule.charge(|| now, b"ann", 5).unwrap_err();
+    /// let later = now.saturating_add(refused.retry_after().expect("it fits the burst"));
+    /// assert!(rule.charge(|| later, b"ann", 5).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn retry_after(&self) -> Option<Duration> {
         self.standing.retry_after(self.cost)
     }

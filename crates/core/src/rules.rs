@@ -6,6 +6,19 @@ use std::fmt;
 use crate::{RuleAdmitted, RuleLimiter, RuleRefused, Time};
 
 /// One of several rules that a request has to pass.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{Ask, Quota, RuleLimiter, Strategy, Terms, Time, charge_all};
+/// # let now = Time::from_nanos(0);
+/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+///
+/// let everybody = RuleLimiter::shared(now, Terms::new([("all", quota)])?);
+/// let each = RuleLimiter::keyed(now, Terms::new([("each", quota)])?, std::num::NonZeroUsize::MIN);
+/// let asks = [Ask { rule: &everybody, key: &[] }, Ask { rule: &each, key: b"ann" }];
+/// assert!(charge_all(&asks, || now, 1, &mut Vec::new()).is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     /// The rule.
@@ -69,6 +82,18 @@ pub fn charge_all(
 }
 
 /// Which of several rules refused, and how.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{Ask, Quota, RuleLimiter, Strategy, Terms, Time, charge_all};
+/// # let now = Time::from_nanos(0);
+/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+///
+/// let rule = RuleLimiter::shared(now, Terms::new([("all", quota)])?);
+/// let at = charge_all(&[Ask { rule: &rule, key: &[] }], || now, 11, &mut Vec::new()).unwrap_err();
+/// assert_eq!((at.ask, at.refused.limit, at.refused.retry_after()), (0, 0, None));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRefusedAt {
     /// Its place among the rules.

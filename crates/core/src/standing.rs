@@ -59,11 +59,33 @@ impl Standing {
     }
 
     /// The quota that was in force.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    /// # let limiter = Limiter::new(now, quota);
+    ///
+    /// assert_eq!(limiter.check(now, 1)?.standing.quota().requests(), 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn quota(&self) -> Quota {
         self.quota
     }
 
     /// How many requests could still be admitted at once, in whole requests.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    /// # let limiter = Limiter::new(now, quota);
+    ///
+    /// assert_eq!(limiter.check(now, 4)?.standing.remaining(), 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remaining(&self) -> u64 {
         match &self.counted {
             Counted::Line(stand) => stand.remaining(&self.quota),
@@ -73,6 +95,19 @@ impl Standing {
     }
 
     /// How long until all of the burst is free again, if nothing else is admitted; for a window, until it ends.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    /// # let limiter = Limiter::new(now, quota);
+    ///
+    /// let standing = limiter.check(now, 4)?.standing;
+    /// assert_eq!(standing.reset_after(), Duration::from_millis(400));
+    /// assert_eq!(limiter.peek(now.saturating_add(standing.reset_after())).remaining(), 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reset_after(&self) -> Duration {
         match &self.counted {
             Counted::Line(stand) => stand.reset_after(&self.quota),
@@ -86,6 +121,20 @@ impl Standing {
     ///
     /// A sliding window log tells the least wait for the cost that was decided on (by
     /// [`Limiter::peek`](crate::Limiter::peek), for one), and for others that must wait the one until all of it is free.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    /// # let limiter = Limiter::new(now, quota);
+    ///
+    /// let standing = limiter.check(now, 9)?.standing;
+    /// assert_eq!(standing.retry_after(1), Some(Duration::ZERO));
+    /// assert_eq!(standing.retry_after(3), Some(Duration::from_millis(200)));
+    /// assert_eq!(standing.retry_after(11), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn retry_after(&self, cost: u64) -> Option<Duration> {
         match &self.counted {
             Counted::Line(stand) => stand.retry_after(&self.quota, cost),

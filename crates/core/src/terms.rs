@@ -7,6 +7,17 @@ use std::fmt;
 use crate::Quota;
 
 /// How many limits a rule may have.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{InvalidTerms, MAX_LIMITS, Quota, Strategy, Terms};
+/// # let per_second = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
+///
+/// let limits = |count| (0..count).map(|number: usize| (number.to_string(), per_second(10).expect("valid")));
+/// assert!(Terms::new(limits(MAX_LIMITS)).is_ok());
+/// assert_eq!(Terms::new(limits(MAX_LIMITS + 1)), Err(InvalidTerms::TooManyLimits));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const MAX_LIMITS: usize = 8;
 
 /// The limits of one rule: what a [`RuleLimiter`](crate::RuleLimiter) enforces. A limit is known by its name: what was
@@ -36,6 +47,17 @@ pub struct Terms {
 impl Terms {
     /// Limits that all must admit. The order decides which of several refusals is told.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{InvalidTerms, Quota, Strategy, Terms};
+    /// # let per_second = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
+    ///
+    /// let terms = Terms::new([("burst", per_second(10)?), ("wide", per_second(100)?)])?;
+    /// assert_eq!(terms.limits().len(), 2);
+    /// assert_eq!(Terms::new::<&str>([]), Err(InvalidTerms::NoLimit));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`InvalidTerms`] without a limit, with more than [`MAX_LIMITS`], or with two of one name.
@@ -57,6 +79,18 @@ impl Terms {
     }
 
     /// The same, but for these keys the limits of the names given have other quotas.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{InvalidTerms, Quota, Strategy, Terms};
+    /// # let per_second = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
+    ///
+    /// let terms = Terms::new([("burst", per_second(10)?)])?.with_override([b"gold".as_slice(), b"silver"], [("burst", per_second(100)?)])?;
+    /// assert_eq!(terms.override_of(b"silver"), Some(0));
+    /// let wrong = terms.with_override([b"bronze".as_slice()], [("brust", per_second(20)?)]).unwrap_err();
+    /// assert_eq!(wrong, InvalidTerms::UnknownName("brust".into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -88,16 +122,47 @@ impl Terms {
     }
 
     /// Names and quotas in order, without overrides.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, Strategy, Terms};
+    /// # let per_second = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
+    ///
+    /// let terms = Terms::new([("burst", per_second(10)?)])?;
+    /// assert!(terms.limits().eq([("burst", per_second(10)?)]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn limits(&self) -> impl ExactSizeIterator<Item = (&str, Quota)> {
         self.names.iter().map(AsRef::as_ref).zip(self.quotas.iter().copied())
     }
 
     /// Which override a key has, counted in the order in which they were added.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, Strategy, Terms};
+    /// # let per_second = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
+    ///
+    /// let terms = Terms::new([("burst", per_second(10)?)])?.with_override([b"gold".as_slice()], [("burst", per_second(100)?)])?;
+    /// assert_eq!((terms.override_of(b"gold"), terms.override_of(b"ann")), (Some(0), None));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn override_of(&self, key: &[u8]) -> Option<usize> {
         self.keys.get(key).copied()
     }
 
     /// The quotas of an override, or those of all other keys, in the order of the limits.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, Strategy, Terms};
+    /// # let per_second = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
+    ///
+    /// let terms = Terms::new([("burst", per_second(10)?)])?.with_override([b"gold".as_slice()], [("burst", per_second(100)?)])?;
+    /// assert_eq!(terms.quotas(terms.override_of(b"gold")), [per_second(100)?]);
+    /// assert_eq!(terms.quotas(terms.override_of(b"ann")), [per_second(10)?]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Panics
     ///
@@ -123,6 +188,17 @@ impl Terms {
 }
 
 /// Why limits and overrides do not make [`Terms`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{InvalidTerms, Quota, Strategy, Terms};
+/// # let per_second = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
+///
+/// let invalid = Terms::new([("burst", per_second(10)?), ("burst", per_second(20)?)]).unwrap_err();
+/// assert_eq!(invalid, InvalidTerms::NameTwice("burst".into()));
+/// assert_eq!(invalid.to_string(), "two limits are named burst: give each its own name");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidTerms {

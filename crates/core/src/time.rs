@@ -22,28 +22,63 @@ pub struct Time(u64);
 
 impl Time {
     /// The moment this many nanoseconds after the Unix epoch.
+    ///
+    /// ```
+    /// # use weir_core::Time;
+    /// let epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    /// let now = Time::from_nanos(u64::try_from(epoch.as_nanos())?);
+    /// assert!(now > Time::from_nanos(0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// Nanoseconds since the Unix epoch.
+    ///
+    /// ```
+    /// # use weir_core::Time;
+    /// assert_eq!(Time::from_nanos(5).as_nanos(), 5);
+    /// ```
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// The moment `duration` later, or the last one there is (in the year 2554).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::Time;
+    /// assert_eq!(Time::from_nanos(5).saturating_add(Duration::from_micros(1)), Time::from_nanos(1005));
+    /// assert_eq!(Time::from_nanos(5).saturating_add(Duration::MAX), Time::from_nanos(u64::MAX));
+    /// ```
     #[must_use]
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(nanos(duration)))
     }
 
     /// The moment `duration` earlier, or the Unix epoch.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::Time;
+    /// assert_eq!(Time::from_nanos(1005).saturating_sub(Duration::from_micros(1)), Time::from_nanos(5));
+    /// assert_eq!(Time::from_nanos(5).saturating_sub(Duration::from_micros(1)), Time::from_nanos(0));
+    /// ```
     #[must_use]
     pub fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(duration)))
     }
 
     /// How much later this is than `earlier`; zero if it is not later at all.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::Time;
+    /// let (earlier, later) = (Time::from_nanos(5), Time::from_nanos(1005));
+    /// assert_eq!(later.duration_since(earlier), Duration::from_micros(1));
+    /// assert_eq!(earlier.duration_since(later), Duration::ZERO);
+    /// ```
     pub const fn duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

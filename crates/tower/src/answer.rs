@@ -31,9 +31,41 @@ pub use named::{InvalidName, NamedHttpAnswer};
 /// ```
 pub trait Answer<Pass, Refusal, Response> {
     /// The response to a request that was refused.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy, Time};
+    /// use weir_tower::{Answer, HttpAnswer};
+    ///
+    /// # let now = Time::from_nanos(0);
+    /// let limiter = Limiter::new(now, Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?);
+    /// limiter.check(now, 1)?;
+    /// let refused = limiter.check(now, 1).unwrap_err();
+    /// let response: http::Response<String> = Answer::<(), _, _>::refused(&HttpAnswer, refused);
+    /// assert_eq!((response.status().as_u16(), &response.headers()["retry-after"]), (429, &"60".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn refused(&self, refusal: Refusal) -> Response;
 
     /// The response to a request that got through; by default just what the inner service said.
+    ///
+    /// ```
+    /// use weir_tower::Answer;
+    ///
+    /// struct Counted;
+    ///
+    /// impl Answer<u64, (), String> for Counted {
+    ///     fn refused(&self, (): ()) -> String {
+    ///         String::from("too many")
+    ///     }
+    ///
+    ///     fn admitted(&self, remaining: u64, response: String) -> String {
+    ///         format!("{response} ({remaining} left)")
+    ///     }
+    /// }
+    ///
+    /// assert_eq!(Counted.admitted(3, String::from("hello")), "hello (3 left)");
+    /// ```
     fn admitted(&self, pass: Pass, response: Response) -> Response {
         drop(pass);
         response
@@ -58,15 +90,37 @@ pub trait Outcome<Pass, Refusal, Response, InnerError> {
 
     /// Instead of a request that was refused.
     ///
+    /// ```
+    /// use weir_tower::{Errors, LimitError, Outcome};
+    ///
+    /// let refused: Result<(), LimitError<&str, std::io::Error>> = Outcome::<(), _, _, _>::refused(&Errors, "too many");
+    /// assert!(matches!(refused, Err(LimitError::Refused("too many"))));
+    /// ```
+    ///
     /// # Errors
     ///
     /// The refusal, if it is not a response.
     fn refused(&self, refusal: Refusal) -> Result<Response, Self::Error>;
 
     /// After a request that got through.
+    ///
+    /// ```
+    /// use weir_tower::{Errors, Outcome};
+    ///
+    /// // Errors change no response, and let go of what the request held.
+    /// let response = Outcome::<_, (), _, std::io::Error>::admitted(&Errors, "a permit", "hello");
+    /// assert_eq!(response, "hello");
+    /// ```
     fn admitted(&self, pass: Pass, response: Response) -> Response;
 
     /// For an error of the inner service.
+    ///
+    /// ```
+    /// use weir_tower::{Errors, LimitError, Outcome};
+    ///
+    /// let error: LimitError<(), &str> = Outcome::<(), (), (), _>::failed(&Errors, "broken");
+    /// assert!(matches!(error, LimitError::Inner("broken")));
+    /// ```
     fn failed(&self, error: InnerError) -> Self::Error;
 }
 

@@ -34,6 +34,13 @@ enum Passed {
 
 impl MonotonicClock {
     /// Takes the system's time, once.
+    ///
+    /// ```
+    /// let clock = weir_tower::MonotonicClock::start(); // once, when the process starts; copies go on from there
+    /// let copy = clock;
+    /// let earlier = clock.now();
+    /// assert!(copy.now() >= earlier);
+    /// ```
     pub fn start() -> Self {
         static CLOCK: OnceLock<quanta::Clock> = OnceLock::new();
         let clock = CLOCK.get_or_init(quanta::Clock::new);
@@ -58,6 +65,15 @@ impl MonotonicClock {
     }
 
     /// The time now.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// let clock = weir_tower::MonotonicClock::start();
+    /// let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
+    /// assert!(limiter.check(clock.now(), 1).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn now(&self) -> Time {
         let nanos = match self.passed {

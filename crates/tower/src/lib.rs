@@ -1,5 +1,35 @@
 //! Rate limits as tower middleware, for any axum, tonic, hyper or other tower program; no Kubernetes needed.
 //!
+//! A limit in front of an axum program:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use axum::{Router, body::Body, http::Request, routing::get};
+//! use tower::ServiceExt;
+//! use weir_core::{Limiter, Quota, Strategy};
+//! use weir_tower::{HttpAnswer, LatencyLayer, LimiterAdmit, MonotonicClock};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let clock = MonotonicClock::start();
+//! let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(3600), None)?;
+//! let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+//! let app: Router = Router::new().route("/", get(async || "hello")).layer(LatencyLayer::new(limit, HttpAnswer));
+//!
+//! // axum::serve(listener, app).await; or, to see that it holds:
+//! for _ in 0..100 {
+//!     assert_eq!(app.clone().oneshot(Request::new(Body::empty())).await?.status(), 200);
+//! }
+//! let refused = app.oneshot(Request::new(Body::empty())).await?;
+//! assert_eq!(refused.status(), 429);
+//! assert!(refused.headers().contains_key("retry-after"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Layers
+//!
 //! | layer | a request over the limit | for |
 //! |---|---|---|
 //! | [`LatencyLayer`] | is refused at once | services whose clients can come back; in-flight limits |

@@ -30,6 +30,21 @@ pub struct LimiterAdmit {
 
 impl LimiterAdmit {
     /// Charges `limiter` by the time of `clock`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// # let clock = weir_tower::MonotonicClock::start();
+    /// # let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
+    ///
+    /// use weir_tower::{Admit, LimiterAdmit};
+    ///
+    /// let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    /// let clone = limit.clone(); // of the same limit
+    /// assert!(limit.admit(&"a request").is_ok());
+    /// assert!(clone.admit(&"another").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn new(limiter: Limiter, clock: MonotonicClock) -> Self {
         Self { limiter, clock }
     }
@@ -61,6 +76,24 @@ impl<Request> Reserve<Request> for LimiterAdmit {
 }
 
 /// A place in the line of a [`LimiterAdmit`]; see [`Turn`] for an example.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{Limiter, Quota, Strategy};
+/// # let clock = weir_tower::MonotonicClock::start();
+/// # let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
+///
+/// use weir_tower::{LimiterAdmit, Reserve, Turn};
+///
+/// let line = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+/// let patience = Duration::from_secs(90);
+/// line.reserve(&"first", patience)?;
+/// let Turn::At(_, place) = line.reserve(&"second", patience)? else { panic!("not now") };
+/// assert!(line.reserve(&"third", patience).is_err()); // two minutes
+/// drop(place); // the second went away
+/// assert!(line.reserve(&"third", patience).is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct LimiterPlace {
     limit: LimiterAdmit,

@@ -44,6 +44,14 @@ pub struct NamedHttpAnswer {
 impl HttpAnswer {
     /// The same with `RateLimit` fields. A single limit has one name; a rule one for each of its limits, in their order.
     ///
+    /// ```
+    /// use weir_tower::HttpAnswer;
+    ///
+    /// let of_a_rule_with_two_limits = HttpAnswer::named(["burst", "daily"]);
+    /// assert!(of_a_rule_with_two_limits.is_ok());
+    /// assert!(HttpAnswer::named(["a \"quoted\" name"]).is_err());
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`InvalidName`] for a name that the fields cannot carry, or without any.

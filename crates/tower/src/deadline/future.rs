@@ -13,6 +13,25 @@ use crate::Outcome;
 
 pin_project! {
     /// What a [`DeadlineService`](super::DeadlineService) answers: what the inner future does, until the time is up.
+    ///
+    /// ```
+    /// use std::future::{Ready, ready};
+    /// use std::time::Duration;
+    ///
+    /// use tower::{Layer, Service, service_fn};
+    /// use weir_tower::{DeadlineFuture, DeadlineLayer, Errors};
+    ///
+    /// type Answered = Ready<Result<u32, std::io::Error>>;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut double = DeadlineLayer::with_errors(Duration::from_secs(1))
+    ///     .layer(service_fn(|number: u32| -> Answered { ready(Ok(number * 2)) }));
+    /// let future: DeadlineFuture<Answered, Errors> = double.call(4);
+    /// assert_eq!(future.await?, 8);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[derive(Debug)]
     #[must_use = "futures do nothing unless they are polled"]
     pub struct DeadlineFuture<F, O> {

@@ -40,6 +40,15 @@ pub struct DeadlineLayer<O> {
 
 impl<N> DeadlineLayer<Answers<N>> {
     /// A layer that answers with `answer`, an [`Answer`](crate::Answer), what takes longer than `after`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use weir_tower::{DeadlineLayer, GrpcAnswer, HttpAnswer};
+    ///
+    /// let for_axum = DeadlineLayer::new(Duration::from_millis(500), HttpAnswer); // 504
+    /// let for_tonic = DeadlineLayer::new(Duration::from_millis(500), GrpcAnswer); // DEADLINE_EXCEEDED
+    /// # let _ = (for_axum, for_tonic);
+    /// ```
     pub const fn new(after: Duration, answer: N) -> Self {
         Self { after, outcome: Answers(answer) }
     }
@@ -47,6 +56,22 @@ impl<N> DeadlineLayer<Answers<N>> {
 
 impl DeadlineLayer<Errors> {
     /// The same with a [`LimitError`](crate::LimitError) of [`DeadlineExceeded`](super::DeadlineExceeded).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use weir_tower::{DeadlineLayer, LimitError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let hangs = service_fn(async |()| std::future::pending::<Result<(), std::io::Error>>().await);
+    /// let service = DeadlineLayer::with_errors(Duration::from_millis(500)).layer(hangs);
+    /// let Err(LimitError::Refused(exceeded)) = service.oneshot(()).await else { panic!("it hangs") };
+    /// assert_eq!(exceeded.after, Duration::from_millis(500));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn with_errors(after: Duration) -> Self {
         Self { after, outcome: Errors }
     }

@@ -74,6 +74,25 @@ pub struct KeyedAdmit<K> {
 
 impl<K> KeyedAdmit<K> {
     /// Charges `rule` under the keys that `key` finds, by the time of `clock`.
+    ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use std::time::Duration;
+    /// use weir_core::{Quota, RuleLimiter, Strategy, Terms};
+    /// use weir_tower::{Admit, KeyedAdmit, MonotonicClock, NoKey, WithoutKey};
+    ///
+    /// let clock = MonotonicClock::start();
+    /// let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
+    /// let rule = RuleLimiter::keyed(clock.now(), Terms::new([("each", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+    /// let by_name = |name: &&str, key: &mut Vec<u8>| -> Result<(), NoKey> {
+    ///     key.extend_from_slice(name.as_bytes());
+    ///     Ok(())
+    /// };
+    /// let admit = KeyedAdmit::new(rule, clock, by_name, WithoutKey::Share);
+    /// assert!(admit.admit(&"ann").is_ok() && admit.admit(&"bob").is_ok());
+    /// assert!(admit.admit(&"ann").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn new(rule: RuleLimiter, clock: MonotonicClock, key: K, without_key: WithoutKey) -> Self {
         Self { rule, clock, key, without_key }
     }

@@ -31,6 +31,25 @@ use http::{HeaderName, Request};
 pub trait KeyExtractor<Request> {
     /// Writes the key to the end of `key`. A key that is empty counts as none.
     ///
+    /// ```
+    /// use weir_tower::{KeyExtractor, NoKey};
+    ///
+    /// /// Counts by the first word of a command.
+    /// struct ByVerb;
+    ///
+    /// impl KeyExtractor<String> for ByVerb {
+    ///     fn extract(&self, command: &String, key: &mut Vec<u8>) -> Result<(), NoKey> {
+    ///         key.extend_from_slice(command.split_whitespace().next().ok_or(NoKey)?.as_bytes());
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let mut key = Vec::new();
+    /// assert_eq!(ByVerb.extract(&String::from("GET users"), &mut key), Ok(()));
+    /// assert_eq!(key, b"GET");
+    /// assert_eq!(ByVerb.extract(&String::new(), &mut key), Err(NoKey));
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`NoKey`] if the request has none. What was written by then is not used.
@@ -115,6 +134,14 @@ pub struct HeaderKey(HeaderName);
 
 impl HeaderKey {
     /// Counts by the header of this name.
+    ///
+    /// ```
+    /// use http::HeaderName;
+    /// use weir_tower::HeaderKey;
+    ///
+    /// let by_api_key = HeaderKey::new(HeaderName::from_static("x-api-key"));
+    /// # let _ = by_api_key;
+    /// ```
     pub const fn new(name: HeaderName) -> Self {
         Self(name)
     }
@@ -160,6 +187,17 @@ pub struct IpKey<F>(F);
 
 impl<F> IpKey<F> {
     /// Counts by the address that `address` says, a `Fn(&Request) -> Option<IpAddr>`.
+    ///
+    /// ```
+    /// use std::net::SocketAddr;
+    /// use weir_tower::{IpKey, KeyExtractor};
+    ///
+    /// let by_peer = IpKey::new(|peer: &SocketAddr| Some(peer.ip()));
+    /// let mut key = Vec::new();
+    /// by_peer.extract(&"192.0.2.7:443".parse()?, &mut key)?;
+    /// assert_eq!(key, [192, 0, 2, 7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn new(address: F) -> Self {
         Self(address)
     }

@@ -36,6 +36,28 @@ impl<Request, K: KeyExtractor<Request>> Reserve<Request> for KeyedAdmit<K> {
 }
 
 /// A place in the line of a key; see [`Turn`] for an example.
+///
+/// ```
+/// # use std::num::NonZeroUsize;
+/// # use std::time::Duration;
+/// use weir_core::{Quota, RuleLimiter, Strategy, Terms};
+/// use weir_tower::{KeyedAdmit, MonotonicClock, NoKey, Reserve, Turn, WithoutKey};
+///
+/// let clock = MonotonicClock::start();
+/// let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
+/// let rule = RuleLimiter::keyed(clock.now(), Terms::new([("each", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+/// let by_name = |name: &&str, key: &mut Vec<u8>| -> Result<(), NoKey> {
+///     key.extend_from_slice(name.as_bytes());
+///     Ok(())
+/// };
+/// let line = KeyedAdmit::new(rule, clock, by_name, WithoutKey::Share);
+/// assert!(matches!(line.reserve(&"ann", Duration::from_secs(90))?, Turn::Now(_)));
+/// let Turn::At(_, place) = line.reserve(&"ann", Duration::from_secs(90))? else { panic!("not now") };
+/// assert!(line.reserve(&"ann", Duration::from_secs(90)).is_err()); // two minutes
+/// drop(place); // she went away
+/// assert!(line.reserve(&"ann", Duration::from_secs(90)).is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct KeyedPlace {
     rule: RuleLimiter,

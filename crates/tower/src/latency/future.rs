@@ -10,6 +10,26 @@ use crate::Outcome;
 
 pin_project! {
     /// What a [`LatencyService`](super::LatencyService) answers: the inner service's future, or a refusal that is ready.
+    ///
+    /// ```
+    /// use std::future::{Ready, ready};
+    /// use std::num::NonZeroU64;
+    ///
+    /// use tower::{Layer, Service, service_fn};
+    /// use weir_core::{Full, InFlight, Permit};
+    /// use weir_tower::{Errors, LatencyFuture, LatencyLayer};
+    ///
+    /// type Answered = Ready<Result<u32, std::io::Error>>;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut double = LatencyLayer::with_errors(InFlight::new(NonZeroU64::MIN))
+    ///     .layer(service_fn(|number: u32| -> Answered { ready(Ok(number * 2)) }));
+    /// let future: LatencyFuture<Answered, Errors, Permit, Full> = double.call(4);
+    /// assert_eq!(future.await?, 8);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[derive(Debug)]
     #[must_use = "futures do nothing unless they are polled"]
     pub struct LatencyFuture<F, O, Pass, Refusal> {

@@ -43,6 +43,21 @@ pub struct LatencyLayer<A, O> {
 impl<A, N> LatencyLayer<A, Answers<N>> {
     /// A layer that asks `admit` and answers with `answer`, an [`Answer`](crate::Answer). Every service that it is put
     /// around gets clones of both, so let clones of `admit` share their limits.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// # let clock = weir_tower::MonotonicClock::start();
+    /// # let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
+    ///
+    /// use weir_tower::{GrpcAnswer, HttpAnswer, LatencyLayer, LimiterAdmit};
+    ///
+    /// let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    /// let for_axum = LatencyLayer::new(limit.clone(), HttpAnswer); // 429
+    /// let for_tonic = LatencyLayer::new(limit, GrpcAnswer); // RESOURCE_EXHAUSTED, by the same limit
+    /// # let _ = (for_axum, for_tonic);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn new(admit: A, answer: N) -> Self {
         Self { admit, outcome: Answers(answer) }
     }
@@ -50,6 +65,25 @@ impl<A, N> LatencyLayer<A, Answers<N>> {
 
 impl<A> LatencyLayer<A, Errors> {
     /// The same with a [`LimitError`](crate::LimitError) for a refusal.
+    ///
+    /// ```
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use weir_tower::{LatencyLayer, LimitError, LimiterAdmit};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// # let clock = weir_tower::MonotonicClock::start();
+    /// # let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
+    /// let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    /// let service = LatencyLayer::with_errors(limit).layer(service_fn(async |()| Ok::<_, std::io::Error>("hello")));
+    /// assert_eq!(service.clone().oneshot(()).await?, "hello");
+    /// let Err(LimitError::Refused(refused)) = service.oneshot(()).await else { panic!("one a minute") };
+    /// assert!(refused.retry_after() <= Some(Duration::from_secs(60)));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn with_errors(admit: A) -> Self {
         Self { admit, outcome: Errors }
     }

@@ -29,6 +29,20 @@ pub trait Admit<Request> {
 
     /// Lets the request through or not.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// # let clock = weir_tower::MonotonicClock::start();
+    /// # let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
+    ///
+    /// use weir_tower::{Admit, LimiterAdmit};
+    ///
+    /// let admit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    /// assert_eq!(admit.admit(&"first")?.standing.remaining(), 0);
+    /// assert!(admit.admit(&"second").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// The refusal; the request then goes no further.

@@ -43,12 +43,37 @@ pub struct RateLimitLayer {
 impl RateLimitLayer {
     /// A layer that waits for places of `limiter`. Keep a clone of it to [`retune`](Limiter::retune) it at run time:
     /// whoever waits takes a place by the new quota within a second.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// # let clock = weir_tower::MonotonicClock::start();
+    /// # let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
+    ///
+    /// use weir_tower::RateLimitLayer;
+    ///
+    /// let limiter = Limiter::new(clock.now(), quota);
+    /// let layer = RateLimitLayer::new(limiter.clone(), clock);
+    /// // Later, while it is in use:
+    /// let limiter = limiter.retune(|| clock.now(), Quota::new(Strategy::TokenBucket, 5, Duration::from_secs(60), None)?);
+    /// # let _ = (layer, limiter);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn new(limiter: Limiter, clock: MonotonicClock) -> Self {
         Self { limiter, clock }
     }
 
     /// `requests` per `period`, all of which may come at once; what tower's layer of this name does, without a jump
     /// at the ends of periods. By tokio's clock, as tower's is; [`new`](Self::new) takes a faster one.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use weir_tower::RateLimitLayer;
+    ///
+    /// assert!(RateLimitLayer::per(100, Duration::from_secs(1)).is_ok());
+    /// let invalid = RateLimitLayer::per(0, Duration::from_secs(1)).unwrap_err();
+    /// assert_eq!(invalid.field(), "requests");
+    /// ```
     ///
     /// # Errors
     ///

@@ -15,6 +15,28 @@ use crate::{LatencyFuture, Outcome};
 pin_project! {
     /// What a [`ThroughputService`](super::ThroughputService) answers: a wait and then the inner service's future, or a
     /// refusal that is ready. Dropping it during the wait gives the place back.
+    ///
+    /// ```
+    /// use tower::{Layer, Service, service_fn};
+    /// use weir_tower::{LimiterAdmit, ThroughputLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// # let clock = weir_tower::MonotonicClock::start();
+    /// # let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
+    /// let line = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    /// let mut service = ThroughputLayer::with_errors(line, Duration::from_secs(90))
+    ///     .layer(service_fn(async |name: &'static str| Ok::<_, std::io::Error>(name.len())));
+    /// let goes_now = service.call("ann");
+    /// let waits = service.call("bob");
+    /// assert!(service.call("cid").await.is_err()); // two minutes
+    /// drop(waits); // bob went away: his place is free
+    /// assert_eq!(goes_now.await?, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use = "futures do nothing unless they are polled"]
     pub struct ThroughputFuture<S, Request, P, O, Refusal>
     where

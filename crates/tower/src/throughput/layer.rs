@@ -56,6 +56,23 @@ impl<R, N> ThroughputLayer<R, Answers<N>> {
     ///
     /// Inside a [`DeadlineLayer`](crate::DeadlineLayer), let `max_wait` be the deadline less the time that the service
     /// takes: whoever could not be served in time is then refused at once.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// # let clock = weir_tower::MonotonicClock::start();
+    /// # let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
+    ///
+    /// use weir_tower::{DeadlineLayer, HttpAnswer, LimiterAdmit, ThroughputLayer};
+    ///
+    /// let line = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    /// // Half a second for everything, of which the service takes up to 300 ms.
+    /// let layers = tower::ServiceBuilder::new()
+    ///     .layer(DeadlineLayer::new(Duration::from_millis(500), HttpAnswer))
+    ///     .layer(ThroughputLayer::new(line, Duration::from_millis(200), HttpAnswer));
+    /// # let _ = layers;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn new(reserve: R, max_wait: Duration, answer: N) -> Self {
         Self { reserve, max_wait, outcome: Answers(answer) }
     }
@@ -63,6 +80,25 @@ impl<R, N> ThroughputLayer<R, Answers<N>> {
 
 impl<R> ThroughputLayer<R, Errors> {
     /// The same with a [`LimitError`](crate::LimitError) for a refusal.
+    ///
+    /// ```
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use weir_tower::{LimitError, LimiterAdmit, ThroughputLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// # let clock = weir_tower::MonotonicClock::start();
+    /// # let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
+    /// let line = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    /// let service = ThroughputLayer::with_errors(line, Duration::from_millis(200))
+    ///     .layer(service_fn(async |()| Ok::<_, std::io::Error>("hello")));
+    /// assert_eq!(service.clone().oneshot(()).await?, "hello");
+    /// assert!(matches!(service.oneshot(()).await, Err(LimitError::Refused(_)))); // its turn is in a minute
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn with_errors(reserve: R, max_wait: Duration) -> Self {
         Self { reserve, max_wait, outcome: Errors }
     }

@@ -43,6 +43,21 @@ pub trait Reserve<Request> {
 
     /// Takes the next place, if its turn comes within `max_wait`.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// # let clock = weir_tower::MonotonicClock::start();
+    /// # let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
+    ///
+    /// use weir_tower::{LimiterAdmit, Reserve, Turn};
+    ///
+    /// let line = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    /// assert!(matches!(line.reserve(&"first", Duration::ZERO)?, Turn::Now(_)));
+    /// assert!(line.reserve(&"second", Duration::ZERO).is_err());
+    /// assert!(matches!(line.reserve(&"second", Duration::from_secs(60))?, Turn::At(..)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// The refusal; the request then goes no further.
@@ -74,6 +89,23 @@ pub trait Place {
     type Pass;
 
     /// Uses the place: it cannot be given back any more.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// # let clock = weir_tower::MonotonicClock::start();
+    /// # let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
+    ///
+    /// use weir_tower::{LimiterAdmit, Place, Reserve, Turn};
+    ///
+    /// let line = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    /// let patience = Duration::from_secs(90);
+    /// line.reserve(&"first", patience)?;
+    /// let Turn::At(_, place) = line.reserve(&"second", patience)? else { panic!("not now") };
+    /// place.take(); // it goes: nobody else gets the place
+    /// assert!(line.reserve(&"third", patience).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn take(self) -> Self::Pass;
 }
 
