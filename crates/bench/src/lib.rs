@@ -8,8 +8,10 @@
 mod burst;
 mod clocks;
 mod designs;
+mod gateway;
 mod layers;
 mod limits;
+mod proxy;
 mod report;
 mod sla;
 mod stacks;
@@ -27,7 +29,7 @@ use self::report::Report;
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
 struct Cli {
-    /// What to measure; all, if none is named
+    /// What to measure; if none is named, all but proxy and gateway, which need programs beyond this one
     suites: Vec<Suite>,
     /// A run of some seconds: it shows that all works, and its figures mean nothing
     #[arg(long)]
@@ -47,12 +49,23 @@ enum Suite {
     Burst,
     /// A service of 10 slots behind limits, from 25 to 600 requests a second
     Sla,
+    /// The agent beside nginx, HAProxy and Envoy: `cargo xtask bench proxy` installs them
+    Proxy,
+    /// A gateway with a bucket for each client, with Weir, `DashMap` and `Mutex<HashMap>`; its load is wrk
+    Gateway,
+}
+
+impl Suite {
+    /// Whether it runs with what cargo builds.
+    fn stands_alone(self) -> bool {
+        !matches!(self, Self::Proxy | Self::Gateway)
+    }
 }
 
 /// The program `weir-bench`: exit code 0 if all was measured and written.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
-    let chosen = |suite: &Suite| cli.suites.is_empty() || cli.suites.contains(suite);
+    let chosen = |suite: &Suite| if cli.suites.is_empty() { suite.stands_alone() } else { cli.suites.contains(suite) };
     let out = cli.out.clone().unwrap_or_else(|| default_out(cli.quick));
     for suite in Suite::value_variants().iter().filter(|suite| chosen(suite)) {
         if let Err(error) = measure(*suite, cli.quick).and_then(|report| report.write(&out)) {
@@ -63,12 +76,25 @@ pub fn run() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The program `weir-bench-gateway`: serves until it is ended.
+pub fn serve_gateway() -> ExitCode {
+    match gateway::GatewayArgs::parse().serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gateway: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn measure(suite: Suite, quick: bool) -> anyhow::Result<Report> {
     match suite {
         Suite::Core => limits::measure(quick),
         Suite::Tower => layers::measure(quick),
         Suite::Burst => burst::measure(quick),
         Suite::Sla => sla::measure(quick),
+        Suite::Proxy => proxy::measure(quick),
+        Suite::Gateway => gateway::measure(quick),
     }
 }
 

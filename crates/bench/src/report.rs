@@ -89,6 +89,11 @@ impl Report {
         })
     }
 
+    /// Versions of programs that are no dependencies of this package.
+    pub(crate) fn add_versions(&mut self, versions: impl IntoIterator<Item = (String, String)>) {
+        self.versions.extend(versions);
+    }
+
     pub(crate) fn aim(&mut self, aim: impl Into<String>, found: impl Into<String>, met: bool) {
         self.aims.push(Aim { aim: aim.into(), found: found.into(), met });
     }

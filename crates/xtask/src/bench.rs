@@ -1,5 +1,7 @@
 //! Builds the benchmarks in release and runs them. What is measured, and how, is in crates/bench.
 
+mod peers;
+
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use crate::{children::Child, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// `core`, `tower`, `burst` or `sla`; all, if none is named
+    /// `core`, `tower`, `burst` or `sla`, and these four if none is named; `proxy` or `gateway`, which install their peers
     suites: Vec<String>,
     /// A run of some seconds: it shows that all works, and its figures mean nothing
     #[arg(long)]
@@ -25,10 +27,18 @@ pub(crate) async fn run(
 ) -> anyhow::Result<ExitCode> {
     let mut build = Command::new(env!("CARGO"));
     build.current_dir(workspace.root()).args(["build", "--release", "--locked", "-p", "weir-bench"]);
+    let proxy = args.suites.iter().any(|suite| suite == "proxy");
+    if proxy {
+        build.args(["-p", "weir-agent"]);
+    }
     if finish("cargo build", &mut build, interrupt).await? != Some(0) {
         return Ok(ExitCode::FAILURE);
     }
     let mut bench = Command::new(workspace.target().join("release/weir-bench"));
+    if proxy || args.suites.iter().any(|suite| suite == "gateway") {
+        let Some(path) = peers::ensure(proxy, interrupt).await? else { return Ok(ExitCode::from(2)) };
+        bench.env("PATH", path);
+    }
     bench.args(args.suites).args(args.quick.then_some("--quick"));
     // Its codes are ours: 2 for a suite that there is not.
     let code = finish("weir-bench", &mut bench, interrupt).await?;

@@ -1,0 +1,177 @@
+//! A gateway with a token bucket for each client address, written with Weir, with `DashMap` and with a `Mutex` around a
+//! `HashMap`: the comparison that the README of many a gateway makes, once with and once without an upstream.
+//!
+//! All of a gateway but the limiter is the same code, and each runs in a process of its own.
+
+mod limiters;
+mod server;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+
+use self::limiters::{BUCKET, LIMITERS, PER_SECOND};
+pub(crate) use self::server::GatewayArgs;
+use crate::proxy::{Cores, Load, Process, Upstream, Wrk, free_address};
+use crate::report::{Bars, Cell, Report, Row, Table};
+use crate::stats::Spread;
+
+/// Addresses that clients say they have.
+const CLIENTS: u64 = 254;
+
+const ABOUT: &str = "\
+An axum gateway that lets each client address (the last of `X-Forwarded-For`) have 100 requests a second, bursts of 200, and \
+answers 429 beyond. Weir is `LatencyLayer` with a `KeyedAdmit`; the other two are a token bucket of two floats in an \
+`Arc<DashMap>` and in an `Arc<Mutex<HashMap>>`, as a team would write them, behind the same layer. `wrk`, with 4 threads and \
+100 connections and with 12 and 800, pretends 254 addresses, without and with an upstream behind the gateway. Gateway, clients and upstream share all cores, so that \
+threads of the gateway do meet at a lock.";
+
+pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
+    let (rounds, length) = if quick { (1, Duration::from_secs(1)) } else { (5, Duration::from_secs(3)) };
+    let upstream = Upstream::start()?;
+    let folder = tempfile::tempdir().context("make a folder for logs")?;
+    let mut report = Report::new("gateway", "A gateway with a bucket for each client", ABOUT, quick)?;
+    let mut found = vec![vec![Vec::new(); LIMITERS.len()]; CASES.len()];
+    for round in 0..rounds {
+        for (case, found) in CASES.into_iter().zip(&mut found) {
+            eprintln!("gateway: {}, round {} of {rounds}", case.name, round + 1);
+            for (limiter, found) in LIMITERS.into_iter().zip(found) {
+                let behind = case.upstream.then(|| upstream.address());
+                let command = GatewayArgs::command(limiter, free_address()?, behind)?;
+                let log = folder.path().join("gateway.log");
+                let process = Process::start(limiter, &command.words, Cores::All, &log, command.listen)?;
+                let before = process.cpu()?;
+                let load = Wrk {
+                    url: &format!("http://{}/small", command.listen),
+                    threads: case.threads,
+                    connections: case.connections,
+                    length,
+                    header: "X-Forwarded-For",
+                    prefix: "192.168.1.",
+                    keys: CLIENTS,
+                    seed: round,
+                    folder: folder.path(),
+                }
+                .run()?;
+                let cpu = process.cpu()? - before;
+                check(&load).with_context(|| format!("{limiter}, {}", case.name))?;
+                found.push(Sample::new((cpu.user + cpu.system).as_secs_f64(), &load));
+            }
+        }
+    }
+    write(&found, &mut report);
+    Ok(report)
+}
+
+/// A load, and whether there is anything behind the gateway.
+#[derive(Clone, Copy)]
+struct Case {
+    name: &'static str,
+    threads: usize,
+    connections: usize,
+    upstream: bool,
+}
+
+const CASES: [Case; 4] = [
+    Case { name: "100 connections", threads: 4, connections: 100, upstream: false },
+    Case { name: "100 connections, upstream", threads: 4, connections: 100, upstream: true },
+    Case { name: "800 connections", threads: 12, connections: 800, upstream: false },
+    Case { name: "800 connections, upstream", threads: 12, connections: 800, upstream: true },
+];
+
+#[derive(Clone, Copy)]
+struct Sample {
+    per_second: f64,
+    p50: f64,
+    p99: f64,
+    cpu: f64,
+    admitted: f64,
+}
+
+impl Sample {
+    #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
+    fn new(cpu_seconds: f64, load: &Load) -> Self {
+        let requests = (load.served + load.refused) as f64;
+        Self {
+            per_second: requests / load.seconds,
+            p50: load.p50 / 1e3,
+            p99: load.p99 / 1e3,
+            cpu: cpu_seconds * 1e6 / requests,
+            admitted: load.served as f64 / (CLIENTS as f64 * (BUCKET + PER_SECOND * load.seconds)),
+        }
+    }
+}
+
+/// All were answered, and nobody got more than the buckets held and earned meanwhile.
+#[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
+fn check(load: &Load) -> anyhow::Result<()> {
+    ensure!(load.failed == 0, "{} requests were not answered", load.failed);
+    ensure!(load.served > 0, "no request got through");
+    // The gateway counts a little longer than wrk does.
+    let most = CLIENTS as f64 * (BUCKET + PER_SECOND * (load.seconds + 0.5));
+    ensure!(load.served as f64 <= most, "{} got through, {most:.0} at most should have", load.served);
+    Ok(())
+}
+
+/// What is told: title, unit, figure.
+type Figure = (&'static str, &'static str, fn(&Sample) -> f64);
+
+const FIGURES: [Figure; 5] = [
+    ("Throughput", "requests a second", |sample| sample.per_second),
+    ("Latency, P50", "ms", |sample| sample.p50),
+    ("Latency, P99", "ms", |sample| sample.p99),
+    ("CPU per request", "µs", |sample| sample.cpu),
+    ("Let through", "as a share of what the buckets allow", |sample| sample.admitted),
+];
+
+/// A chart: its name, its title, which figure, and of which connections.
+const CHARTS: [(&str, &str, usize, usize); 3] = [
+    ("throughput-100", "Requests a second, 4 threads, 100 connections", 0, 100),
+    ("throughput-800", "Requests a second, 12 threads, 800 connections", 0, 800),
+    ("latency-800", "Latency, P50, 12 threads, 800 connections", 1, 800),
+];
+
+fn write(found: &[Vec<Vec<Sample>>], report: &mut Report) {
+    let spread = |case: usize, limiter: usize, figure: fn(&Sample) -> f64| {
+        Spread::of(found[case][limiter].iter().map(figure).collect())
+    };
+    for (title, unit, figure) in FIGURES {
+        let rows = LIMITERS.iter().enumerate().map(|(limiter, name)| Row {
+            contender: (*name).to_owned(),
+            cells: (0..CASES.len()).map(|case| Cell::Measured(spread(case, limiter, figure))).collect(),
+        });
+        report.table(Table {
+            title: format!("{title}, {unit}"),
+            note: String::new(),
+            unit: "limiter",
+            columns: CASES.map(|case| case.name.to_owned()).to_vec(),
+            rows: rows.collect(),
+        });
+    }
+    for (name, title, figure, connections) in CHARTS {
+        let (_, unit, figure) = FIGURES[figure];
+        let cases = CASES.iter().enumerate().filter(|(_, case)| case.connections == connections);
+        let bars = cases.flat_map(|(place, case)| {
+            let behind = if case.upstream { "upstream" } else { "no upstream" };
+            let bar = move |(limiter, name): (usize, &&str)| {
+                (format!("{name}, {behind}"), spread(place, limiter, figure).median)
+            };
+            LIMITERS.iter().enumerate().map(bar)
+        });
+        report.chart(Bars { name, title: title.to_owned(), unit, bars: bars.collect() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_the_buckets_hold_is_an_error() {
+        let load = Load { served: 1_000, refused: 9, failed: 0, seconds: 1.0, bytes: 0, p50: 1.0, p99: 1.0 };
+        assert!(check(&load).is_ok());
+        assert!(check(&Load { served: 100_000, ..load }).is_err());
+        assert!(check(&Load { served: 0, ..load }).is_err());
+        assert!(check(&Load { failed: 1, ..load }).is_err());
+    }
+}

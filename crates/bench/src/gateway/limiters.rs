@@ -1,0 +1,82 @@
+//! The three limiters. Two are what a team writes by hand: a bucket of floats, refilled when it is asked.
+
+use std::collections::HashMap;
+use std::hash::RandomState;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use dashmap::DashMap;
+
+pub(super) const WEIR: &str = "weir";
+pub(super) const DASHMAP: &str = "DashMap";
+pub(super) const MUTEX: &str = "Mutex<HashMap>";
+pub(super) const LIMITERS: [&str; 3] = [WEIR, DASHMAP, MUTEX];
+
+pub(super) const PER_SECOND: f64 = 100.0;
+/// How many may come at once.
+pub(super) const BUCKET: f64 = 200.0;
+
+/// The same default hasher for both maps.
+pub(super) type DashBuckets = Arc<DashMap<IpAddr, Bucket, RandomState>>;
+pub(super) type MutexBuckets = Arc<Mutex<HashMap<IpAddr, Bucket>>>;
+
+/// Tokens, as of the last time somebody asked.
+pub(super) struct Bucket {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    fn full() -> Self {
+        Self { tokens: BUCKET, at: Instant::now() }
+    }
+
+    fn take(&mut self) -> bool {
+        let now = Instant::now();
+        self.tokens = (self.tokens + (now - self.at).as_secs_f64() * PER_SECOND).min(BUCKET);
+        self.at = now;
+        let admitted = self.tokens >= 1.0;
+        if admitted {
+            self.tokens -= 1.0;
+        }
+        admitted
+    }
+}
+
+/// Asks for one request of a client.
+pub(super) trait Take: Clone + Send + Sync + 'static {
+    fn take(&self, client: IpAddr) -> bool;
+}
+
+impl Take for DashBuckets {
+    fn take(&self, client: IpAddr) -> bool {
+        self.entry(client).or_insert_with(Bucket::full).take()
+    }
+}
+
+impl Take for MutexBuckets {
+    fn take(&self, client: IpAddr) -> bool {
+        let mut buckets = self.lock().unwrap_or_else(PoisonError::into_inner);
+        buckets.entry(client).or_insert_with(Bucket::full).take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holds(limiter: &impl Take) {
+        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| ip.parse().expect("an address"));
+        let most = 100_000;
+        let admitted = (0..most).take_while(|_| limiter.take(one)).count();
+        assert!(admitted >= 200 && admitted < most, "{admitted}");
+        assert!(limiter.take(other), "another client has a bucket of its own");
+    }
+
+    #[test]
+    fn a_bucket_is_emptied_by_its_own_client_only() {
+        holds(&DashBuckets::default());
+        holds(&MutexBuckets::default());
+    }
+}

@@ -1,0 +1,97 @@
+//! The agent as a proxy, beside nginx, HAProxy and Envoy on the same work: what a request costs, what it waits, and
+//! what a connection takes.
+//!
+//! One proxy at a time has a core to itself; its clients and the app behind it share another. Nothing here may count a
+//! request that did not do what its scenario says: every load counts statuses, and a wrong one makes the figure an error.
+
+mod contenders;
+mod exchange;
+mod idle;
+mod latency;
+mod load;
+mod process;
+mod rounds;
+mod scenarios;
+mod tables;
+mod template;
+mod upstream;
+mod weir;
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+pub(crate) use self::load::{Load, Wrk};
+pub(crate) use self::process::{Cores, Process, free_address};
+pub(crate) use self::upstream::Upstream;
+
+use self::process::CLIENT_CORE;
+use self::scenarios::SCENARIOS;
+use crate::report::Report;
+
+const ABOUT: &str = "\
+One worker each, pinned to a core of its own; clients (`wrk` for HTTP/1.1, `h2load` for HTTP/2) and the app on another. \
+All keep their connections to the app, write no access log, append `X-Forwarded-*`, and have their limiter on: one bucket \
+for each value of the header `x-key` in each rule. Weir's agent also counts for its metrics and writes the `RateLimit` \
+fields. The peers' configuration is in crates/bench/src/proxy/peers. CPU is user and system time of all of a proxy's \
+processes, from /proc, over what its clients counted; connections are kept alive throughout. nginx, HAProxy and Envoy talk \
+HTTP/1.1 to the app in all scenarios, the agent HTTP/2 where its client does. HAProxy counts requests in a sliding period \
+instead of a bucket, and reads many rules from a map, as its manual tells.";
+
+/// How long and how often everything is measured.
+#[derive(Clone, Copy)]
+struct Effort {
+    rounds: usize,
+    length: Duration,
+    idle_connections: usize,
+    starts: usize,
+    /// Every key is seen before it is measured.
+    fill: bool,
+}
+
+const FULL: Effort =
+    Effort { rounds: 5, length: Duration::from_secs(2), idle_connections: 10_000, starts: 9, fill: true };
+const QUICK: Effort =
+    Effort { rounds: 1, length: Duration::from_secs(1), idle_connections: 1_000, starts: 1, fill: false };
+
+pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
+    let effort = if quick { QUICK } else { FULL };
+    // It counts the cores, before this program leaves one to the proxies.
+    let mut report = Report::new("proxy", "The agent as a proxy", ABOUT, quick)?;
+    to_the_clients_core()?;
+    more_files()?;
+    let folder = tempfile::tempdir().context("make a folder for the proxies")?;
+    let upstream = Upstream::start()?;
+    let bench = rounds::Bench { upstream: upstream.address(), folder: folder.path(), effort };
+    let mut results = Vec::new();
+    for scenario in SCENARIOS {
+        results.push((scenario, bench.run(scenario)?));
+    }
+    let latencies = latency::measure(&bench)?;
+    let idle = idle::measure(&bench)?;
+    report.add_versions(contenders::versions());
+    tables::write(&results, &latencies, &idle, &mut report);
+    Ok(report)
+}
+
+/// This program, and so every client that it starts, stays off the core of the proxies.
+fn to_the_clients_core() -> anyhow::Result<()> {
+    let cores = std::thread::available_parallelism().context("count the cores")?;
+    anyhow::ensure!(cores.get() >= 2, "this needs two cores: one for the proxy, one for its clients and the app");
+    let mut set = CpuSet::new();
+    set.set(CLIENT_CORE);
+    sched_setaffinity(None, &set).context("stay on one core")
+}
+
+/// Enough file descriptors for this program and what it starts.
+fn more_files() -> anyhow::Result<()> {
+    let files = Some(contenders::FILES);
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_none_or(|maximum| maximum >= contenders::FILES) {
+        return setrlimit(Resource::Nofile, Rlimit { current: files, ..limit }).context("raise the file limit");
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files })
+        .with_context(|| format!("raise the file limit to {}: run this as root", contenders::FILES))
+}

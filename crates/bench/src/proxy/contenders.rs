@@ -1,0 +1,182 @@
+//! Who is compared, and how each is told to do the same.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context as _;
+
+use super::process::{Cores, Process, free_address};
+use super::scenarios::Scenario;
+use super::template::fill;
+use super::weir::{self, UNREACHED};
+
+const NGINX: &str = include_str!("peers/nginx.conf");
+const HAPROXY: &str = include_str!("peers/haproxy.cfg");
+const ENVOY: &str = include_str!("peers/envoy.yaml");
+
+/// Client connections that each is ready to take: those that stay idle, and some more.
+const CONNECTIONS: usize = 12_000;
+/// Descriptors for these and for some connections to the app.
+pub(super) const FILES: u64 = 20_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Contender {
+    Nginx,
+    Haproxy,
+    Envoy,
+    Weir,
+}
+
+/// In this order in every round and table: the peer to which all are compared comes first, ours last.
+pub(super) const CONTENDERS: [Contender; 4] = [Contender::Nginx, Contender::Haproxy, Contender::Envoy, Contender::Weir];
+
+/// A contender that runs.
+pub(super) struct Proxy {
+    pub(super) process: Process,
+    pub(super) http1: SocketAddr,
+    pub(super) http2: SocketAddr,
+}
+
+impl Contender {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Nginx => "nginx",
+            Self::Haproxy => "HAProxy",
+            Self::Envoy => "Envoy",
+            Self::Weir => "weir-agent",
+        }
+    }
+
+    /// Starts it with the limits of the scenario.
+    pub(super) fn start(self, scenario: Scenario, upstream: SocketAddr, folder: &Path) -> anyhow::Result<Proxy> {
+        let http1 = free_address()?;
+        // nginx and HAProxy have to be told which protocol a port speaks.
+        let http2 = if matches!(self, Self::Nginx | Self::Haproxy) { free_address()? } else { http1 };
+        let values = values(scenario, upstream, http1, http2, folder);
+        let put = |file: &str, template: &str| {
+            let path = folder.join(file);
+            fs::write(&path, fill(template, &values, &scenario.rule_prefixes()))
+                .with_context(|| format!("write {}", path.display()))?;
+            Ok::<_, anyhow::Error>(path.display().to_string())
+        };
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let mut control = None;
+        let command = match self {
+            Self::Nginx => words(&["nginx", "-c", &put("nginx.conf", NGINX)?]),
+            Self::Haproxy => {
+                put("rules.map", "# each rule\n{{path}} {{rule}}\n# end\n")?;
+                words(&["haproxy", "-db", "-f", &put("haproxy.cfg", HAPROXY)?])
+            }
+            Self::Envoy => {
+                let flags = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "error"];
+                [words(&["envoy", "-c", &put("envoy.yaml", ENVOY)?]), words(&flags)].concat()
+            }
+            Self::Weir => {
+                let at = weir::Addresses { listen: http1, control: free_address()?, telemetry: free_address()? };
+                control = Some(at.control);
+                weir::command(upstream, &at)?
+            }
+        };
+        let log = folder.join(format!("{}.log", self.name()));
+        let process = Process::start(self.name(), &command, Cores::Own, &log, http1)?;
+        if let Some(control) = control {
+            weir::configure(control, scenario)?;
+        }
+        Ok(Proxy { process, http1, http2 })
+    }
+}
+
+fn values(
+    scenario: Scenario,
+    upstream: SocketAddr,
+    http1: SocketAddr,
+    http2: SocketAddr,
+    folder: &Path,
+) -> Vec<(&'static str, String)> {
+    let many_keys = scenario.keys > 1;
+    let zone = if many_keys { "256m" } else { "64k" };
+    let haproxy_key = if scenario.rules == 1 {
+        "http-request track-sc0 req.hdr(x-key)".to_owned()
+    } else {
+        format!(
+            "http-request set-var(txn.rule) path,map_beg({}/rules.map)\n    \
+             http-request track-sc0 req.hdr(x-key),concat(:,txn.rule) if {{ var(txn.rule) -m found }}",
+            folder.display()
+        )
+    };
+    let envoy_bucket = |tokens: u64, every: &str| {
+        format!("{{ max_tokens: {tokens}, tokens_per_fill: {tokens}, fill_interval: {every} }}")
+    };
+    vec![
+        ("files", FILES.to_string()),
+        ("connections", CONNECTIONS.to_string()),
+        ("folder", folder.display().to_string()),
+        ("upstream", upstream.to_string()),
+        ("upstream_ip", upstream.ip().to_string()),
+        ("upstream_port", upstream.port().to_string()),
+        ("listen", http1.to_string()),
+        ("listen_port", http1.port().to_string()),
+        ("listen_http2", http2.to_string()),
+        ("zone", zone.to_owned()),
+        // Its longest period is a minute: one request in each gets through.
+        ("nginx_rate", if scenario.refused { "1r/m".to_owned() } else { format!("{UNREACHED}r/s") }),
+        ("nginx_burst", if scenario.refused { String::new() } else { format!(" burst={UNREACHED} nodelay") }),
+        ("table", (scenario.keys + 100_000).to_string()),
+        ("haproxy_key", haproxy_key),
+        ("haproxy_period", if scenario.refused { "1d" } else { "1s" }.to_owned()),
+        ("haproxy_limit", if scenario.refused { 1 } else { UNREACHED }.to_string()),
+        ("envoy_bucket", if scenario.refused { envoy_bucket(1, "86400s") } else { envoy_bucket(UNREACHED, "1s") }),
+        ("envoy_keys", scenario.keys.max(100).to_string()),
+    ]
+}
+
+/// What the programs say of their versions.
+pub(super) fn versions() -> Vec<(String, String)> {
+    let programs = [("nginx", "-v"), ("HAProxy", "-v"), ("Envoy", "--version"), ("wrk", "-v"), ("h2load", "--version")];
+    let versions = programs.map(|(name, flag)| {
+        let output = Command::new(name.to_ascii_lowercase()).arg(flag).output().ok();
+        let said = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
+        (name.to_owned(), version_in(&String::from_utf8_lossy(&said)).unwrap_or("unknown").to_owned())
+    });
+    versions.into()
+}
+
+/// The first thing that looks like one: `1.22.1`, or `1.40.0` between slashes.
+fn version_in(text: &str) -> Option<&str> {
+    let mut words = text.split(|at: char| at.is_whitespace() || matches!(at, '/' | '[' | ']' | '-'));
+    words.find(|word| {
+        let mut parts = word.split('.');
+        parts.clone().count() >= 2 && parts.all(|part| !part.is_empty() && part.bytes().all(|at| at.is_ascii_digit()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenarios::SCENARIOS;
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_programs_say() {
+        assert_eq!(version_in("nginx version: nginx/1.22.1\n"), Some("1.22.1"));
+        assert_eq!(version_in("HAProxy version 2.6.12-1+deb12u4 2026/10/17 - https://x/"), Some("2.6.12"));
+        assert_eq!(version_in("envoy  version: 9e55/1.40.0/Clean"), Some("1.40.0"));
+        assert_eq!(version_in("wrk debian/4.1.0-3+b2 [epoll]"), Some("4.1.0"));
+        assert_eq!(version_in("none"), None);
+    }
+
+    #[test]
+    fn no_gap_is_left_in_any_configuration() {
+        let at: SocketAddr = "127.0.0.1:1".parse().expect("an address");
+        for scenario in SCENARIOS {
+            let values = values(scenario, at, at, at, Path::new("/tmp"));
+            for template in [NGINX, HAPROXY, ENVOY] {
+                let filled = fill(template, &values, &scenario.rule_prefixes());
+                let gaps: Vec<_> =
+                    filled.lines().filter(|line| line.contains("{{") && !line.trim_start().starts_with('#')).collect();
+                assert!(gaps.is_empty(), "{}: {gaps:?}", scenario.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What a proxy takes without doing anything: time to start, memory at rest, after a load, and for each connection that
+//! is kept alive.
+
+use super::contenders::{CONTENDERS, Contender};
+use super::exchange::Connection;
+use super::rounds::Bench;
+use super::scenarios::PROXIED;
+
+/// Of one contender.
+pub(super) struct Idle {
+    /// Milliseconds, of every start.
+    pub(super) starts: Vec<f64>,
+    /// Bytes.
+    pub(super) fresh: f64,
+    pub(super) after_load: f64,
+    pub(super) per_connection: f64,
+}
+
+/// By contender, in their order.
+pub(super) fn measure(bench: &Bench<'_>) -> anyhow::Result<Vec<Result<Idle, String>>> {
+    Ok(CONTENDERS
+        .into_iter()
+        .map(|contender| {
+            eprintln!("proxy: {} at rest", contender.name());
+            one(bench, contender).map_err(|error| {
+                eprintln!("proxy: {} at rest: {error:#}", contender.name());
+                format!("{error:#}")
+            })
+        })
+        .collect())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes and connections are far below 2^52")]
+fn one(bench: &Bench<'_>, contender: Contender) -> anyhow::Result<Idle> {
+    let start = || contender.start(PROXIED, bench.upstream, bench.folder);
+    let mut starts = Vec::new();
+    for _ in 1..bench.effort.starts {
+        starts.push(start()?.process.listening_after.as_secs_f64() * 1e3);
+    }
+    let proxy = start()?;
+    starts.push(proxy.process.listening_after.as_secs_f64() * 1e3);
+    let fresh = proxy.process.resident()?;
+    bench.wrk(proxy.http1, PROXIED, 0)?;
+    let after_load = proxy.process.resident()?;
+    let mut connections = Vec::new();
+    for _ in 0..bench.effort.idle_connections {
+        let mut connection = Connection::open(proxy.http1)?;
+        let status = connection.get(&PROXIED.path(), "0")?;
+        anyhow::ensure!(status == 200, "a request got {status}");
+        connections.push(connection);
+    }
+    let with_connections = proxy.process.resident()?;
+    // Those that were closed meanwhile take no memory.
+    for connection in connections.iter_mut().step_by(100) {
+        connection.get(&PROXIED.path(), "0")?;
+    }
+    Ok(Idle {
+        starts,
+        fresh: fresh as f64,
+        after_load: after_load as f64,
+        per_connection: with_connections.saturating_sub(after_load) as f64 / connections.len() as f64,
+    })
+}

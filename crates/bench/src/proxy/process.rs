@@ -1,0 +1,215 @@
+//! A proxy's processes: started on a core of their own, measured by /proc, ended by their ids.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::{Add, Sub};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use rustix::param::clock_ticks_per_second;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Of the clients, the app and this program.
+pub(crate) const CLIENT_CORE: usize = 0;
+/// Of the proxy, alone.
+const PROXY_CORE: usize = 1;
+
+/// Where a program may run.
+#[derive(Clone, Copy)]
+pub(crate) enum Cores {
+    /// On the proxies' core.
+    Own,
+    /// Wherever there is room.
+    All,
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_micros(200);
+
+/// CPU time that was used.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Cpu {
+    pub(crate) user: Duration,
+    pub(crate) system: Duration,
+}
+
+impl Add for Cpu {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { user: self.user + other.user, system: self.system + other.system }
+    }
+}
+
+impl Sub for Cpu {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self { user: self.user.saturating_sub(earlier.user), system: self.system.saturating_sub(earlier.system) }
+    }
+}
+
+/// A program that was started here, with everything that it started in turn; ended when dropped.
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    /// From the start of the program to the first connection that it took.
+    pub(crate) listening_after: Duration,
+}
+
+impl Process {
+    /// Starts it, its output in a log, and waits until it takes connections.
+    pub(crate) fn start(
+        name: &str,
+        command: &[String],
+        cores: Cores,
+        log: &Path,
+        listen: SocketAddr,
+    ) -> anyhow::Result<Self> {
+        let output = fs::File::create(log).with_context(|| format!("write {}", log.display()))?;
+        let started = Instant::now();
+        let mut words = Command::new("setpriv");
+        // Whatever happens to this program, its proxies end with it.
+        words.args(["--pdeathsig", "TERM"]);
+        if let Cores::Own = cores {
+            words.args(["taskset", "-c", &PROXY_CORE.to_string()]);
+        }
+        let child = words
+            .args(command)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().context("share the log")?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("start {name}"))?;
+        let mut process = Self { name: name.to_owned(), child, listening_after: Duration::ZERO };
+        while TcpStream::connect(listen).is_err() {
+            if let Some(status) = process.child.try_wait().context("ask for its status")? {
+                bail!("{name} ended at once ({status}): {}", last_words(log));
+            }
+            if started.elapsed() > PATIENCE {
+                bail!("{name} does not listen on {listen} after {PATIENCE:?}: {}", last_words(log));
+            }
+            std::thread::sleep(POLL);
+        }
+        process.listening_after = started.elapsed();
+        Ok(process)
+    }
+
+    /// What it has used so far.
+    pub(crate) fn cpu(&self) -> anyhow::Result<Cpu> {
+        let mut total = Cpu::default();
+        for id in self.ids() {
+            let stat =
+                fs::read_to_string(format!("/proc/{id}/stat")).with_context(|| format!("{} ended", self.name))?;
+            total = total + parse_cpu(&stat).with_context(|| format!("read the CPU time of {}", self.name))?;
+        }
+        Ok(total)
+    }
+
+    /// Resident memory of all its processes, in bytes; pages that they share count in each.
+    pub(crate) fn resident(&self) -> anyhow::Result<u64> {
+        let mut total = 0;
+        for id in self.ids() {
+            let status =
+                fs::read_to_string(format!("/proc/{id}/status")).with_context(|| format!("{} ended", self.name))?;
+            total += parse_resident(&status).with_context(|| format!("read the memory of {}", self.name))?;
+        }
+        Ok(total)
+    }
+
+    /// It, and whom it started.
+    fn ids(&self) -> Vec<u32> {
+        let mut ids = vec![self.child.id()];
+        let mut next = 0;
+        while let Some(id) = ids.get(next).copied() {
+            let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+            ids.extend(children.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
+            next += 1;
+        }
+        ids
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let ids = self.ids();
+        signal(self.child.id(), Signal::TERM);
+        let asked = Instant::now();
+        while asked.elapsed() < GRACE {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(POLL);
+        }
+        // Not waited for yet, so the ids are still theirs.
+        for id in ids {
+            signal(id, Signal::KILL);
+        }
+        // It cannot refuse: this only collects it.
+        let _ = self.child.wait();
+    }
+}
+
+fn signal(id: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+        // Fails only if it ended by itself a moment ago.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// An address of this machine that nobody listens on now.
+pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+    listener.local_addr().context("ask for the address")
+}
+
+/// Fields 14 and 15 of `stat`; the program's name before them may hold anything, even a parenthesis.
+fn parse_cpu(stat: &str) -> Option<Cpu> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut ticks = fields.split_whitespace().skip(11).map(str::parse::<u64>);
+    let mut next = || {
+        let ticks = ticks.next()?.ok()?;
+        Some(Duration::from_nanos(ticks * 1_000_000_000 / clock_ticks_per_second()))
+    };
+    Some(Cpu { user: next()?, system: next()? })
+}
+
+fn parse_resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+}
+
+fn last_words(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<_> = text.lines().rev().take(3).map(|line| line.chars().take(300).collect::<String>()).collect();
+    lines.into_iter().rev().collect::<Vec<_>>().join(" / ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_found_behind_any_name() {
+        let ticks = clock_ticks_per_second();
+        let stat = format!("7 (a ) b) S 1 7 7 0 -1 4194304 1 2 3 4 {} {} 0 0 20 0", ticks, 2 * ticks);
+        let expected = Cpu { user: Duration::from_secs(1), system: Duration::from_secs(2) };
+        assert_eq!(parse_cpu(&stat), Some(expected));
+        assert_eq!(parse_cpu("7 (a"), None);
+    }
+
+    #[test]
+    fn resident_memory_is_told_in_bytes() {
+        assert_eq!(parse_resident("Name:\ta\nVmRSS:\t    12 kB\nThreads:\t1\n"), Some(12 * 1024));
+        assert_eq!(parse_resident("Name:\ta\n"), None);
+    }
+
+    #[test]
+    fn this_program_has_used_some() {
+        let stat = fs::read_to_string("/proc/self/stat").expect("Linux");
+        assert!(parse_cpu(&stat).is_some());
+    }
+}

@@ -1,0 +1,197 @@
+//! A scenario, round by round: every contender in turn, each time with the machine to itself.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+
+use super::Effort;
+use super::contenders::{CONTENDERS, Contender, Proxy};
+use super::exchange::Connection;
+use super::load::{self, Load, Wrk};
+use super::process::Cpu;
+use super::scenarios::{Protocol, Scenario};
+use super::upstream::LARGE_BYTES;
+
+/// The key where there is only one: the one that the clients send.
+const KEY: &str = "0";
+/// Connections that fill a table of keys.
+const FILLERS: u64 = 16;
+/// Of a load that is to be refused, at most this share may get through: nginx lets one pass each minute.
+const LET_THROUGH: f64 = 0.001;
+
+/// What all scenarios share.
+pub(super) struct Bench<'a> {
+    pub(super) upstream: SocketAddr,
+    pub(super) folder: &'a Path,
+    pub(super) effort: Effort,
+}
+
+/// One round of one contender.
+#[derive(Clone, Copy)]
+pub(super) struct Sample {
+    /// Microseconds per request.
+    pub(super) user: f64,
+    pub(super) system: f64,
+    pub(super) per_second: f64,
+}
+
+impl Sample {
+    pub(super) fn cpu(&self) -> f64 {
+        self.user + self.system
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
+    fn new(cpu: Cpu, load: &Load) -> Self {
+        let requests = (load.served + load.refused) as f64;
+        Self {
+            user: cpu.user.as_secs_f64() * 1e6 / requests,
+            system: cpu.system.as_secs_f64() * 1e6 / requests,
+            per_second: requests / load.seconds,
+        }
+    }
+}
+
+/// All rounds of a contender, or why there are none.
+pub(super) type Outcome = Result<Vec<Sample>, String>;
+
+impl Bench<'_> {
+    /// By contender, in their order.
+    pub(super) fn run(&self, scenario: Scenario) -> anyhow::Result<Vec<Outcome>> {
+        let mut running: Vec<Result<(Proxy, Vec<Sample>), String>> = Vec::new();
+        for contender in CONTENDERS {
+            let ready = self.ready(contender, scenario).map(|proxy| (proxy, Vec::new()));
+            running.push(ready.map_err(|error| failed(contender, scenario, &error)));
+        }
+        for round in 0..self.effort.rounds {
+            eprintln!("proxy: {}, round {} of {}", scenario.name, round + 1, self.effort.rounds);
+            for (contender, running) in CONTENDERS.into_iter().zip(&mut running) {
+                let Ok((proxy, samples)) = running else { continue };
+                match self.round(proxy, scenario, round) {
+                    Ok(sample) => samples.push(sample),
+                    Err(error) => *running = Err(failed(contender, scenario, &error)),
+                }
+            }
+        }
+        Ok(running.into_iter().map(|running| running.map(|(_, samples)| samples)).collect())
+    }
+
+    /// Started, seen to do what the scenario says, and with all keys known.
+    fn ready(&self, contender: Contender, scenario: Scenario) -> anyhow::Result<Proxy> {
+        let proxy = contender.start(scenario, self.upstream, self.folder)?;
+        let mut connection = Connection::open(proxy.http1)?;
+        let path = scenario.path();
+        let first = connection.get(&path, KEY)?;
+        ensure!(first == 200, "the first request got {first}");
+        let second = connection.get(&path, KEY)?;
+        let expected = if scenario.refused { 429 } else { 200 };
+        ensure!(second == expected, "the second request got {second}, not {expected}");
+        if scenario.keys > 1 && self.effort.fill {
+            eprintln!("proxy: {} meets {} keys", contender.name(), scenario.keys);
+            fill(&proxy, &path, scenario.keys)?;
+        }
+        Ok(proxy)
+    }
+
+    fn round(&self, proxy: &Proxy, scenario: Scenario, round: usize) -> anyhow::Result<Sample> {
+        let before = proxy.process.cpu()?;
+        let load = match scenario.protocol {
+            Protocol::Http1 => self.wrk(proxy.http1, scenario, round)?,
+            Protocol::Http2 => {
+                let url = format!("http://{}{}", proxy.http2, scenario.path());
+                load::http2(&url, scenario.connections, self.effort.length, self.folder)?
+            }
+        };
+        let cpu = proxy.process.cpu()? - before;
+        check(scenario, &load)?;
+        Ok(Sample::new(cpu, &load))
+    }
+
+    pub(super) fn wrk(&self, address: SocketAddr, scenario: Scenario, seed: usize) -> anyhow::Result<Load> {
+        let wrk = Wrk {
+            url: &format!("http://{address}{}", scenario.path()),
+            threads: 1,
+            connections: scenario.connections,
+            length: self.effort.length,
+            header: "x-key",
+            prefix: "",
+            keys: scenario.keys,
+            seed,
+            folder: self.folder,
+        };
+        wrk.run()
+    }
+}
+
+fn failed(contender: Contender, scenario: Scenario, error: &anyhow::Error) -> String {
+    eprintln!("proxy: {}, {}: {error:#}", scenario.name, contender.name());
+    format!("{error:#}")
+}
+
+/// Whether all that was sent met what the scenario says.
+#[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
+fn check(scenario: Scenario, load: &Load) -> anyhow::Result<()> {
+    ensure!(load.failed == 0, "{} requests were not answered", load.failed);
+    ensure!(load.served + load.refused > 0, "no request was answered");
+    if scenario.refused {
+        let most = (load.refused as f64 * LET_THROUGH).max(1.0);
+        ensure!(load.served as f64 <= most, "{} of {} requests got through", load.served, load.served + load.refused);
+    } else {
+        ensure!(load.refused == 0, "{} of {} requests were refused", load.refused, load.served + load.refused);
+    }
+    if scenario.large {
+        ensure!(load.bytes >= load.served * LARGE_BYTES, "bodies were cut short: {} bytes in all", load.bytes);
+    }
+    Ok(())
+}
+
+/// One request with each key.
+fn fill(proxy: &Proxy, path: &str, keys: u64) -> anyhow::Result<()> {
+    let address = proxy.http1;
+    std::thread::scope(|scope| {
+        let fillers: Vec<_> = (0..FILLERS)
+            .map(|filler| {
+                scope.spawn(move || {
+                    let mut connection = Connection::open(address)?;
+                    for key in (filler..keys).step_by(usize::try_from(FILLERS).expect("small")) {
+                        let status = connection.get(path, &key.to_string())?;
+                        ensure!(status == 200, "key {key} got {status}");
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        fillers.into_iter().try_for_each(|filler| filler.join().ok().context("a filler panicked")?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenarios::{PROXIED, REFUSED, SCENARIOS};
+    use super::*;
+
+    const SERVED: Load = Load { served: 2_000, refused: 0, failed: 0, seconds: 2.0, bytes: 20_000, p50: 0.0, p99: 0.0 };
+    const TURNED_AWAY: Load = Load { served: 1, refused: 1_999, ..SERVED };
+
+    #[test]
+    fn a_load_counts_only_if_all_of_it_met_the_scenario() {
+        assert!(check(PROXIED, &SERVED).is_ok());
+        assert!(check(PROXIED, &TURNED_AWAY).is_err());
+        assert!(check(PROXIED, &Load { failed: 1, ..SERVED }).is_err());
+        assert!(check(PROXIED, &Load { served: 0, ..SERVED }).is_err());
+        assert!(check(REFUSED, &TURNED_AWAY).is_ok());
+        assert!(check(REFUSED, &SERVED).is_err());
+        assert!(check(REFUSED, &Load { served: 3, ..TURNED_AWAY }).is_err());
+        let large = SCENARIOS.into_iter().find(|scenario| scenario.large).expect("there is one");
+        assert!(check(large, &SERVED).is_err());
+        assert!(check(large, &Load { bytes: 2_000 * LARGE_BYTES, ..SERVED }).is_ok());
+    }
+
+    #[test]
+    fn a_sample_is_of_one_request() {
+        let cpu = Cpu { user: std::time::Duration::from_millis(4), system: std::time::Duration::from_millis(16) };
+        let sample = Sample::new(cpu, &SERVED);
+        assert!((sample.user - 2.0).abs() < 1e-9 && (sample.system - 8.0).abs() < 1e-9);
+        assert!((sample.cpu() - 10.0).abs() < 1e-9 && (sample.per_second - 1_000.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,71 @@
+//! What is asked of every proxy.
+
+/// How many keys are told apart at most.
+pub(super) const MANY_KEYS: u64 = 1_000_000;
+pub(super) const MANY_RULES: usize = 1_000;
+
+/// One kind of load, and the limits that it meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Scenario {
+    pub(super) name: &'static str,
+    pub(super) protocol: Protocol,
+    /// Connections of HTTP/1.1, or requests in flight on eight connections of HTTP/2.
+    pub(super) connections: usize,
+    pub(super) large: bool,
+    pub(super) rules: usize,
+    pub(super) keys: u64,
+    /// Every request is refused, or none.
+    pub(super) refused: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// Small bodies on 64 connections, one rule, one key.
+const PLAIN: Scenario = Scenario {
+    name: "proxied",
+    protocol: Protocol::Http1,
+    connections: 64,
+    large: false,
+    rules: 1,
+    keys: 1,
+    refused: false,
+};
+
+pub(super) const PROXIED: Scenario = PLAIN;
+pub(super) const REFUSED: Scenario = Scenario { name: "refused", refused: true, ..PLAIN };
+pub(super) const ONE_CONNECTION: Scenario = Scenario { name: "1 connection", connections: 1, ..PLAIN };
+pub(super) const RULES: Scenario = Scenario { name: "1,000 rules", rules: MANY_RULES, ..PLAIN };
+
+pub(super) const SCENARIOS: [Scenario; 10] = [
+    PROXIED,
+    REFUSED,
+    ONE_CONNECTION,
+    Scenario { name: "1,000 connections", connections: 1_000, ..PLAIN },
+    Scenario { name: "64 KiB", large: true, ..PLAIN },
+    RULES,
+    Scenario { name: "1,000 rules, refused", rules: MANY_RULES, refused: true, ..PLAIN },
+    Scenario { name: "1,000,000 keys", keys: MANY_KEYS, ..PLAIN },
+    Scenario { name: "HTTP/2", protocol: Protocol::Http2, ..PLAIN },
+    Scenario { name: "HTTP/2, refused", protocol: Protocol::Http2, refused: true, ..PLAIN },
+];
+
+impl Scenario {
+    /// What is asked for. With many rules it is the last one that matches: whoever tries them in turn tries all.
+    pub(super) fn path(&self) -> String {
+        let file = if self.large { "large" } else { "small" };
+        if self.rules == 1 { format!("/{file}") } else { format!("{}{file}", rule_prefix(self.rules - 1)) }
+    }
+
+    /// The paths that each rule is for.
+    pub(super) fn rule_prefixes(&self) -> Vec<String> {
+        if self.rules == 1 { vec!["/".to_owned()] } else { (0..self.rules).map(rule_prefix).collect() }
+    }
+}
+
+fn rule_prefix(rule: usize) -> String {
+    format!("/rule-{rule}/")
+}

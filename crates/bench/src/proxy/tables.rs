@@ -1,0 +1,261 @@
+//! From rounds to tables, charts and aims.
+
+use super::contenders::{CONTENDERS, Contender};
+use super::idle::Idle;
+use super::latency::{Added, Latencies, RATE};
+use super::rounds::{Outcome, Sample};
+use super::scenarios::{PROXIED, REFUSED, RULES, Scenario};
+use crate::report::{Bars, Cell, Report, Row, Table};
+use crate::stats::{Spread, figure};
+
+/// Of the best peer's CPU, at most this share.
+const AIM: f64 = 0.90;
+const MEGABYTE: f64 = 1e6;
+const IDLE: f64 = 15.0 * MEGABYTE;
+const CONNECTION: f64 = 4_000.0;
+const START: f64 = 50.0;
+
+type Results = [(Scenario, Vec<Outcome>)];
+
+pub(super) fn write(results: &Results, latencies: &Latencies, idle: &[Result<Idle, String>], report: &mut Report) {
+    for scenario in [PROXIED, REFUSED] {
+        let (found, met) = match best_peer(results, scenario) {
+            Some((peer, ratio)) => (format!("{ratio:.2} of {}", peer.name()), ratio <= AIM),
+            None => ("not measured".to_owned(), false),
+        };
+        report.aim(format!("{AIM:.2} of the best peer's CPU per {} request", scenario.name), found, met);
+    }
+    rules_aim(results, report);
+    idle_aims(idle, report);
+    samples_tables(results, report);
+    report.table(latency_table(latencies));
+    report.table(idle_table(idle));
+    failures(results, latencies, idle, report);
+    for (name, scenario) in [("cpu-proxied", PROXIED), ("cpu-refused", REFUSED)] {
+        let bars = CONTENDERS.into_iter().filter_map(|contender| {
+            Some((contender.name().to_owned(), cpu(samples(results, scenario, contender)?).median))
+        });
+        let title = format!("CPU per {} request, 64 connections", scenario.name);
+        report.chart(Bars { name, title, unit: "µs, less is better", bars: bars.collect() });
+    }
+}
+
+fn samples(results: &Results, scenario: Scenario, contender: Contender) -> Option<&[Sample]> {
+    let (_, outcomes) = results.iter().find(|(at, _)| *at == scenario)?;
+    outcomes[place(contender)].as_deref().ok()
+}
+
+fn place(contender: Contender) -> usize {
+    CONTENDERS.iter().position(|at| *at == contender).expect("all are in the list")
+}
+
+fn spread(samples: &[Sample], figure: fn(&Sample) -> f64) -> Spread {
+    Spread::of(samples.iter().map(figure).collect())
+}
+
+fn cpu(samples: &[Sample]) -> Spread {
+    spread(samples, Sample::cpu)
+}
+
+/// Median of the ratios within each round.
+fn ratio(of: &[Sample], to: &[Sample]) -> f64 {
+    Spread::of(of.iter().zip(to).map(|(of, to)| of.cpu() / to.cpu()).collect()).median
+}
+
+/// The peer that takes the least CPU, and how much of it the agent takes.
+fn best_peer(results: &Results, scenario: Scenario) -> Option<(Contender, f64)> {
+    let ours = samples(results, scenario, Contender::Weir)?;
+    let peers = CONTENDERS.into_iter().filter(|contender| *contender != Contender::Weir);
+    let measured = peers.filter_map(|peer| Some((peer, samples(results, scenario, peer)?)));
+    let (best, theirs) = measured.min_by(|(_, a), (_, b)| cpu(a).median.total_cmp(&cpu(b).median))?;
+    Some((best, ratio(ours, theirs)))
+}
+
+fn rules_aim(results: &Results, report: &mut Report) {
+    let median = |scenario| Some(cpu(samples(results, scenario, Contender::Weir)?).median);
+    let (found, met) = match (median(PROXIED), median(RULES)) {
+        (Some(one), Some(many)) => (format!("{:.2} times", many / one), many <= 2.0 * one),
+        _ => ("not measured".to_owned(), false),
+    };
+    report.aim("1,000 rules cost at most twice what 1 costs", found, met);
+}
+
+fn idle_aims(idle: &[Result<Idle, String>], report: &mut Report) {
+    let Ok(ours) = &idle[place(Contender::Weir)] else {
+        report.aim("memory and start", "not measured", false);
+        return;
+    };
+    let fresh = format!("{} MB", figure(ours.fresh / MEGABYTE));
+    report.aim("under 15 MB of memory at rest", fresh, ours.fresh < IDLE);
+    let connection = format!("{} bytes", figure(ours.per_connection));
+    report.aim("under 4 KB a kept-alive connection", connection, ours.per_connection < CONNECTION);
+    let start = Spread::of(ours.starts.clone()).median;
+    report.aim("from start to listening under 50 ms", format!("{} ms", figure(start)), start < START);
+}
+
+/// What is told of the samples: title, unit, and the figure.
+type Figure = (&'static str, fn(&Sample) -> f64);
+
+const FIGURES: [Figure; 3] = [
+    ("CPU per request, µs", Sample::cpu),
+    ("Of that in user mode, µs", |sample| sample.user),
+    ("Requests a second", |sample| sample.per_second),
+];
+
+fn samples_tables(results: &Results, report: &mut Report) {
+    let columns: Vec<_> = results.iter().map(|(scenario, _)| scenario.name.to_owned()).collect();
+    let table = |title: &str, note: &str, cell: &dyn Fn(Scenario, Contender, &Outcome) -> Cell| Table {
+        title: title.to_owned(),
+        note: note.to_owned(),
+        unit: "contender",
+        columns: columns.clone(),
+        rows: CONTENDERS
+            .into_iter()
+            .map(|contender| Row {
+                contender: contender.name().to_owned(),
+                cells: results
+                    .iter()
+                    .map(|(scenario, outcomes)| cell(*scenario, contender, &outcomes[place(contender)]))
+                    .collect(),
+            })
+            .collect(),
+    };
+    let note = "Where the column does not say otherwise: HTTP/1.1, 64 connections, a small body, 1 rule, 1 key, proxied. \
+        HTTP/2: 8 connections with 8 requests each. 1,000 rules: the last one matches. A request is refused with 429.";
+    report.table(table(FIGURES[0].0, note, &|_, _, outcome| told(outcome, FIGURES[0].1)));
+    let note = "Median of the ratios within each round.";
+    report.table(table("CPU per request, as a share of nginx's", note, &|scenario, contender, _| {
+        let both = samples(results, scenario, contender).zip(samples(results, scenario, Contender::Nginx));
+        both.map_or(Cell::None, |(of, to)| Cell::Ratio { ratio: ratio(of, to) })
+    }));
+    for (title, figure) in &FIGURES[1..] {
+        report.table(table(title, "", &|_, _, outcome| told(outcome, *figure)));
+    }
+}
+
+fn told(outcome: &Outcome, figure: fn(&Sample) -> f64) -> Cell {
+    match outcome {
+        Ok(samples) => Cell::Measured(spread(samples, figure)),
+        Err(_) => Cell::Text("cannot".to_owned()),
+    }
+}
+
+fn latency_table(latencies: &Latencies) -> Table {
+    let cells = |added: &Added| -> Vec<Cell> {
+        let of = |rounds: &[[f64; 2]], place: usize| {
+            Cell::Measured(Spread::of(rounds.iter().map(|round| round[place]).collect()))
+        };
+        vec![of(&added.alone, 0), of(&added.alone, 1), of(&added.steady, 0), of(&added.steady, 1)]
+    };
+    let mut rows = vec![Row { contender: "(the app alone)".to_owned(), cells: cells(&latencies.direct) }];
+    rows.extend(CONTENDERS.into_iter().zip(&latencies.added).map(|(contender, added)| Row {
+        contender: contender.name().to_owned(),
+        cells: match added {
+            Ok(added) => cells(added),
+            Err(_) => vec![Cell::Text("cannot".to_owned()); 4],
+        },
+    }));
+    Table {
+        title: "Added latency, µs".to_owned(),
+        note: "Beyond the app without a proxy in the same round; its own is in the first row.".to_owned(),
+        unit: "contender",
+        columns: vec![
+            "1 connection, P50".to_owned(),
+            "1 connection, P99".to_owned(),
+            format!("64 connections at {RATE} a second, P50"),
+            format!("64 connections at {RATE} a second, P99"),
+        ],
+        rows,
+    }
+}
+
+fn idle_table(idle: &[Result<Idle, String>]) -> Table {
+    let cells = |idle: &Idle| {
+        vec![
+            Cell::Number(idle.fresh / MEGABYTE),
+            Cell::Number(idle.after_load / MEGABYTE),
+            Cell::Number(idle.per_connection),
+            Cell::Measured(Spread::of(idle.starts.clone())),
+        ]
+    };
+    Table {
+        title: "Memory and start".to_owned(),
+        note:
+            "Resident memory of all processes of a contender. A connection: what it grows by for each connection that \
+            has sent one request and is kept alive."
+                .to_owned(),
+        unit: "contender",
+        columns: ["at rest, MB", "after a load, MB", "a kept-alive connection, bytes", "start to listening, ms"]
+            .map(str::to_owned)
+            .to_vec(),
+        rows: CONTENDERS
+            .into_iter()
+            .zip(idle)
+            .map(|(contender, idle)| Row {
+                contender: contender.name().to_owned(),
+                cells: idle.as_ref().map_or_else(|_| vec![Cell::Text("cannot".to_owned()); 4], cells),
+            })
+            .collect(),
+    }
+}
+
+/// Why a figure is missing; no table, if none is.
+fn failures(results: &Results, latencies: &Latencies, idle: &[Result<Idle, String>], report: &mut Report) {
+    let mut rows = Vec::new();
+    let mut add = |what: &str, contender: Contender, error: &str| {
+        let contender = format!("{}, {what}", contender.name());
+        rows.push(Row { contender, cells: vec![Cell::Text(error.replace(['|', '\n'], " "))] });
+    };
+    for (scenario, outcomes) in results {
+        for (contender, outcome) in CONTENDERS.into_iter().zip(outcomes) {
+            if let Err(error) = outcome {
+                add(scenario.name, contender, error);
+            }
+        }
+    }
+    for (contender, (added, idle)) in CONTENDERS.into_iter().zip(latencies.added.iter().zip(idle)) {
+        if let Err(error) = added {
+            add("latency", contender, error);
+        }
+        if let Err(error) = idle {
+            add("memory", contender, error);
+        }
+    }
+    if !rows.is_empty() {
+        report.table(Table {
+            title: "What could not be measured".to_owned(),
+            note: String::new(),
+            unit: "contender",
+            columns: vec!["why".to_owned()],
+            rows,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(cpu: [f64; 3]) -> Outcome {
+        Ok(cpu.map(|cpu| Sample { user: 0.0, system: cpu, per_second: 1.0 }).to_vec())
+    }
+
+    #[test]
+    fn ours_is_compared_to_the_best_peer_round_by_round() {
+        let outcomes = vec![
+            rounds([20.0, 40.0, 20.0]),
+            rounds([10.0, 20.0, 30.0]),
+            Err("none".to_owned()),
+            rounds([9.0, 20.0, 24.0]),
+        ];
+        let (peer, ratio) = best_peer(&[(PROXIED, outcomes)], PROXIED).expect("measured");
+        assert_eq!(peer, Contender::Nginx, "its median is the same as HAProxy's, and it comes first");
+        assert!((ratio - 0.5).abs() < 1e-9, "{ratio}");
+    }
+
+    #[test]
+    fn nothing_measured_is_an_aim_that_is_missed() {
+        let outcomes = vec![rounds([1.0; 3]), rounds([1.0; 3]), rounds([1.0; 3]), Err("none".to_owned())];
+        assert!(best_peer(&[(PROXIED, outcomes)], PROXIED).is_none());
+    }
+}

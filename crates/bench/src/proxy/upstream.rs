@@ -1,0 +1,69 @@
+//! The app behind the proxies: the same answer to everybody, over HTTP/1.1 and HTTP/2 with prior knowledge.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use tokio::net::TcpListener;
+
+static SMALL: &[u8] = b"hello, world\n";
+/// 64 KiB.
+static LARGE: [u8; 65_536] = [b'x'; 65_536];
+
+/// How many bytes the body of `/…/large` has.
+pub(super) const LARGE_BYTES: u64 = LARGE.len() as u64;
+
+/// Serves until the end of this program.
+pub(crate) struct Upstream {
+    address: SocketAddr,
+}
+
+impl Upstream {
+    /// On a thread of its own.
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").context("bind the app")?;
+        listener.set_nonblocking(true).context("bind the app")?;
+        let address = listener.local_addr().context("bind the app")?;
+        std::thread::Builder::new()
+            .name("app".to_owned())
+            .spawn(move || runtime.block_on(serve(listener)))
+            .context("start the app")?;
+        Ok(Self { address })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+async fn serve(listener: std::net::TcpListener) -> std::io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    loop {
+        // Without a file descriptor the clients say so, too.
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        tokio::spawn(async move {
+            let http = auto::Builder::new(TokioExecutor::new());
+            // Whoever breaks off is counted by its client.
+            let _ = http.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
+        });
+    }
+}
+
+async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let body = if request.uri().path().ends_with("/large") { &LARGE[..] } else { SMALL };
+    let mut response = Response::new(Full::new(Bytes::from_static(body)));
+    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
+    Ok(response)
+}

