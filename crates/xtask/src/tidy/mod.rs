@@ -3,6 +3,7 @@
 //! This module only reads and says; it never changes a file.
 
 mod dependencies;
+mod examples;
 mod sources;
 
 use std::{fmt, process::ExitCode};

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use super::Violation;
+use super::{Violation, examples};
 use crate::workspace::Workspace;
 
-/// Past this many lines without its tests, a file holds more than one idea.
+/// Past this many lines without its tests and docs, a file holds more than one idea.
 const LONG: usize = 500;
 
 /// Folders of a package that hold Rust.
@@ -38,6 +38,9 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Findings> {
                 let place = place(workspace, &file);
                 let text = read(&file)?;
                 findings.violations.extend(check_source(&place, &text, sub == "src" && !holds_only_tests(&place)));
+                if sub == "src" && examples::LIBRARIES.contains(&package.name.as_str()) {
+                    findings.violations.extend(examples::check(&place, &text));
+                }
                 findings.warnings.extend(check_length(&place, &text));
             }
         }
@@ -85,9 +88,12 @@ fn check_source(place: &str, text: &str, wants_docs: bool) -> Vec<Violation> {
 }
 
 fn check_length(place: &str, text: &str) -> Option<Violation> {
-    let lines = text.lines().take_while(|line| line.trim() != "#[cfg(test)]").count();
-    (lines > LONG && !holds_only_tests(place))
-        .then(|| Violation::new(place, format!("{lines} lines without its tests"), "split it: one idea per file"))
+    let lines = text.lines().map(str::trim).take_while(|line| *line != "#[cfg(test)]");
+    // Examples make nothing harder to find one's way in.
+    let lines = lines.filter(|line| !line.starts_with("///")).count();
+    (lines > LONG && !holds_only_tests(place)).then(|| {
+        Violation::new(place, format!("{lines} lines without its tests and docs"), "split it: one idea per file")
+    })
 }
 
 /// Such a file is about the module that it tests, which has said already what it is for.
