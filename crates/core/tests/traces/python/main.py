@@ -1,7 +1,8 @@
 """Drives windows on a clock of made-up times, and writes what they decided: see ../README.md.
 
-The sliding window log and counter are those of the package `limits`. Its fixed window begins with the first request;
-the one that is aligned to the clock is written down here, from its definition: count, and compare with the limit.
+The sliding window log and counter are those of the package `limits`. Its fixed window begins with the first request, and
+its counter rounds: a fixed window that is aligned to the clock, and a counter that is exact, are written down here, from
+their definitions.
 """
 
 import random
@@ -37,6 +38,22 @@ class FixedWindow:
         if self.used + cost > self.requests:
             return False
         self.used += cost
+        return True
+
+
+class ExactCounter:
+    """A request passes if the weighted sum of this window and the last, the request counted, is within the limit."""
+
+    def __init__(self, requests, period):
+        self.requests, self.period, self.admitted = requests, period, {}
+
+    def hit(self, cost):
+        window = now // self.period
+        rest = Fraction(self.period - now % self.period, self.period)
+        current = self.admitted.get(window, 0) + cost
+        if self.admitted.get(window - 1, 0) * rest + current > self.requests:
+            return False
+        self.admitted[window] = current
         return True
 
 
@@ -104,15 +121,16 @@ def boundaries(requests, period, each):
     return random.choice([0, 1, period - now % period - 1, period - now % period]), random.randint(1, max(1, requests // 2))
 
 
-print("# Fixed window by definition, and limits 5.8.0, written by python/main.py; the lines are explained in README.md")
-for strategy in (FixedWindow, SlidingWindowCounter, SlidingWindowLog):
+print("# Fixed window and exact counter by definition, and limits 5.8.0, written by python/main.py; the lines are explained in README.md")
+for strategy in (FixedWindow, ExactCounter, SlidingWindowCounter, SlidingWindowLog):
     for requests, period in LIMITS:
         for pattern in (steady, hurried, bursts, costs, boundaries):
             now = START
             random.seed(f"{requests} {period} {pattern.__name__}")
-            print("=", strategy.__name__, requests, period, 0, pattern.__name__)
+            name = strategy.__name__.replace("Exact", "SlidingWindow")
+            print("=", name, requests, period, 0, pattern.__name__)
             limiter, last = strategy(requests, period), 0
-            for _ in range(45):
+            for _ in range(35):
                 wait, cost = pattern(requests, period, max(1, requests // 8))
                 now += wait
                 while strategy is SlidingWindowCounter and limiter.is_disputed(cost):
