@@ -11,6 +11,10 @@ pub fn describe(old: &PolicyRules, new: &PolicyRules) -> String {
     if old.mode != new.mode {
         changes.push(format!("mode {:?} to {:?}", old.mode, new.mode));
     }
+    if old.deadline_millis != new.deadline_millis {
+        let told = |millis: Option<u64>| millis.map_or_else(|| "none".to_owned(), period);
+        changes.push(format!("deadline {} to {}", told(old.deadline_millis), told(new.deadline_millis)));
+    }
     for rule in &new.rules {
         match old.rules.iter().find(|before| before.name == rule.name) {
             Some(before) => describe_rule(before, rule, &mut changes),
@@ -35,7 +39,12 @@ fn describe_rule(old: &Rule, new: &Rule, changes: &mut Vec<String>) {
         match old.limits.iter().find(|before| before.name == limit.name) {
             Some(before) if before == limit => {}
             Some(before) => {
-                changes.push(format!("{name}/{} {} to {}", limit.name, describe_limit(before), describe_limit(limit)));
+                let [from, to] = if before.strategy == limit.strategy {
+                    [before, limit].map(describe_limit)
+                } else {
+                    [before, limit].map(|limit| format!("{:?} {}", limit.strategy, describe_limit(limit)))
+                };
+                changes.push(format!("{name}/{} {from} to {to}", limit.name));
             }
             None => changes.push(format!("{name}/{} added: {}", limit.name, describe_limit(limit))),
         }
@@ -53,6 +62,9 @@ fn describe_limit(limit: &Limit) -> String {
     let mut text = format!("{} per {}", limit.requests, period(limit.period_millis));
     if let Some(burst) = limit.burst.filter(|&burst| burst != limit.requests) {
         text.push_str(&format!(" (burst {burst})"));
+    }
+    if let Some(debt) = limit.debt.filter(|&debt| debt != 0) {
+        text.push_str(&format!(" (debt {debt})"));
     }
     text
 }
@@ -124,6 +136,18 @@ mod tests {
         ] {
             assert_eq!(describe(&old, &new), expected, "{what}");
         }
+    }
+
+    #[test]
+    fn strategies_debts_and_deadlines_are_told_where_they_differ() {
+        let old = rules(Mode::Enforce, &[("second", 50, 1000)]);
+        let mut new = old.clone();
+        new.deadline_millis = Some(1500);
+        new.rules[0].limits[0].strategy = Strategy::TokenBucketWithDebt;
+        new.rules[0].limits[0].debt = Some(9);
+        let limit = "all/second TokenBucket 50 per 1s to TokenBucketWithDebt 50 per 1s (debt 9)";
+        assert_eq!(describe(&old, &new), format!("deadline none to 1s500ms, {limit}"));
+        assert!(describe(&new, &old).starts_with("deadline 1s500ms to none, "));
     }
 
     #[test]

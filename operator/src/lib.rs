@@ -23,7 +23,6 @@ pub mod link;
 pub mod metrics;
 pub mod observed;
 mod operator;
-mod override_keys;
 pub mod plan;
 pub mod report;
 pub mod source;

@@ -156,12 +156,14 @@ fn traffic((rules, sum): (&[(String, Counts)], Counts)) -> Traffic {
         allowed: to_i64(sum.allowed),
         limited: to_i64(sum.limited),
         shadow_limited: to_i64(sum.shadow_limited),
+        waited: to_i64(sum.waited),
         by_rule: (rules.iter())
             .map(|(name, counts)| RuleTraffic {
                 name: name.clone(),
                 allowed: to_i64(counts.allowed),
                 limited: to_i64(counts.limited),
                 shadow_limited: to_i64(counts.shadow_limited),
+                waited: to_i64(counts.waited),
             })
             .collect(),
     }

@@ -45,7 +45,7 @@ fn status_of(
 ) -> RateLimitPolicyStatus {
     let pods: Vec<ObjectKey> = (0..standings.len()).map(|i| ObjectKey::new("shop", format!("pod-{i:02}"))).collect();
     let standings: Vec<_> = pods.iter().zip(standings.iter().cloned()).collect();
-    let counts = Counts { allowed: 962, limited: 38, shadow_limited: 0 };
+    let counts = Counts { allowed: 962, limited: 38, ..Counts::default() };
     let rules = [("all".to_owned(), counts)];
     let facts = Facts { compiled, targets, standings: &standings, traffic: (&rules, counts) };
     build(&facts, previous, Timestamp::from_second(now).unwrap())
@@ -158,6 +158,6 @@ fn the_worst_ten_are_named() {
 #[test]
 fn the_refused_share_is_rounded_down() {
     for (allowed, limited, expected) in [(0, 0, "0.0%"), (1, 9999, "99.9%"), (962, 38, "3.8%"), (0, 5, "100.0%")] {
-        assert_eq!(share(Counts { allowed, limited, shadow_limited: 0 }), expected);
+        assert_eq!(share(Counts { allowed, limited, ..Counts::default() }), expected);
     }
 }

@@ -28,11 +28,13 @@ pub struct Counts {
     pub limited: u64,
     /// Let through, but would have been refused.
     pub shadow_limited: u64,
+    /// Of those let through, how many had to wait.
+    pub waited: u64,
 }
 
 impl Counts {
     fn of(rule: &RuleStatus) -> Self {
-        Self { allowed: rule.allowed, limited: rule.limited, shadow_limited: rule.shadow_limited }
+        Self { allowed: rule.allowed, limited: rule.limited, shadow_limited: rule.shadow_limited, waited: rule.waited }
     }
 
     /// What was added since `earlier`; everything if a counter went backwards, because then it started afresh.
@@ -42,6 +44,7 @@ impl Counts {
                 allowed: self.allowed.checked_sub(earlier.allowed)?,
                 limited: self.limited.checked_sub(earlier.limited)?,
                 shadow_limited: self.shadow_limited.checked_sub(earlier.shadow_limited)?,
+                waited: self.waited.checked_sub(earlier.waited)?,
             })
         };
         difference().unwrap_or(self)
@@ -53,6 +56,7 @@ impl AddAssign for Counts {
         self.allowed += other.allowed;
         self.limited += other.limited;
         self.shadow_limited += other.shadow_limited;
+        self.waited += other.waited;
     }
 }
 

@@ -10,22 +10,28 @@
 
 pub mod check;
 
+mod cost;
 mod crd;
+mod duration;
+mod key;
 mod limit;
 mod matching;
 mod names;
-mod period;
+mod on_limit;
 mod policy;
 mod rule;
 mod status;
 mod target;
 
+pub use cost::{Cost, CostHeader};
 pub use crd::{crd, crd_yaml};
+pub use duration::{Bounded, Bounds, Deadline, InvalidDuration, MaxWait, Period};
+pub use key::{ClientIp, JwtClaim, KeyPart};
 pub use limit::{Limit, OverrideLimit, Strategy};
-pub use matching::{HeaderMatch, Match};
-pub use period::{InvalidPeriod, Period};
+pub use matching::{HeaderMatch, Match, QueryMatch};
+pub use on_limit::{HeaderStyle, OnLimit, OnLimitAction, OnMessage};
 pub use policy::{Mode, RateLimitPolicy, RateLimitPolicySpec};
-pub use rule::{Action, ClientIp, HeaderStyle, KeyPart, OnLimit, OnLimitAction, Override, Rule, Scope};
+pub use rule::{Action, Override, Per, Rule, Scope};
 pub use status::{
     Drift, DriftReason, Enforcement, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic, condition_types,
 };

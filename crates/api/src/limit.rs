@@ -4,15 +4,21 @@ use kube::{KubeSchema, core::Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Period, names, period};
+use crate::{Period, duration, names};
 
 /// How many requests are let through in how long.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(
     validation = countable(),
-    validation = Rule::new("!has(self.burst) || self.strategy != 'FixedWindow'")
-        .message("burst does not go with strategy FixedWindow, which has no burst: leave burst out, or use TokenBucket or GCRA")
-        .field_path(".burst")
+    validation = Rule::new("!has(self.burst) || !(self.strategy in ['FixedWindow', 'SlidingWindowCounter', 'SlidingWindowLog'])")
+        .message("burst does not go with FixedWindow, SlidingWindowCounter and SlidingWindowLog, which save nothing up: leave burst out, or use strategy TokenBucket or GCRA")
+        .field_path(".burst"),
+    validation = Rule::new("!has(self.debt) || self.strategy == 'TokenBucketWithDebt'")
+        .message("debt goes only with strategy TokenBucketWithDebt: leave debt out, or use that strategy")
+        .field_path(".debt"),
+    validation = Rule::new("self.strategy != 'SlidingWindowLog' || self.requests <= 1048576")
+        .message("requests must be at most 1048576 with strategy SlidingWindowLog, which remembers each of them: use SlidingWindowCounter for more")
+        .field_path(".requests")
 )]
 pub struct Limit {
     /// Name, unique within the rule. Counters belong to it: a limit that keeps its name keeps its count.
@@ -25,11 +31,17 @@ pub struct Limit {
     pub requests: i64,
     /// Length of the period, 1ms to 24h, such as `500ms`, `1s` or `1h30m`.
     pub per: Period,
-    /// How many requests may come at once. By default `requests` for TokenBucket and 1 for GCRA; not with FixedWindow.
+    /// How many requests may come at once; for LeakyBucket, how many may wait in line. By default 1 for GCRA and
+    /// `requests` for the others; not with FixedWindow, SlidingWindowCounter and SlidingWindowLog.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_burst())]
     pub burst: Option<i64>,
+    /// How many requests a TokenBucketWithDebt may be overdrawn by. None, if absent; only with that strategy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
+    #[x_kube(validation = not_zero_debt())]
+    pub debt: Option<i64>,
     /// How requests are counted.
     #[serde(default)]
     pub strategy: Strategy,
@@ -48,11 +60,17 @@ pub struct OverrideLimit {
     pub requests: i64,
     /// Length of the period, 1ms to 24h, such as `500ms`, `1s` or `1h30m`.
     pub per: Period,
-    /// How many requests may come at once. By default `requests` for TokenBucket and 1 for GCRA; not with FixedWindow.
+    /// How many requests may come at once; for LeakyBucket, how many may wait in line. By default 1 for GCRA and
+    /// `requests` for the others; not with FixedWindow, SlidingWindowCounter and SlidingWindowLog.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_burst())]
     pub burst: Option<i64>,
+    /// How many requests a TokenBucketWithDebt may be overdrawn by. None, if absent; only with that strategy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
+    #[x_kube(validation = not_zero_debt())]
+    pub debt: Option<i64>,
 }
 
 /// How requests are counted.
@@ -61,11 +79,20 @@ pub enum Strategy {
     /// A steady rate, of which up to `burst` requests are saved up for later.
     #[default]
     TokenBucket,
+    /// The same, which may be overdrawn by up to `debt` requests and pays them back before it saves up again.
+    TokenBucketWithDebt,
     /// A steady rate with strict spacing between requests.
     #[serde(rename = "GCRA")]
     Gcra,
+    /// Evenly paced: of those that come too soon, up to `burst` wait in line if the rule lets requests wait.
+    LeakyBucket,
     /// `requests` per period, with periods aligned to the clock. Around a boundary twice as many can pass.
     FixedWindow,
+    /// `requests` in this period and the share of the last one that is less than a period ago. Exact if the last
+    /// period's requests came evenly.
+    SlidingWindowCounter,
+    /// Never more than `requests` in any period: each is remembered, so at most 1048576.
+    SlidingWindowLog,
 }
 
 fn not_zero_requests() -> Rule {
@@ -80,9 +107,13 @@ fn not_zero_burst() -> Rule {
     )
 }
 
+fn not_zero_debt() -> Rule {
+    Rule::new("self != 0").message("debt must not be 0, which never means unlimited: for no debt leave it out")
+}
+
 /// Time is counted in nanoseconds, and there can be no more than one request in each.
 fn countable() -> Rule {
-    let syntax = period::PATTERN;
+    let syntax = duration::PATTERN;
     Rule::new(format!(
         "self.requests <= 1000000 || !self.per.matches('{syntax}') || duration(self.per) >= duration('1s')"
     ))

@@ -11,6 +11,7 @@ use crate::names;
 
 /// Conditions on a request that must all hold; a list that is empty or absent is no condition.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Match {
     /// The method is one of these. Upper case, as HTTP writes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -25,24 +26,78 @@ pub struct Match {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), transform = paths)]
     pub paths: Vec<String>,
+    /// One of these regular expressions is found in the path's normal form; `^` and `$` stand for its ends. The syntax is
+    /// that of Rust's regex crate (RE2's, but for details): no look-around, no back-references.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(min = 1, max = 256)))]
+    pub path_regexes: Vec<String>,
     /// The request has all of these headers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub headers: Vec<HeaderMatch>,
+    /// The query has all of these parameters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub query: Vec<QueryMatch>,
+    /// This CEL expression is true of `request`, which has `method`, `host`, `path`, `query` (a map), `headers` (a map by
+    /// lower-case name) and `clientIP`: `request.headers['x-tier'] != 'gold'`. One that fails is false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 1024))]
+    pub predicate: Option<String>,
 }
 
-/// A header that must be there with exactly this value.
+/// A header that must be there: with exactly this value, with a value that starts so, or with any.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(validation = value_or_prefix("headers"))]
 pub struct HeaderMatch {
     /// Name, in any case.
     #[schemars(length(min = 1, max = 128))]
     #[x_kube(validation = names::header("name"))]
     pub name: String,
-    /// Value, compared byte by byte.
-    #[schemars(length(max = 512))]
-    #[x_kube(validation = Rule::new("!self.matches('[^ -~]|^ | $')")
-        .message("value must be of visible ASCII characters, with spaces only between them: HTTP delivers no other value"))]
-    pub value: String,
+    /// The whole value, compared byte by byte. Not with `prefix`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 512))]
+    #[x_kube(validation = visible("value"))]
+    pub value: Option<String>,
+    /// How the value starts. Not with `value`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 512))]
+    #[x_kube(validation = visible("prefix"))]
+    pub prefix: Option<String>,
+}
+
+/// A parameter of the query that must be there: with exactly this value, with a value that starts so, or with any.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(validation = value_or_prefix("query"))]
+pub struct QueryMatch {
+    /// Name, as it is after percent-decoding.
+    #[schemars(length(min = 1, max = 128))]
+    pub name: String,
+    /// The whole value, as it is after percent-decoding. Not with `prefix`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 512))]
+    pub value: Option<String>,
+    /// How the value starts. Not with `value`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 512))]
+    pub prefix: Option<String>,
+}
+
+fn value_or_prefix(list: &str) -> Rule {
+    let message = format!(
+        "{list} must not have both value and prefix in one entry: use value for the whole, prefix for the start, or neither for any value"
+    );
+    Rule::new("!has(self.value) || !has(self.prefix)").message(message.as_str())
+}
+
+fn visible(field: &str) -> Rule {
+    let (rule, edge) = match field {
+        "prefix" => ("!self.matches('[^ -~]|^ ')", "not at the start"),
+        _ => ("!self.matches('[^ -~]|^ | $')", "only between them"),
+    };
+    let message =
+        format!("{field} must be of visible ASCII characters, with spaces {edge}: HTTP delivers no other value");
+    Rule::new(rule).message(message.as_str())
 }
 
 // There are up to 64 * 16 * 16 of each of these in a policy, and the apiserver estimates what a rule costs from the

@@ -10,6 +10,14 @@ pub(crate) fn label() -> Rule {
 
 /// Names of HTTP headers: tokens (RFC 9110). `field` is the name of the field in the policy.
 pub(crate) fn header(field: &str) -> Rule {
-    let message = format!("{field} must be the name of an HTTP header: letters, digits and '-', without ':' or spaces");
-    Rule::new("self.matches('^[A-Za-z0-9!#$%&*+.^_`|~-]+$')").message(message.as_str())
+    token(&format!("{field} must be the name of an HTTP header: letters, digits and '-', without ':' or spaces"))
+}
+
+/// Names of cookies: tokens as well (RFC 6265).
+pub(crate) fn cookie() -> Rule {
+    token("cookie must be the name of a cookie: letters, digits, '-' and '_', without '=', ';' or spaces")
+}
+
+fn token(message: &str) -> Rule {
+    Rule::new("self.matches('^[A-Za-z0-9!#$%&*+.^_`|~-]+$')").message(message)
 }

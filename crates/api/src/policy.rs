@@ -6,7 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{PodSelector, RateLimitPolicyStatus, TargetRef};
+use crate::{Deadline, PodSelector, RateLimitPolicyStatus, TargetRef};
 
 /// Which requests to which pods are limited, and how.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,6 +64,10 @@ pub struct RateLimitPolicySpec {
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub rules: Vec<crate::Rule>, // the derive brings kube's own `Rule` into scope
+    /// How long a request may take, waiting for its turn and for the app together, 1ms to 1h; past it the client gets 504.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Deadline")]
+    pub deadline: Option<Deadline>,
 }
 
 /// What becomes of requests beyond a limit.

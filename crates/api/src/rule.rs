@@ -1,12 +1,10 @@
-//! One rule: which requests, told apart by what, against which limits, and what a refusal looks like.
-
-use std::borrow::Cow;
+//! One rule: which requests, told apart by what, against which limits.
 
 use kube::KubeSchema;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Limit, Match, OverrideLimit, names};
+use crate::{Cost, KeyPart, Limit, Match, OnLimit, OverrideLimit, names};
 
 /// Which requests are limited, told apart by what, and how far.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,6 +25,12 @@ use crate::{Limit, Match, OverrideLimit, names};
     validation = Rule::new("self.action != 'Bypass' || !has(self.onLimit)")
         .message("onLimit does not go with action Bypass, which refuses nothing: remove onLimit, or use action Limit")
         .field_path(".onLimit"),
+    validation = Rule::new("self.action != 'Bypass' || self.per == 'Request'")
+        .message("per Message does not go with action Bypass, which counts nothing: remove per, or use action Limit")
+        .field_path(".per"),
+    validation = Rule::new("self.action != 'Bypass' || !has(self.cost)")
+        .message("cost does not go with action Bypass, which charges nothing: remove cost, or use action Limit")
+        .field_path(".cost"),
     validation = Rule::new("self.action != 'Limit' || !has(self.overrides) || self.overrides.size() == 0 || (has(self.key) && self.key.size() > 0)")
         .message("overrides need a key: add key to say what requests are told apart by, or remove overrides")
         .field_path(".overrides"),
@@ -36,9 +40,30 @@ use crate::{Limit, Match, OverrideLimit, names};
     validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, self.limits.exists(m, m.name == l.name)))")
         .message("overrides must give the names of the rule's own limits: use a name from limits, or add a limit of that name")
         .field_path(".overrides"),
-    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.burst) || !self.limits.exists(m, m.name == l.name && m.strategy == 'FixedWindow')))")
-        .message("overrides must not have burst for a limit whose strategy is FixedWindow, which has no burst: leave burst out")
-        .field_path(".overrides")
+    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.burst) || !self.limits.exists(m, m.name == l.name && m.strategy in ['FixedWindow', 'SlidingWindowCounter', 'SlidingWindowLog'])))")
+        .message("overrides must not have burst for a limit whose strategy is FixedWindow, SlidingWindowCounter or SlidingWindowLog, which save nothing up: leave burst out")
+        .field_path(".overrides"),
+    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.debt) || !self.limits.exists(m, m.name == l.name && m.strategy != 'TokenBucketWithDebt')))")
+        .message("overrides must have debt only for a limit whose strategy is TokenBucketWithDebt: leave debt out")
+        .field_path(".overrides"),
+    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, l.requests <= 1048576 || !self.limits.exists(m, m.name == l.name && m.strategy == 'SlidingWindowLog')))")
+        .message("overrides must have at most 1048576 requests for a limit whose strategy is SlidingWindowLog, which remembers each of them")
+        .field_path(".overrides"),
+    validation = Rule::new("!has(self.cost) || !(has(self.cost.responseHeader) || has(self.cost.responseBytes)) || !has(self.limits) || self.limits.all(l, l.strategy == 'TokenBucketWithDebt')")
+        .message("cost is known only after the response with responseHeader and responseBytes, so every limit must be able to be overdrawn: use strategy TokenBucketWithDebt for each")
+        .field_path(".cost"),
+    validation = Rule::new("self.per != 'Message' || !has(self.cost) || has(self.cost.requests)")
+        .message("cost of a message can only be requests, the same for each: a message has no headers and no response")
+        .field_path(".cost"),
+    validation = Rule::new("self.per != 'Message' || !has(self.onLimit) || self.onLimit.action != 'Wait'")
+        .message("onLimit must have action Reject in a rule with per Message: a message that waited would hold up all behind it")
+        .field_path(".onLimit"),
+    validation = Rule::new("self.per != 'Message' || !has(self.onLimit) || !(has(self.onLimit.body) || has(self.onLimit.contentType))")
+        .message("onLimit must not have body or contentType in a rule with per Message, which answers no request: remove them, or use per Request")
+        .field_path(".onLimit"),
+    validation = Rule::new("self.per != 'Request' || !has(self.onLimit) || !has(self.onLimit.onMessage)")
+        .message("onLimit must have onMessage only in a rule with per Message: remove onMessage, or add per: Message")
+        .field_path(".onLimit")
 )]
 pub struct Rule {
     /// Name, unique within the policy. Counters belong to it: a rule that keeps its name keeps its count.
@@ -52,6 +77,9 @@ pub struct Rule {
     /// Whether these requests are limited, or let through without looking at any limit of any policy.
     #[serde(default)]
     pub action: Action,
+    /// What is counted: requests, or the messages of the WebSocket connections that these requests open.
+    #[serde(default)]
+    pub per: Per,
     /// What requests are told apart by: each combination of values has its own count. All requests share one count, if
     /// empty or absent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -66,7 +94,11 @@ pub struct Rule {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub overrides: Vec<Override>,
-    /// What the client gets instead of an answer, once a limit is reached.
+    /// What each request takes from every limit. 1, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Cost")]
+    pub cost: Option<Cost>,
+    /// What becomes of a request beyond a limit. Refused with 429, if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "OnLimit")]
     pub on_limit: Option<OnLimit>,
@@ -95,83 +127,23 @@ pub enum Action {
     Bypass,
 }
 
+/// What a rule counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Per {
+    /// Requests; the one that opens a WebSocket connection is one.
+    #[default]
+    Request,
+    /// Messages that the client sends over the WebSocket connections which the matching requests open; the opening
+    /// requests are not counted.
+    Message,
+}
+
 /// Where requests are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Scope {
     /// Each pod counts by itself: a limit is a limit for each pod.
     #[default]
     Pod,
-}
-
-/// One part of what requests are told apart by. In YAML: either `header: x-api-key` or `clientIP: {}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum KeyPart {
-    /// Value of the header of this name; requests without it share one count.
-    #[serde(rename = "header")]
-    Header(String),
-    /// Address of the client.
-    #[serde(rename = "clientIP")]
-    ClientIp(ClientIp),
-}
-
-/// A structural schema has no variants: it is written as an object with two optional fields, of which a CEL rule asks
-/// for exactly one.
-#[derive(KubeSchema, Serialize)]
-#[serde(rename = "KeyPart")]
-#[x_kube(validation = Rule::new("has(self.header) != has(self.clientIP)")
-    .message("key parts must have exactly one of header and clientIP: write two parts to tell requests apart by both"))]
-struct KeyPartSchema {
-    /// Value of the header of this name; requests without it share one count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String", length(min = 1, max = 128))]
-    #[x_kube(validation = names::header("header"))]
-    header: Option<String>,
-    /// Address of the client.
-    #[serde(default, rename = "clientIP", skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "ClientIp")]
-    client_ip: Option<ClientIp>,
-}
-
-impl JsonSchema for KeyPart {
-    fn schema_name() -> Cow<'static, str> {
-        "KeyPart".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let mut schema = KeyPartSchema::json_schema(generator);
-        schema.insert("description".into(), "One part of what requests are told apart by.".into());
-        schema
-    }
-}
-
-/// How the address of the client is found, and how much of it counts.
-#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ClientIp {
-    /// How many proxies in front of the pod append to `X-Forwarded-For` and are trusted. With 0 the peer's address counts.
-    #[serde(default)]
-    #[schemars(range(min = 0, max = 10))]
-    pub trusted_hops: i32,
-    /// IPv6 clients are told apart by this many leading bits.
-    #[serde(default = "default_ipv6_prefix", rename = "ipv6Prefix")]
-    #[schemars(range(min = 1, max = 128))]
-    #[x_kube(validation = Rule::new("self != 0")
-        .message("ipv6Prefix must not be 0, which would make all IPv6 clients one: leave it out for 64, or use 1 to 128"))]
-    pub ipv6_prefix: i32,
-}
-
-fn default_ipv6_prefix() -> i32 {
-    64
-}
-
-impl Default for ClientIp {
-    fn default() -> Self {
-        Self { trusted_hops: 0, ipv6_prefix: default_ipv6_prefix() }
-    }
 }
 
 /// Other numbers for some keys.
@@ -191,52 +163,4 @@ pub struct Override {
 fn keys(schema: &mut Schema) {
     let items = schema.get_mut("items").and_then(|items| items.as_object_mut()).expect("a list of lists");
     items.insert("x-kubernetes-list-type".into(), "atomic".into());
-}
-
-/// What the client gets instead of an answer.
-#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OnLimit {
-    /// What is done with a request beyond a limit.
-    #[serde(default)]
-    pub action: OnLimitAction,
-    /// HTTP status of the refusal.
-    #[serde(default = "default_status")]
-    #[schemars(range(min = 400, max = 599))]
-    pub status: i32,
-    /// Which fields tell the client about its quota. `Retry-After` is sent with every refusal.
-    #[serde(default)]
-    pub headers: HeaderStyle,
-}
-
-fn default_status() -> i32 {
-    429
-}
-
-impl Default for OnLimit {
-    fn default() -> Self {
-        Self { action: OnLimitAction::default(), status: default_status(), headers: HeaderStyle::default() }
-    }
-}
-
-/// What is done with a request beyond a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum OnLimitAction {
-    /// It is refused at once.
-    #[default]
-    Reject,
-}
-
-/// Which fields tell the client about its quota.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum HeaderStyle {
-    /// `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers).
-    #[default]
-    #[serde(rename = "IETF")]
-    Ietf,
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
-    Legacy,
-    /// Both of them.
-    Both,
-    /// Neither of them.
-    None,
 }

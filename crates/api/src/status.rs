@@ -106,6 +106,10 @@ pub struct Traffic {
     /// Requests that were let through because of mode Shadow.
     #[schemars(range(min = 0))]
     pub shadow_limited: i64,
+    /// Requests that were let through after they had waited for their turn; they are among those of `allowed`.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub waited: i64,
     /// The same for each rule.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -129,6 +133,10 @@ pub struct RuleTraffic {
     /// Requests that were let through because of mode Shadow.
     #[schemars(range(min = 0))]
     pub shadow_limited: i64,
+    /// Requests that were let through after they had waited for their turn; they are among those of `allowed`.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub waited: i64,
 }
 
 /// The status in words, for the columns of `kubectl get`.

@@ -122,6 +122,7 @@ fn moved(before: Option<&Traffic>, after: Option<&Traffic>) -> bool {
     far(before.allowed, after.allowed)
         || far(before.limited, after.limited)
         || far(before.shadow_limited, after.shadow_limited)
+        || far(before.waited, after.waited)
         || before.by_rule.len() != after.by_rule.len()
 }
 

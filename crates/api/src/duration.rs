@@ -1,0 +1,274 @@
+//! Durations as people write them (GEP-2257), each kind with the bounds of its field.
+
+use std::{borrow::Cow, fmt, marker::PhantomData, str::FromStr, time::Duration};
+
+use kube::core::{Rule, validate};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+pub(crate) const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
+
+/// The length of a limit's period: 1 ms to 24 h.
+pub type Period = Bounded<Per>;
+
+/// How long a request may wait for its turn: 1 ms to 5 min.
+pub type MaxWait = Bounded<Wait>;
+
+/// How long a request may take: 1 ms to 1 h.
+pub type Deadline = Bounded<Whole>;
+
+/// Which field a duration is for, and between what it must lie.
+pub trait Bounds {
+    /// Name of the field.
+    const FIELD: &'static str;
+    /// The longest, as people write it; the shortest is always `1ms`.
+    const LONGEST: &'static str;
+    /// What else to say to somebody whose duration is too short or too long: how to mend it.
+    const MEND: &'static str;
+}
+
+/// Bounds of [`Period`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Per {}
+
+impl Bounds for Per {
+    const FIELD: &'static str = "per";
+    const LONGEST: &'static str = "24h";
+    const MEND: &'static str =
+        "a zero never means unlimited: for no limit remove it or use action Bypass or mode Disabled";
+}
+
+/// Bounds of [`MaxWait`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {}
+
+impl Bounds for Wait {
+    const FIELD: &'static str = "maxWait";
+    const LONGEST: &'static str = "5m";
+    const MEND: &'static str = "to let no request wait use action Reject and leave maxWait out";
+}
+
+/// Bounds of [`Deadline`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whole {}
+
+impl Bounds for Whole {
+    const FIELD: &'static str = "deadline";
+    const LONGEST: &'static str = "1h";
+    const MEND: &'static str = "for no deadline leave it out";
+}
+
+/// A duration within its bounds, in whole milliseconds, kept as it was written.
+///
+/// Written as in GEP-2257: one to four times a number of up to five digits with one of the units `h`, `m`, `s` and `ms`,
+/// which add up: `1h30m`, `500ms`.
+#[derive(Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String", bound = "B: Bounds")]
+pub struct Bounded<B> {
+    written: String,
+    millis: u64,
+    bounds: PhantomData<B>,
+}
+
+impl<B> Bounded<B> {
+    /// How long it is.
+    #[must_use]
+    pub fn duration(&self) -> Duration {
+        Duration::from_millis(self.millis)
+    }
+
+    /// How many milliseconds it is.
+    #[must_use]
+    pub fn as_millis(&self) -> u64 {
+        self.millis
+    }
+
+    /// How it was written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.written
+    }
+}
+
+/// Why a text is not a [`Bounded`] duration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidDuration {
+    /// It is not a duration.
+    #[error("{}", not_a_duration(.field))]
+    Syntax {
+        /// What it was meant for.
+        field: &'static str,
+    },
+    /// It is a duration that is too short or too long.
+    #[error("{}", out_of_range(.field, .longest, .mend))]
+    Range {
+        /// What it was meant for.
+        field: &'static str,
+        /// The longest that is allowed.
+        longest: &'static str,
+        /// What to do instead.
+        mend: &'static str,
+    },
+}
+
+fn not_a_duration(field: &str) -> String {
+    format!("{field} must be a duration: numbers with the units h, m, s and ms, such as 500ms, 1s or 1h30m")
+}
+
+fn out_of_range(field: &str, longest: &str, mend: &str) -> String {
+    format!("{field} must be between 1ms and {longest}; {mend}")
+}
+
+impl<B: Bounds> FromStr for Bounded<B> {
+    type Err = InvalidDuration;
+
+    fn from_str(written: &str) -> Result<Self, InvalidDuration> {
+        let millis = parse(written).ok_or(InvalidDuration::Syntax { field: B::FIELD })?;
+        let longest = parse(B::LONGEST).expect("a bound is a duration");
+        if !(1..=longest).contains(&millis) {
+            return Err(InvalidDuration::Range { field: B::FIELD, longest: B::LONGEST, mend: B::MEND });
+        }
+        Ok(Self { written: written.to_owned(), millis, bounds: PhantomData })
+    }
+}
+
+/// In milliseconds.
+fn parse(written: &str) -> Option<u64> {
+    let mut millis: u64 = 0;
+    let mut rest = written;
+    for _ in 0..4 {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        if !(1..=5).contains(&digits) {
+            return None;
+        }
+        let number: u64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let units = rest.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let unit = match &rest[..units] {
+            "h" => 3_600_000,
+            "m" => 60_000,
+            "s" => 1_000,
+            "ms" => 1,
+            _ => return None,
+        };
+        rest = &rest[units..];
+        millis += number * unit; // four times at most 99999 h: far below 2^64
+        if rest.is_empty() {
+            return Some(millis);
+        }
+    }
+    None
+}
+
+impl<B: Bounds> TryFrom<String> for Bounded<B> {
+    type Error = InvalidDuration;
+
+    fn try_from(written: String) -> Result<Self, InvalidDuration> {
+        written.parse()
+    }
+}
+
+impl<B> From<Bounded<B>> for String {
+    fn from(duration: Bounded<B>) -> Self {
+        duration.written
+    }
+}
+
+// The bounds are only a name: what is derived would ask them for what they cannot have.
+
+impl<B> Clone for Bounded<B> {
+    fn clone(&self) -> Self {
+        Self { written: self.written.clone(), ..*self }
+    }
+}
+
+impl<B> PartialEq for Bounded<B> {
+    fn eq(&self, other: &Self) -> bool {
+        self.written == other.written
+    }
+}
+
+impl<B> Eq for Bounded<B> {}
+
+impl<B> fmt::Debug for Bounded<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.written, f)
+    }
+}
+
+impl<B> fmt::Display for Bounded<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.written)
+    }
+}
+
+impl<B: Bounds> JsonSchema for Bounded<B> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("DurationOf_{}", B::FIELD).into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        // No `pattern` keyword: its message would show the expression and not how to mend the value.
+        let mut schema = json_schema!({ "type": "string", "minLength": 1, "maxLength": 28 });
+        let syntax = Rule::new(format!("self.matches('{PATTERN}')")).message(not_a_duration(B::FIELD).as_str());
+        let longest = B::LONGEST;
+        let range = Rule::new(format!(
+            "!self.matches('{PATTERN}') || (duration(self) >= duration('1ms') && duration(self) <= duration('{longest}'))"
+        ))
+        .message(out_of_range(B::FIELD, longest, B::MEND).as_str());
+        for rule in [syntax, range] {
+            validate(&mut schema, rule).expect("a rule is plain strings, which always serialise");
+        }
+        schema
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_what_gep_2257_allows() {
+        for (written, millis) in [
+            ("1ms", 1),
+            ("500ms", 500),
+            ("1s", 1_000),
+            ("1h30m", 5_400_000),
+            ("1ms1s1m1h", 3_661_001),
+            ("00001s", 1_000),
+            ("0h1s", 1_000),
+            ("86400s", 86_400_000),
+            ("24h", 86_400_000),
+        ] {
+            let period: Period = written.parse().expect(written);
+            assert_eq!(period.duration(), Duration::from_millis(millis), "{written}");
+            assert_eq!(period.to_string(), written);
+        }
+    }
+
+    #[test]
+    fn refuses_the_rest() {
+        for written in
+            ["", "1", "s", "1.5s", "-1s", "+1s", "1 s", "1S", "1us", "1d", "100000s", "1s1s1s1s1s", "1sé", "é"]
+        {
+            let syntax = InvalidDuration::Syntax { field: "per" };
+            assert_eq!(written.parse::<Period>(), Err(syntax), "{written:?}");
+        }
+        for written in ["0s", "0ms", "0h0m", "24h1ms", "99999h99999h99999h99999h"] {
+            let invalid = written.parse::<Period>().expect_err(written);
+            assert!(matches!(invalid, InvalidDuration::Range { field: "per", .. }), "{written:?}: {invalid}");
+        }
+    }
+
+    #[test]
+    fn each_field_has_its_own_bounds() {
+        assert!("5m".parse::<MaxWait>().is_ok() && "5m1ms".parse::<MaxWait>().is_err());
+        assert!("1h".parse::<Deadline>().is_ok() && "1h1ms".parse::<Deadline>().is_err());
+        let invalid = "0s".parse::<Deadline>().expect_err("zero");
+        assert_eq!(invalid.to_string(), "deadline must be between 1ms and 1h; for no deadline leave it out");
+    }
+}

@@ -1,0 +1,102 @@
+//! What becomes of a request beyond a limit, and what a refusal looks like.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::MaxWait;
+
+/// What becomes of a request beyond a limit, and what the client gets if it is refused.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.action != 'Wait' || has(self.maxWait)")
+        .message("maxWait is needed with action Wait: say how long a request may wait, such as 75ms")
+        .field_path(".maxWait"),
+    validation = Rule::new("self.action != 'Reject' || !has(self.maxWait)")
+        .message("maxWait does not go with action Reject, which lets no request wait: leave maxWait out, or use action Wait")
+        .field_path(".maxWait")
+)]
+pub struct OnLimit {
+    /// What is done with a request beyond a limit.
+    #[serde(default)]
+    pub action: OnLimitAction,
+    /// How long a request may wait for its turn, 1ms to 5m. Only with action Wait, and needed there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "MaxWait")]
+    pub max_wait: Option<MaxWait>,
+    /// HTTP status of the refusal.
+    #[serde(default = "default_status")]
+    #[schemars(range(min = 400, max = 599))]
+    pub status: i32,
+    /// Body of the refusal. By default a JSON object that says which limit refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 4096))]
+    pub body: Option<String>,
+    /// What the body is. By default `text/plain; charset=utf-8`, or `application/json` if there is no `body` here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 128))]
+    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(; ?[!-~]+)*$')")
+        .message("contentType must be a media type, such as text/html or application/json; charset=utf-8"))]
+    pub content_type: Option<String>,
+    /// Which fields tell the client about its quota. `Retry-After` is sent with every refusal.
+    #[serde(default)]
+    pub headers: HeaderStyle,
+    /// What becomes of a message beyond a limit; by default Notice. Only in a rule with per Message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OnMessage")]
+    pub on_message: Option<OnMessage>,
+}
+
+fn default_status() -> i32 {
+    429
+}
+
+impl Default for OnLimit {
+    fn default() -> Self {
+        Self {
+            action: OnLimitAction::default(),
+            max_wait: None,
+            status: default_status(),
+            body: None,
+            content_type: None,
+            headers: HeaderStyle::default(),
+            on_message: None,
+        }
+    }
+}
+
+/// What is done with a request beyond a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum OnLimitAction {
+    /// It is refused at once.
+    #[default]
+    Reject,
+    /// It is given its turn and waits for it, or is refused at once if that would be later than `maxWait`.
+    Wait,
+}
+
+/// Which fields tell the client about its quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum HeaderStyle {
+    /// `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers).
+    #[default]
+    #[serde(rename = "IETF")]
+    Ietf,
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
+    Legacy,
+    /// Both of them.
+    Both,
+    /// Neither of them.
+    None,
+}
+
+/// What becomes of a message beyond a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum OnMessage {
+    /// It does not reach the app; the client gets a text message instead, a JSON object that says which limit refused.
+    #[default]
+    Notice,
+    /// The connection is closed with code 1008.
+    Close,
+}

@@ -1,0 +1,33 @@
+//! What is wrong with a policy so far, and where.
+
+use crate::world::Fault;
+
+#[derive(Default)]
+pub(super) struct Faults(Vec<Fault>);
+
+impl Faults {
+    pub(super) fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.0.push(Fault { path: path.into(), message: message.into() });
+    }
+
+    /// A number that must fit and must not be zero where zero means nothing.
+    pub(super) fn number<T>(&mut self, path: String, value: i64, least: i64) -> T
+    where
+        T: TryFrom<i64> + Default,
+    {
+        match T::try_from(value) {
+            Ok(number) if value >= least => number,
+            _ => {
+                self.add(path, format!("{value} is out of range: must be at least {least}"));
+                T::default()
+            }
+        }
+    }
+
+    pub(super) fn or<T>(self, value: Option<T>) -> Result<T, Vec<Fault>> {
+        match value {
+            Some(value) if self.0.is_empty() => Ok(value),
+            _ => Err(self.0),
+        }
+    }
+}

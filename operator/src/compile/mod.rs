@@ -1,0 +1,164 @@
+//! Policies to rules: what a person wrote to what an agent enforces, with every default decided.
+//!
+//! Pure, and done once per generation: [`Compiler`] keeps what it compiled. What cannot be compiled keeps the last
+//! good rules in force and says what is wrong, every fault by its path. The schema and the CEL rules of `weir-api` have
+//! judged already what they can; here it is what would make an agent refuse a snapshot, other policies' rules included.
+
+mod faults;
+mod limits;
+mod matching;
+mod override_keys;
+mod predicate;
+mod rule;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::core::Selector;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use weir_api::{self as api, RateLimitPolicySpec};
+use weir_wire::{self as wire, PolicyRules};
+
+use self::faults::Faults;
+use crate::world::{Fault, ObjectKey, Policy, Workload, WorkloadKind};
+
+/// Which pods a policy is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Those that these workloads select.
+    Workloads(Vec<Workload>),
+    /// Those with these labels.
+    Labels(Selector),
+}
+
+/// What became of a policy.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// UID of the policy.
+    pub uid: String,
+    /// The generation that was looked at.
+    pub generation: i64,
+    /// Age decides the order on a pod.
+    pub created: Option<Timestamp>,
+    /// The file that it is in.
+    pub file: Option<Arc<str>>,
+    /// Why the newest generation cannot be enforced; empty if it can.
+    pub faults: Vec<Fault>,
+    /// What is to be enforced: of the newest generation, or of the last good one. None if there never was one.
+    pub rules: Option<Arc<PolicyRules>>,
+    /// The pods meant by the same generation.
+    pub target: Option<Target>,
+}
+
+/// Compiles policies and keeps the results.
+#[derive(Debug, Default)]
+pub struct Compiler {
+    compiled: BTreeMap<ObjectKey, Compiled>,
+}
+
+impl Compiler {
+    /// Everything that was compiled.
+    pub fn compiled(&self) -> &BTreeMap<ObjectKey, Compiled> {
+        &self.compiled
+    }
+
+    /// Compiles what is new and forgets what is gone.
+    pub fn update(&mut self, policies: &BTreeMap<ObjectKey, Policy>) {
+        self.compiled.retain(|key, _| policies.contains_key(key));
+        for (key, policy) in policies {
+            let known = self.compiled.get(key).filter(|known| known.uid == policy.uid);
+            if known.is_some_and(|known| known.generation == policy.generation && known.file == policy.file) {
+                continue;
+            }
+            let last_good = known.map(|known| (known.rules.clone(), known.target.clone())).unwrap_or_default();
+            let compiled = compile_policy(key, policy, last_good);
+            self.compiled.insert(key.clone(), compiled);
+        }
+    }
+}
+
+fn compile_policy(key: &ObjectKey, policy: &Policy, last_good: (Option<Arc<PolicyRules>>, Option<Target>)) -> Compiled {
+    let outcome = policy.spec.as_ref().map_err(Clone::clone).and_then(|spec| compile(key, &policy.uid, spec));
+    let (faults, (rules, target)) = match outcome {
+        Ok((rules, target)) => (Vec::new(), (Some(Arc::new(rules)), Some(target))),
+        Err(faults) => (faults, last_good),
+    };
+    Compiled {
+        uid: policy.uid.clone(),
+        generation: policy.generation,
+        created: policy.created,
+        file: policy.file.clone(),
+        faults,
+        rules,
+        target,
+    }
+}
+
+/// The first 16 hex digits of the SHA-256 of a value's JSON.
+pub fn revision_of(value: &impl Serialize) -> String {
+    let json = serde_json::to_vec(value).expect("plain data always has a JSON form");
+    let digest = Sha256::digest(&json);
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Compiles one policy.
+///
+/// # Errors
+///
+/// Every fault: numbers that the rules cannot hold, expressions that do not parse, costs that no limit bears, overrides
+/// of limits that do not exist or of keys that cannot be.
+pub fn compile(key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec) -> Result<(PolicyRules, Target), Vec<Fault>> {
+    let mut faults = Faults::default();
+    let rules: Vec<wire::Rule> =
+        spec.rules.iter().enumerate().map(|(i, r)| rule::rule(r, &format!("spec.rules[{i}]"), &mut faults)).collect();
+    let mode = match spec.mode {
+        api::Mode::Enforce => wire::Mode::Enforce,
+        api::Mode::Shadow => wire::Mode::Shadow,
+        api::Mode::Disabled => wire::Mode::Disabled,
+    };
+    let target = target(key, spec);
+    if target.is_none() {
+        faults.add("spec", "exactly one of targetRefs and selector must be set");
+    }
+    let deadline_millis = spec.deadline.as_ref().map(api::Deadline::as_millis);
+    let compiled = target.map(|target| {
+        let revision = revision_of(&(mode, deadline_millis, &rules));
+        let rules = PolicyRules {
+            uid: uid.to_owned(),
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            revision,
+            mode,
+            deadline_millis,
+            rules,
+        };
+        (rules, target)
+    });
+    faults.or(compiled)
+}
+
+fn target(key: &ObjectKey, spec: &RateLimitPolicySpec) -> Option<Target> {
+    match (&spec.selector, spec.target_refs.as_slice()) {
+        (Some(selector), []) if !selector.match_labels.is_empty() => {
+            Some(Target::Labels(selector.match_labels.clone().into_iter().collect()))
+        }
+        (None, refs @ [_, ..]) => {
+            let workload = |target: &api::TargetRef| Workload {
+                kind: match target.kind {
+                    api::TargetKind::Deployment => WorkloadKind::Deployment,
+                    api::TargetKind::StatefulSet => WorkloadKind::StatefulSet,
+                    api::TargetKind::DaemonSet => WorkloadKind::DaemonSet,
+                    api::TargetKind::Service => WorkloadKind::Service,
+                },
+                key: ObjectKey::new(&key.namespace, &target.name),
+            };
+            Some(Target::Workloads(refs.iter().map(workload).collect()))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+//! What CEL cannot ask of the keys of overrides within its budget: that no key has two overrides, and that a value for
+//! `clientIP` is an address and one for `host` or `method` written as agents see it. An agent would refuse the whole snapshot for it, other policies' rules included.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use weir_api as api;
+
+/// Tells `fault` of every key that is wrong: its path below the rule, and the mend.
+pub(crate) fn check(rule: &api::Rule, mut fault: impl FnMut(String, String)) {
+    let mut seen: HashMap<Vec<String>, String> = HashMap::new();
+    for (i, entry) in rule.overrides.iter().enumerate() {
+        for (j, values) in entry.keys.iter().enumerate() {
+            let path = format!("overrides[{i}].keys[{j}]");
+            let mut key = Vec::with_capacity(values.len());
+            for (k, (part, value)) in rule.key.iter().zip(values).enumerate() {
+                match normal(part, value) {
+                    Ok(value) => key.push(value),
+                    Err(message) => fault(format!("{path}[{k}]"), message),
+                }
+            }
+            // A key with a fault of its own is not compared.
+            if key.len() == rule.key.len()
+                && let Some(first) = seen.insert(key, path.clone())
+            {
+                fault(path, format!("this key has an override already, at {first}: remove one of them"));
+            }
+        }
+    }
+}
+
+/// A value as agents compare it, or why it cannot be one.
+fn normal(part: &api::KeyPart, value: &str) -> Result<String, String> {
+    match part {
+        api::KeyPart::Header(_)
+        | api::KeyPart::Cookie(_)
+        | api::KeyPart::Query(_)
+        | api::KeyPart::PathSegment(_)
+        | api::KeyPart::JwtClaim(_) => Ok(value.to_owned()),
+        api::KeyPart::Host {} if value.contains(|c: char| c.is_ascii_uppercase() || matches!(c, '/' | '*')) => {
+            Err(format!("{value:?} never comes: hosts are compared in lower case, whole and without port"))
+        }
+        api::KeyPart::Method {} if value.contains(|c: char| c.is_ascii_lowercase()) => {
+            Err(format!("{value:?} never comes: methods are in upper case, such as GET"))
+        }
+        api::KeyPart::Host {} | api::KeyPart::Method {} => Ok(value.to_owned()),
+        api::KeyPart::ClientIp(client) => match value.parse::<IpAddr>().map(|address| address.to_canonical()) {
+            Err(_) => Err(format!("{value:?} is not an IP address: this part of the key is clientIP")),
+            Ok(IpAddr::V4(address)) => Ok(address.to_string()),
+            Ok(IpAddr::V6(address)) => {
+                let host_bits = 128_u32.saturating_sub(u32::try_from(client.ipv6_prefix).unwrap_or(128));
+                let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
+                Ok(Ipv6Addr::from_bits(address.to_bits() & mask).to_string())
+            }
+        },
+    }
+}

@@ -1,0 +1,230 @@
+//! Whether a CEL predicate can be true of any request.
+//!
+//! An agent takes a predicate that fails for false, because a request may lack what it asks for. A misspelt name would
+//! therefore be a rule that matches nothing and says nothing: names and functions are checked here.
+
+use std::{collections::HashMap, thread};
+
+use cel::{
+    Context, Program, Value,
+    common::ast::{EntryExpr, Expr, IdedExpr},
+};
+
+/// The one variable, and what it has.
+const REQUEST: &str = "request";
+const FIELDS: [&str; 6] = ["method", "host", "path", "query", "headers", "clientIP"];
+
+/// What agents know besides operators and macros.
+const FUNCTIONS: [&str; 12] =
+    ["contains", "startsWith", "endsWith", "matches", "size", "max", "min", "string", "int", "uint", "double", "bytes"];
+
+/// The longest that agents take, in bytes.
+const LONGEST: usize = 1024;
+
+/// How deep brackets may be nested: agents have the same bound.
+const DEEPEST: usize = 32;
+
+/// The parser calls itself many times for each bracket and each operator: 64 KB a bracket in a debug build.
+const STACK: usize = 64 * 1024 * 1024;
+
+/// What is wrong with a predicate, and how to mend it.
+pub(super) fn check(text: &str) -> Result<(), String> {
+    if text.len() > LONGEST {
+        return Err(format!("has more than {LONGEST} bytes: split it into several entries of match"));
+    }
+    if depth(text) > DEEPEST {
+        return Err(format!(
+            "is nested more than {DEEPEST} levels deep: write it flatter, or as several entries of match"
+        ));
+    }
+    thread::scope(|scope| {
+        let parser = thread::Builder::new().name("predicate".to_owned()).stack_size(STACK);
+        let outcome = parser.spawn_scoped(scope, || parse(text)).map(thread::ScopedJoinHandle::join);
+        match outcome {
+            Ok(Ok(outcome)) => outcome,
+            // The parser is not ours: should it ever panic, that is about this text and no other.
+            Ok(Err(_)) => Err("is not CEL that can be parsed: write it differently".to_owned()),
+            Err(error) => Err(format!("cannot be parsed now: {error}")),
+        }
+    })
+}
+
+fn parse(text: &str) -> Result<(), String> {
+    let program = Program::compile(text).map_err(|errors| {
+        let first = errors.errors.first();
+        first.map_or_else(
+            || "is not CEL".to_owned(),
+            |error| format!("is not CEL: {}, at line {} column {}", error.msg, error.pos.0, error.pos.1),
+        )
+    })?;
+    let mut unknown = None;
+    walk(program.expression(), &mut Vec::new(), &mut unknown);
+    if let Some(unknown) = unknown {
+        return Err(unknown);
+    }
+    match program.execute(&blank()) {
+        Ok(Value::Bool(_)) | Err(_) => Ok(()),
+        Ok(_) => Err("must be true or false, as in request.method == 'GET'".to_owned()),
+    }
+}
+
+/// What a predicate sees of a request of which nothing is known.
+fn blank() -> Context<'static> {
+    let nothing = HashMap::<String, Value>::new;
+    let request: HashMap<&str, Value> = [
+        ("method", "GET".into()),
+        ("host", "".into()),
+        ("path", "/".into()),
+        ("query", nothing().into()),
+        ("headers", nothing().into()),
+        ("clientIP", "127.0.0.1".into()),
+    ]
+    .into();
+    let mut context = Context::default();
+    context.add_variable_from_value(REQUEST, request);
+    context
+}
+
+/// How deep brackets are nested. Those within texts count too, which only refuses too much; a chain of signs nests like
+/// brackets.
+fn depth(text: &str) -> usize {
+    let (mut open, mut signs, mut deepest) = (0_usize, 0_usize, 0);
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => open += 1,
+            b')' | b']' | b'}' => open = open.saturating_sub(1),
+            b'!' | b'-' | b'?' => signs += 1,
+            byte if byte.is_ascii_whitespace() => {}
+            _ => signs = 0,
+        }
+        deepest = deepest.max(open + signs);
+    }
+    deepest
+}
+
+/// Tells the first name that no request gives a meaning to. `known` are the variables of the macros around.
+fn walk<'a>(expression: &'a IdedExpr, known: &mut Vec<&'a str>, unknown: &mut Option<String>) {
+    let tell = |unknown: &mut Option<String>, message: String| {
+        unknown.get_or_insert(message);
+    };
+    match &expression.expr {
+        Expr::Unspecified | Expr::Literal(_) => {}
+        Expr::Ident(name) => {
+            if name != REQUEST && !name.starts_with('@') && !known.contains(&name.as_str()) {
+                tell(unknown, format!("knows no {name}: what it can ask is request, as in request.method == 'GET'"));
+            }
+        }
+        Expr::Select(select) => {
+            let of_request = matches!(&select.operand.expr, Expr::Ident(name) if name == REQUEST);
+            if of_request && !known.contains(&REQUEST) && !FIELDS.contains(&select.field.as_str()) {
+                let fields = FIELDS.join(", ");
+                tell(unknown, format!("asks for request.{}: a request has {fields}", select.field));
+            }
+            walk(&select.operand, known, unknown);
+        }
+        Expr::Call(call) => {
+            let operator = call.func_name.contains(['_', '@']);
+            if !operator && !FUNCTIONS.contains(&call.func_name.as_str()) {
+                let functions = FUNCTIONS.join(", ");
+                tell(unknown, format!("knows no function {}: there are {functions}", call.func_name));
+            }
+            for part in call.target.as_deref().into_iter().chain(&call.args) {
+                walk(part, known, unknown);
+            }
+        }
+        Expr::List(list) => list.elements.iter().for_each(|element| walk(element, known, unknown)),
+        Expr::Map(map) => {
+            for entry in &map.entries {
+                if let EntryExpr::MapEntry(entry) = &entry.expr {
+                    walk(&entry.key, known, unknown);
+                    walk(&entry.value, known, unknown);
+                }
+            }
+        }
+        Expr::Struct(message) => tell(unknown, format!("knows no type {}", message.type_name)),
+        Expr::Comprehension(macro_) => {
+            walk(&macro_.iter_range, known, unknown);
+            walk(&macro_.accu_init, known, unknown);
+            let outer = known.len();
+            known.extend([macro_.iter_var.as_str(), macro_.accu_var.as_str()]);
+            known.extend(macro_.iter_var2.as_deref());
+            for part in [&macro_.loop_cond, &macro_.loop_step, &macro_.result] {
+                walk(part, known, unknown);
+            }
+            known.truncate(outer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_true_of_a_request_passes() {
+        for text in [
+            "true",
+            "request.method == 'GET'",
+            "request.headers['x-tier'] != 'gold' && !(request.host in ['a', 'b'])",
+            "has(request.query.page) && int(request.query.page) > 100",
+            "request.path.startsWith('/api') || request.path.matches('^/v[0-9]+/')",
+            "['/a', '/b'].exists(p, request.path.startsWith(p))",
+            "request.headers.all(name, name.size() < 20 && ['x'].exists(p, name.contains(p)))",
+            "size(request.clientIP) > 7 ? request.method == 'PUT' : -1 < 2",
+            "{'a': request.method}['a'] == 'GET'",
+        ] {
+            assert_eq!(check(text), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_is_told_with_the_mend() {
+        for (text, part) in [
+            ("request.method ==", "is not CEL: Syntax error"),
+            ("", "is not CEL"),
+            ("method == 'GET'", "knows no method: what it can ask is request"),
+            ("request.verb == 'GET'", "asks for request.verb: a request has method, host"),
+            ("request.path.startWith('/a')", "knows no function startWith: there are contains"),
+            ("['a'].exists(p, p == q)", "knows no q"),
+            ("['a'].exists(p, true) && p", "knows no p"),
+            ("{'a': nobody}.a", "knows no nobody"),
+            ("[nobody][0]", "knows no nobody"),
+            ("request.path", "must be true or false"),
+            ("size(request.headers)", "must be true or false"),
+            ("timestamp('2026-01-01T00:00:00Z') == 1", "knows no function timestamp"),
+        ] {
+            let message = check(text).expect_err(text);
+            assert!(message.contains(part) && !message.contains('\n'), "{text}: {message}");
+        }
+    }
+
+    /// As long and as deep as is allowed. Whether it is good is not the question.
+    #[test]
+    fn the_worst_expressions_do_not_exhaust_the_stack() {
+        let nested = |(open, middle, close): (&str, &str, &str), count: usize| {
+            format!("{}{middle}{}", open.repeat(count), close.repeat(count))
+        };
+        for brackets in
+            [("(", "true", ")"), ("[", "1", "]"), ("{1:", "2", "}"), ("size(", "'a'", ")"), ("!", "true", "")]
+        {
+            let text = nested(brackets, DEEPEST);
+            let deeper = nested(brackets, DEEPEST + 1);
+            assert!(!check(&text).is_err_and(|message| message.contains("levels deep")), "{text}");
+            assert!(check(&deeper).is_err_and(|message| message.contains("levels deep")), "{deeper}");
+        }
+        for (open, middle, close) in [
+            ("", "request", ".a"),
+            ("", "request", "[0]"),
+            ("", "request", ".a()"),
+            ("true?1:", "2", ""),
+            ("1+", "1", ""),
+            ("1<", "1", ""),
+            ("a||", "b", ""),
+            ("a&&b||", "b", ""),
+            ("a in ", "b", ""),
+        ] {
+            let text = nested((open, middle, close), (LONGEST - middle.len()) / (open.len() + close.len()));
+            let _ = check(&text);
+        }
+    }
+}

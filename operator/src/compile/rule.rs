@@ -1,0 +1,183 @@
+//! One rule, with every default decided.
+
+use weir_api as api;
+use weir_wire as wire;
+
+use super::{faults::Faults, limits, matching, override_keys};
+
+pub(super) fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::Rule {
+    let matches = (rule.matches.iter().enumerate())
+        .map(|(i, entry)| matching::entry(entry, &format!("{path}.match[{i}]"), faults))
+        .collect();
+    if rule.action == api::Action::Bypass {
+        return wire::Rule {
+            name: rule.name.clone(),
+            action: wire::Action::Bypass,
+            matches,
+            per: wire::Per::Request,
+            key: Vec::new(),
+            limits: Vec::new(),
+            overrides: Vec::new(),
+            cost: None,
+            on_limit: None,
+            max_keys: None,
+        };
+    }
+    let limits = limits::limits(&rule.limits, path, faults);
+    override_keys::check(rule, |key, message| faults.add(format!("{path}.{key}"), message));
+    let overrides: Vec<wire::Override> = (rule.overrides.iter().enumerate())
+        .map(|(i, entry)| limits::overridden(entry, &rule.limits, &format!("{path}.overrides[{i}]"), faults))
+        .collect();
+    let cost = rule.cost.as_ref().map(|cost| self::cost(cost, &format!("{path}.cost"), faults));
+    check_cost(cost.as_ref(), &limits, &overrides, &format!("{path}.cost"), faults);
+    if rule.per == api::Per::Message {
+        check_messages(rule, path, faults);
+    }
+    let keyed = !rule.key.is_empty();
+    wire::Rule {
+        name: rule.name.clone(),
+        action: wire::Action::Limit,
+        matches,
+        per: match rule.per {
+            api::Per::Request => wire::Per::Request,
+            api::Per::Message => wire::Per::Message,
+        },
+        key: rule.key.iter().enumerate().map(|(i, part)| key_part(part, &format!("{path}.key[{i}]"), faults)).collect(),
+        limits,
+        overrides,
+        cost,
+        on_limit: Some(on_limit(rule, &format!("{path}.onLimit"), faults)),
+        max_keys: keyed.then(|| faults.number(format!("{path}.maxKeys"), rule.max_keys.into(), 1)),
+    }
+}
+
+fn key_part(part: &api::KeyPart, path: &str, faults: &mut Faults) -> wire::KeyPart {
+    match part {
+        api::KeyPart::Header(name) => wire::KeyPart::Header(name.clone()),
+        api::KeyPart::ClientIp(client) => wire::KeyPart::ClientIp {
+            trusted_hops: faults.number(format!("{path}.clientIP.trustedHops"), client.trusted_hops.into(), 0),
+            ipv6_prefix: faults.number(format!("{path}.clientIP.ipv6Prefix"), client.ipv6_prefix.into(), 1),
+        },
+        api::KeyPart::Cookie(name) => wire::KeyPart::Cookie(name.clone()),
+        api::KeyPart::Query(name) => wire::KeyPart::Query(name.clone()),
+        api::KeyPart::PathSegment(segment) => {
+            wire::KeyPart::PathSegment(faults.number(format!("{path}.pathSegment"), (*segment).into(), 1))
+        }
+        api::KeyPart::Host {} => wire::KeyPart::Host {},
+        api::KeyPart::Method {} => wire::KeyPart::Method {},
+        api::KeyPart::JwtClaim(jwt) => wire::KeyPart::JwtClaim { header: jwt.header.clone(), claim: jwt.claim.clone() },
+    }
+}
+
+fn cost(cost: &api::Cost, path: &str, faults: &mut Faults) -> wire::Cost {
+    match cost {
+        api::Cost::Requests(requests) => wire::Cost::Fixed(faults.number(format!("{path}.requests"), *requests, 1)),
+        api::Cost::Header(header) => wire::Cost::RequestHeader {
+            name: header.name.clone(),
+            most: faults.number(format!("{path}.header.most"), header.most, 1),
+        },
+        api::Cost::ResponseHeader(header) => wire::Cost::ResponseHeader {
+            name: header.name.clone(),
+            most: faults.number(format!("{path}.responseHeader.most"), header.most, 1),
+        },
+        api::Cost::ResponseBytes {} => wire::Cost::ResponseBytes,
+    }
+}
+
+/// Whether the limits can bear the cost: no request must be refused for ever, and what is known only after the response
+/// must be able to overdraw.
+fn check_cost(
+    cost: Option<&wire::Cost>,
+    limits: &[wire::Limit],
+    overrides: &[wire::Override],
+    path: &str,
+    faults: &mut Faults,
+) {
+    match cost {
+        None | Some(wire::Cost::RequestHeader { .. }) => {}
+        Some(wire::Cost::Fixed(requests)) => {
+            let all = limits.iter().chain(overrides.iter().flat_map(|entry| &entry.limits));
+            let smallest = all.min_by_key(|limit| limits::most(limit));
+            if let Some(limit) = smallest.filter(|limit| *requests > limits::most(limit)) {
+                let most = limits::most(limit);
+                let name = &limit.name;
+                faults.add(
+                    format!("{path}.requests"),
+                    format!(
+                        "{requests} is more than limit {name:?} ever lets through at once, which is {most}: lower the cost, or raise its burst or requests"
+                    ),
+                );
+            }
+        }
+        Some(wire::Cost::ResponseHeader { .. } | wire::Cost::ResponseBytes) => {
+            let rigid = limits.iter().find(|limit| limit.strategy != wire::Strategy::TokenBucketWithDebt);
+            if let Some(limit) = rigid {
+                let name = &limit.name;
+                faults.add(
+                    path,
+                    format!(
+                        "a cost that is known only after the response needs limits that can be overdrawn: give limit {name:?} strategy TokenBucketWithDebt"
+                    ),
+                );
+            }
+        }
+    }
+}
+
+/// What makes sense only for requests.
+fn check_messages(rule: &api::Rule, path: &str, faults: &mut Faults) {
+    if rule.cost.as_ref().is_some_and(|cost| !matches!(cost, api::Cost::Requests(_))) {
+        faults.add(format!("{path}.cost"), "a message has no headers and no response: its cost can only be requests");
+    }
+    let Some(on_limit) = &rule.on_limit else { return };
+    if on_limit.action == api::OnLimitAction::Wait {
+        faults.add(format!("{path}.onLimit.action"), "messages do not wait: use action Reject");
+    }
+    for (given, field) in [(on_limit.body.is_some(), "body"), (on_limit.content_type.is_some(), "contentType")] {
+        if given {
+            faults
+                .add(format!("{path}.onLimit.{field}"), "a refused message is not answered with a body: leave it out");
+        }
+    }
+}
+
+fn on_limit(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::OnLimit {
+    let on_limit = rule.on_limit.clone().unwrap_or_default();
+    let max_wait_millis = match (on_limit.action, &on_limit.max_wait) {
+        (api::OnLimitAction::Reject, None) => None,
+        (api::OnLimitAction::Wait, Some(max_wait)) => Some(max_wait.as_millis()),
+        (api::OnLimitAction::Wait, None) => {
+            faults.add(format!("{path}.maxWait"), "is needed with action Wait: say how long a request may wait");
+            None
+        }
+        (api::OnLimitAction::Reject, Some(_)) => {
+            faults.add(format!("{path}.maxWait"), "does not go with action Reject: leave it out, or use action Wait");
+            None
+        }
+    };
+    let on_message = match (rule.per, on_limit.on_message) {
+        (api::Per::Message, on_message) => Some(match on_message.unwrap_or_default() {
+            api::OnMessage::Notice => wire::OnMessage::Notice,
+            api::OnMessage::Close => wire::OnMessage::Close,
+        }),
+        (api::Per::Request, None) => None,
+        (api::Per::Request, Some(_)) => {
+            faults.add(format!("{path}.onMessage"), "goes only with per Message: leave it out, or add per: Message");
+            None
+        }
+    };
+    let default_type = || on_limit.body.as_ref().map(|_| "text/plain; charset=utf-8".to_owned());
+    wire::OnLimit {
+        max_wait_millis,
+        status: faults.number(format!("{path}.status"), on_limit.status.into(), 400),
+        headers: match on_limit.headers {
+            api::HeaderStyle::Ietf => wire::HeaderStyle::Ietf,
+            api::HeaderStyle::Legacy => wire::HeaderStyle::Legacy,
+            api::HeaderStyle::Both => wire::HeaderStyle::Both,
+            api::HeaderStyle::None => wire::HeaderStyle::None,
+        },
+        content_type: on_limit.content_type.clone().or_else(default_type),
+        body: on_limit.body,
+        on_message,
+    }
+}

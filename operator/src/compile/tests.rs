@@ -1,0 +1,395 @@
+use serde_json::{Value, json};
+use weir_api::RateLimitPolicySpec;
+
+use super::*;
+
+fn spec(rules: &Value) -> RateLimitPolicySpec {
+    serde_json::from_value(json!({"selector": {"matchLabels": {"app": "web"}}, "rules": rules})).unwrap()
+}
+
+fn key() -> ObjectKey {
+    ObjectKey::new("shop", "checkout")
+}
+
+#[test]
+fn rules_become_wire_json_with_every_default_decided() {
+    let limit = json!({"name": "a", "requests": 50, "per": "1s"});
+    for (what, rule, expected) in [
+        (
+            "token bucket: the burst is the number of requests",
+            json!({"name": "all", "limits": [limit]}),
+            json!({"name": "all", "action": "Limit",
+                "limits": [{"name": "a", "strategy": "TokenBucket", "requests": 50, "periodMillis": 1000, "burst": 50}],
+                "onLimit": {"status": 429, "headers": "IETF"}}),
+        ),
+        (
+            "GCRA: the burst is 1; sub-second periods stay",
+            json!({"name": "all", "limits": [{"name": "a", "requests": 5, "per": "250ms", "strategy": "GCRA"}]}),
+            json!({"name": "all", "action": "Limit",
+                "limits": [{"name": "a", "strategy": "GCRA", "requests": 5, "periodMillis": 250, "burst": 1}],
+                "onLimit": {"status": 429, "headers": "IETF"}}),
+        ),
+        (
+            "fixed window: no burst",
+            json!({"name": "all", "limits": [{"name": "a", "requests": 5, "per": "1h30m", "strategy": "FixedWindow"}]}),
+            json!({"name": "all", "action": "Limit",
+                "limits": [{"name": "a", "strategy": "FixedWindow", "requests": 5, "periodMillis": 5_400_000}],
+                "onLimit": {"status": 429, "headers": "IETF"}}),
+        ),
+        (
+            "bypass: matches and nothing else",
+            json!({"name": "probes", "action": "Bypass", "match": [{"paths": ["/healthz"]}]}),
+            json!({"name": "probes", "action": "Bypass", "match": [{"paths": ["/healthz"]}]}),
+        ),
+        (
+            "keys, overrides and an answer of its own",
+            json!({"name": "per-client",
+                "match": [{"methods": ["POST"], "hosts": ["*.example.com"], "paths": ["/api/**"], "headers": [{"name": "x", "value": "y"}]}],
+                "key": [{"header": "x-api-key"}, {"clientIP": {"trustedHops": 1}}],
+                "limits": [limit, {"name": "g", "requests": 9, "per": "1m", "strategy": "GCRA", "burst": 2}],
+                "overrides": [{"keys": [["gold", "10.0.0.1"]], "limits": [{"name": "g", "requests": 90, "per": "1m"}]}],
+                "onLimit": {"status": 503, "headers": "None"}, "maxKeys": 10}),
+            json!({"name": "per-client", "action": "Limit",
+                "match": [{"methods": ["POST"], "hosts": ["*.example.com"], "paths": ["/api/**"], "headers": [{"name": "x", "value": "y"}]}],
+                "key": [{"header": "x-api-key"}, {"clientIP": {"trustedHops": 1, "ipv6Prefix": 64}}],
+                "limits": [
+                    {"name": "a", "strategy": "TokenBucket", "requests": 50, "periodMillis": 1000, "burst": 50},
+                    {"name": "g", "strategy": "GCRA", "requests": 9, "periodMillis": 60000, "burst": 2}],
+                "overrides": [{"keys": [["gold", "10.0.0.1"]],
+                    "limits": [{"name": "g", "strategy": "GCRA", "requests": 90, "periodMillis": 60000, "burst": 1}]}],
+                "onLimit": {"status": 503, "headers": "None"}, "maxKeys": 10}),
+        ),
+    ] {
+        let (rules, _) = compile(&key(), "uid", &spec(&json!([rule]))).expect(what);
+        assert_eq!(serde_json::to_value(&rules.rules[0]).unwrap(), expected, "{what}");
+        assert_eq!((rules.uid.as_str(), rules.namespace.as_str(), rules.name.as_str()), ("uid", "shop", "checkout"));
+    }
+}
+
+#[test]
+fn every_word_of_a_rule_reaches_the_wire() {
+    let limits = json!([{"name": "a", "requests": 50, "per": "1s", "strategy": "TokenBucketWithDebt"}]);
+    let on_wire = json!([{"name": "a", "strategy": "TokenBucketWithDebt", "requests": 50, "periodMillis": 1000,
+        "burst": 50, "debt": 0}]);
+    let answer = json!({"status": 429, "headers": "IETF"});
+    for (what, field, written, expected) in [
+        ("requests", "cost", json!({"requests": 3}), json!({"fixed": 3})),
+        (
+            "header",
+            "cost",
+            json!({"header": {"name": "x", "most": 9}}),
+            json!({"requestHeader": {"name": "x", "most": 9}}),
+        ),
+        (
+            "response header",
+            "cost",
+            json!({"responseHeader": {"name": "x", "most": 9}}),
+            json!({"responseHeader": {"name": "x", "most": 9}}),
+        ),
+        ("response bytes", "cost", json!({"responseBytes": {}}), json!("responseBytes")),
+        (
+            "waiting",
+            "onLimit",
+            json!({"action": "Wait", "maxWait": "75ms"}),
+            merged(&answer, &json!({"maxWaitMillis": 75})),
+        ),
+        (
+            "a text of its own",
+            "onLimit",
+            json!({"body": "slow down", "status": 503}),
+            json!({"status": 503, "headers": "IETF", "body": "slow down", "contentType": "text/plain; charset=utf-8"}),
+        ),
+        (
+            "a text of another type",
+            "onLimit",
+            json!({"body": "{}", "contentType": "application/json"}),
+            merged(&answer, &json!({"body": "{}", "contentType": "application/json"})),
+        ),
+        (
+            "every condition",
+            "match",
+            json!([{"pathRegexes": ["^/v[0-9]+/"], "predicate": "request.method == 'GET'",
+                "headers": [{"name": "a", "prefix": "b"}, {"name": "c"}],
+                "query": [{"name": "d", "value": ""}, {"name": "e", "prefix": "f"}, {"name": "g"}]}]),
+            json!([{"pathRegexes": ["^/v[0-9]+/"], "predicate": "request.method == 'GET'",
+                "headers": [{"name": "a", "prefix": "b"}, {"name": "c"}],
+                "query": [{"name": "d", "value": ""}, {"name": "e", "prefix": "f"}, {"name": "g"}]}]),
+        ),
+    ] {
+        let rule = json!({"name": "all", "limits": limits, field: written});
+        let (rules, _) = compile(&key(), "uid", &spec(&json!([rule]))).expect(what);
+        let mut whole = json!({"name": "all", "action": "Limit", "limits": on_wire, "onLimit": answer});
+        whole[field] = expected;
+        assert_eq!(serde_json::to_value(&rules.rules[0]).unwrap(), whole, "{what}");
+    }
+}
+
+fn merged(base: &Value, more: &Value) -> Value {
+    let mut merged = base.clone();
+    merged.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    merged
+}
+
+#[test]
+fn every_strategy_and_key_part_reaches_the_wire() {
+    for (strategy, burst) in [
+        ("FixedWindow", None),
+        ("SlidingWindowCounter", None),
+        ("SlidingWindowLog", None),
+        ("TokenBucket", Some(7)),
+        ("TokenBucketWithDebt", Some(7)),
+        ("LeakyBucket", Some(7)),
+        ("GCRA", Some(1)),
+    ] {
+        let rule = json!({"name": "all", "limits": [{"name": "a", "requests": 7, "per": "1s", "strategy": strategy}]});
+        let (rules, _) = compile(&key(), "uid", &spec(&json!([rule]))).expect(strategy);
+        let limit = &rules.rules[0].limits[0];
+        assert_eq!((serde_json::to_value(limit.strategy).unwrap(), limit.burst), (json!(strategy), burst));
+        assert_eq!(limit.debt, (strategy == "TokenBucketWithDebt").then_some(0), "{strategy}");
+    }
+    let parts = json!([{"cookie": "session"}, {"query": "user"}, {"pathSegment": 2}, {"host": {}}, {"method": {}},
+        {"jwtClaim": {"claim": "sub"}}, {"jwtClaim": {"header": "x-token", "claim": "org.tier"}}]);
+    let limit = json!({"name": "a", "requests": 50, "per": "1s"});
+    let (rules, _) = compile(&key(), "uid", &spec(&json!([{"name": "all", "limits": [limit], "key": parts}]))).unwrap();
+    let mut expected = parts;
+    expected[5]["jwtClaim"]["header"] = json!("authorization");
+    assert_eq!(serde_json::to_value(&rules.rules[0].key).unwrap(), expected);
+}
+
+#[test]
+fn messages_are_refused_by_a_notice_unless_said_otherwise() {
+    let limit = json!({"name": "a", "requests": 50, "per": "1s"});
+    for (on_limit, expected) in [(json!({}), "Notice"), (json!({"onMessage": "Close"}), "Close")] {
+        let rule = json!({"name": "chat", "per": "Message", "limits": [limit], "onLimit": on_limit});
+        let (rules, _) = compile(&key(), "uid", &spec(&json!([rule]))).unwrap();
+        assert_eq!(
+            serde_json::to_value(&rules.rules[0]).unwrap(),
+            json!({"name": "chat", "action": "Limit", "per": "Message",
+                "limits": [{"name": "a", "strategy": "TokenBucket", "requests": 50, "periodMillis": 1000, "burst": 50}],
+                "onLimit": {"status": 429, "headers": "IETF", "onMessage": expected}})
+        );
+    }
+}
+
+#[test]
+fn a_deadline_reaches_the_wire_and_has_a_revision_of_its_own() {
+    let with_deadline = |deadline: Value| {
+        let mut document = json!({"selector": {"matchLabels": {"app": "web"}},
+            "rules": [{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]});
+        if !deadline.is_null() {
+            document["deadline"] = deadline;
+        }
+        compile(&key(), "uid", &serde_json::from_value(document).unwrap()).unwrap().0
+    };
+    let [none, half, written_otherwise] = [Value::Null, json!("500ms"), json!("0s500ms")].map(with_deadline);
+    assert_eq!((none.deadline_millis, half.deadline_millis), (None, Some(500)));
+    assert_ne!(none.revision, half.revision);
+    assert_eq!(half.revision, written_otherwise.revision);
+}
+
+#[test]
+fn what_only_a_parser_can_judge_is_told_in_one_line() {
+    let limit = json!({"name": "a", "requests": 50, "per": "1s"});
+    for (entry, path, part) in [
+        (json!({"pathRegexes": ["^/ok", "^/(v1"]}), "pathRegexes[1]", "\"^/(v1\" is not usable: unclosed group"),
+        (json!({"pathRegexes": ["(?=a)"]}), "pathRegexes[0]", "look-around"),
+        (json!({"pathRegexes": ["(\\w{100}){100}"]}), "pathRegexes[0]", "use smaller repetitions"),
+        (json!({"predicate": "request.method =="}), "predicate", "is not CEL: "),
+        (json!({"predicate": "req.method == 'GET'"}), "predicate", "knows no req"),
+    ] {
+        let rule = json!({"name": "all", "limits": [limit], "match": [{}, entry]});
+        let faults = compile(&key(), "uid", &spec(&json!([rule]))).expect_err(path);
+        let [fault] = faults.as_slice() else { panic!("{faults:?}") };
+        assert_eq!(fault.path, format!("spec.rules[0].match[1].{path}"));
+        assert!(fault.message.contains(part) && !fault.message.contains('\n'), "{}", fault.message);
+    }
+}
+
+#[test]
+fn the_revision_names_rules_and_mode_and_nothing_else() {
+    let base = spec(&json!([{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]));
+    let revision = |key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec| compile(key, uid, spec).unwrap().0.revision;
+    let first = revision(&key(), "uid", &base);
+    assert_eq!(first.len(), 16);
+    assert!(first.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    assert_eq!(first, revision(&ObjectKey::new("other", "name"), "other", &base));
+
+    let written_out =
+        spec(&json!([{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1000ms", "burst": 50}]}]));
+    assert_eq!(first, revision(&key(), "uid", &written_out), "the same rules written differently");
+    let other_pods = RateLimitPolicySpec {
+        selector: Some(weir_api::PodSelector { match_labels: [("a".to_owned(), "b".to_owned())].into() }),
+        ..base.clone()
+    };
+    assert_eq!(first, revision(&key(), "uid", &other_pods), "other pods");
+    let shadow = RateLimitPolicySpec { mode: weir_api::Mode::Shadow, ..base.clone() };
+    assert_ne!(first, revision(&key(), "uid", &shadow), "another mode");
+    let mut more = base;
+    more.rules[0].limits[0].requests = 51;
+    assert_ne!(first, revision(&key(), "uid", &more), "another number");
+}
+
+#[test]
+fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
+    let limit = json!({"name": "a", "requests": 50, "per": "1s"});
+    for (rule, path) in [
+        (json!({"name": "all"}), "spec.rules[0].limits"),
+        (
+            json!({"name": "all", "limits": [{"name": "a", "requests": 0, "per": "1s"}]}),
+            "spec.rules[0].limits[0].requests",
+        ),
+        (
+            json!({"name": "all", "limits": [{"name": "a", "requests": -1, "per": "1s"}]}),
+            "spec.rules[0].limits[0].requests",
+        ),
+        (
+            json!({"name": "all", "limits": [{"name": "a", "requests": 1, "per": "1s", "burst": 2, "strategy": "FixedWindow"}]}),
+            "spec.rules[0].limits[0].burst",
+        ),
+        (
+            json!({"name": "all", "limits": [limit], "key": [{"clientIP": {"trustedHops": 300}}]}),
+            "spec.rules[0].key[0].clientIP.trustedHops",
+        ),
+        (
+            json!({"name": "all", "limits": [limit], "key": [{"header": "x"}],
+                "overrides": [{"keys": [["a"]], "limits": [{"name": "b", "requests": 1, "per": "1s"}]}]}),
+            "spec.rules[0].overrides[0].limits[0].name",
+        ),
+        (
+            json!({"name": "all", "limits": [limit], "key": [{"header": "x"}, {"clientIP": {}}],
+                "overrides": [{"keys": [["gold", "localhost"]], "limits": [limit]}]}),
+            "spec.rules[0].overrides[0].keys[0][1]",
+        ),
+        (
+            json!({"name": "all", "limits": [limit], "key": [{"clientIP": {"ipv6Prefix": 64}}], "overrides": [
+                {"keys": [["2001:db8::1"], ["2001:db8:0:1::1"]], "limits": [limit]},
+                {"keys": [["2001:db8::2"]], "limits": [limit]}]}),
+            "spec.rules[0].overrides[1].keys[0]",
+        ),
+        (json!({"name": "all", "limits": [limit], "onLimit": {"status": 70000}}), "spec.rules[0].onLimit.status"),
+        (
+            json!({"name": "all", "limits": [{"name": "a", "requests": 1, "per": "1s", "burst": 2, "strategy": "SlidingWindowLog"}]}),
+            "spec.rules[0].limits[0].burst",
+        ),
+        (
+            json!({"name": "all", "limits": [{"name": "a", "requests": 1_048_577, "per": "1s", "strategy": "SlidingWindowLog"}]}),
+            "spec.rules[0].limits[0].requests",
+        ),
+        (
+            json!({"name": "all", "limits": [{"name": "a", "requests": 1_073_741_825, "per": "2s", "strategy": "SlidingWindowCounter"}]}),
+            "spec.rules[0].limits[0].requests",
+        ),
+        (
+            json!({"name": "all", "limits": [{"name": "a", "requests": 1, "per": "1s", "debt": 1}]}),
+            "spec.rules[0].limits[0].debt",
+        ),
+        (
+            json!({"name": "all", "limits": [{"name": "a", "requests": 1, "per": "1s", "debt": 0, "strategy": "TokenBucketWithDebt"}]}),
+            "spec.rules[0].limits[0].debt",
+        ),
+        (json!({"name": "all", "limits": [limit], "key": [{"pathSegment": 0}]}), "spec.rules[0].key[0].pathSegment"),
+        (
+            json!({"name": "all", "limits": [limit], "key": [{"host": {}}],
+                "overrides": [{"keys": [["Example.com"]], "limits": [limit]}]}),
+            "spec.rules[0].overrides[0].keys[0][0]",
+        ),
+        (
+            json!({"name": "all", "limits": [limit], "key": [{"method": {}}],
+                "overrides": [{"keys": [["GET"], ["get"]], "limits": [limit]}]}),
+            "spec.rules[0].overrides[0].keys[1][0]",
+        ),
+        (json!({"name": "all", "limits": [limit], "cost": {"requests": 0}}), "spec.rules[0].cost.requests"),
+        (json!({"name": "all", "limits": [limit], "cost": {"requests": 51}}), "spec.rules[0].cost.requests"),
+        (
+            json!({"name": "all", "limits": [limit], "key": [{"header": "x"}], "cost": {"requests": 50},
+                "overrides": [{"keys": [["a"]], "limits": [{"name": "a", "requests": 49, "per": "1s"}]}]}),
+            "spec.rules[0].cost.requests",
+        ),
+        (
+            json!({"name": "all", "limits": [limit], "cost": {"header": {"name": "x", "most": 0}}}),
+            "spec.rules[0].cost.header.most",
+        ),
+        (json!({"name": "all", "limits": [limit], "cost": {"responseBytes": {}}}), "spec.rules[0].cost"),
+        (json!({"name": "all", "limits": [limit], "onLimit": {"action": "Wait"}}), "spec.rules[0].onLimit.maxWait"),
+        (json!({"name": "all", "limits": [limit], "onLimit": {"maxWait": "1s"}}), "spec.rules[0].onLimit.maxWait"),
+        (
+            json!({"name": "all", "limits": [limit], "onLimit": {"onMessage": "Close"}}),
+            "spec.rules[0].onLimit.onMessage",
+        ),
+        (
+            json!({"name": "all", "limits": [limit], "per": "Message", "cost": {"header": {"name": "x", "most": 2}}}),
+            "spec.rules[0].cost",
+        ),
+        (
+            json!({"name": "all", "limits": [limit], "per": "Message", "onLimit": {"action": "Wait", "maxWait": "1s"}}),
+            "spec.rules[0].onLimit.action",
+        ),
+        (
+            json!({"name": "all", "limits": [limit], "per": "Message", "onLimit": {"body": "no"}}),
+            "spec.rules[0].onLimit.body",
+        ),
+    ] {
+        let faults = compile(&key(), "uid", &spec(&json!([rule]))).expect_err(path);
+        assert_eq!(faults.iter().map(|fault| fault.path.as_str()).collect::<Vec<_>>(), [path]);
+    }
+}
+
+#[test]
+fn a_cost_that_a_limit_can_bear_is_none_of_our_business() {
+    for (limit, most) in [
+        (json!({"name": "a", "requests": 5, "per": "1s", "strategy": "FixedWindow"}), 5),
+        (json!({"name": "a", "requests": 5, "per": "1s", "burst": 8}), 8),
+        (json!({"name": "a", "requests": 5, "per": "1s", "strategy": "TokenBucketWithDebt", "debt": 4}), 9),
+        (json!({"name": "a", "requests": 5, "per": "1s", "strategy": "LeakyBucket", "burst": 2}), 3),
+        (json!({"name": "a", "requests": 5, "per": "1s", "strategy": "GCRA"}), 1),
+    ] {
+        let compiled = |cost: u64| {
+            compile(&key(), "uid", &spec(&json!([{"name": "all", "limits": [limit], "cost": {"requests": cost}}])))
+        };
+        assert!(compiled(most).is_ok(), "{limit} bears {most}");
+        assert!(compiled(most + 1).is_err(), "{limit} does not bear more than {most}");
+    }
+}
+
+#[test]
+fn an_invalid_generation_keeps_the_last_good_one() {
+    let policy = |generation: i64, uid: &str, rules: &Value| Policy {
+        uid: uid.to_owned(),
+        generation,
+        created: None,
+        spec: Ok(Arc::new(spec(rules))),
+        file: None,
+    };
+    let good = json!([{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]);
+    let bad = json!([{"name": "all"}]);
+    let mut compiler = Compiler::default();
+    compiler.update(&[(key(), policy(1, "uid", &good))].into());
+    let revision = compiler.compiled()[&key()].rules.as_ref().unwrap().revision.clone();
+
+    compiler.update(&[(key(), policy(2, "uid", &bad))].into());
+    let compiled = &compiler.compiled()[&key()];
+    assert_eq!((compiled.generation, compiled.faults.len()), (2, 1));
+    assert_eq!(compiled.rules.as_ref().unwrap().revision, revision);
+    assert!(compiled.target.is_some());
+
+    // Another object of the same name inherits nothing.
+    compiler.update(&[(key(), policy(3, "other", &bad))].into());
+    assert!(compiler.compiled()[&key()].rules.is_none());
+    compiler.update(&BTreeMap::new());
+    assert!(compiler.compiled().is_empty());
+}
+
+#[test]
+fn a_generation_is_compiled_once() {
+    let rules = json!([{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]);
+    let policies = [(
+        key(),
+        Policy { uid: "uid".to_owned(), generation: 1, created: None, spec: Ok(Arc::new(spec(&rules))), file: None },
+    )]
+    .into();
+    let mut compiler = Compiler::default();
+    compiler.update(&policies);
+    let first = compiler.compiled()[&key()].rules.clone().unwrap();
+    compiler.update(&policies);
+    assert!(Arc::ptr_eq(&first, compiler.compiled()[&key()].rules.as_ref().unwrap()));
+}
