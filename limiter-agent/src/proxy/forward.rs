@@ -5,7 +5,6 @@ use std::{convert::Infallible, future::Future, pin::Pin, rc::Rc, sync::Arc, task
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use http_body::Body;
 use hyper::body::Incoming;
-use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
 use super::{
@@ -14,7 +13,7 @@ use super::{
     failure::{Failure, FailureCounts},
     headers,
     pool::{Lease, Pool},
-    upgrade,
+    upgrade::{self, Tunnels},
 };
 
 /// Passes the requests of one client connection on to the app.
@@ -22,8 +21,7 @@ use super::{
 pub(super) struct Forward {
     pub(super) pool: Rc<Pool>,
     pub(super) failures: Arc<FailureCounts>,
-    /// Tunnels outlive the request that opened them; a drain waits for them.
-    pub(super) tunnels: TaskTracker,
+    pub(super) tunnels: Tunnels,
     /// The client's address as `X-Forwarded-For` has it.
     pub(super) peer: HeaderValue,
 }
@@ -54,7 +52,7 @@ impl Forward {
             return Err(Failure::ConnectMethod);
         }
         self.name_host(&mut request)?;
-        let upgrade = upgrade::requested(&mut request);
+        let upgrade = upgrade::requested(&mut request, |_| None);
         headers::to_upstream(request.headers_mut(), &self.peer);
         if let Some(upgrade) = &upgrade {
             upgrade.ask(request.headers_mut());
@@ -64,7 +62,7 @@ impl Forward {
         let (mut response, lease) = self.exchange(request).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let upgrade = upgrade.ok_or(Failure::UnaskedUpgrade)?;
-            return Ok(upgrade.tunnel(&mut response, &self.tunnels));
+            return upgrade.tunnel(&mut response, &self.tunnels);
         }
         headers::to_client(response.headers_mut());
         *response.version_mut() = Version::HTTP_11;

@@ -9,6 +9,7 @@ mod forward;
 mod headers;
 mod pool;
 mod upgrade;
+mod websocket;
 mod worker;
 
 pub(crate) use self::{

@@ -1,24 +1,51 @@
 //! Upgraded connections, such as WebSocket: the opening request goes through the limits like any other, then bytes
 //! are copied both ways until either side is done.
 //!
+//! If a rule counts the messages of the connection, it is not a blind copy but [`websocket::relay()`], and nothing but
+//! a WebSocket connection without extensions is asked of the app.
+//!
 //! An upgrade to another form of HTTP is not passed on: the tunnel would carry requests past the limits. Ignoring it is
 //! always allowed (RFC 9110 section 7.8), so the request is simply answered over HTTP/1.1.
 
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
-use hyper::{body::Incoming, upgrade::OnUpgrade};
-use hyper_util::rt::TokioIo;
-use tokio_util::task::TaskTracker;
+use std::io;
 
-use super::{ResponseBody, body::RequestBody, headers};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
+use hyper::{
+    body::Incoming,
+    upgrade::{OnUpgrade, Upgraded},
+};
+use hyper_util::rt::TokioIo;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    ResponseBody,
+    body::RequestBody,
+    failure::Failure,
+    headers,
+    websocket::{self, Decide, handshake},
+};
+
+/// What connections become of which a request was the first.
+#[derive(Clone, Debug)]
+pub(super) struct Tunnels {
+    /// They outlive the request; a drain waits for them.
+    pub(super) tasks: TaskTracker,
+    /// Those that can be told to end are told so.
+    pub(super) drain: CancellationToken,
+}
 
 /// An upgrade that the client asked for.
 pub(super) struct Upgrade {
     client: OnUpgrade,
     protocols: HeaderValue,
+    messages: Option<Box<dyn Decide>>,
 }
 
-/// To be asked before the hop-by-hop fields are removed.
-pub(super) fn requested(request: &mut Request<RequestBody>) -> Option<Upgrade> {
+/// To be asked before the hop-by-hop fields are removed. `messages` are the rules per message, if any match.
+pub(super) fn requested(
+    request: &mut Request<RequestBody>,
+    messages: impl FnOnce(&Request<RequestBody>) -> Option<Box<dyn Decide>>,
+) -> Option<Upgrade> {
     let fields = request.headers();
     if request.version() != Version::HTTP_11 || !fields.contains_key(header::UPGRADE) {
         return None;
@@ -29,11 +56,16 @@ pub(super) fn requested(request: &mut Request<RequestBody>) -> Option<Upgrade> {
     }
     let protocols: Vec<&str> =
         fields.get_all(header::UPGRADE).iter().flat_map(headers::tokens).filter(|name| !carries_http(name)).collect();
-    if protocols.is_empty() {
-        return None;
-    }
-    let protocols = HeaderValue::from_str(&protocols.join(", ")).ok()?;
-    Some(Upgrade { client: hyper::upgrade::on(request), protocols })
+    let websocket = protocols.iter().any(|name| handshake::is_meant(name));
+    let messages = if websocket { messages(request) } else { None };
+    let protocols = match &messages {
+        _ if protocols.is_empty() => return None,
+        // An older version has other frames. The app gets a request that asks for no upgrade, and says what it supports.
+        Some(_) if !handshake::opens(request) => return None,
+        Some(_) => HeaderValue::from_static(handshake::PROTOCOL),
+        None => HeaderValue::from_str(&protocols.join(", ")).ok()?,
+    };
+    Some(Upgrade { client: hyper::upgrade::on(request), protocols, messages })
 }
 
 fn carries_http(protocol: &str) -> bool {
@@ -46,19 +78,37 @@ impl Upgrade {
     pub(super) fn ask(&self, headers: &mut HeaderMap) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, self.protocols.clone());
+        if self.messages.is_some() {
+            handshake::offer_no_extensions(headers);
+        }
     }
 
     /// Connects both sides once the client has the app's 101, which is returned.
-    pub(super) fn tunnel(self, response: &mut Response<Incoming>, tunnels: &TaskTracker) -> Response<ResponseBody> {
-        let Self { client, protocols } = self;
+    ///
+    /// # Errors
+    ///
+    /// If the app switched to something else than it was asked for.
+    pub(super) fn tunnel(
+        self,
+        response: &mut Response<Incoming>,
+        tunnels: &Tunnels,
+    ) -> Result<Response<ResponseBody>, Failure> {
+        if !self.agrees(response.headers()) {
+            return Err(Failure::UnaskedUpgrade);
+        }
+        let Self { client, protocols, messages } = self;
         let app = hyper::upgrade::on(&mut *response);
-        tunnels.spawn_local(async move {
+        let drain = tunnels.drain.clone();
+        tunnels.tasks.spawn_local(async move {
             let (client, app) = match tokio::try_join!(client, app) {
-                Ok(both) => both,
+                Ok((client, app)) => (TokioIo::new(client), TokioIo::new(app)),
                 Err(error) => return tracing::debug!(%error, "upgrade failed"),
             };
             // Either side may go whenever it likes: that is how tunnels end.
-            let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(app)).await;
+            let _ = match messages {
+                Some(messages) => websocket::relay(client, app, &*messages, &drain).await,
+                None => copy(client, app).await,
+            };
         });
         let mut switching = Response::new(ResponseBody::own(""));
         *switching.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -68,8 +118,21 @@ impl Upgrade {
         headers::remove_hop_by_hop(fields);
         fields.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         fields.insert(header::UPGRADE, chosen.unwrap_or(protocols));
-        switching
+        Ok(switching)
     }
+
+    /// Whether the app does what it was asked for, as far as the rules per message are concerned.
+    fn agrees(&self, answer: &HeaderMap) -> bool {
+        match &self.messages {
+            Some(_) => handshake::agreed(answer),
+            // It was not looked whether there are any for what was not asked for.
+            None => !handshake::is_chosen(answer) || headers::tokens(&self.protocols).any(handshake::is_meant),
+        }
+    }
+}
+
+async fn copy(mut client: TokioIo<Upgraded>, mut app: TokioIo<Upgraded>) -> io::Result<()> {
+    tokio::io::copy_bidirectional(&mut client, &mut app).await.map(drop)
 }
 
 #[cfg(test)]
@@ -92,7 +155,7 @@ mod tests {
                 .header(header::UPGRADE, upgrade)
                 .body(RequestBody::empty())
                 .unwrap();
-            let protocols = requested(&mut request).map(|upgrade| upgrade.protocols);
+            let protocols = requested(&mut request, |_| None).map(|upgrade| upgrade.protocols);
             assert_eq!(protocols, expected.map(HeaderValue::from_static), "{connection}: {upgrade}");
         }
     }

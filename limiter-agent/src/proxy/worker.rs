@@ -27,6 +27,7 @@ use super::{
     failure::FailureCounts,
     forward::Forward,
     pool::{IDLE_CHECK, Pool},
+    upgrade::Tunnels,
 };
 use crate::rules::{Gate, Respond, RulesInForce};
 
@@ -78,8 +79,9 @@ impl Worker {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let pool = Pool::new(proxy.upstream);
         let tasks = TaskTracker::new();
+        let tunnels = Tunnels { tasks: tasks.clone(), drain: proxy.drain.clone() };
         let accept = |stream, peer| {
-            tasks.spawn_local(connection(stream, peer, Rc::clone(&pool), tasks.clone(), Arc::clone(&proxy)));
+            tasks.spawn_local(connection(stream, peer, Rc::clone(&pool), tunnels.clone(), Arc::clone(&proxy)));
         };
 
         let mut idle_check = tokio::time::interval(IDLE_CHECK);
@@ -112,7 +114,7 @@ impl Worker {
 }
 
 /// Serves one client until it leaves or the drain ends its keep-alive.
-async fn connection(stream: TcpStream, peer: SocketAddr, pool: Rc<Pool>, tunnels: TaskTracker, proxy: Arc<Proxy>) {
+async fn connection(stream: TcpStream, peer: SocketAddr, pool: Rc<Pool>, tunnels: Tunnels, proxy: Arc<Proxy>) {
     proxy.connections.fetch_add(1, Relaxed);
     // Only Nagle's delay is lost if this fails.
     let _ = stream.set_nodelay(true);

@@ -1,0 +1,98 @@
+//! What the app sends: passed on as it comes, whatever it is, and looked at only for where one frame ends.
+//!
+//! Nothing is refused. An app that breaks the protocol breaks it towards the client, which will say so; the length of
+//! a frame is clear in any case.
+
+use super::frame::{Header, opcode};
+
+/// How far into the app's frames a connection is.
+#[derive(Debug, Default)]
+pub(super) struct AppFrames {
+    /// Payload of the current frame still to come.
+    rest: u64,
+    in_message: bool,
+    closed: bool,
+}
+
+impl AppFrames {
+    /// How many of the bytes that `input` begins with may be passed on: a header, or as much of its payload as is there. 0:
+    /// more must be there first.
+    pub(super) fn next(&mut self, input: &[u8]) -> usize {
+        if self.rest > 0 {
+            let there = usize::try_from(self.rest).map_or(input.len(), |rest| rest.min(input.len()));
+            self.rest -= there as u64;
+            return there;
+        }
+        let Some(header) = Header::parse(input) else { return 0 };
+        if !opcode::is_control(header.opcode) {
+            self.in_message = !header.last;
+        }
+        self.closed |= header.opcode == opcode::CLOSE;
+        self.rest = header.length;
+        header.size
+    }
+
+    /// Whether a control frame may be put here: not inside a frame, and not after a close.
+    pub(super) fn takes_control(&self) -> bool {
+        self.rest == 0 && !self.closed
+    }
+
+    /// Whether a message may be put here: not inside of another either.
+    pub(super) fn takes_message(&self) -> bool {
+        self.takes_control() && !self.in_message
+    }
+
+    /// Whether the app's close frame was seen, to its end.
+    pub(super) fn closed(&self) -> bool {
+        self.closed && self.rest == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes after which a control frame, and those after which a message may be put.
+    fn gaps(bytes: &[u8], pieces: usize) -> (Vec<usize>, Vec<usize>) {
+        let mut frames = AppFrames::default();
+        let (mut control, mut message) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        for end in (0..=bytes.len()).step_by(pieces).chain([bytes.len()]) {
+            loop {
+                if frames.takes_control() && control.last() != Some(&at) {
+                    control.push(at);
+                }
+                if frames.takes_message() && message.last() != Some(&at) {
+                    message.push(at);
+                }
+                match frames.next(&bytes[at..end]) {
+                    0 => break,
+                    passed => at += passed,
+                }
+            }
+        }
+        assert_eq!(at, bytes.len());
+        (control, message)
+    }
+
+    #[test]
+    fn messages_fit_between_messages_and_control_frames_between_frames() {
+        let bytes = [
+            &[0x81, 2, b'a', b'b'][..],      // a whole message
+            &[0x01, 1, b'c'],                // the first frame of another
+            &[0x89, 0],                      // a ping inside of it
+            &[0x00, 0],                      // a frame with nothing in it
+            &[0x80, 1, b'd'],                // its end
+            &[0xc2, 0x81, 1, 2, 3, 4, b'e'], // with an extension and a mask, as it should not be
+            &[0x82, 0x7e, 0, 1, b'f'],       // with a length that is too long
+            &[0x88, 2, 3, 0xe8],             // close
+            &[0x81, 1, b'g'],                // and on it goes
+        ]
+        .concat();
+        for pieces in 1..=bytes.len() {
+            let (control, message) = gaps(&bytes, pieces);
+            assert_eq!(control, [0, 4, 7, 9, 11, 14, 21, 26], "{pieces}");
+            assert_eq!(message, [0, 4, 14, 21, 26], "{pieces}");
+        }
+    }
+}

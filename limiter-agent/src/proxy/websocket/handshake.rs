@@ -1,0 +1,85 @@
+//! The opening handshake of a connection whose messages are counted.
+//!
+//! Whether to accept is for the app to say, and the client checks its answer (`Sec-WebSocket-Accept`). Here it only has to be
+//! certain that what follows are frames of RFC 6455, without extensions.
+
+use http::{HeaderMap, HeaderName, Method, Request, header};
+
+/// As it stands in `Upgrade`.
+pub(in super::super) const PROTOCOL: &str = "websocket";
+
+/// The one version of the protocol that is a standard.
+const VERSION: &str = "13";
+
+/// Whether `protocol`, an element of `Upgrade`, is this one.
+pub(in super::super) fn is_meant(protocol: &str) -> bool {
+    // The element may name a version too.
+    protocol.split('/').next().is_some_and(|name| name.eq_ignore_ascii_case(PROTOCOL))
+}
+
+/// Whether this request asks for a connection of RFC 6455; that it names the protocol is known.
+pub(in super::super) fn opens<B>(request: &Request<B>) -> bool {
+    let only = |name: HeaderName| {
+        let mut values = request.headers().get_all(name).iter();
+        values.next().filter(|_| values.next().is_none())
+    };
+    request.method() == Method::GET
+        && only(header::SEC_WEBSOCKET_KEY).is_some()
+        && only(header::SEC_WEBSOCKET_VERSION).is_some_and(|version| version == VERSION)
+}
+
+/// Takes the client's offer of extensions away, so that the app agrees to none.
+pub(in super::super) fn offer_no_extensions(fields: &mut HeaderMap) {
+    fields.remove(header::SEC_WEBSOCKET_EXTENSIONS);
+}
+
+/// Whether the app switched to this protocol.
+pub(in super::super) fn is_chosen(fields: &HeaderMap) -> bool {
+    fields.get(header::UPGRADE).and_then(|chosen| chosen.to_str().ok()).is_some_and(is_meant)
+}
+
+/// Whether it did so as it was asked to.
+pub(in super::super) fn agreed(fields: &HeaderMap) -> bool {
+    is_chosen(fields) && !fields.contains_key(header::SEC_WEBSOCKET_EXTENSIONS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_standard_version_opens() {
+        for (method, fields, expected) in [
+            (Method::GET, &[("sec-websocket-key", "k"), ("sec-websocket-version", "13")][..], true),
+            (Method::POST, &[("sec-websocket-key", "k"), ("sec-websocket-version", "13")], false),
+            (Method::GET, &[("sec-websocket-key", "k"), ("sec-websocket-version", "8")], false),
+            (Method::GET, &[("sec-websocket-key", "k")], false),
+            (Method::GET, &[("sec-websocket-version", "13")], false),
+            (
+                Method::GET,
+                &[("sec-websocket-key", "k"), ("sec-websocket-version", "13"), ("sec-websocket-version", "8")],
+                false,
+            ),
+        ] {
+            let mut request = Request::builder().method(method);
+            for (name, value) in fields {
+                request = request.header(*name, *value);
+            }
+            assert_eq!(opens(&request.body(()).unwrap()), expected, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn an_app_must_not_agree_to_what_was_not_offered() {
+        for (fields, expected) in [
+            (&[("upgrade", "WebSocket")][..], true),
+            (&[("upgrade", "websocket"), ("sec-websocket-extensions", "permessage-deflate")], false),
+            (&[("upgrade", "irc/6.9")], false),
+            (&[], false),
+        ] {
+            let fields: HeaderMap =
+                fields.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect();
+            assert_eq!(agreed(&fields), expected, "{fields:?}");
+        }
+    }
+}

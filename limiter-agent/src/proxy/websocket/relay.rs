@@ -1,0 +1,247 @@
+//! Between client and app, frames pass both ways, messages of the client are asked about, and notices and closes of our
+//! own are put where they fit.
+//!
+//! What is held at a time is bounded: a window per direction, filled again only when it has been passed on (so that
+//! whoever does not read stops whoever writes), and the notices of [`Between`]. Either side may end its half of the
+//! connection while the other goes on.
+
+use std::{io, time::Duration};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Decide, Refused,
+    app::AppFrames,
+    between::{Between, Closing},
+    client::{ClientFrames, Step},
+};
+
+/// Bytes read at a time, in each direction: what a blind tunnel takes too.
+const WINDOW: usize = 8 * 1024;
+
+/// How long both sides have, together, to answer the close that they are sent.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connects both sides, right after their handshake, until both are done.
+///
+/// With `drain` both are sent a close.
+///
+/// # Errors
+///
+/// That of the side that failed.
+pub(in super::super) async fn relay(
+    client: impl AsyncRead + AsyncWrite,
+    app: impl AsyncRead + AsyncWrite,
+    messages: &dyn Decide,
+    drain: &CancellationToken,
+) -> io::Result<()> {
+    let (client_reads, client_writes) = tokio::io::split(client);
+    let (app_reads, app_writes) = tokio::io::split(app);
+    let between = Between::default();
+    let to_app = async {
+        match to_app(client_reads, app_writes, messages, &between).await {
+            // What it sent before it left, a close above all, is still for the client.
+            Err(Broken::App(error)) => {
+                tracing::debug!(%error, "the app left");
+                Ok(())
+            }
+            Err(Broken::Client(error)) => Err(error),
+            Ok(()) => Ok(()),
+        }
+    };
+    let passing = async { tokio::try_join!(to_app, to_client(app_reads, client_writes, &between)) };
+    let closing = async {
+        tokio::select! {
+            () = drain.cancelled() => between.close(Closing::Drain),
+            _ = between.closing() => {}
+        }
+        tokio::time::sleep(CLOSE_TIMEOUT).await;
+    };
+    tokio::select! {
+        biased;
+        () = closing => Err(io::ErrorKind::TimedOut.into()),
+        ended = passing => ended.map(drop),
+    }
+}
+
+/// A side that can no longer be read from, or written to.
+#[derive(Debug)]
+enum Broken {
+    Client(io::Error),
+    App(io::Error),
+}
+
+/// From the client to the app.
+async fn to_app(
+    mut client: impl AsyncRead + Unpin,
+    mut app: impl AsyncWrite + Unpin,
+    messages: &dyn Decide,
+    between: &Between,
+) -> Result<(), Broken> {
+    let mut frames = ClientFrames::default();
+    let mut window = Window::default();
+    let closing = loop {
+        let read = tokio::select! {
+            biased;
+            closing = between.closing(), if frames.takes_control() => break closing,
+            read = window.fill(&mut client) => read.map_err(Broken::Client)?,
+        };
+        if read == 0 {
+            return app.shutdown().await.map_err(Broken::App);
+        }
+        let filled = window.filled();
+        // What passes is written in runs as long as can be.
+        let (mut run, mut at) = (0, 0);
+        while !(between.is_closing() && frames.takes_control()) {
+            match frames.next(&filled[at..]) {
+                Ok(Step::More) => break,
+                Ok(Step::Pass(length)) => at += length,
+                Ok(Step::Drop(length)) => {
+                    app.write_all(&filled[run..at]).await.map_err(Broken::App)?;
+                    at += length;
+                    run = at;
+                }
+                Ok(Step::Message) => match messages.decide() {
+                    Ok(()) => frames.admit(),
+                    Err(Refused { notice, close: true }) => between.close(Closing::Refused(notice)),
+                    Err(Refused { notice, close: false }) => {
+                        frames.refuse();
+                        app.write_all(&filled[run..at]).await.map_err(Broken::App)?;
+                        run = at;
+                        between.notice(&notice).await;
+                    }
+                },
+                Err(violation) => between.close(Closing::Violation(violation)),
+            }
+        }
+        app.write_all(&filled[run..at]).await.map_err(Broken::App)?;
+        app.flush().await.map_err(Broken::App)?;
+        window.consume(at);
+    };
+
+    app.write_all(&closing.to_app()).await.map_err(Broken::App)?;
+    app.flush().await.map_err(Broken::App)?;
+    // The client's answer. After a violation it cannot be told from the rest, which is read until the client leaves: a
+    // connection that is closed with bytes unread is reset, and the client might not see why.
+    let mut understood = !matches!(closing, Closing::Violation(_));
+    loop {
+        let mut at = 0;
+        while understood {
+            match frames.next(&window.filled()[at..]) {
+                Ok(Step::Pass(length) | Step::Drop(length)) => at += length,
+                Ok(Step::Message) => frames.refuse(),
+                Ok(Step::More) => break,
+                Err(_) => understood = false,
+            }
+        }
+        if understood && frames.closed() {
+            return Ok(());
+        }
+        window.consume(if understood { at } else { window.filled().len() });
+        if window.fill(&mut client).await.map_err(Broken::Client)? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// From the app to the client.
+async fn to_client(
+    mut app: impl AsyncRead + Unpin,
+    mut client: impl AsyncWrite + Unpin,
+    between: &Between,
+) -> io::Result<()> {
+    let mut frames = AppFrames::default();
+    let mut window = Window::default();
+    let closing = loop {
+        let read = tokio::select! {
+            biased;
+            closing = between.closing(), if frames.takes_control() => break closing,
+            () = between.noticed(), if frames.takes_message() => None,
+            read = window.fill(&mut app) => Some(read?),
+        };
+        if read == Some(0) {
+            between.occupy(true);
+            return client.shutdown().await;
+        }
+        let filled = window.filled();
+        let (mut run, mut at) = (0, 0);
+        while !(between.is_closing() && frames.takes_control()) {
+            if frames.takes_message() && between.has_notices() {
+                client.write_all(&filled[run..at]).await?;
+                run = at;
+                client.write_all(&between.take_notices()).await?;
+            }
+            between.occupy(!frames.takes_message());
+            match frames.next(&filled[at..]) {
+                0 => break,
+                length => at += length,
+            }
+        }
+        client.write_all(&filled[run..at]).await?;
+        client.flush().await?;
+        window.consume(at);
+    };
+
+    between.occupy(true);
+    if frames.takes_message() {
+        client.write_all(&between.take_notices()).await?;
+    }
+    client.write_all(&closing.to_client()).await?;
+    client.flush().await?;
+    if matches!(closing, Closing::Violation(_)) {
+        // Its answer will not be recognised, so it must not wait for this end to close.
+        client.shutdown().await?;
+    }
+    loop {
+        let mut at = 0;
+        loop {
+            match frames.next(&window.filled()[at..]) {
+                0 => break,
+                length => at += length,
+            }
+        }
+        if frames.closed() {
+            return Ok(());
+        }
+        window.consume(at);
+        if window.fill(&mut app).await? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// What was read and not yet passed on: from one read to the next, a part of a header at most.
+#[derive(Debug)]
+struct Window {
+    bytes: Box<[u8]>,
+    filled: usize,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { bytes: vec![0; WINDOW].into_boxed_slice(), filled: 0 }
+    }
+}
+
+impl Window {
+    /// Reads once; 0 is the end. If it is given up nothing is lost.
+    async fn fill(&mut self, from: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
+        let read = from.read(&mut self.bytes[self.filled..]).await?;
+        self.filled += read;
+        Ok(read)
+    }
+
+    fn filled(&self) -> &[u8] {
+        &self.bytes[..self.filled]
+    }
+
+    fn consume(&mut self, length: usize) {
+        self.bytes.copy_within(length..self.filled, 0);
+        self.filled -= length;
+    }
+}
+
+#[cfg(test)]
+#[path = "relay_tests.rs"]
+mod tests;
