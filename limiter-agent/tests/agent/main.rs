@@ -8,3 +8,4 @@ mod proxying;
 mod snapshots;
 mod support;
 mod tls;
+mod websocket;
