@@ -16,6 +16,7 @@
 mod book;
 mod cells;
 mod hash;
+mod pages;
 mod room;
 mod succession;
 
@@ -50,6 +51,8 @@ pub(crate) struct Table {
     /// The bound in force: lowered while a smaller successor is being filled.
     capacity: AtomicUsize,
     cells: Cells,
+    /// The one limit of all keys, if it is a level on a line, and no key has an override.
+    sole: Option<Supply>,
     regions: Box<[Region]>,
     /// Keys with an override, by fingerprint.
     overrides: HashMap<u64, Own, BuildHasherDefault<AsItIs>>,
@@ -105,16 +108,6 @@ struct KeyTaken {
     at: Time,
     charge: KeyCharge,
     tightest: Tightest,
-}
-
-/// What a charge of a known key came to.
-struct Known<'a> {
-    supply: &'a Supply,
-    /// Afterwards.
-    level: u64,
-    floor: u64,
-    /// The cell, unless it was refused.
-    admitted_in: Option<usize>,
 }
 
 /// What a table answers.
@@ -176,6 +169,7 @@ impl Table {
             blank: zeros(book.plain.words()),
             regions: (0..cells.regions()).map(|_| Region::default()).collect(),
             cells,
+            sole: book.plain.line().filter(|_| book.terms.overrides() == 0).copied(),
             capacity: AtomicUsize::new(capacity),
             max_keys,
             book,
@@ -202,6 +196,10 @@ impl Table {
 
     /// The same for a known key, where its one limit is a level on a line and nobody is in the way: what most tables hold.
     /// None if it is not that simple.
+    ///
+    /// Short, and all of it in sight of the compiler where it is called: the processor then fetches the cells of the next
+    /// requests while it waits for this one's. No mark or word is chosen by arithmetic on what is waited for: where a branch
+    /// chooses, the processor goes on by a guess, and elsewhere it stops.
     #[inline(always)] // as in `Limiter::check`: an answer that is passed on in memory costs more than the decision
     pub(crate) fn charge_at_once(
         &self,
@@ -210,46 +208,44 @@ impl Table {
         cost: u64,
         clock: Clock<'_>,
     ) -> Option<Result<RuleAdmitted, RuleRefused>> {
-        let Known { supply, level, floor, admitted_in } = self.charge_known(key, now, cost, clock)?;
-        let standing = Standing::of_line(supply, level, floor, now);
-        Some(match admitted_in {
-            Some(index) => {
-                let places = Places::One(meter::Place { at: now, cost, mark: level });
-                let charge = KeyCharge { places, generation: self.lineage.generation, of: Place::Cell(index) };
-                let tightest = Tightest { limit: 0, standing, override_index: None };
-                Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest })
-            }
-            None => Err(RuleRefused { limit: 0, standing, cost, override_index: None }),
-        })
-    }
-
-    #[inline(never)]
-    fn charge_known(&self, key: &[u8], now: Time, cost: u64, clock: Clock<'_>) -> Option<Known<'_>> {
-        let supply = self.book.plain.line()?;
-        if !self.overrides.is_empty() {
+        let supply = self.sole.as_ref()?;
+        let mark = self.lineage.mark_of(key);
+        let (index, own, word) = match self.cells.nearest(mark) {
+            Some(cell) => cell,
+            None => self.find_word(mark)?,
+        };
+        let floor = supply.floor(now);
+        let level = meter::load(word).ok()?;
+        let Some(after) = supply.charge(level, floor, cost) else {
+            let is_known = !supply.is_set_back(level, floor) && own.load(Ordering::Acquire) == mark;
+            let standing = Standing::of_line(supply, level, floor, now);
+            return is_known.then_some(Err(RuleRefused { limit: 0, standing, cost, override_index: None }));
+        };
+        word.compare_exchange(level, after, Ordering::SeqCst, Ordering::Relaxed).ok()?;
+        let charged = meter::Place { at: now, cost, mark: after };
+        if own.load(Ordering::Acquire) != mark {
+            self.forgotten(word, charged, clock);
             return None;
         }
-        let mark = self.lineage.mark_of(key);
+        let standing = Standing::of_line(supply, after, floor, now);
+        let charge =
+            KeyCharge { places: Places::One(charged), generation: self.lineage.generation, of: Place::Cell(index) };
+        let tightest = Tightest { limit: 0, standing, override_index: None };
+        Some(Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest }))
+    }
+
+    /// The cell of a key, its mark and its one word.
+    #[inline(never)]
+    fn find_word(&self, mark: u64) -> Option<(usize, &AtomicU64, &AtomicU64)> {
         let cell = self.find(mark)?;
-        let (word, floor) = (&cell.words[0], supply.floor(now));
-        let level = meter::load(word).ok()?;
-        let known = match supply.charge(level, floor, cost) {
-            Some(after) => {
-                word.compare_exchange(level, after, Ordering::SeqCst, Ordering::Relaxed).ok()?;
-                Known { supply, level: after, floor, admitted_in: Some(cell.index) }
-            }
-            None if supply.is_set_back(level, floor) => return None,
-            None => Known { supply, level, floor, admitted_in: None },
-        };
-        if cell.mark.load(Ordering::Acquire) == mark {
-            return Some(known);
-        }
-        // Forgotten in between: these were another key's words.
-        if known.admitted_in.is_some() {
-            let place = meter::Place { at: now, cost, mark: known.level };
-            self.book.plain.give_back(cell.words, &[place], clock);
-        }
-        None
+        Some((cell.index, cell.mark, &cell.words[0]))
+    }
+
+    /// Forgotten in between: these were another key's words.
+    #[cold]
+    #[inline(never)]
+    fn forgotten(&self, word: &AtomicU64, place: meter::Place, clock: Clock<'_>) {
+        self.book.plain.give_back(std::slice::from_ref(word), &[place], clock);
     }
 
     /// Charges all limits of a key or none, for a moment to come.

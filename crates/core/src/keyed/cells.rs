@@ -6,6 +6,7 @@
 //! visits every block of the region. Cells that were used never become empty again, so a path ends at the first block that
 //! has an empty one.
 
+use super::pages;
 use crate::sync::{AtomicU64, Ordering};
 
 /// A mark that no key ever had.
@@ -48,6 +49,7 @@ pub(super) struct Cell<'a> {
 }
 
 /// The mark of a key, from a seeded hash of it.
+#[inline(always)]
 pub(super) fn fingerprint(hash: u64) -> u64 {
     (hash & !EVICTING).max(VACANT + 1)
 }
@@ -69,7 +71,8 @@ impl Cells {
         let regions = blocks.div_ceil(REGION);
         let blocks = next_prime(blocks.div_ceil(regions));
         // Zeros that the allocator hands out are memory that nobody touched yet, and the conversion is nothing.
-        let zeros = vec![0; regions * blocks * BLOCK * (width + 1) + LINE];
+        let mut zeros = vec![0; regions * blocks * BLOCK * (width + 1) + LINE];
+        pages::ask_for_large(&mut zeros);
         let words: Vec<_> = zeros.into_iter().map(AtomicU64::new).collect();
         let start = words.as_ptr().align_offset(LINE * size_of::<u64>());
         Self { start: if start < LINE { start } else { 0 }, words, width, blocks, regions }
@@ -79,6 +82,7 @@ impl Cells {
         self.regions
     }
 
+    #[inline(always)]
     pub(super) fn region_of(&self, fingerprint: u64) -> usize {
         part(fingerprint >> 31, self.regions)
     }
@@ -97,6 +101,17 @@ impl Cells {
             }
             this
         })
+    }
+
+    /// The same as looking through the nearest block of a path, where cells are of one word: the key's place in the row,
+    /// its mark and its word.
+    #[inline(always)]
+    pub(super) fn nearest(&self, fingerprint: u64) -> Option<(usize, &AtomicU64, &AtomicU64)> {
+        let block = self.region_of(fingerprint) * self.blocks + part(fingerprint & 0xffff_ffff, self.blocks);
+        let line: &[_; LINE] = self.words.get(self.start..)?.as_chunks().0.get(block)?;
+        let (marks, words) = line.split_at(BLOCK);
+        let place = turns(fingerprint).find(|&place| marks[place].load(Ordering::Acquire) == fingerprint)?;
+        Some((block * BLOCK + place, &marks[place], &words[place]))
     }
 
     /// All cells of a region, counted from one of them round and round.
@@ -130,8 +145,8 @@ impl<'a> Block<'a> {
     #[inline(always)]
     pub(super) fn find(&self, fingerprint: u64) -> Result<Cell<'a>, bool> {
         let mut ends = false;
-        for (place, mark) in self.marks.iter().enumerate() {
-            let mark = mark.load(Ordering::Acquire);
+        for place in turns(fingerprint) {
+            let mark = self.marks[place].load(Ordering::Acquire);
             if mark == fingerprint {
                 return Ok(self.cell(place));
             }
@@ -140,8 +155,9 @@ impl<'a> Block<'a> {
         Err(ends)
     }
 
-    pub(super) fn cells(self) -> impl Iterator<Item = Cell<'a>> {
-        (0..BLOCK).map(move |place| self.cell(place))
+    /// In the order in which a key takes them.
+    pub(super) fn cells(self, fingerprint: u64) -> impl Iterator<Item = Cell<'a>> {
+        turns(fingerprint).map(move |place| self.cell(place))
     }
 
     #[inline(always)]
@@ -151,11 +167,20 @@ impl<'a> Block<'a> {
     }
 }
 
+/// The cells of a block in the order in which a key takes them. Each key begins with one of its own: half of all keys then
+/// lie where they are looked for first, and the processor, which goes on with the next decision while this one's cell is on
+/// its way, guesses right.
+#[inline(always)]
+fn turns(fingerprint: u64) -> impl Iterator<Item = usize> {
+    let own = part(fingerprint << 30 & 0xffff_ffff, BLOCK);
+    (0..BLOCK).map(move |turn| turn ^ own)
+}
+
 /// Words of a cache line.
 const LINE: usize = 8;
 
 /// Spreads numbers below 2^32 evenly over those below `parts`.
-#[inline]
+#[inline(always)]
 fn part(number: u64, parts: usize) -> usize {
     usize::try_from((number * parts as u64) >> 32).unwrap_or(0)
 }

@@ -135,7 +135,7 @@ impl Table {
         let (mut free, mut idle) = (None, None);
         for block in self.cells.path(mark).take(NEAR) {
             let mut ends = false;
-            for cell in block.cells() {
+            for cell in block.cells(mark) {
                 let seen = cell.mark.load(Ordering::Relaxed);
                 ends |= seen == EMPTY;
                 if is_key(seen) {
@@ -258,7 +258,7 @@ impl Table {
         let region = self.region_of(mark);
         let _hold = lock(&region.hold);
         let cells =
-            self.cells.path(mark).enumerate().flat_map(|(seen, block)| block.cells().map(move |cell| (seen, cell)));
+            self.cells.path(mark).enumerate().flat_map(|(seen, block)| block.cells(mark).map(move |cell| (seen, cell)));
         let mut empty = cells.filter(|(_, cell)| cell.mark.load(Ordering::Relaxed) == EMPTY);
         // There are cells for all keys and a tenth to spare. That a hash leaves none in a large region takes more luck than
         // there is; in small tables there is one region.

@@ -27,10 +27,11 @@ pub(super) struct Findings {
 
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Findings> {
     let mut findings = Findings { files: 0, violations: Vec::new(), warnings: Vec::new() };
+    let root = read(&workspace.root().join("Cargo.toml"))?;
     for package in workspace.metadata.workspace_packages() {
         let manifest = package.manifest_path.as_std_path();
         let text = read(manifest)?;
-        findings.violations.extend(check_manifest(&place(workspace, manifest), &text));
+        findings.violations.extend(check_manifest(&place(workspace, manifest), &text, &root));
         let folder = manifest.parent().expect("a manifest is in a folder");
         for sub in FOLDERS {
             for file in rust_files(&folder.join(sub))? {
@@ -48,13 +49,35 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Findings> {
     Ok(findings)
 }
 
-fn check_manifest(place: &str, text: &str) -> Option<Violation> {
+/// A crate has the workspace's lints; the one that may lift the ban on unsafe code, for which `forbid` leaves no way, has
+/// them all the same, in a table of its own.
+fn check_manifest(place: &str, text: &str, root: &str) -> Option<Violation> {
     let mut lines = text.lines().map(str::trim).skip_while(|line| *line != "[lints]").skip(1);
     let section = lines.by_ref().take_while(|line| !line.starts_with('['));
     let inherits = section.into_iter().any(|line| line.replace(' ', "") == "workspace=true");
-    (!inherits).then(|| {
-        Violation::new(place, "the crate does not take part in the workspace's lints", "add [lints] workspace = true")
+    let own = lints(text, "[lints.");
+    (!inherits && (own.is_empty() || own != lints(root, "[workspace.lints."))).then(|| {
+        Violation::new(
+            place,
+            "the crate does not take part in the workspace's lints",
+            "add [lints] workspace = true, or all of [workspace.lints] with unsafe_code = \"deny\" where one module lifts it",
+        )
     })
+}
+
+/// What stands in tables whose names begin so, less comments, and with unsafe code denied instead of forbidden.
+fn lints(text: &str, tables: &str) -> Vec<String> {
+    let mut inside = false;
+    let mut lints = Vec::new();
+    for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
+        if line.starts_with('[') {
+            inside = line.starts_with(tables);
+        }
+        if inside && !line.is_empty() {
+            lints.push(line.replace(tables, "[").replace("unsafe_code = \"forbid\"", "unsafe_code = \"deny\""));
+        }
+    }
+    lints
 }
 
 fn check_source(place: &str, text: &str, wants_docs: bool) -> Vec<Violation> {
@@ -165,10 +188,22 @@ mod tests {
 
     #[test]
     fn lints_must_come_from_the_workspace() {
-        assert!(check_manifest("Cargo.toml", "[package]\n[lints]\nworkspace = true\n[dependencies]\n").is_none());
-        assert!(check_manifest("Cargo.toml", "[package]\nworkspace = true\n").is_some());
-        assert!(check_manifest("Cargo.toml", "[lints]\n[dependencies]\nworkspace = true\n").is_some());
-        assert!(check_manifest("Cargo.toml", "[lints.rust]\nunsafe_code = \"allow\"\n").is_some());
+        let check = |text| check_manifest("Cargo.toml", text, "[workspace.lints.rust]\n");
+        assert!(check("[package]\n[lints]\nworkspace = true\n[dependencies]\n").is_none());
+        assert!(check("[package]\nworkspace = true\n").is_some());
+        assert!(check("[lints]\n[dependencies]\nworkspace = true\n").is_some());
+        assert!(check("[lints.rust]\nunsafe_code = \"allow\"\n").is_some());
+    }
+
+    #[test]
+    fn own_lints_must_be_those_of_the_workspace_but_for_unsafe_code() {
+        let root = "[workspace.lints.rust]\nunsafe_code = \"forbid\" # but\nmissing_docs = \"warn\"\n[profile.dev]\ndebug = 1\n";
+        let check = |text| check_manifest("Cargo.toml", text, root);
+        assert!(
+            check("[lints.rust]\n# Why.\nunsafe_code = \"deny\"\nmissing_docs = \"warn\"\n[dependencies]\n").is_none()
+        );
+        assert!(check("[lints.rust]\nunsafe_code = \"allow\"\nmissing_docs = \"warn\"\n").is_some());
+        assert!(check("[lints.rust]\nunsafe_code = \"deny\"\n").is_some());
     }
 
     #[test]
