@@ -12,6 +12,7 @@ const LARGEST_HEAD: usize = 16 * 1024;
 
 pub(super) struct Connection {
     stream: TcpStream,
+    /// Read, and not yet taken.
     read: Vec<u8>,
 }
 
@@ -25,14 +26,23 @@ impl Connection {
 
     /// The status of `GET <path>` with this key.
     pub(super) fn get(&mut self, path: &str, key: &str) -> anyhow::Result<u16> {
-        let head = format!("GET {path} HTTP/1.1\r\nhost: app\r\nx-key: {key}\r\n\r\n");
-        Ok(self.exchange(head.as_bytes())?.0)
+        Ok(self.exchange(get(path, key).as_bytes())?.0)
+    }
+
+    /// The statuses of `GET <path>` with each of these keys, all sent before the first is answered.
+    pub(super) fn get_all(&mut self, path: &str, keys: impl Iterator<Item = u64>) -> anyhow::Result<Vec<u16>> {
+        let requests: Vec<_> = keys.map(|key| get(path, &key.to_string())).collect();
+        self.stream.write_all(requests.concat().as_bytes()).context("send requests")?;
+        requests.iter().map(|_| Ok(self.receive()?.0)).collect()
     }
 
     /// The status and the body of what was asked.
     pub(super) fn exchange(&mut self, request: &[u8]) -> anyhow::Result<(u16, String)> {
         self.stream.write_all(request).context("send a request")?;
-        self.read.clear();
+        self.receive()
+    }
+
+    fn receive(&mut self) -> anyhow::Result<(u16, String)> {
         let end = loop {
             if let Some(end) = self.read.windows(4).position(|at| at == b"\r\n\r\n") {
                 break end + 4;
@@ -45,7 +55,8 @@ impl Connection {
         while self.read.len() < end + length {
             self.more()?;
         }
-        Ok((status, String::from_utf8_lossy(&self.read[end..]).into_owned()))
+        let response: Vec<u8> = self.read.drain(..end + length).collect();
+        Ok((status, String::from_utf8_lossy(&response[end..]).into_owned()))
     }
 
     fn more(&mut self) -> anyhow::Result<()> {
@@ -55,6 +66,10 @@ impl Connection {
         self.read.extend_from_slice(&buffer[..count]);
         Ok(())
     }
+}
+
+fn get(path: &str, key: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: app\r\nx-key: {key}\r\n\r\n")
 }
 
 /// Status and length of the body, from a head in lower case.
@@ -67,6 +82,20 @@ fn parse_head(head: &str) -> Option<(u16, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_to_requests_sent_together_are_told_apart() {
+        let server = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let mut connection = Connection::open(server.local_addr().expect("bound")).expect("it listens");
+        let (mut peer, _) = server.accept().expect("somebody came");
+        let answers = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 429 No\r\ncontent-length: 0\r\n\r\n";
+        peer.write_all(answers.as_bytes()).expect("it reads");
+        assert_eq!(connection.get_all("/", 7..9).expect("both were answered"), [200, 429]);
+        let expected = get("/", "7") + &get("/", "8");
+        let mut asked = vec![0; expected.len()];
+        peer.read_exact(&mut asked).expect("it asked");
+        assert_eq!(String::from_utf8_lossy(&asked), expected);
+    }
 
     #[test]
     fn heads_are_understood() {

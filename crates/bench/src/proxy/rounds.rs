@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
@@ -15,8 +16,11 @@ use super::upstream::LARGE_BYTES;
 
 /// The key where there is only one: the one that the clients send.
 const KEY: &str = "0";
-/// Connections that fill a table of keys.
-const FILLERS: u64 = 16;
+/// Connections that fill a table of keys, and how many requests each sends at once.
+const FILLERS: u64 = 8;
+const FILL: u64 = 100;
+/// And for how long at most, all together.
+const FILL_TIME: Duration = Duration::from_secs(30);
 /// Of a load that is to be refused, at most this share may get through: nginx lets one pass each minute.
 const LET_THROUGH: f64 = 0.001;
 
@@ -87,8 +91,8 @@ impl Bench<'_> {
         let expected = if scenario.refused { 429 } else { 200 };
         ensure!(second == expected, "the second request got {second}, not {expected}");
         if scenario.keys > 1 && self.effort.fill {
-            eprintln!("proxy: {} meets {} keys", contender.name(), scenario.keys);
-            fill(&proxy, &path, scenario.keys)?;
+            let met = fill(&proxy, &path, scenario.keys)?;
+            eprintln!("proxy: {} has met {met} of {} keys", contender.name(), scenario.keys);
         }
         Ok(proxy)
     }
@@ -145,23 +149,29 @@ fn check(scenario: Scenario, load: &Load) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One request with each key.
-fn fill(proxy: &Proxy, path: &str, keys: u64) -> anyhow::Result<()> {
+/// One request with each key, or with as many as there is time for; how many.
+fn fill(proxy: &Proxy, path: &str, keys: u64) -> anyhow::Result<u64> {
     let address = proxy.http1;
+    let end = Instant::now() + FILL_TIME;
     std::thread::scope(|scope| {
         let fillers: Vec<_> = (0..FILLERS)
             .map(|filler| {
                 scope.spawn(move || {
                     let mut connection = Connection::open(address)?;
-                    for key in (filler..keys).step_by(usize::try_from(FILLERS).expect("small")) {
-                        let status = connection.get(path, &key.to_string())?;
-                        ensure!(status == 200, "key {key} got {status}");
+                    let mut met = 0;
+                    for batch in (filler * FILL..keys).step_by(usize::try_from(FILLERS * FILL).expect("small")) {
+                        let statuses = connection.get_all(path, batch..keys.min(batch + FILL))?;
+                        ensure!(statuses.iter().all(|status| *status == 200), "keys from {batch} on got {statuses:?}");
+                        met += statuses.len() as u64;
+                        if Instant::now() >= end {
+                            break;
+                        }
                     }
-                    Ok(())
+                    Ok(met)
                 })
             })
             .collect();
-        fillers.into_iter().try_for_each(|filler| filler.join().ok().context("a filler panicked")?)
+        fillers.into_iter().map(|filler| filler.join().ok().context("a filler panicked")?).sum()
     })
 }
 
@@ -189,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_sample_is_of_one_request() {
-        let cpu = Cpu { user: std::time::Duration::from_millis(4), system: std::time::Duration::from_millis(16) };
+        let cpu = Cpu { user: Duration::from_millis(4), system: Duration::from_millis(16) };
         let sample = Sample::new(cpu, &SERVED);
         assert!((sample.user - 2.0).abs() < 1e-9 && (sample.system - 8.0).abs() < 1e-9);
         assert!((sample.cpu() - 10.0).abs() < 1e-9 && (sample.per_second - 1_000.0).abs() < 1e-9);

@@ -121,7 +121,8 @@ fn samples_tables(results: &Results, report: &mut Report) {
             .collect(),
     };
     let note = "Where the column does not say otherwise: HTTP/1.1, 64 connections, a small body, 1 rule, 1 key, proxied. \
-        HTTP/2: 8 connections with 8 requests each. 1,000 rules: the last one matches. A request is refused with 429.";
+        HTTP/2: 8 connections with 8 requests each. 1,000 rules: the last one matches. 1,000,000 keys: \
+        drawn at random, after 30 s at most in which a contender meets them one by one. A request is refused with 429.";
     report.table(table(FIGURES[0].0, note, &|_, _, outcome| told(outcome, FIGURES[0].1)));
     let note = "Median of the ratios within each round.";
     report.table(table("CPU per request, as a share of nginx's", note, &|scenario, contender, _| {
