@@ -171,6 +171,32 @@ async fn a_status_edited_by_hand_is_mended_and_then_left_alone() -> Result<()> {
     Ok(())
 }
 
+/// What the apiserver cannot judge, because only a parser can, the operator judges; what was in force stays.
+#[tokio::test]
+async fn an_expression_that_does_not_parse_is_told_with_its_place() -> Result<()> {
+    let stage = Stage::set().await?;
+    let _operator = stage.operator()?;
+    let agent = stage.pod("a").await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+    let good = stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
+
+    let entry = json!([{"pathRegexes": ["^/api", "^/(v1"]}, {"predicate": "request.verb == 'GET'"}]);
+    let mut bad = rule(80);
+    bad["match"] = entry;
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [bad]}})).await?;
+    let status = stage.until("Invalid", |status| enforced(status) == ("False", "Invalid")).await?;
+    let accepted = condition(&status, "Accepted").context("Accepted")?;
+    ensure!((accepted.status.as_str(), accepted.reason.as_str()) == ("False", "Invalid"), "{accepted:?}");
+    for part in [
+        "spec.rules[0].match[0].pathRegexes[1]: \"^/(v1\" is not usable: unclosed group",
+        "spec.rules[0].match[1].predicate: asks for request.verb: a request has method, host",
+    ] {
+        ensure!(accepted.message.contains(part), "{part:?} is not in {:?}", accepted.message);
+    }
+    ensure!(status.revision == good.revision && requests(&agent.in_force().await?) == Some(50), "{status:#?}");
+    Ok(())
+}
+
 fn selector() -> Value {
     json!({"selector": {"matchLabels": {"app": "web"}}})
 }

@@ -54,6 +54,22 @@ async fn differences_count_for_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn those_that_waited_are_counted_like_all_others() {
+    let start = Instant::now();
+    let waiting = |uptime, waited| {
+        let mut status = says("i", uptime, &[("p", "r", 100, 0)]);
+        status.policies[0].rules[0].waited = waited;
+        status
+    };
+    let mut traffic = Traffic::default();
+    for (second, waited) in [(0, 40), (1, 47), (2, 50)] {
+        traffic.observe(start + seconds(second), &pod(), &waiting(1000 + second, waited));
+    }
+    assert_eq!(traffic.rule(start + seconds(2), "p", "r"), Counts { waited: 10, ..Counts::default() });
+    assert_eq!(traffic.policy(start + seconds(61), "p").waited, 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_counts_at_first_sight() {
     let start = Instant::now();
     let first = says("i", 1000, &[("p", "r", 500, 50)]);

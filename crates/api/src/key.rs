@@ -71,7 +71,8 @@ struct KeyPartSchema {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Nothing")]
     method: Option<Nothing>,
-    /// A claim of a JSON Web Token; requests without it share one count.
+    /// A claim of a JSON Web Token; requests without it share one count. Not verified, unless the agent is given a JWKS
+    /// file: without one a claim says what the client wants it to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "JwtClaim")]
     jwt_claim: Option<JwtClaim>,
