@@ -12,6 +12,7 @@ mod bootstrap;
 mod cache;
 mod config;
 mod control;
+mod histogram;
 mod listen;
 mod logs;
 mod matching;

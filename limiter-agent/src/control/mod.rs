@@ -5,6 +5,7 @@
 //! | `PUT /v1/config` | 200 with what is in force; 400, 409, 413 or 422 with the reason and what still is in force |
 //! | `GET /v1/config` | the snapshot in force, or 404 before the first |
 //! | `GET /v1/status` | what is in force, since when, and what every rule decided |
+//! | `POST /v1/explain` | which rules match the request described, and what each would decide; nothing is charged |
 
 mod tls;
 
@@ -17,13 +18,15 @@ use axum::{
     extract::State,
     http::{StatusCode, Uri},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{get, post},
 };
 use http_body_util::BodyExt;
 use serde_json::json;
 use weir_core::Time;
 use weir_tower::MonotonicClock;
-use weir_wire::{KeyTable, MAX_SNAPSHOT_BYTES, PolicyStatus, RefusalKind, RuleStatus, Status, WIRE_VERSION};
+use weir_wire::{
+    ExplainRequest, KeyTable, MAX_SNAPSHOT_BYTES, PolicyStatus, RefusalKind, RuleStatus, Status, WIRE_VERSION,
+};
 
 pub use self::tls::InvalidTls;
 pub(crate) use self::tls::{HANDSHAKES, RELOADS, Tls, TlsFiles};
@@ -55,6 +58,7 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
     Router::new()
         .route("/v1/config", get(config).put(put_config))
         .route("/v1/status", get(status))
+        .route("/v1/explain", post(explain))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(control)
@@ -152,7 +156,7 @@ fn rule_status(rule: &Rule) -> RuleStatus {
         allowed: counts.allowed + counts.bypassed,
         limited: counts.limited,
         shadow_limited: counts.shadow_limited,
-        waited: 0,
+        waited: counts.waited,
         keys: rule.keys().map(|keys| KeyTable {
             tracked: keys.tracked,
             capacity: keys.capacity,
@@ -162,8 +166,26 @@ fn rule_status(rule: &Rule) -> RuleStatus {
     }
 }
 
+async fn explain(State(control): State<Arc<Control>>, body: Body) -> Response {
+    let invalid = |message: &str| failure(StatusCode::BAD_REQUEST, "invalid", message);
+    let body = match read(body).await {
+        Ok(Some(body)) => body,
+        Ok(None) => return invalid("the body is larger than any request to explain"),
+        Err(error) => return failure(StatusCode::BAD_REQUEST, "incomplete", &format!("the body broke off: {error}")),
+    };
+    let json = &mut serde_json::Deserializer::from_slice(&body);
+    let request: ExplainRequest = match serde_path_to_error::deserialize(json) {
+        Ok(request) => request,
+        Err(error) => return invalid(&format!("{}: {}", error.path(), error.inner())),
+    };
+    match control.rules.load().explain(&request, control.clock) {
+        Ok(reply) => Json(reply).into_response(),
+        Err(error) => invalid(&error.to_string()),
+    }
+}
+
 async fn not_found(uri: Uri) -> Response {
-    let message = format!("there is no {}: try PUT or GET /v1/config, GET /v1/status", uri.path());
+    let message = format!("there is no {}: try PUT or GET /v1/config, GET /v1/status, POST /v1/explain", uri.path());
     failure(StatusCode::NOT_FOUND, "notFound", &message)
 }
 

@@ -21,6 +21,17 @@ enum Segment {
     Pieces(Vec<String>),
 }
 
+/// A segment of a glob as an index sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Step<'a> {
+    /// Exactly this segment.
+    Literal(&'a str),
+    /// One segment of some form.
+    One,
+    /// Any number of segments.
+    Any,
+}
+
 /// Why a glob was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidGlob {
@@ -39,6 +50,17 @@ impl Glob {
     pub(crate) fn matches(&self, path: &str) -> bool {
         let path = path.strip_prefix('/').unwrap_or(path);
         self.matches_all(path) || path.strip_suffix('/').is_some_and(|path| self.matches_all(path))
+    }
+
+    /// Its segments in order.
+    pub(super) fn steps(&self) -> impl Iterator<Item = Step<'_>> {
+        self.segments.iter().map(|segment| match segment {
+            Segment::Any => Step::Any,
+            Segment::Pieces(pieces) => match pieces.as_slice() {
+                [whole] => Step::Literal(whole),
+                _ => Step::One,
+            },
+        })
     }
 
     fn matches_all(&self, path: &str) -> bool {

@@ -2,6 +2,9 @@
 
 use std::str::FromStr;
 
+/// RFC 1035 section 2.3.4, without the dot at the end.
+const LONGEST: usize = 253;
+
 /// One entry of a `hosts` list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HostPattern {
@@ -18,6 +21,8 @@ pub(crate) enum InvalidHost {
     Empty,
     #[error("`*` may only be the whole first label, as in `*.example.com`")]
     Wildcard,
+    #[error("is longer than {LONGEST} characters, the most that a host name has")]
+    TooLong,
     #[error("is not a host name: write it without scheme, port or path, as in `shop.example.com`")]
     NotAHost,
 }
@@ -44,6 +49,9 @@ impl FromStr for HostPattern {
             Some(domain) => (domain, true),
             None => (text, false),
         };
+        if name.len() > LONGEST {
+            return Err(InvalidHost::TooLong);
+        }
         if name.is_empty() {
             return Err(if below { InvalidHost::Wildcard } else { InvalidHost::Empty });
         }
@@ -124,6 +132,7 @@ mod tests {
             ("https://example.com", InvalidHost::NotAHost),
             ("example.com/x", InvalidHost::NotAHost),
             ("*.[::1]", InvalidHost::NotAHost),
+            (&"a".repeat(254), InvalidHost::TooLong),
         ] {
             assert_eq!(text.parse::<HostPattern>(), Err(expected), "{text}");
         }

@@ -14,7 +14,9 @@ use super::{
     headers,
     pool::{Lease, Pool},
     upgrade::{self, Tunnels},
+    websocket::Decide,
 };
+use crate::rules::Gate;
 
 /// Passes the requests of one client connection on to the app.
 #[derive(Clone, Debug)]
@@ -24,6 +26,8 @@ pub(super) struct Forward {
     pub(super) tunnels: Tunnels,
     /// The client's address as `X-Forwarded-For` has it.
     pub(super) peer: HeaderValue,
+    /// Asked for the messages of connections that are upgraded; requests come here when they are through it.
+    pub(super) gate: Gate,
 }
 
 impl Service<Request<RequestBody>> for Forward {
@@ -52,7 +56,9 @@ impl Forward {
             return Err(Failure::ConnectMethod);
         }
         self.name_host(&mut request)?;
-        let upgrade = upgrade::requested(&mut request, |_| None);
+        let upgrade = upgrade::requested(&mut request, |request| {
+            self.gate.messages(request).map(|messages| Box::new(messages) as Box<dyn Decide>)
+        });
         headers::to_upstream(request.headers_mut(), &self.peer);
         if let Some(upgrade) = &upgrade {
             upgrade.ask(request.headers_mut());

@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{net::TcpStream, task::LocalSet, time::MissedTickBehavior};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Layer, Service};
-use weir_tower::{LatencyLayer, MonotonicClock};
+use weir_tower::MonotonicClock;
 
 use super::{
     body::RequestBody,
@@ -29,7 +29,7 @@ use super::{
     pool::{IDLE_CHECK, Pool},
     upgrade::Tunnels,
 };
-use crate::rules::{Gate, Respond, RulesInForce};
+use crate::rules::{Gate, LimitLayer, RulesInForce};
 
 /// How long a client may take to send a request's head, and how long it may keep a connection idle: longer than load
 /// balancers do (60 s mostly), so that it is they who close.
@@ -120,9 +120,10 @@ async fn connection(stream: TcpStream, peer: SocketAddr, pool: Rc<Pool>, tunnels
     let _ = stream.set_nodelay(true);
     let ip = peer.ip().to_canonical();
     let forwarded_for = HeaderValue::from_str(&ip.to_string()).expect("an address is a valid field value");
-    let forward = Forward { pool, failures: Arc::clone(&proxy.failures), tunnels, peer: forwarded_for };
     let gate = Gate::new(Arc::clone(&proxy.rules), proxy.clock, ip);
-    let limited = LatencyLayer::new(gate, Respond).layer(forward);
+    let failures = Arc::clone(&proxy.failures);
+    let forward = Forward { pool, failures, tunnels, peer: forwarded_for, gate: gate.clone() };
+    let limited = LimitLayer::new(gate).layer(forward);
     // Neither the layer nor the proxy has to be waited for: both are always ready.
     let service = hyper::service::service_fn(move |request| limited.clone().call(RequestBody::of(request)));
 

@@ -6,22 +6,21 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::{HeaderMap, HeaderValue};
-
-use crate::proxy::X_FORWARDED_FOR;
+use crate::{matching::Headers, proxy::X_FORWARDED_FOR};
 
 /// The client's address; IPv4 in IPv6 form is IPv4.
-pub(super) fn client_ip(headers: &HeaderMap, peer: IpAddr, trusted_hops: u8) -> IpAddr {
+pub(super) fn client_ip(headers: Headers<'_>, peer: IpAddr, trusted_hops: u8) -> IpAddr {
     let told = usize::from(trusted_hops).checked_sub(1).and_then(|from_the_end| {
-        let lines = headers.get_all(X_FORWARDED_FOR).iter().rev();
+        let name = X_FORWARDED_FOR;
+        let lines = headers.all(&name).rev();
         lines.flat_map(entries_backwards).nth(from_the_end).and_then(parse)
     });
     told.unwrap_or(peer).to_canonical()
 }
 
-fn entries_backwards(line: &HeaderValue) -> impl Iterator<Item = &str> {
+fn entries_backwards(line: &[u8]) -> impl Iterator<Item = &str> {
     // A line that is not text is one entry that is no address.
-    line.to_str().unwrap_or("?").rsplit(',').map(str::trim).filter(|entry| !entry.is_empty())
+    str::from_utf8(line).unwrap_or("?").rsplit(',').map(str::trim).filter(|entry| !entry.is_empty())
 }
 
 /// An address as proxies write it: with or without brackets and port.
@@ -33,6 +32,8 @@ fn parse(entry: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderMap;
+
     use super::*;
 
     #[test]
@@ -59,7 +60,7 @@ mod tests {
             for line in &lines {
                 headers.append(X_FORWARDED_FOR, line.parse().unwrap());
             }
-            let address = client_ip(&headers, peer.parse().unwrap(), hops);
+            let address = client_ip(Headers::Map(&headers), peer.parse().unwrap(), hops);
             assert_eq!(address, expected.parse::<IpAddr>().unwrap(), "{lines:?} with {hops} hops");
         }
     }

@@ -1,6 +1,11 @@
 //! What a rule decided, counted once: the status and the metrics both read it here.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use crate::histogram::{self, Histogram};
 
 /// Counters of one rule; they only grow. Aligned so that two rules never share a cache line.
 #[derive(Debug, Default)]
@@ -10,6 +15,8 @@ pub(crate) struct Counters {
     limited: AtomicU64,
     shadow_limited: AtomicU64,
     bypassed: AtomicU64,
+    /// Of those who waited for their turn, and got it.
+    waits: Histogram,
 }
 
 /// The counters at one moment.
@@ -19,6 +26,8 @@ pub(crate) struct Counts {
     pub(crate) limited: u64,
     pub(crate) shadow_limited: u64,
     pub(crate) bypassed: u64,
+    /// Of those allowed.
+    pub(crate) waited: u64,
 }
 
 impl Counters {
@@ -38,12 +47,22 @@ impl Counters {
         self.bypassed.fetch_add(1, Relaxed);
     }
 
+    /// Beside [`count_allowed`](Self::count_allowed).
+    pub(super) fn count_wait(&self, wait: Duration) {
+        self.waits.record(wait);
+    }
+
+    pub(crate) fn waits(&self) -> histogram::Snapshot {
+        self.waits.snapshot()
+    }
+
     pub(crate) fn read(&self) -> Counts {
         Counts {
             allowed: self.allowed.load(Relaxed),
             limited: self.limited.load(Relaxed),
             shadow_limited: self.shadow_limited.load(Relaxed),
             bypassed: self.bypassed.load(Relaxed),
+            waited: self.waits.snapshot().buckets.iter().sum(),
         }
     }
 }

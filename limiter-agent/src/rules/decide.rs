@@ -1,19 +1,24 @@
-//! One decision: through, or refused by one limit of one rule.
+//! One decision: through at once, through at a moment to come, or refused by one limit of one rule.
 //!
 //! Bypasses come first and charge nothing. Then all matching rules of the policies that enforce are charged together or
 //! not at all. Only for a request that they let through is each policy in shadow mode tried in the same way, by itself:
-//! it is charged if it would have admitted, counted if not, and has no say. For the same reason a bypass of a policy in
-//! shadow mode spares a request that policy's own limits and nothing else.
+//! it is charged if it would have admitted, counted if not, and has no say, not even about waiting. For the same reason a
+//! bypass of a policy in shadow mode spares a request that policy's own limits and nothing else.
 
-use std::{cell::RefCell, net::IpAddr, ops::Range, sync::Arc, time::Duration};
+use std::{cell::RefCell, sync::Arc, time::Duration};
 
-use weir_core::{Ask, MAX_LIMITS, RuleAdmitted, RuleRefused, RuleRefusedAt, Time, charge_all};
-use weir_tower::retry_after_seconds;
+use weir_core::{Tightest, Time};
+use weir_tower::{MonotonicClock, retry_after_seconds};
 use weir_wire::HeaderStyle;
 
 use super::{
+    charge::{Ask, Charged, RefusedAt, charge_all, opens_after, slices},
     fields::{self, Fields, Place},
     in_force::{Limits, Rule, RulesInForce},
+    jwt::Tokens,
+    later::Owed,
+    rule_set::{Matching, Placed, Places, RuleSet},
+    wait::Wait,
 };
 use crate::matching::RequestView;
 
@@ -23,174 +28,238 @@ pub(crate) struct Refusal {
     pub(super) rule: Arc<Rule>,
     pub(super) place: Place,
     pub(super) override_index: Option<usize>,
+    /// Until all of the rules admit, if nobody else comes; none if this rule never does, because the cost is more than it
+    /// lets through at once.
+    pub(super) retry_after: Option<Duration>,
+}
+
+/// What is to be done with a request that is let through.
+#[derive(Debug, Default)]
+pub(crate) struct Pass {
+    pub(super) fields: Fields,
+    /// None for most: the request goes at once, and nothing more is asked of it.
+    pub(super) more: Option<Box<More>>,
+}
+
+/// What only some requests need.
+#[derive(Debug, Default)]
+pub(super) struct More {
+    pub(super) wait: Option<Wait>,
+    /// How long the request may take from now on.
+    pub(super) deadline: Option<Duration>,
+    /// Costs that the response tells.
+    pub(super) owed: Vec<Owed>,
 }
 
 /// A request as the rules see it.
-pub(super) struct Asked<'a, C> {
+pub(super) struct Asked<'a> {
     pub(super) request: RequestView<'a>,
-    pub(super) peer: IpAddr,
-    pub(super) clock: C,
+    pub(super) tokens: Tokens<'a>,
+    pub(super) clock: MonotonicClock,
+}
+
+/// Room that is kept for the next request, so that a key that is known already costs no allocation.
+#[derive(Default)]
+struct Scratch {
+    places: Places,
+    keys: Vec<u8>,
 }
 
 thread_local! {
-    /// Keys are written here, so that a key that is known already costs no allocation.
-    static KEYS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 impl RulesInForce {
-    pub(super) fn decide<C: Fn() -> Time>(&self, asked: &Asked<'_, C>) -> Result<Fields, Refusal> {
-        if let Some(bypass) = self.bypasses.iter().find(|rule| rule.matcher.matches(&asked.request)) {
-            bypass.counters.count_bypassed();
-            return Ok(Fields::default());
-        }
-        let fields = asked.enforce(&self.enforced)?;
-        for policy in &self.shadows {
-            asked.try_out(&policy.rules);
-        }
-        Ok(fields)
+    pub(super) fn decide(&self, asked: &Asked<'_>) -> Result<Pass, Refusal> {
+        let set = &*self.requests;
+        SCRATCH.with_borrow_mut(|Scratch { places, keys }| {
+            let (enforced, shadows) = match set.matching(&asked.request, places) {
+                Matching::Bypass(placed) => {
+                    placed.rule.counters.count_bypassed();
+                    return Ok(Pass::default());
+                }
+                Matching::Rules { enforced, shadows } => (enforced, shadows),
+            };
+            let mut pass = match enforced {
+                [] => Pass::default(),
+                [only] => asked.enforce_one(set.get(*only), keys)?,
+                several => asked.enforce(set, several, keys)?,
+            };
+            if !shadows.is_empty() {
+                asked.try_out(set, shadows, keys, &mut pass);
+            }
+            Ok(pass)
+        })
     }
 }
 
-/// The rules that match a request, with its key for each, and what their limiters said.
-struct Charge<'a> {
-    rules: &'a [(&'a Arc<Rule>, &'a Limits)],
-    outcome: Result<&'a [RuleAdmitted], Refused>,
-}
+impl Asked<'_> {
+    pub(super) fn now(&self) -> Time {
+        self.clock.now()
+    }
 
-struct Refused {
-    rule: usize,
-    refused: RuleRefused,
-    /// Until all of the rules admit, if nobody else comes.
-    retry_after: Duration,
-}
-
-impl<C: Fn() -> Time> Asked<'_, C> {
-    fn enforce(&self, rules: &[Arc<Rule>]) -> Result<Fields, Refusal> {
-        self.charge(rules, |Charge { rules, outcome }| match outcome {
+    /// The ordinary case, which needs no list: one rule, decided at once and for good.
+    fn enforce_one(&self, placed: &Placed, keys: &mut Vec<u8>) -> Result<Pass, Refusal> {
+        let Placed { rule, deadline, .. } = placed;
+        let Some(limits) = &rule.limits else { return Ok(Pass::default()) };
+        if deadline.is_some() || limits.is_patient() || limits.cost.is_known_later() {
+            return self.enforce_all(&[(placed, limits)], keys);
+        }
+        keys.clear();
+        limits.key.write(&self.request, &self.tokens, keys);
+        let cost = limits.cost.on_arrival(&self.request);
+        match limits.limiter.charge(|| self.now(), keys, cost) {
             Ok(admitted) => {
-                for (rule, _) in rules {
-                    rule.counters.count_allowed();
-                }
-                Ok(admitted_fields(rules, admitted))
+                rule.counters.count_allowed();
+                Ok(Pass { fields: one_rules_fields(limits, &admitted.tightest), more: None })
             }
-            Err(Refused { rule, refused, retry_after }) => {
-                let (rule, _) = rules[rule];
-                rule.counters.count_limited();
-                let place = Place {
-                    limit: refused.limit,
-                    quota: refused.standing.quota(),
-                    remaining: 0,
-                    seconds: retry_after_seconds(retry_after),
-                };
-                Err(Refusal { rule: Arc::clone(rule), place, override_index: refused.override_index })
-            }
-        })
-        .unwrap_or_else(|| Ok(Fields::default()))
-    }
-
-    fn try_out(&self, rules: &[Arc<Rule>]) {
-        if let Some(bypass) = rules.iter().find(|rule| rule.is_bypass() && rule.matcher.matches(&self.request)) {
-            bypass.counters.count_bypassed();
-            return;
-        }
-        self.charge(rules, |Charge { rules, outcome }| match outcome {
-            Ok(_) => rules.iter().for_each(|(rule, _)| rule.counters.count_allowed()),
-            Err(refused) => rules[refused.rule].0.counters.count_shadow_limited(),
-        });
-    }
-
-    /// Charges all rules that match or none, and says how it went; does nothing if no rule matches.
-    fn charge<R>(&self, rules: &[Arc<Rule>], then: impl FnOnce(Charge<'_>) -> R) -> Option<R> {
-        let mut matching = rules
-            .iter()
-            .filter_map(|rule| Some((rule, rule.limits.as_ref()?)))
-            .filter(|(rule, _)| rule.matcher.matches(&self.request));
-        let first = matching.next()?;
-        KEYS.with_borrow_mut(|keys| {
-            keys.clear();
-            match matching.next() {
-                None => Some(self.charge_one(first, keys, then)),
-                Some(second) => {
-                    let matching: Vec<_> = [first, second].into_iter().chain(matching).collect();
-                    Some(self.charge_several(&matching, keys, then))
-                }
-            }
-        })
-    }
-
-    /// The ordinary case, which needs no list.
-    fn charge_one<R>(&self, only: (&Arc<Rule>, &Limits), keys: &mut Vec<u8>, then: impl FnOnce(Charge<'_>) -> R) -> R {
-        let limits = only.1;
-        limits.key.write(self.request.headers(), self.peer, keys);
-        match limits.limiter.charge(&self.clock, keys, 1) {
-            Ok(admitted) => then(Charge { rules: &[only], outcome: Ok(&[admitted]) }),
             Err(refused) => {
-                let retry_after = self.opens_after(&[Ask { rule: &limits.limiter, key: keys }]);
-                then(Charge { rules: &[only], outcome: Err(Refused { rule: 0, refused, retry_after }) })
+                let ask = Ask { rule, limits, key: keys, cost, latest: None };
+                Err(refusal(&[ask], RefusedAt { ask: 0, refused }, self.now()))
             }
         }
     }
 
-    fn charge_several<R>(
+    fn enforce(&self, set: &RuleSet, places: &[usize], keys: &mut Vec<u8>) -> Result<Pass, Refusal> {
+        self.enforce_all(&limiting(set, places), keys)
+    }
+
+    fn enforce_all(&self, rules: &[(&Placed, &Limits)], keys: &mut Vec<u8>) -> Result<Pass, Refusal> {
+        let deadline = rules.iter().filter_map(|(placed, _)| placed.deadline).min();
+        self.with_asks(rules, deadline, keys, |asks| {
+            let charged = charge_all(asks, || self.now()).map_err(|refused| refusal(asks, refused, self.now()))?;
+            let fields = fields_of_several(asks, &charged);
+            let owed = asks.iter().filter_map(|ask| Owed::of(ask, true)).collect();
+            let wait = charged.iter().any(|one| one.at.is_some());
+            let wait = if wait {
+                Some(Wait::new(asks, charged, self.clock))
+            } else {
+                asks.iter().for_each(|ask| ask.rule.counters.count_allowed());
+                None
+            };
+            Ok(Pass { fields, more: More { wait, deadline, owed }.boxed() })
+        })
+    }
+
+    /// Each policy in shadow mode by itself.
+    fn try_out(&self, set: &RuleSet, places: &[usize], keys: &mut Vec<u8>, pass: &mut Pass) {
+        for places in places.chunk_by(|one, other| set.get(*one).policy == set.get(*other).policy) {
+            if let Some(bypass) = places.iter().map(|place| &set.get(*place).rule).find(|rule| rule.is_bypass()) {
+                bypass.counters.count_bypassed();
+                continue;
+            }
+            let rules = limiting(set, places);
+            let deadline = rules.iter().filter_map(|(placed, _)| placed.deadline).min();
+            let owed = self.with_asks(&rules, deadline, keys, |asks| match charge_all(asks, || self.now()) {
+                Ok(charged) => {
+                    let now = self.now();
+                    for (ask, Charged { at, .. }) in asks.iter().zip(charged) {
+                        ask.rule.counters.count_allowed();
+                        if let Some(at) = at {
+                            ask.rule.counters.count_wait(at.duration_since(now));
+                        }
+                    }
+                    asks.iter().filter_map(|ask| Owed::of(ask, false)).collect()
+                }
+                Err(RefusedAt { ask, .. }) => {
+                    asks[ask].rule.counters.count_shadow_limited();
+                    Vec::new()
+                }
+            });
+            if !owed.is_empty() {
+                pass.more.get_or_insert_default().owed.extend(owed);
+            }
+        }
+    }
+
+    /// Works out keys, costs and patience for each rule.
+    fn with_asks<R>(
         &self,
-        matching: &[(&Arc<Rule>, &Limits)],
+        rules: &[(&Placed, &Limits)],
+        deadline: Option<Duration>,
         keys: &mut Vec<u8>,
-        then: impl FnOnce(Charge<'_>) -> R,
+        then: impl FnOnce(&[Ask<'_>]) -> R,
     ) -> R {
-        let ranges: Vec<Range<usize>> = matching
+        keys.clear();
+        let mut ranges = Vec::with_capacity(rules.len());
+        for (_, limits) in rules {
+            let start = keys.len();
+            limits.key.write(&self.request, &self.tokens, keys);
+            ranges.push(start..keys.len());
+        }
+        let now = self.now();
+        let asks: Vec<Ask<'_>> = rules
             .iter()
-            .map(|(_, limits)| {
-                let start = keys.len();
-                limits.key.write(self.request.headers(), self.peer, keys);
-                start..keys.len()
+            .zip(slices(keys, &ranges))
+            .map(|((placed, limits), key)| {
+                let patience = limits.max_wait.map(|wait| deadline.map_or(wait, |deadline| wait.min(deadline)));
+                Ask {
+                    rule: &placed.rule,
+                    limits,
+                    key,
+                    cost: limits.cost.on_arrival(&self.request),
+                    latest: patience.map(|patience| now.saturating_add(patience)),
+                }
             })
             .collect();
-        let asks: Vec<Ask<'_>> = matching
-            .iter()
-            .zip(ranges)
-            .map(|((_, limits), range)| Ask { rule: &limits.limiter, key: &keys[range] })
-            .collect();
-        let mut admitted = Vec::with_capacity(asks.len());
-        match charge_all(&asks, &self.clock, 1, &mut admitted) {
-            Ok(()) => then(Charge { rules: matching, outcome: Ok(&admitted) }),
-            Err(RuleRefusedAt { ask: rule, refused }) => {
-                let retry_after = self.opens_after(&asks);
-                then(Charge { rules: matching, outcome: Err(Refused { rule, refused, retry_after }) })
-            }
-        }
+        then(&asks)
     }
+}
 
-    /// Until all limits of all rules admit this request, if nobody else comes: a client that waits so long must not be
-    /// refused by the next limit in line. A limit that admits goes on to do so, hence each has to be asked only once.
-    fn opens_after(&self, asks: &[Ask<'_>]) -> Duration {
-        let now = (self.clock)();
-        let mut at = now;
-        for ask in asks {
-            for _ in 0..MAX_LIMITS {
-                match ask.rule.peek(at, ask.key, 1).map_err(|refused| refused.retry_after()) {
-                    Err(Some(wait)) => at = at.saturating_add(wait),
-                    Ok(_) | Err(None) => break,
-                }
-            }
-        }
-        at.duration_since(now)
+impl More {
+    /// None if there is nothing.
+    fn boxed(self) -> Option<Box<Self>> {
+        let nothing = self.wait.is_none() && self.deadline.is_none() && self.owed.is_empty();
+        (!nothing).then(|| Box::new(self))
     }
+}
+
+/// The rules at these places that have limits.
+pub(super) fn limiting<'a>(set: &'a RuleSet, places: &[usize]) -> Vec<(&'a Placed, &'a Limits)> {
+    let placed = places.iter().map(|place| set.get(*place));
+    placed.filter_map(|placed| Some((placed, placed.rule.limits.as_ref()?))).collect()
+}
+
+/// Counts a refusal and says what it is.
+pub(super) fn refusal(asks: &[Ask<'_>], RefusedAt { ask, refused }: RefusedAt, now: Time) -> Refusal {
+    let retry_after = opens_after(asks, now);
+    let rule = asks[ask].rule;
+    rule.counters.count_limited();
+    let place = Place {
+        limit: refused.limit,
+        quota: refused.standing.quota(),
+        remaining: 0,
+        seconds: retry_after_seconds(retry_after),
+    };
+    let override_index = refused.override_index;
+    let retry_after = refused.retry_after().map(|_| retry_after);
+    Refusal { rule: Arc::clone(rule), place, override_index, retry_after }
+}
+
+fn one_rules_fields(limits: &Limits, tightest: &Tightest) -> Fields {
+    if limits.advice.style == HeaderStyle::None {
+        return Fields::default();
+    }
+    let policy = limits.advice.policy(tightest.override_index).clone();
+    limits.advice.fields(&place(tightest, tightest.standing.remaining()), policy)
 }
 
 /// The fields of the rule whose limit has the fewest requests left, which name the limits of all rules.
-fn admitted_fields(rules: &[(&Arc<Rule>, &Limits)], admitted: &[RuleAdmitted]) -> Fields {
-    let telling = || rules.iter().zip(admitted).filter(|((_, limits), _)| limits.advice.style != HeaderStyle::None);
-    let places =
-        telling().map(|((_, limits), admitted)| (limits, &admitted.tightest, admitted.tightest.standing.remaining()));
+fn fields_of_several(asks: &[Ask<'_>], charged: &[Charged]) -> Fields {
+    let telling = || asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.style != HeaderStyle::None);
+    let places = telling().map(|(ask, one)| (ask.limits, &one.tightest, one.tightest.standing.remaining()));
     let Some((limits, tightest, remaining)) = places.min_by_key(|(_, _, remaining)| *remaining) else {
         return Fields::default();
     };
-    let place = Place {
+    let policies = telling().map(|(ask, one)| ask.limits.advice.policy(one.tightest.override_index));
+    limits.advice.fields(&place(tightest, remaining), fields::join(policies))
+}
+
+fn place(tightest: &Tightest, remaining: u64) -> Place {
+    Place {
         limit: tightest.limit,
         quota: tightest.standing.quota(),
         remaining,
         seconds: retry_after_seconds(tightest.standing.reset_after()),
-    };
-    let policies = telling().map(|((_, limits), admitted)| limits.advice.policy(admitted.tightest.override_index));
-    limits.advice.fields(&place, fields::join(policies))
+    }
 }

@@ -1,17 +1,19 @@
-//! The rules in force as a tower layer asks them: [`Gate`] decides, [`Respond`] writes what the client is told.
+//! The rules in force as one client connection asks them.
 
 use std::{net::IpAddr, sync::Arc};
 
-use arc_swap::ArcSwap;
-use http::{HeaderValue, Request, Response, header};
-use weir_tower::{Admit, Answer, MonotonicClock};
+use arc_swap::{ArcSwap, Guard};
+use http::Request;
+use weir_core::Time;
+use weir_tower::MonotonicClock;
 
 use super::{
-    decide::{Asked, Refusal},
-    fields::Fields,
+    decide::{Asked, Pass, Refusal},
     in_force::RulesInForce,
+    jwt::Tokens,
+    messages::Messages,
 };
-use crate::{matching::RequestView, proxy::ResponseBody};
+use crate::matching::RequestView;
 
 /// Decides on the requests of one client connection.
 #[derive(Clone, Debug)]
@@ -25,38 +27,35 @@ impl Gate {
     pub(crate) fn new(rules: Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, peer: IpAddr) -> Self {
         Self { rules, clock, peer }
     }
-}
 
-impl<B> Admit<Request<B>> for Gate {
-    type Pass = Fields;
-    type Refusal = Refusal;
-
-    fn admit(&self, request: &Request<B>) -> Result<Fields, Refusal> {
-        let asked = Asked { request: RequestView::new(request), peer: self.peer, clock: || self.clock.now() };
+    /// Decides on a request and charges it.
+    pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<Pass, Refusal> {
         // Loaded once: a request is decided by one snapshot, whole.
-        self.rules.load().decide(&asked)
-    }
-}
-
-/// Writes refusals, and the fields of responses that were let through.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Respond;
-
-impl Answer<Fields, Refusal, Response<ResponseBody>> for Respond {
-    fn refused(&self, refusal: Refusal) -> Response<ResponseBody> {
-        let Refusal { rule, place, override_index } = refusal;
-        let limits = rule.limits.as_ref().expect("only a rule with limits refuses");
-        let mut response = Response::new(ResponseBody::own(limits.refusal(place.limit, place.seconds)));
-        *response.status_mut() = limits.status;
-        let headers = response.headers_mut();
-        headers.insert(header::RETRY_AFTER, place.seconds.into());
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        limits.advice.fields(&place, limits.advice.policy(override_index).clone()).write(headers);
-        response
+        let rules = self.rules.load();
+        self.ask(&rules, request, |asked| rules.decide(asked))
     }
 
-    fn admitted(&self, fields: Fields, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
-        fields.write(response.headers_mut());
-        response
+    /// What decides on the messages of the connection that this request opens; none if no rule per message is about it.
+    pub(crate) fn messages<B>(&self, request: &Request<B>) -> Option<Messages> {
+        Messages::of(self, request)
+    }
+
+    pub(super) fn rules(&self) -> Guard<Arc<RulesInForce>> {
+        self.rules.load()
+    }
+
+    pub(super) fn clock(&self) -> MonotonicClock {
+        self.clock
+    }
+
+    pub(super) fn ask<B, R>(
+        &self,
+        rules: &RulesInForce,
+        request: &Request<B>,
+        then: impl FnOnce(&Asked<'_>) -> R,
+    ) -> R {
+        let now = || -> Time { self.clock.now() };
+        let tokens = Tokens::new(rules.jwks(), &now);
+        then(&Asked { request: RequestView::new(request, self.peer), tokens, clock: self.clock })
     }
 }

@@ -6,19 +6,22 @@
 //! counter. A limiter starts afresh in three cases, each of which changes what it counts: the rule was not there (or
 //! was a bypass), it got or lost its `key`, or its `key` tells requests apart by something else.
 
-use std::{collections::HashMap, num::NonZeroUsize, sync::Arc};
+use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
-use http::StatusCode;
 use weir_core::{KeyStats, RuleLimiter, Terms, Time};
-use weir_wire::{Mode, Snapshot};
+use weir_wire::{Mode, Per, Snapshot};
 
 use super::{
+    cost::Cost,
     counters::{Counters, Counts},
     fields::Advice,
+    jwt::Jwks,
     key::KeySpec,
     lower::{Lowered, LoweredLimits, LoweredRule},
+    refusal::RefusalText,
+    rule_set::{Placed, RuleSet},
 };
-use crate::matching::Matcher;
+use crate::{histogram, matching::Matcher};
 
 /// What is enforced at one moment, ready to decide. Replaced as a whole.
 #[derive(Clone, Debug, Default)]
@@ -26,12 +29,12 @@ pub(crate) struct RulesInForce {
     /// None before the first snapshot.
     snapshot: Option<(Arc<Snapshot>, Time)>,
     policies: Vec<Arc<Policy>>,
-    /// Bypasses of all policies that enforce.
-    pub(super) bypasses: Vec<Arc<Rule>>,
-    /// Rules with limits, of all policies that enforce.
-    pub(super) enforced: Vec<Arc<Rule>>,
-    /// Policies in shadow mode.
-    pub(super) shadows: Vec<Arc<Policy>>,
+    /// What decides on requests.
+    pub(super) requests: Arc<RuleSet>,
+    /// What decides on messages.
+    pub(super) messages: Arc<RuleSet>,
+    /// What tokens are verified with.
+    jwks: Option<Arc<Jwks>>,
 }
 
 /// A policy as it is enforced.
@@ -41,6 +44,8 @@ pub(crate) struct Policy {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) revision: String,
+    pub(super) mode: Mode,
+    pub(super) deadline: Option<Duration>,
     pub(crate) rules: Vec<Arc<Rule>>,
 }
 
@@ -49,6 +54,7 @@ pub(crate) struct Policy {
 pub(crate) struct Rule {
     pub(crate) name: String,
     pub(super) matcher: Matcher,
+    pub(super) per: Per,
     pub(super) counters: Arc<Counters>,
     /// None: bypass.
     pub(super) limits: Option<Limits>,
@@ -59,23 +65,31 @@ pub(crate) struct Rule {
 pub(super) struct Limits {
     pub(super) limiter: RuleLimiter,
     pub(super) key: KeySpec,
-    pub(super) status: StatusCode,
+    pub(super) cost: Cost,
+    /// How long a request may wait for its turn.
+    pub(super) max_wait: Option<Duration>,
     pub(super) advice: Advice,
-    /// A refusal's body up to the number of seconds, for each limit.
-    refusals: Vec<String>,
+    pub(super) refusal: RefusalText,
+    /// For [`explain`](super::explain): the limits' names in order.
+    pub(super) names: Vec<Box<str>>,
 }
 
 impl Limits {
-    /// The body of a refusal. As in [`Advice::policy`], the place of the limit may be that of a later snapshot.
-    pub(super) fn refusal(&self, limit: usize, retry_after_seconds: u64) -> String {
-        let start = self.refusals.get(limit).unwrap_or(&self.refusals[0]);
-        format!("{start}{retry_after_seconds}}}\n")
+    /// Whether a request beyond the limits may wait.
+    pub(super) fn is_patient(&self) -> bool {
+        self.max_wait.is_some()
     }
 }
 
 impl Rule {
     pub(crate) fn counts(&self) -> Counts {
         self.counters.read()
+    }
+
+    /// How long those waited who had to, and got their turn.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the metric comes with its owner"))]
+    pub(crate) fn waits(&self) -> histogram::Snapshot {
+        self.counters.waits()
     }
 
     pub(crate) fn is_bypass(&self) -> bool {
@@ -97,6 +111,16 @@ impl RulesInForce {
         &self.policies
     }
 
+    pub(super) fn jwks(&self) -> Option<&Jwks> {
+        self.jwks.as_deref()
+    }
+
+    /// The same rules, which believe only tokens that these keys have signed; with none of them, any token.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the flag for a file of keys comes with its owner"))]
+    pub(crate) fn with_jwks(&self, jwks: Option<Arc<Jwks>>) -> Self {
+        Self { jwks, ..self.clone() }
+    }
+
     /// The same rules under a later sequence.
     pub(crate) fn moved_on(&self, snapshot: Snapshot, now: Time) -> Self {
         let since = self.snapshot.as_ref().map_or(now, |(_, since)| *since);
@@ -110,7 +134,8 @@ impl RulesInForce {
             .iter()
             .flat_map(|policy| policy.rules.iter().map(|rule| ((policy.uid.as_str(), rule.name.as_str()), &**rule)))
             .collect();
-        let mut next = Self { snapshot: Some((Arc::new(snapshot), clock())), ..Self::default() };
+        let mut next =
+            Self { snapshot: Some((Arc::new(snapshot), clock())), jwks: self.jwks.clone(), ..Self::default() };
         for policy in lowered.policies {
             let full_name = format!("{}/{}", policy.namespace, policy.name);
             let rules: Vec<Arc<Rule>> = policy
@@ -121,37 +146,54 @@ impl RulesInForce {
                     Arc::new(Rule::follow(follows, rule, &full_name, &clock))
                 })
                 .collect();
-            let (limiting, bypassing): (Vec<_>, Vec<_>) = rules.iter().cloned().partition(|rule| !rule.is_bypass());
             let (uid, namespace, name, revision) = (policy.uid, policy.namespace, policy.name, policy.revision);
-            let placed = Arc::new(Policy { uid, namespace, name, revision, rules });
-            match policy.mode {
-                Mode::Enforce => {
-                    next.enforced.extend(limiting);
-                    next.bypasses.extend(bypassing);
-                }
-                Mode::Shadow => next.shadows.push(Arc::clone(&placed)),
-                Mode::Disabled => {}
-            }
-            next.policies.push(placed);
+            let (mode, deadline) = (policy.mode, policy.deadline);
+            next.policies.push(Arc::new(Policy { uid, namespace, name, revision, mode, deadline, rules }));
         }
+        next.requests = Arc::new(next.rule_set(Per::Request));
+        next.messages = Arc::new(next.rule_set(Per::Message));
         next
+    }
+
+    /// The rules that count one kind of event. A bypass is one for both; without a rule to bypass there is none.
+    fn rule_set(&self, per: Per) -> RuleSet {
+        let (mut bypasses, mut enforced, mut shadows) = (Vec::new(), Vec::new(), Vec::new());
+        let policies = self.policies.iter().enumerate();
+        for (index, policy) in policies {
+            for rule in policy.rules.iter().filter(|rule| rule.is_bypass() || rule.per == per) {
+                let placed = Placed { rule: Arc::clone(rule), policy: index, deadline: policy.deadline };
+                match policy.mode {
+                    Mode::Enforce if rule.is_bypass() => bypasses.push(placed),
+                    Mode::Enforce => enforced.push(placed),
+                    Mode::Shadow => shadows.push(placed),
+                    Mode::Disabled => {}
+                }
+            }
+        }
+        let counts = enforced.iter().chain(&shadows).any(|placed| !placed.rule.is_bypass());
+        if per == Per::Message && !counts {
+            return RuleSet::default();
+        }
+        RuleSet::new(bypasses, enforced, shadows)
     }
 }
 
 impl Rule {
     fn follow(before: Option<&Self>, rule: LoweredRule, policy: &str, clock: &impl Fn() -> Time) -> Self {
         let counters = before.map(|before| Arc::clone(&before.counters)).unwrap_or_default();
-        let limits = rule.limits.map(|lowered| {
-            let LoweredLimits { key, terms, max_keys, status, advice } = lowered;
-            let refusals = terms.limits().map(|(limit, _)| refusal(policy, &rule.name, limit)).collect();
+        let LoweredRule { name, matcher, per, limits } = rule;
+        let limits = limits.map(|lowered| {
+            let LoweredLimits { key, terms, max_keys, cost, max_wait, refusal, advice } = lowered;
+            let names: Vec<Box<str>> = terms.limits().map(|(limit, _)| limit.into()).collect();
+            let refusal = RefusalText::new(refusal, policy, &name, &names);
             let same_key = before.and_then(|before| before.limits.as_ref()).filter(|before| before.key == key);
             let limiter = match same_key {
                 Some(before) => before.limiter.retune(clock, terms, max_keys),
                 None => fresh(clock(), terms, max_keys),
             };
-            Limits { limiter, key, status, advice, refusals }
+            Limits { limiter, key, cost, max_wait, advice, refusal, names }
         });
-        Self { name: rule.name, matcher: rule.matcher, counters, limits }
+        Self { name, matcher, per, counters, limits }
     }
 }
 
@@ -160,9 +202,4 @@ fn fresh(now: Time, terms: Terms, max_keys: Option<NonZeroUsize>) -> RuleLimiter
         Some(max_keys) => RuleLimiter::keyed(now, terms, max_keys),
         None => RuleLimiter::shared(now, terms),
     }
-}
-
-/// Names are DNS labels and need no escapes.
-fn refusal(policy: &str, rule: &str, limit: &str) -> String {
-    format!(r#"{{"error":"rate limited","policy":"{policy}","rule":"{rule}","limit":"{limit}","retryAfterSeconds":"#)
 }

@@ -1,20 +1,40 @@
 //! From a snapshot to decisions.
 //!
 //! [`lower()`] turns wire data into parsed rules or into every fault it has; [`RulesInForce::succeed`] gives those rules
-//! the limiters and counters of the rules that they follow; [`Gate`] asks them for each request. A decision takes no
-//! lock of its own, formats no label and waits for nobody.
+//! the limiters and counters of the rules that they follow; a [`Gate`] asks them for each request, and [`LimitLayer`]
+//! does what they say: refuse, wait, forward, count what the response tells. A decision takes no lock of its own,
+//! formats no label, and waits for nothing but the request's own turn.
 
+mod body;
+mod charge;
 mod client_ip;
+mod cost;
 mod counters;
 mod decide;
+mod explain;
 mod fields;
 mod gate;
 mod in_force;
+#[cfg_attr(not(test), expect(dead_code, reason = "the flag for a file of keys comes with its owner"))]
+mod jwt;
 mod key;
+mod later;
+mod layer;
 mod lower;
+mod messages;
+mod refusal;
+mod respond;
+mod rule_set;
+#[cfg(test)]
+mod tests;
+mod wait;
 
+#[expect(unused_imports, reason = "the flag for a file of keys comes with its owner")]
+pub(crate) use self::jwt::{InvalidJwks, Jwks};
+pub(crate) use self::messages::{MessageRefused, Messages};
 pub(crate) use self::{
-    gate::{Gate, Respond},
+    gate::Gate,
     in_force::{Policy, Rule, RulesInForce},
+    layer::LimitLayer,
     lower::lower,
 };

@@ -227,3 +227,61 @@ async fn no_spelling_of_a_path_slips_past() {
     }
     assert_eq!(agent.statuses("/apis", &[], 2).await, [200, 200]);
 }
+
+#[tokio::test]
+async fn requests_are_told_apart_by_all_that_they_say() {
+    let (_app, agent) = start().await;
+    let matches = json!([{
+        "pathRegexes": ["^/v[0-9]+/"],
+        "headers": [{"name": "user-agent", "prefix": "curl/"}],
+        "query": [{"name": "mode", "value": "full"}],
+        "predicate": "request.headers['x-tier'] != 'gold'",
+    }]);
+    let key = json!([
+        {"cookie": "session"}, {"query": "user"}, {"pathSegment": 2}, {"host": {}}, {"method": {}},
+        {"jwtClaim": {"header": "authorization", "claim": "sub"}},
+    ]);
+    let keyed = json!({"match": matches, "key": key});
+    agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[daily("d", "TokenBucket", 1)]), keyed)])])).await;
+    let curl = ("user-agent", "curl/8");
+    let tier = ("x-tier", "free");
+    let url = "/v1/orders?mode=full&user=ann";
+    let bob = ("authorization", "Bearer e30.eyJzdWIiOiJib2IifQ.");
+    for (path, headers, expected) in [
+        (url, vec![curl, tier], 200),
+        (url, vec![curl, tier], 429),
+        ("/%761//orders?user=%61nn&mode=full", vec![curl, tier], 429),
+        (url, vec![curl, tier, ("cookie", "a=b; session=1")], 200),
+        (url, vec![curl, tier, ("cookie", "session=1")], 429),
+        (url, vec![curl, tier, ("host", "Other.example.com")], 200),
+        (url, vec![curl, tier, ("host", "other.example.com:80")], 429),
+        (url, vec![curl, tier, bob], 200),
+        (url, vec![curl, tier, bob], 429),
+        ("/v1/items?mode=full&user=ann", vec![curl, tier], 200),
+        ("/v1/orders?mode=full&user=eve", vec![curl, tier], 200),
+        ("/x/v1/orders?mode=full&user=ann", vec![curl, tier], 200),
+        ("/v1/orders?mode=fuller&user=ann", vec![curl, tier], 200),
+        (url, vec![("user-agent", "wget"), tier], 200),
+        (url, vec![curl, ("x-tier", "gold")], 200),
+        (url, vec![curl], 200), // the predicate fails without the header, and is false
+    ] {
+        assert_eq!(agent.get(path, &headers).await.status(), expected, "{path} {headers:?}");
+    }
+    // Six keys, of which four had too many; what did not match was not counted.
+    assert_eq!(agent.counts(0, 0).await, [6, 5, 0]);
+}
+
+#[tokio::test]
+async fn a_grpc_client_is_refused_with_headers_only() {
+    let (_app, agent) = start().await;
+    agent.apply(&snapshot(1, &[policy("p", &[rule("all", &[daily("d", "FixedWindow", 1)])])])).await;
+    let grpc = [("content-type", "application/grpc")];
+    assert_eq!(agent.get("/shop.Cart/Add", &grpc).await.status(), 200);
+    let refused = agent.get("/shop.Cart/Add", &grpc).await;
+    assert_eq!((refused.status().as_u16(), header(&refused, "grpc-status")), (200, "8"));
+    assert_eq!(header(&refused, "grpc-message"), "over the rate limit");
+    let millis: u64 = header(&refused, "grpc-retry-pushback-ms").parse().expect("milliseconds");
+    let seconds: u64 = header(&refused, "retry-after").parse().expect("seconds");
+    assert!(seconds * 1000 >= millis && (seconds - 1) * 1000 < millis, "{seconds} s, {millis} ms");
+    assert!(refused.body().is_empty());
+}

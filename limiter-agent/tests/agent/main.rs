@@ -1,6 +1,8 @@
 //! An agent process, tried from outside over real sockets.
 
 mod bootstrap;
+mod costs;
+mod explain;
 mod limits;
 mod metrics;
 mod process;
@@ -8,4 +10,5 @@ mod proxying;
 mod snapshots;
 mod support;
 mod tls;
+mod waits;
 mod websocket;

@@ -24,6 +24,7 @@ pub(super) mod handshake;
 mod relay;
 
 pub(super) use self::relay::relay;
+use crate::rules::{MessageRefused, Messages};
 
 /// Asked for each message of one connection.
 pub(super) trait Decide {
@@ -38,4 +39,10 @@ pub(super) struct Refused {
     pub(super) notice: String,
     /// The connection does not outlive it.
     pub(super) close: bool,
+}
+
+impl Decide for Messages {
+    fn decide(&self) -> Result<(), Refused> {
+        Self::decide(self).map_err(|MessageRefused { notice, close }| Refused { notice, close })
+    }
 }

@@ -3,11 +3,11 @@
 use std::str::FromStr;
 
 use http::{HeaderName, HeaderValue, Method};
-use weir_wire::{KeyPart, Match};
+use weir_wire::{FieldMatch, KeyPart, Match};
 
 use super::faults::{Faults, Path};
 use crate::{
-    matching::{Conditions, Matcher},
+    matching::{Conditions, FieldCondition, Matcher, ValueCondition, path_regex},
     rules::key::{KeySpec, Part},
 };
 
@@ -16,19 +16,22 @@ pub(super) fn lower_matches(matches: &[Match], path: &Path, faults: &mut Faults)
         let methods = each(&entry.methods, &path.field("methods"), |text, path| method(text, path, faults));
         let hosts = each(&entry.hosts, &path.field("hosts"), |text, path| parsed(text, path, faults));
         let paths = each(&entry.paths, &path.field("paths"), |text, path| parsed(text, path, faults));
-        let headers = each(&entry.headers, &path.field("headers"), |header, path| {
-            let name = header_name(&header.name, &path.field("name"), faults);
-            let Some(value) = &header.value else {
-                faults.add(path, "must have a value: this agent cannot match a header by less");
-                return None;
-            };
-            let value = HeaderValue::from_str(value).ok();
-            if value.is_none() {
-                faults.add(&path.field("value"), "can never match: a header value has no control characters");
-            }
-            Some((name?, value?))
-        });
-        Some(Conditions { methods: methods?, hosts: hosts?, paths: paths?, headers: headers? })
+        let regexes = each(&entry.path_regexes, &path.field("pathRegexes"), |text, path| regex(text, path, faults));
+        let headers = each(&entry.headers, &path.field("headers"), |field, path| header(field, path, faults));
+        let query = each(&entry.query, &path.field("query"), |field, path| parameter(field, path, faults));
+        let predicate = match &entry.predicate {
+            Some(text) => parsed(text, &path.field("predicate"), faults).map(Some),
+            None => Some(None),
+        };
+        Some(Conditions {
+            methods: methods?,
+            hosts: hosts?,
+            paths: paths?,
+            path_regexes: regexes?,
+            headers: headers?,
+            query: query?,
+            predicate: predicate?,
+        })
     });
     entries.map(Matcher::new)
 }
@@ -43,12 +46,72 @@ pub(super) fn lower_key(key: &[KeyPart], path: &Path, faults: &mut Faults) -> Op
             }
             Some(Part::ClientIp { trusted_hops: *trusted_hops, ipv6_prefix: *ipv6_prefix })
         }
-        _ => {
-            faults.add(path, "this agent cannot tell requests apart by it");
+        KeyPart::Cookie(name) => {
+            // RFC 6265 section 4.1.1: a cookie's name is a token, as a header's is.
+            if HeaderName::from_str(name).is_err() {
+                faults.add(&path.field("cookie"), "must be the name of a cookie, such as session");
+                return None;
+            }
+            Some(Part::Cookie(name.as_str().into()))
+        }
+        KeyPart::Query(name) => non_empty(name, &path.field("query"), faults).map(Part::Query),
+        KeyPart::PathSegment(0) => {
+            faults.add(&path.field("pathSegment"), "must be at least 1: segments are counted from 1");
             None
+        }
+        KeyPart::PathSegment(number) => Some(Part::PathSegment(*number)),
+        KeyPart::Host {} => Some(Part::Host),
+        KeyPart::Method {} => Some(Part::Method),
+        KeyPart::JwtClaim { header, claim } => {
+            let path = path.field("jwtClaim");
+            let header = header_name(header, &path.field("header"), faults);
+            let claim = non_empty(claim, &path.field("claim"), faults);
+            Some(Part::JwtClaim { header: header?, claim: claim? })
         }
     });
     parts.map(KeySpec::new)
+}
+
+fn header(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<FieldCondition<HeaderName>> {
+    let name = header_name(&field.name, &path.field("name"), faults);
+    let value = value(field, path, faults);
+    for (part, text) in [("value", &field.value), ("prefix", &field.prefix)] {
+        if text.as_ref().is_some_and(|text| HeaderValue::from_str(text).is_err()) {
+            faults.add(&path.field(part), "can never match: a header value has no control characters");
+            return None;
+        }
+    }
+    Some(FieldCondition { name: name?, value: value? })
+}
+
+fn parameter(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<FieldCondition<Box<[u8]>>> {
+    let name = non_empty(&field.name, &path.field("name"), faults);
+    let value = value(field, path, faults);
+    Some(FieldCondition { name: name?.into_boxed_bytes(), value: value? })
+}
+
+fn value(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<ValueCondition> {
+    match (&field.value, &field.prefix) {
+        (None, None) => Some(ValueCondition::Any),
+        (Some(whole), None) => Some(ValueCondition::Exactly(whole.as_bytes().into())),
+        (None, Some(start)) => Some(ValueCondition::StartingWith(start.as_bytes().into())),
+        (Some(_), Some(_)) => {
+            faults.add(&path.field("prefix"), "a field has a `value` or a `prefix`: leave one of them out");
+            None
+        }
+    }
+}
+
+fn regex(text: &str, path: &Path, faults: &mut Faults) -> Option<regex::bytes::Regex> {
+    path_regex(text).map_err(|error| faults.add(path, format!("is no regular expression: {error}"))).ok()
+}
+
+fn non_empty(text: &str, path: &Path, faults: &mut Faults) -> Option<Box<str>> {
+    if text.is_empty() {
+        faults.add(path, "must not be empty");
+        return None;
+    }
+    Some(text.into())
 }
 
 /// Lowers all of a list, also after one has failed.
@@ -70,6 +133,6 @@ fn method(text: &str, path: &Path, faults: &mut Faults) -> Option<Method> {
     known
 }
 
-fn header_name(text: &str, path: &Path, faults: &mut Faults) -> Option<HeaderName> {
+pub(super) fn header_name(text: &str, path: &Path, faults: &mut Faults) -> Option<HeaderName> {
     text.parse().map_err(|_| faults.add(path, "must be the name of a header, such as x-api-key")).ok()
 }

@@ -1,4 +1,4 @@
-//! What a rule allows: its limits, the overrides for some keys, and how a refusal looks.
+//! What a rule allows: its limits, and the overrides for some keys.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -6,9 +6,8 @@ use std::{
     time::Duration,
 };
 
-use http::StatusCode;
 use weir_core::{InvalidQuota, MAX_LIMITS, Quota, Strategy, Terms};
-use weir_wire::{Limit, OnLimit, Override, Rule};
+use weir_wire::{Limit, Override, Rule};
 
 use super::{
     faults::{Faults, Path},
@@ -164,7 +163,8 @@ fn quota(limit: &Limit, path: &Path, faults: &mut Faults) -> Option<Quota> {
         weir_wire::Strategy::Gcra => Strategy::Gcra,
     };
     let period = Duration::from_millis(limit.period_millis);
-    Quota::new(strategy, limit.requests, period, limit.burst).map_err(fault).ok()
+    let quota = Quota::new(strategy, limit.requests, period, limit.burst);
+    quota.and_then(|quota| limit.debt.map_or(Ok(quota), |debt| quota.with_debt(debt))).map_err(fault).ok()
 }
 
 /// Some(None): no key, so one counter.
@@ -183,13 +183,4 @@ pub(super) fn lower_max_keys(rule: &Rule, path: &Path, faults: &mut Faults) -> O
         faults.add(&at, format!("must be 1 to {LARGEST_MAX_KEYS}"));
     }
     lowered.map(Some)
-}
-
-pub(super) fn lower_status(on_limit: Option<&OnLimit>, path: &Path, faults: &mut Faults) -> Option<StatusCode> {
-    let status = on_limit.map_or(429, |on_limit| on_limit.status);
-    let lowered = StatusCode::from_u16(status).ok().filter(|status| (400..=599).contains(&status.as_u16()));
-    if lowered.is_none() {
-        faults.add(&path.field("status"), "must be 400 to 599");
-    }
-    lowered
 }

@@ -4,15 +4,17 @@
 //! faulty, so that one answer tells everything that has to be mended.
 
 mod conditions;
+mod cost;
 mod faults;
 mod limits;
+mod on_limit;
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
-use weir_wire::{Action, Fault, HeaderStyle, Match, Mode, OnLimit, Per, PolicyRules, Rule, Snapshot};
+use weir_wire::{Action, Fault, HeaderStyle, Mode, Per, PolicyRules, Rule, Snapshot};
 
 use self::faults::{Faults, Path};
-use super::{fields::Advice, key::KeySpec};
+use super::{cost::Cost, fields::Advice, key::KeySpec, refusal::RefusalForm};
 use crate::matching::Matcher;
 
 /// A snapshot's rules, parsed.
@@ -28,6 +30,7 @@ pub(super) struct LoweredPolicy {
     pub(super) name: String,
     pub(super) revision: String,
     pub(super) mode: Mode,
+    pub(super) deadline: Option<Duration>,
     pub(super) rules: Vec<LoweredRule>,
 }
 
@@ -35,6 +38,7 @@ pub(super) struct LoweredPolicy {
 pub(super) struct LoweredRule {
     pub(super) name: String,
     pub(super) matcher: Matcher,
+    pub(super) per: Per,
     /// None: bypass.
     pub(super) limits: Option<LoweredLimits>,
 }
@@ -45,7 +49,9 @@ pub(super) struct LoweredLimits {
     pub(super) terms: weir_core::Terms,
     /// None if all requests share one counter.
     pub(super) max_keys: Option<std::num::NonZeroUsize>,
-    pub(super) status: http::StatusCode,
+    pub(super) cost: Cost,
+    pub(super) max_wait: Option<Duration>,
+    pub(super) refusal: RefusalForm,
     pub(super) advice: Advice,
 }
 
@@ -89,8 +95,8 @@ fn lower_policy(policy: &PolicyRules, path: &Path, faults: &mut Faults) -> Optio
         );
     }
     revision(&policy.revision, path, faults);
-    if policy.deadline_millis.is_some() {
-        faults.add(&path.field("deadlineMillis"), NOT_YET);
+    if policy.deadline_millis == Some(0) {
+        faults.add(&path.field("deadlineMillis"), "must be at least 1: leave it out for none");
     }
 
     let mut names = HashSet::new();
@@ -109,19 +115,21 @@ fn lower_policy(policy: &PolicyRules, path: &Path, faults: &mut Faults) -> Optio
         name: policy.name.clone(),
         revision: policy.revision.clone(),
         mode: policy.mode,
+        deadline: policy.deadline_millis.map(Duration::from_millis),
         rules,
     })
 }
 
 fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRule> {
-    not_yet(rule, path, faults);
     let matcher = conditions::lower_matches(&rule.matches, &path.field("match"), faults);
     let limits = match rule.action {
         Action::Bypass => {
             for (field, given) in [
+                ("per", rule.per != Per::Request),
                 ("key", !rule.key.is_empty()),
                 ("limits", !rule.limits.is_empty()),
                 ("overrides", !rule.overrides.is_empty()),
+                ("cost", rule.cost.is_some()),
                 ("onLimit", rule.on_limit.is_some()),
                 ("maxKeys", rule.max_keys.is_some()),
             ] {
@@ -135,39 +143,17 @@ fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRu
             let key = conditions::lower_key(&rule.key, &path.field("key"), faults);
             let terms = limits::lower_terms(rule, key.as_ref(), path, faults);
             let max_keys = limits::lower_max_keys(rule, path, faults);
-            let status = limits::lower_status(rule.on_limit.as_ref(), &path.field("onLimit"), faults);
+            let cost = cost::lower_cost(rule, terms.as_ref(), path, faults);
+            let max_wait = on_limit::lower_max_wait(rule, &path.field("onLimit"), faults);
+            let refusal = on_limit::lower_form(rule, &path.field("onLimit"), faults);
             let style = rule.on_limit.as_ref().map_or(HeaderStyle::Ietf, |on_limit| on_limit.headers);
             let (key, terms) = (key?, terms?);
             let advice = Advice::new(style, &terms, rule.overrides.len());
-            Some(LoweredLimits { key, terms, max_keys: max_keys?, status: status?, advice })
+            let (max_keys, cost, refusal) = (max_keys?, cost?, refusal?);
+            Some(LoweredLimits { key, terms, max_keys, cost, max_wait, refusal, advice })
         }
     };
-    Some(LoweredRule { name: rule.name.clone(), matcher: matcher?, limits })
-}
-
-const NOT_YET: &str = "this agent cannot enforce it: leave it out";
-
-/// Refuses what would otherwise be let through unenforced.
-fn not_yet(rule: &Rule, path: &Path, faults: &mut Faults) {
-    let matches = |has: fn(&Match) -> bool| rule.matches.iter().any(has);
-    let on_limit = |has: fn(&OnLimit) -> bool| rule.on_limit.as_ref().is_some_and(has);
-    let limits = rule.limits.iter().chain(rule.overrides.iter().flat_map(|one| &one.limits));
-    for (field, given) in [
-        ("match.pathRegexes", matches(|one| !one.path_regexes.is_empty())),
-        ("match.query", matches(|one| !one.query.is_empty())),
-        ("match.predicate", matches(|one| one.predicate.is_some())),
-        ("per", rule.per != Per::Request),
-        ("limits.debt", limits.into_iter().any(|limit| limit.debt.is_some())),
-        ("cost", rule.cost.is_some()),
-        ("onLimit.maxWaitMillis", on_limit(|one| one.max_wait_millis.is_some())),
-        ("onLimit.body", on_limit(|one| one.body.is_some())),
-        ("onLimit.contentType", on_limit(|one| one.content_type.is_some())),
-        ("onLimit.onMessage", on_limit(|one| one.on_message.is_some())),
-    ] {
-        if given {
-            faults.add(&path.field(field), NOT_YET);
-        }
-    }
+    Some(LoweredRule { name: rule.name.clone(), matcher: matcher?, per: rule.per, limits })
 }
 
 fn revision(revision: &str, path: &Path, faults: &mut Faults) {

@@ -1,7 +1,15 @@
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use weir_wire::{Fault, Snapshot};
 
-use super::{super::key::Part, lower};
+use super::{
+    super::{
+        cost::{Cost, Told},
+        key::Part,
+    },
+    lower,
+};
 
 fn parse(policies: &Value) -> Snapshot {
     let snapshot = json!({"wireVersion": 1, "sequence": 1, "revision": "r", "policies": policies});
@@ -38,7 +46,27 @@ fn the_golden_snapshot_is_lowered() {
     assert_eq!(limits.key.parts()[1], Part::ClientIp { trusted_hops: 1, ipv6_prefix: 64 });
     assert_eq!(limits.terms.limits().map(|(name, _)| name).collect::<Vec<_>>(), ["burst", "hourly", "spacing"]);
     assert_eq!(limits.max_keys.map(std::num::NonZeroUsize::get), Some(65_536));
-    assert_eq!(limits.status, 429);
+    assert_eq!(limits.refusal.status, 429);
+}
+
+#[test]
+fn everything_that_a_snapshot_can_say_is_lowered() {
+    let golden = include_str!("../../../../crates/wire/tests/golden/snapshot-full.json");
+    let lowered = lower(&serde_json::from_str(golden).expect("a snapshot")).expect("no faults");
+    let [policy] = lowered.policies.as_slice() else { panic!("one policy") };
+    assert_eq!(policy.deadline, Some(Duration::from_millis(500)));
+    let [_, per_client, bandwidth, chat] = policy.rules.as_slice() else { panic!("four rules") };
+    let [per_client, bandwidth, chat] = [per_client, bandwidth, chat].map(|rule| rule.limits.as_ref().expect("limits"));
+    let told = Told { name: http::HeaderName::from_static("x-cost"), most: 100 };
+    assert_eq!(per_client.cost, Cost::RequestHeader(told));
+    assert_eq!(per_client.max_wait, Some(Duration::from_millis(75)));
+    assert_eq!(
+        (&per_client.refusal.body, per_client.refusal.content_type.as_bytes()),
+        (&Some("slow down".into()), &b"text/plain"[..])
+    );
+    assert_eq!(bandwidth.key.parts().len(), 6);
+    assert_eq!((&bandwidth.cost, bandwidth.terms.quotas(None)[0].debt()), (&Cost::ResponseBytes, 500_000));
+    assert_eq!((&chat.cost, chat.refusal.closes), (&Cost::Fixed(2), true));
 }
 
 /// One fault at a time: where, and a word of what is said.
@@ -104,6 +132,54 @@ fn each_fault_has_its_path() {
             "no limit of this rule",
         ),
         (json!({"action": "Bypass"}), "limits", "Bypass"),
+        (json!({"match": [{"pathRegexes": ["^/a", "("]}]}), "match[0].pathRegexes[1]", "regular expression"),
+        (json!({"match": [{"pathRegexes": ["a{1000}{1000}"]}]}), "match[0].pathRegexes[0]", "regular expression"),
+        (
+            json!({"match": [{"headers": [{"name": "a", "value": "b", "prefix": "c"}]}]}),
+            "match[0].headers[0].prefix",
+            "one of them",
+        ),
+        (json!({"match": [{"headers": [{"name": "a", "prefix": "\n"}]}]}), "match[0].headers[0].prefix", "control"),
+        (json!({"match": [{"query": [{"name": ""}]}]}), "match[0].query[0].name", "empty"),
+        (json!({"match": [{"predicate": "request.method = 1"}]}), "match[0].predicate", "not CEL"),
+        (json!({"match": [{}, {"predicate": "method == 'GET'"}]}), "match[1].predicate", "`method` is unknown"),
+        (json!({"key": [{"cookie": "a b"}]}), "key[0].cookie", "session"),
+        (json!({"key": [{"query": ""}]}), "key[0].query", "empty"),
+        (json!({"key": [{"pathSegment": 0}]}), "key[0].pathSegment", "from 1"),
+        (json!({"key": [{"jwtClaim": {"header": "a b", "claim": "c"}}]}), "key[0].jwtClaim.header", "x-api-key"),
+        (json!({"key": [{"jwtClaim": {"header": "a", "claim": ""}}]}), "key[0].jwtClaim.claim", "empty"),
+        (
+            json!({"key": [{"method": {}}], "overrides": [{"keys": [["get"]], "limits": [limit("l")]}]}),
+            "overrides[0].keys[0][0]",
+            "upper case",
+        ),
+        (
+            json!({"limits": [{"name": "l", "strategy": "GCRA", "requests": 1, "periodMillis": 1, "debt": 1}]}),
+            "limits[0].debt",
+            "TokenBucketWithDebt",
+        ),
+        (json!({"cost": {"fixed": 0}}), "cost.fixed", "at least 1"),
+        (json!({"cost": {"fixed": 11}}), "cost.fixed", "l admits 10 at once"),
+        (json!({"cost": {"requestHeader": {"name": "a b", "most": 1}}}), "cost.requestHeader.name", "x-api-key"),
+        (json!({"cost": {"requestHeader": {"name": "a", "most": 0}}}), "cost.requestHeader.most", "at least 1"),
+        (json!({"cost": "responseBytes"}), "limits[0].strategy", "TokenBucketWithDebt"),
+        (json!({"cost": {"responseHeader": {"name": "a", "most": 9}}}), "limits[0].strategy", "TokenBucketWithDebt"),
+        (json!({"per": "Message", "cost": "responseBytes"}), "cost", "no response"),
+        (
+            json!({"per": "Message", "onLimit": {"status": 429, "headers": "IETF", "maxWaitMillis": 5}}),
+            "onLimit.maxWaitMillis",
+            "do not wait",
+        ),
+        (
+            json!({"onLimit": {"status": 429, "headers": "IETF", "onMessage": "Close"}}),
+            "onLimit.onMessage",
+            "per: Message",
+        ),
+        (
+            json!({"onLimit": {"status": 429, "headers": "IETF", "contentType": "text"}}),
+            "onLimit.contentType",
+            "media type",
+        ),
     ] {
         let found = faults(&json!([policy(&json!([rule(fields.clone())]))]));
         let [fault] = found.as_slice() else { panic!("{fields}: {found:?}") };
@@ -120,12 +196,14 @@ fn all_faults_are_told_at_once() {
         ),
         rule(json!({"name": "a", "match": [{"methods": ["x"], "paths": ["//", "x"]}], "maxKeys": 1})),
     ]));
+    wrong["deadlineMillis"] = 0.into();
     wrong["namespace"] = "".into();
     wrong["revision"] = "".into();
     let paths: Vec<String> = faults(&json!([wrong, wrong])).into_iter().map(|fault| fault.path).collect();
     let of_one = [
         "namespace",
         "revision",
+        "deadlineMillis",
         "rules[0].limits[0].name",
         "rules[0].limits[0].requests",
         "rules[0].limits[0].periodMillis",

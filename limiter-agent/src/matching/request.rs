@@ -1,0 +1,184 @@
+//! What rules look at: a request as it came, wherever its parts are kept.
+//!
+//! What is costly (the normal form of the path, the host, the values that a predicate sees) is worked out at most once
+//! for all the rules of a request, and only if one of them asks.
+
+use std::{
+    borrow::Cow,
+    cell::OnceCell,
+    net::{IpAddr, Ipv4Addr},
+};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::{host, path, predicate, query};
+
+/// The fields of a request's head: in a map, or as lines in their order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Headers<'a> {
+    /// As the `http` crate keeps them.
+    Map(&'a HeaderMap),
+    /// Names in any case, and values: as a parser leaves them in its buffer.
+    Lines(&'a [(&'a str, &'a [u8])]),
+}
+
+impl<'a> Headers<'a> {
+    /// The value of the first field of this name.
+    #[inline]
+    pub(crate) fn get(self, name: &HeaderName) -> Option<&'a [u8]> {
+        match self {
+            Self::Map(map) => map.get(name).map(HeaderValue::as_bytes),
+            Self::Lines(lines) => lines.iter().find(|line| is_named(line, name)).map(|(_, value)| *value),
+        }
+    }
+
+    /// The values of all fields of this name, in order.
+    pub(crate) fn all<'b>(self, name: &'b HeaderName) -> impl DoubleEndedIterator<Item = &'a [u8]> + use<'a, 'b> {
+        let (map, lines) = match self {
+            Self::Map(map) => (Some(map.get_all(name)), [].as_slice()),
+            Self::Lines(lines) => (None, lines),
+        };
+        let mapped = map.into_iter().flatten().map(HeaderValue::as_bytes);
+        mapped.chain(lines.iter().filter(move |line| is_named(line, name)).map(|(_, value)| *value))
+    }
+
+    /// All fields; names may be in any case.
+    pub(super) fn iter(self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        let (map, lines) = match self {
+            Self::Map(map) => (Some(map), [].as_slice()),
+            Self::Lines(lines) => (None, lines),
+        };
+        let mapped = map.into_iter().flatten().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        mapped.chain(lines.iter().copied())
+    }
+}
+
+fn is_named(line: &(&str, &[u8]), name: &HeaderName) -> bool {
+    line.0.eq_ignore_ascii_case(name.as_str())
+}
+
+/// What matchers and keys need to know of a request.
+pub(crate) struct RequestView<'a> {
+    method: &'a str,
+    path: &'a str,
+    query: Option<&'a str>,
+    /// Of an absolute target, or of HTTP/2's `:authority`.
+    authority: Option<&'a str>,
+    headers: Headers<'a>,
+    peer: IpAddr,
+    normal_path: OnceCell<Cow<'a, str>>,
+    host: OnceCell<&'a str>,
+    facts: OnceCell<predicate::Facts>,
+}
+
+impl<'a> RequestView<'a> {
+    /// `peer` is the address that the connection comes from.
+    pub(crate) fn new<B>(request: &'a http::Request<B>, peer: IpAddr) -> Self {
+        let uri = request.uri();
+        Self {
+            method: request.method().as_str(),
+            path: uri.path(),
+            query: uri.query(),
+            authority: uri.authority().map(http::uri::Authority::as_str),
+            headers: Headers::Map(request.headers()),
+            peer,
+            normal_path: OnceCell::new(),
+            host: OnceCell::new(),
+            facts: OnceCell::new(),
+        }
+    }
+
+    /// A request with these parts: `target` has the form of a request line's, with or without scheme and authority.
+    pub(crate) fn of_parts(method: &'a str, target: &'a http::Uri, headers: Headers<'a>, peer: IpAddr) -> Self {
+        Self {
+            method,
+            path: target.path(),
+            query: target.query(),
+            authority: target.authority().map(http::uri::Authority::as_str),
+            headers,
+            peer,
+            normal_path: OnceCell::new(),
+            host: OnceCell::new(),
+            facts: OnceCell::new(),
+        }
+    }
+
+    pub(crate) fn method(&self) -> &'a str {
+        self.method
+    }
+
+    pub(crate) fn headers(&self) -> Headers<'a> {
+        self.headers
+    }
+
+    pub(crate) fn peer(&self) -> IpAddr {
+        self.peer
+    }
+
+    /// The path in the normal form of [`path::normalise`].
+    pub(crate) fn path(&self) -> &str {
+        self.normal_path.get_or_init(|| path::normalise(self.path))
+    }
+
+    /// The host that the client meant, without its port and in its own case; empty if it named none.
+    pub(crate) fn host(&self) -> &'a str {
+        self.host.get_or_init(|| match self.authority {
+            Some(authority) => host::without_port(authority),
+            None => {
+                let header = self.headers.get(&http::header::HOST).and_then(|value| str::from_utf8(value).ok());
+                host::without_port(header.unwrap_or_default())
+            }
+        })
+    }
+
+    /// The values of a parameter of the query, in order.
+    pub(crate) fn query<'b>(&self, name: &'b [u8]) -> impl Iterator<Item = Cow<'a, [u8]>> + use<'a, 'b> {
+        query::values(self.query.unwrap_or_default(), name)
+    }
+
+    /// What predicates see.
+    pub(super) fn facts(&self) -> &predicate::Facts {
+        self.facts.get_or_init(|| predicate::Facts::of(self, self.query.unwrap_or_default()))
+    }
+}
+
+/// A request of which nothing is known: what a predicate is tried on before it is accepted.
+pub(super) fn blank() -> RequestView<'static> {
+    RequestView {
+        method: "GET",
+        path: "/",
+        query: None,
+        authority: None,
+        headers: Headers::Lines(&[]),
+        peer: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        normal_path: OnceCell::new(),
+        host: OnceCell::new(),
+        facts: OnceCell::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_and_lines_say_the_same() {
+        let lines = [("Host", &b"a"[..]), ("X-Tier", b"free"), ("accept", b"*/*"), ("x-tier", b"\xff")];
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(name.parse::<HeaderName>().unwrap(), HeaderValue::from_bytes(value).unwrap());
+        }
+        let tier = HeaderName::from_static("x-tier");
+        for headers in [Headers::Map(&map), Headers::Lines(&lines)] {
+            assert_eq!(headers.get(&tier), Some(&b"free"[..]));
+            assert_eq!(headers.get(&HeaderName::from_static("x")), None);
+            assert_eq!(headers.all(&tier).collect::<Vec<_>>(), [&b"free"[..], b"\xff"]);
+            assert_eq!(headers.all(&tier).next_back(), Some(&b"\xff"[..]));
+            let mut all: Vec<_> = headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+            all.sort();
+            let mut expected: Vec<_> = lines.iter().map(|(name, value)| (name.to_ascii_lowercase(), *value)).collect();
+            expected.sort();
+            assert_eq!(all, expected);
+        }
+    }
+}

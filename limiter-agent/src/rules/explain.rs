@@ -1,0 +1,174 @@
+//! What the rules in force would do with a request that is only described.
+//!
+//! Every rule is asked by itself, and nothing is charged: no count moves and no key comes into a table.
+
+use std::{str::FromStr, time::Duration};
+
+use http::{HeaderName, HeaderValue, Method, Uri};
+use weir_core::{Strategy, Tightest, Time};
+use weir_tower::MonotonicClock;
+use weir_wire::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule, Mode, Per};
+
+use super::{
+    charge::{Ask, opens_after},
+    decide::Asked,
+    in_force::{Limits, Policy, Rule, RulesInForce},
+    jwt::Tokens,
+};
+use crate::matching::{Headers, RequestView};
+
+/// Why a request cannot be explained.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub(crate) struct InvalidRequest {
+    field: String,
+    message: &'static str,
+}
+
+impl InvalidRequest {
+    fn new(field: impl Into<String>, message: &'static str) -> Self {
+        Self { field: field.into(), message }
+    }
+}
+
+impl RulesInForce {
+    /// What would become of a request now.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidRequest`], which names the field.
+    pub(crate) fn explain(
+        &self,
+        request: &ExplainRequest,
+        clock: MonotonicClock,
+    ) -> Result<ExplainReply, InvalidRequest> {
+        let target = check(request)?;
+        let lines: Vec<(&str, &[u8])> =
+            request.headers.iter().map(|(name, value)| (name.as_str(), value.trim().as_bytes())).collect();
+        let peer = request.peer.unwrap_or(std::net::Ipv4Addr::LOCALHOST.into());
+        let view = RequestView::of_parts(&request.method, &target, Headers::Lines(&lines), peer);
+        let now = || clock.now();
+        let asked = Asked { request: view, tokens: Tokens::new(self.jwks(), &now), clock };
+        let each = self.policies().iter().filter(|policy| policy.mode != Mode::Disabled).flat_map(|policy| {
+            policy
+                .rules
+                .iter()
+                .filter(|rule| rule.matcher.matches(&asked.request))
+                .map(|rule| asked.explain(policy, rule))
+        });
+        let rules: Vec<ExplainedRule> = each.collect();
+        Ok(ExplainReply { decision: outcome(&rules), rules })
+    }
+}
+
+/// The target, if all parts are those of a request.
+fn check(request: &ExplainRequest) -> Result<Uri, InvalidRequest> {
+    let upper_case = request.method.bytes().all(|byte| !byte.is_ascii_lowercase());
+    if !upper_case || Method::from_str(&request.method).is_err() {
+        return Err(InvalidRequest::new("method", "must be a method in upper case, such as GET"));
+    }
+    let target = Uri::from_str(&request.target).ok().filter(|target| {
+        target.scheme().is_some() || (target.authority().is_none() && request.target.starts_with(['/', '*']))
+    });
+    let target = target.ok_or_else(|| {
+        InvalidRequest::new("target", "must be a path with or without a query, such as /api/orders?page=2")
+    })?;
+    for (index, (name, value)) in request.headers.iter().enumerate() {
+        if HeaderName::from_str(name).is_err() {
+            return Err(InvalidRequest::new(format!("headers[{index}][0]"), "must be the name of a header"));
+        }
+        if HeaderValue::from_str(value).is_err() {
+            return Err(InvalidRequest::new(format!("headers[{index}][1]"), "must have no control characters"));
+        }
+    }
+    Ok(target)
+}
+
+/// What all rules come to that have a say: those of requests, of policies that enforce.
+fn outcome(rules: &[ExplainedRule]) -> Decision {
+    let decided = |decision| {
+        let has_say = |rule: &&ExplainedRule| rule.mode == Mode::Enforce && rule.per == Per::Request;
+        rules.iter().filter(has_say).any(|rule| rule.decision == decision)
+    };
+    let first = [Decision::Bypass, Decision::Limit, Decision::Wait].into_iter().find(|decision| decided(*decision));
+    first.unwrap_or(Decision::Allow)
+}
+
+impl Asked<'_> {
+    fn explain(&self, policy: &Policy, rule: &std::sync::Arc<Rule>) -> ExplainedRule {
+        let mut explained = ExplainedRule {
+            namespace: policy.namespace.clone(),
+            policy: policy.name.clone(),
+            mode: policy.mode,
+            rule: rule.name.clone(),
+            per: rule.per,
+            decision: Decision::Bypass,
+            after_millis: None,
+            key: Vec::new(),
+            override_index: None,
+            cost: 0,
+            limit: None,
+        };
+        let Some(limits) = &rule.limits else { return explained };
+        let mut key = Vec::new();
+        limits.key.write(&self.request, &self.tokens, &mut key);
+        let ask = Ask { rule, limits, key: &key, cost: limits.cost.on_arrival(&self.request), latest: None };
+        let now = self.now();
+        let standing = limits.limiter.peek(now, ask.key, ask.cost);
+        explained.key = limits.key.show(&self.request, &self.tokens);
+        explained.cost = ask.cost;
+        let tightest = match standing {
+            Ok(tightest) => {
+                explained.decision = Decision::Allow;
+                tightest
+            }
+            Err(refused) => {
+                let after = opens_after(&[ask], now);
+                explained.decision = Decision::Limit;
+                if refused.retry_after().is_some() {
+                    explained.after_millis = Some(millis(after));
+                    if has_place(limits, policy.deadline, &ask, now, after) {
+                        explained.decision = Decision::Wait;
+                    }
+                }
+                Tightest { limit: refused.limit, standing: refused.standing, override_index: refused.override_index }
+            }
+        };
+        explained.override_index = tightest.override_index;
+        explained.limit = Some(ExplainedLimit {
+            name: limits.names.get(tightest.limit).map(ToString::to_string).unwrap_or_default(),
+            remaining: tightest.standing.remaining(),
+            reset_after_millis: millis(tightest.standing.reset_after()),
+        });
+        explained
+    }
+}
+
+/// Whether a request that is admitted after some time may wait for it.
+fn has_place(limits: &Limits, deadline: Option<Duration>, ask: &Ask<'_>, now: Time, after: Duration) -> bool {
+    let patience = limits.max_wait.map(|wait| deadline.map_or(wait, |deadline| wait.min(deadline)));
+    if patience.is_none_or(|patience| after > patience) {
+        return false;
+    }
+    // What a line adds to the wait: it may be full, and a window that slides gives places in the running one only.
+    match limits.limiter.peek(now, ask.key, ask.cost) {
+        Ok(_) => true,
+        Err(refused) => {
+            let quota = refused.standing.quota();
+            match quota.strategy() {
+                Strategy::LeakyBucket => {
+                    let of =
+                        |requests: u64| quota.period().as_nanos() * u128::from(requests) / u128::from(quota.requests());
+                    after.as_nanos() + of(ask.cost) <= of(quota.most())
+                }
+                Strategy::SlidingWindowCounter => after < refused.standing.reset_after(),
+                _ => true,
+            }
+        }
+    }
+}
+
+/// Rounded up, so that whoever comes after so long is admitted.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,82 @@
+//! The rules that decide on one kind of event, in the order in which they are tried, and which of them match.
+//!
+//! Bypasses come first, then the rules of all policies that enforce, then those of each policy in shadow mode. A rule is
+//! known by its place here, which is a number: lists of matching rules are lists of numbers, kept for the next request.
+
+use std::{sync::Arc, time::Duration};
+
+use super::in_force::Rule;
+use crate::matching::{Index, RequestView};
+
+/// Rules by their places.
+#[derive(Debug, Default)]
+pub(super) struct RuleSet {
+    rules: Vec<Placed>,
+    index: Index,
+    /// So many bypasses, the first rules.
+    bypasses: usize,
+    /// Rules before those of policies in shadow mode.
+    enforced: usize,
+}
+
+/// A rule, and what its policy says.
+#[derive(Clone, Debug)]
+pub(super) struct Placed {
+    pub(super) rule: Arc<Rule>,
+    /// The place of the policy in the snapshot.
+    pub(super) policy: usize,
+    pub(super) deadline: Option<Duration>,
+}
+
+/// Room for the places of rules, kept for the next request.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    candidates: Vec<u32>,
+    matching: Vec<usize>,
+}
+
+/// Which rules match.
+#[derive(Debug)]
+pub(super) enum Matching<'a> {
+    /// This bypass, of a policy that enforces.
+    Bypass(&'a Placed),
+    /// These rules with limits of policies that enforce, and these of policies in shadow mode.
+    Rules { enforced: &'a [usize], shadows: &'a [usize] },
+}
+
+impl RuleSet {
+    pub(super) fn new(bypasses: Vec<Placed>, enforced: Vec<Placed>, shadows: Vec<Placed>) -> Self {
+        let (bypass_count, enforced_count) = (bypasses.len(), enforced.len());
+        let rules: Vec<Placed> = [bypasses, enforced, shadows].into_iter().flatten().collect();
+        let index = Index::new(rules.iter().map(|placed| &placed.rule.matcher));
+        Self { rules, index, bypasses: bypass_count, enforced: bypass_count + enforced_count }
+    }
+
+    pub(super) fn get(&self, place: usize) -> &Placed {
+        &self.rules[place]
+    }
+
+    /// The rules that match, found without looking at all of them.
+    pub(super) fn matching<'a>(&'a self, request: &RequestView<'_>, places: &'a mut Places) -> Matching<'a> {
+        let Places { candidates, matching } = places;
+        matching.clear();
+        self.index.candidates(request, candidates);
+        for &candidate in &*candidates {
+            let (place, entry) = self.index.entry(candidate);
+            // Any entry of a rule is enough.
+            if matching.last() == Some(&place) {
+                continue;
+            }
+            let placed = &self.rules[place];
+            if placed.rule.matcher.entry_matches(entry, request) {
+                if place < self.bypasses {
+                    return Matching::Bypass(placed);
+                }
+                matching.push(place);
+            }
+        }
+        let enforced = matching.partition_point(|place| *place < self.enforced);
+        let (enforced, shadows) = matching.split_at(enforced);
+        Matching::Rules { enforced, shadows }
+    }
+}

@@ -1,0 +1,71 @@
+//! What requests take from the limits, by an agent process with real connections.
+
+use http::Response;
+use serde_json::{Value, json};
+
+use crate::support::{Agent, App, body, daily, header, json_of, policy, rule, snapshot, with};
+
+fn debt(requests: u64, burst: u64, debt: u64, millis: u64) -> Value {
+    json!({
+        "name": "units", "strategy": "TokenBucketWithDebt", "requests": requests, "periodMillis": millis,
+        "burst": burst, "debt": debt,
+    })
+}
+
+#[tokio::test]
+async fn a_request_tells_its_cost_within_bounds() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let told = json!({"cost": {"requestHeader": {"name": "X-Cost", "most": 60}}});
+    agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[daily("d", "TokenBucket", 100)]), told)])])).await;
+    for (cost, status) in [("30", 200), ("1000", 200), ("11", 429), ("0", 200), ("9", 200), ("x", 429)] {
+        assert_eq!(agent.get("/", &[("x-cost", cost)]).await.status(), status, "{cost}");
+    }
+    assert_eq!(agent.counts(0, 0).await, [4, 2, 0]);
+}
+
+#[tokio::test]
+async fn the_app_tells_the_cost() {
+    let app = App::serve(async |request| {
+        let mut response = Response::new(body("ok"));
+        let units = request.uri().path()[1..].parse().expect("a number");
+        response.headers_mut().insert("x-units", units);
+        response
+    })
+    .await;
+    let agent = Agent::start(app.address, &[]);
+    let told = json!({"cost": {"responseHeader": {"name": "x-units", "most": 1000}}});
+    agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[debt(100, 100, 0, 86_400_000)]), told)])])).await;
+    for (units, status) in [("40", 200), ("59", 200), ("500", 200), ("1", 429)] {
+        let response = agent.get(&format!("/{units}"), &[]).await;
+        assert_eq!(response.status(), status, "{units}");
+        assert_eq!(header(&response, "x-units"), "", "it is between the app and the agent");
+    }
+    // 499 of the 500 were more than there was, a day has 100, and one more is asked for. Twelve hours of it are carried.
+    let refused = agent.get("/1", &[]).await;
+    let seconds: u64 = header(&refused, "retry-after").parse().expect("seconds");
+    assert!((43_100..=44_200).contains(&seconds), "{seconds}");
+}
+
+/// Bytes are passed on no faster than the rate, whatever the client and the app could do.
+#[tokio::test(flavor = "multi_thread")]
+async fn bandwidth_is_shaped() {
+    const LENGTH: usize = 1_000_000;
+    let app = App::serve(async |_| Response::new(body(vec![b'x'; LENGTH]))).await;
+    let agent = Agent::start(app.address, &[]);
+    // 2 MB a second, 200 kB at once and 100 kB overdrawn: 1 MB take 350 ms.
+    let shaped = with(rule("all", &[debt(2_000_000, 200_000, 100_000, 1000)]), json!({"cost": "responseBytes"}));
+    agent.apply(&snapshot(1, &[policy("p", &[shaped])])).await;
+    let before = uptime(&agent).await;
+    let response = agent.get("/", &[]).await;
+    let took = uptime(&agent).await - before;
+    assert_eq!((response.status().as_u16(), response.body().len()), (200, LENGTH));
+    assert_eq!(header(&response, "content-length"), LENGTH.to_string());
+    assert!(took >= 349, "{took} ms");
+    assert_eq!(agent.counts(0, 0).await, [1, 0, 0]);
+}
+
+/// The agent's own clock, in milliseconds.
+async fn uptime(agent: &Agent) -> u64 {
+    json_of(&agent.control("GET", "/v1/status", "").await)["uptimeMillis"].as_u64().expect("milliseconds")
+}

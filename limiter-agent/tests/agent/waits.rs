@@ -1,0 +1,108 @@
+//! Requests that wait for their turn, and deadlines, by an agent process with real connections. No test waits by itself:
+//! periods are so long, or so short, that what is counted does not depend on the machine.
+
+use std::time::Duration;
+
+use http::Response;
+use serde_json::json;
+
+use crate::support::{Agent, App, Client, body, header, json_of, policy, rule, snapshot, with};
+
+fn line(requests: u64, millis: u64, max_wait: u64) -> serde_json::Value {
+    let limit = json!({"name": "paced", "strategy": "LeakyBucket", "requests": requests, "periodMillis": millis});
+    let patient = json!({"onLimit": {"status": 429, "headers": "IETF", "maxWaitMillis": max_wait}});
+    with(rule("line", &[limit]), patient)
+}
+
+async fn waited(agent: &Agent) -> u64 {
+    let status = json_of(&agent.control("GET", "/v1/status", "").await);
+    status["policies"][0]["rules"][0]["waited"].as_u64().expect("a count")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_is_smoothed_and_its_tail_refused_at_once() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    // One each 50 ms. Whoever comes within the first 50 ms and is one of the first ten has a turn within 500 ms.
+    agent.apply(&snapshot(1, &[policy("p", &[line(20, 1000, 10_000)])])).await;
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..30 {
+        let (client, url) = (Client::new(), agent.url("/"));
+        clients.spawn(async move { client.get(&url, &[]).await.status().as_u16() });
+    }
+    let statuses = clients.join_all().await;
+    let admitted = statuses.iter().filter(|status| **status == 200).count();
+    // Twenty may wait, and one goes; a slow machine sends the last when the first have gone.
+    assert!((21..=30).contains(&admitted), "{statuses:?}");
+    let [allowed, limited, _] = agent.counts(0, 0).await;
+    assert_eq!((allowed + limited, app.requests()), (30, allowed));
+    assert!((1..allowed).contains(&waited(&agent).await), "all but those who came when nobody was in line");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_gives_its_turn_back() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    // One in a day: the second in line would wait for as long.
+    agent.apply(&snapshot(1, &[policy("p", &[line(4, 86_400_000, 40_000_000)])])).await;
+    assert_eq!(agent.statuses("/", &[], 1).await, [200]);
+    let explained = async || {
+        let reply = json_of(&agent.control("POST", "/v1/explain", r#"{"target": "/"}"#).await);
+        (reply["decision"].clone(), reply["rules"][0]["afterMillis"].as_u64().expect("a time"))
+    };
+    let alone = explained().await;
+    assert_eq!(alone.0, "Wait");
+    let (client, url) = (Client::new(), agent.url("/"));
+    let waiting = tokio::spawn(async move { client.get(&url, &[]).await });
+    let until = async |decision: &str| {
+        let said = async {
+            while explained().await.0 != decision {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), said).await.unwrap_or_else(|_| panic!("never {decision}"));
+    };
+    until("Limit").await;
+    waiting.abort();
+    let _ = waiting.await;
+    until("Wait").await;
+    assert!(explained().await.1 <= alone.1);
+    assert_eq!(agent.counts(0, 0).await, [1, 0, 0], "it was neither let through nor refused");
+}
+
+#[tokio::test]
+async fn who_cannot_be_served_in_time_hears_so_at_once() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let patient = with(policy("p", &[line(1, 3_600_000, 86_400_000)]), json!({"deadlineMillis": 60_000}));
+    agent.apply(&snapshot(1, &[patient])).await;
+    assert_eq!(agent.statuses("/", &[], 1).await, [200]);
+    let refused = tokio::time::timeout(Duration::from_secs(30), agent.get("/", &[])).await.expect("at once");
+    assert_eq!(refused.status(), 429);
+    let seconds: u64 = header(&refused, "retry-after").parse().expect("seconds");
+    assert!((3500..=3600).contains(&seconds), "{seconds}");
+}
+
+#[tokio::test]
+async fn an_app_that_does_not_answer_in_time_is_answered_for() {
+    let app = App::serve(async |request| {
+        if request.uri().path() == "/never" {
+            std::future::pending::<()>().await;
+        }
+        Response::new(body("ok"))
+    })
+    .await;
+    let agent = Agent::start(app.address, &[]);
+    let daily = crate::support::daily("d", "TokenBucket", 1000);
+    let hurried = with(policy("p", &[rule("all", &[daily])]), json!({"deadlineMillis": 2000}));
+    agent.apply(&snapshot(1, &[hurried])).await;
+    let late = agent.get("/never", &[]).await;
+    assert_eq!(
+        (late.status().as_u16(), late.body().as_ref()),
+        (504, &b"weir-agent: no answer within the deadline of 2000 ms\n"[..])
+    );
+    let late = agent.get("/never", &[("content-type", "application/grpc")]).await;
+    assert_eq!((late.status().as_u16(), header(&late, "grpc-status")), (200, "4"));
+    assert_eq!(agent.statuses("/", &[], 1).await, [200]);
+    assert_eq!(agent.counts(0, 0).await, [3, 0, 0]);
+}
