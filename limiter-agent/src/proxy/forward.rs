@@ -14,7 +14,6 @@ use super::{
     headers,
     pool::{Lease, Pool},
     upgrade::{self, Tunnels},
-    websocket::Decide,
 };
 use crate::rules::Gate;
 
@@ -56,9 +55,7 @@ impl Forward {
             return Err(Failure::ConnectMethod);
         }
         self.name_host(&mut request)?;
-        let upgrade = upgrade::requested(&mut request, |request| {
-            self.gate.messages(request).map(|messages| Box::new(messages) as Box<dyn Decide>)
-        });
+        let upgrade = upgrade::requested(&mut request, |request| self.gate.messages(request));
         headers::to_upstream(request.headers_mut(), &self.peer);
         if let Some(upgrade) = &upgrade {
             upgrade.ask(request.headers_mut());

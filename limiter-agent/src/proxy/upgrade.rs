@@ -7,7 +7,7 @@
 //! An upgrade to another form of HTTP is not passed on: the tunnel would carry requests past the limits. Ignoring it is
 //! always allowed (RFC 9110 section 7.8), so the request is simply answered over HTTP/1.1.
 
-use std::io;
+use std::{io, rc::Rc};
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
 use hyper::{
@@ -22,29 +22,30 @@ use super::{
     body::RequestBody,
     failure::Failure,
     headers,
-    websocket::{self, Decide, handshake},
+    websocket::{self, handshake},
 };
+use crate::rules::Messages;
 
 /// What connections become of which a request was the first.
 #[derive(Clone, Debug)]
 pub(super) struct Tunnels {
     /// They outlive the request; a drain waits for them.
     pub(super) tasks: TaskTracker,
-    /// Those that can be told to end are told so.
-    pub(super) drain: CancellationToken,
+    /// Those that can be told to end are told so. Shared, because a copy of a token takes its lock.
+    pub(super) drain: Rc<CancellationToken>,
 }
 
 /// An upgrade that the client asked for.
 pub(super) struct Upgrade {
     client: OnUpgrade,
     protocols: HeaderValue,
-    messages: Option<Box<dyn Decide>>,
+    messages: Option<Messages>,
 }
 
-/// To be asked before the hop-by-hop fields are removed. `messages` are the rules per message, if any match.
+/// To be asked before the hop-by-hop fields are removed. `messages` says which rules count messages, if any do.
 pub(super) fn requested(
     request: &mut Request<RequestBody>,
-    messages: impl FnOnce(&Request<RequestBody>) -> Option<Box<dyn Decide>>,
+    messages: impl FnOnce(&Request<RequestBody>) -> Option<Messages>,
 ) -> Option<Upgrade> {
     let fields = request.headers();
     if request.version() != Version::HTTP_11 || !fields.contains_key(header::UPGRADE) {
@@ -98,7 +99,7 @@ impl Upgrade {
         }
         let Self { client, protocols, messages } = self;
         let app = hyper::upgrade::on(&mut *response);
-        let drain = tunnels.drain.clone();
+        let drain = Rc::clone(&tunnels.drain);
         tunnels.tasks.spawn_local(async move {
             let (client, app) = match tokio::try_join!(client, app) {
                 Ok((client, app)) => (TokioIo::new(client), TokioIo::new(app)),
@@ -106,7 +107,7 @@ impl Upgrade {
             };
             // Either side may go whenever it likes: that is how tunnels end.
             let _ = match messages {
-                Some(messages) => websocket::relay(client, app, &*messages, &drain).await,
+                Some(messages) => websocket::relay(client, app, &messages, &drain).await,
                 None => copy(client, app).await,
             };
         });

@@ -79,7 +79,7 @@ impl Worker {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let pool = Pool::new(proxy.upstream);
         let tasks = TaskTracker::new();
-        let tunnels = Tunnels { tasks: tasks.clone(), drain: proxy.drain.clone() };
+        let tunnels = Tunnels { tasks: tasks.clone(), drain: Rc::new(proxy.drain.clone()) };
         let accept = |stream, peer| {
             tasks.spawn_local(connection(stream, peer, Rc::clone(&pool), tunnels.clone(), Arc::clone(&proxy)));
         };

@@ -1,18 +1,29 @@
-//! WebSocket connections: copied blindly, limited when they are opened.
+//! WebSocket connections: copied blindly, limited when they are opened, or message by message.
 
 use futures::{SinkExt, StreamExt};
 use http::Response;
 use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 use tokio_tungstenite::{
     WebSocketStream, client_async,
-    tungstenite::{Error, Message, handshake::derive_accept_key, protocol::Role},
+    tungstenite::{
+        Error, Message,
+        handshake::derive_accept_key,
+        protocol::{
+            CloseFrame, Role,
+            frame::{
+                Frame,
+                coding::{CloseCode, Data, OpCode},
+            },
+        },
+    },
 };
 
-use crate::support::{Agent, App, daily, empty, policy, rule, snapshot};
+use crate::support::{Agent, App, daily, empty, policy, rule, snapshot, with};
 
 /// An app that sends every message back, and agrees to the compression that it is offered, without knowing any.
 async fn echoing() -> App {
@@ -45,6 +56,13 @@ async fn echoing() -> App {
         switching.body(empty()).expect("valid")
     })
     .await
+}
+
+/// So many messages a day.
+fn messages(limit: u64, on_message: &str) -> Value {
+    let on_limit = json!({"status": 429, "headers": "IETF", "onMessage": on_message});
+    let rule = rule("messages", &[daily("d", "TokenBucket", limit)]);
+    snapshot(1, &[policy("p", &[with(rule, json!({"per": "Message", "onLimit": on_limit}))])])
 }
 
 async fn open(agent: &Agent) -> Result<WebSocketStream<TcpStream>, Error> {
@@ -82,6 +100,19 @@ async fn opening_is_limited_and_messages_are_not() {
 async fn what_both_sides_agree_on_is_theirs() {
     let app = echoing().await;
     let agent = Agent::start(app.address, &[]);
+    let (mut stream, head) = open_with_compression(&agent).await;
+    assert!(head.contains("sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"), "{head}");
+    assert!(head.contains("sec-websocket-extensions: permessage-deflate; client_max_window_bits\r\n"), "{head}");
+    // "Hello" compressed, from RFC 7692 section 7.2.3.1, and bytes that are no frame at all.
+    let bytes = [0xc1, 0x07, 0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 0xff, 0xff, 0xff];
+    stream.write_all(&bytes).await.expect("sent");
+    let mut echo = [0; 12];
+    stream.read_exact(&mut echo).await.expect("an echo");
+    assert_eq!(echo, bytes);
+}
+
+/// A connection on which the client can compress if the app agrees, and the head of the app's answer.
+async fn open_with_compression(agent: &Agent) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
     let opening = "GET /chat HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
                    sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\
@@ -91,13 +122,84 @@ async fn what_both_sides_agree_on_is_theirs() {
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.expect("a head"));
     }
-    let head = String::from_utf8(head).expect("text");
-    assert!(head.contains("sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"), "{head}");
-    assert!(head.contains("sec-websocket-extensions: permessage-deflate; client_max_window_bits\r\n"), "{head}");
-    // "Hello" compressed, from RFC 7692 section 7.2.3.1, and bytes that are no frame at all.
-    let bytes = [0xc1, 0x07, 0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 0xff, 0xff, 0xff];
-    stream.write_all(&bytes).await.expect("sent");
-    let mut echo = [0; 12];
-    stream.read_exact(&mut echo).await.expect("an echo");
-    assert_eq!(echo, bytes);
+    (stream, String::from_utf8(head).expect("text"))
+}
+
+#[tokio::test]
+async fn messages_beyond_the_limit_are_answered_with_notices() {
+    let app = echoing().await;
+    let agent = Agent::start(app.address, &[]);
+    agent.apply(&messages(10, "Notice")).await;
+    let mut socket = open(&agent).await.expect("opening charges nothing");
+    // A long one in fragments, of which each is a frame.
+    let fragment = vec![b'x'; 100_000];
+    for number in 0..20 {
+        let opcode = OpCode::Data(if number == 0 { Data::Binary } else { Data::Continue });
+        let frame = Frame::message(fragment.clone(), opcode, number == 19);
+        socket.send(Message::Frame(frame)).await.expect("sent");
+    }
+    let echo = socket.next().await.expect("an echo").expect("an echo");
+    assert_eq!(echo.into_data().len(), 2_000_000);
+
+    let (mut writes, reads) = socket.split();
+    let sending = async {
+        for number in 1..100 {
+            writes.send(Message::text(format!("message {number}"))).await.expect("sent");
+        }
+    };
+    let receiving = reads.take(99).map(|message| message.expect("a message").into_text().expect("text")).collect();
+    let ((), received): (_, Vec<_>) = tokio::join!(sending, receiving);
+    let (echoes, notices): (Vec<_>, Vec<_>) = received.iter().partition(|text| text.starts_with("message"));
+    assert_eq!(echoes.len(), 9);
+    assert_eq!(notices.len(), 90);
+    for (text, number) in echoes.iter().zip(1..) {
+        assert_eq!(**text, format!("message {number}"));
+    }
+    for notice in notices {
+        let notice: Value = serde_json::from_str(notice).expect("JSON");
+        assert!(notice.is_object(), "{notice}");
+    }
+    assert_eq!(agent.counts(0, 0).await, [10, 90, 0]);
+}
+
+#[tokio::test]
+async fn a_message_beyond_the_limit_closes_by_choice() {
+    let app = echoing().await;
+    let agent = Agent::start(app.address, &[]);
+    agent.apply(&messages(1, "Close")).await;
+    let mut socket = open(&agent).await.expect("opened");
+    socket.send(Message::text("one")).await.expect("sent");
+    assert_eq!(socket.next().await.expect("an echo").expect("an echo"), Message::text("one"));
+    socket.send(Message::text("two")).await.expect("sent");
+    let close = socket.next().await.expect("a close").expect("a close");
+    assert!(matches!(close, Message::Close(Some(CloseFrame { code: CloseCode::Policy, .. }))), "{close:?}");
+    assert!(socket.next().await.is_none(), "closed in order");
+    assert_eq!(agent.counts(0, 0).await, [1, 1, 0]);
+}
+
+#[tokio::test]
+async fn counted_connections_have_no_compression_and_no_garbage() {
+    let app = echoing().await;
+    let agent = Agent::start(app.address, &[]);
+    agent.apply(&messages(10, "Notice")).await;
+    let (mut stream, head) = open_with_compression(&agent).await;
+    assert!(head.starts_with("HTTP/1.1 101") && !head.contains("extensions"), "{head}");
+    stream.write_all(&[0xc1, 0x87, 0, 0, 0, 0, 0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00]).await.expect("sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("closed in order");
+    assert_eq!((answer[0], &answer[2..4]), (0x88, &1002_u16.to_be_bytes()[..]));
+    assert_eq!(agent.counts(0, 0).await, [0, 0, 0]);
+}
+
+#[tokio::test]
+async fn a_drain_does_not_wait_for_counted_connections() {
+    let app = echoing().await;
+    let mut agent = Agent::start(app.address, &["--drain", "60s"]);
+    agent.apply(&messages(10, "Notice")).await;
+    let mut socket = open(&agent).await.expect("opened");
+    agent.terminate();
+    let close = socket.next().await.expect("a close").expect("a close");
+    assert!(matches!(close, Message::Close(Some(CloseFrame { code: CloseCode::Away, .. }))), "{close:?}");
+    assert!(socket.next().await.is_none(), "closed in order");
+    assert!(agent.wait().success());
 }

@@ -29,20 +29,11 @@ use crate::rules::{MessageRefused, Messages};
 /// Asked for each message of one connection.
 pub(super) trait Decide {
     /// Charges for one message, or says why it must not pass.
-    fn decide(&self) -> Result<(), Refused>;
-}
-
-/// A message is beyond a limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refused {
-    /// What the client is told: the text of a message, or why the connection is closed.
-    pub(super) notice: String,
-    /// The connection does not outlive it.
-    pub(super) close: bool,
+    fn decide(&self) -> Result<(), MessageRefused>;
 }
 
 impl Decide for Messages {
-    fn decide(&self) -> Result<(), Refused> {
-        Self::decide(self).map_err(|MessageRefused { notice, close }| Refused { notice, close })
+    fn decide(&self) -> Result<(), MessageRefused> {
+        Self::decide(self)
     }
 }

@@ -11,11 +11,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Decide, Refused,
+    Decide,
     app::AppFrames,
     between::{Between, Closing},
     client::{ClientFrames, Step},
 };
+use crate::rules::MessageRefused;
 
 /// Bytes read at a time, in each direction: what a blind tunnel takes too.
 const WINDOW: usize = 8 * 1024;
@@ -104,8 +105,8 @@ async fn to_app(
                 }
                 Ok(Step::Message) => match messages.decide() {
                     Ok(()) => frames.admit(),
-                    Err(Refused { notice, close: true }) => between.close(Closing::Refused(notice)),
-                    Err(Refused { notice, close: false }) => {
+                    Err(MessageRefused { notice, close: true }) => between.close(Closing::Refused(notice)),
+                    Err(MessageRefused { notice, close: false }) => {
                         frames.refuse();
                         app.write_all(&filled[run..at]).await.map_err(Broken::App)?;
                         run = at;

@@ -35,13 +35,13 @@ impl Quota {
 }
 
 impl Decide for Quota {
-    fn decide(&self) -> Result<(), Refused> {
+    fn decide(&self) -> Result<(), MessageRefused> {
         if let Some(left) = self.left.get().checked_sub(1) {
             self.left.set(left);
             return Ok(());
         }
         self.refused.set(self.refused.get() + 1);
-        Err(Refused { notice: format!("refused {}", self.refused.get()), close: self.close })
+        Err(MessageRefused { notice: format!("refused {}", self.refused.get()), close: self.close })
     }
 }
 
