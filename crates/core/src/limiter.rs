@@ -121,7 +121,19 @@ impl Limiter {
     /// # Errors
     ///
     /// [`Refused`], which knows when the request would be admitted without waiting.
+    #[inline]
     pub fn reserve(&self, now: Time, cost: u64, latest: Time) -> Result<Reserved, Refused> {
+        if now <= latest
+            && let Some(Ok(Admitted { standing, charge })) = self.cell.check_at_once(now, cost)
+        {
+            return Ok(Reserved { at: now, standing, charge });
+        }
+        self.reserve_ahead(now, cost, latest)
+    }
+
+    /// All that may have to wait, and refusals.
+    #[inline(never)]
+    fn reserve_ahead(&self, now: Time, cost: u64, latest: Time) -> Result<Reserved, Refused> {
         let mut cell = &*self.cell;
         loop {
             match cell.reserve(now, cost, latest) {
