@@ -47,7 +47,7 @@ impl Server {
         let Self { listener, router, tls, clock } = self;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let complaints = Arc::new(Sample::new(clock.now()));
+        let complaints = Arc::new(Sample::default());
         loop {
             let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
             let (stream, peer) = match listener.accept().await {

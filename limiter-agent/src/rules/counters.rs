@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use crate::histogram::{self, Histogram};
+use crate::{
+    histogram::{self, Histogram},
+    sampled::Sample,
+};
 
 /// Counters of one rule; they only grow. Aligned so that two rules never share a cache line.
 #[derive(Debug, Default)]
@@ -17,6 +20,8 @@ pub(crate) struct Counters {
     bypassed: AtomicU64,
     /// Of those who waited for their turn, and got it.
     waits: Histogram,
+    /// Which refusals are logged.
+    pub(super) refusals: Sample,
 }
 
 /// The counters at one moment.

@@ -32,7 +32,8 @@ impl Gate {
     pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<Pass, Refusal> {
         // Loaded once: a request is decided by one snapshot, whole.
         let rules = self.rules.load();
-        self.ask(&rules, request, |asked| rules.decide(asked))
+        let decided = self.ask(&rules, request, |asked| rules.decide(asked));
+        decided.inspect_err(|refusal| rules.log(refusal, self.clock.now()))
     }
 
     /// What decides on the messages of the connection that this request opens; none if no rule per message is about it.

@@ -20,6 +20,7 @@ mod jwt;
 mod key;
 mod later;
 mod layer;
+mod log;
 mod lower;
 mod messages;
 mod refusal;

@@ -4,6 +4,7 @@ mod bootstrap;
 mod costs;
 mod explain;
 mod limits;
+mod logs;
 mod metrics;
 mod process;
 mod proxying;

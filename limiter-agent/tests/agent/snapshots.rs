@@ -178,6 +178,69 @@ async fn what_cannot_be_enforced_is_refused_whole() {
 }
 
 #[tokio::test]
+async fn every_word_that_is_not_known_is_named() {
+    let (_app, agent) = start().await;
+    let limits =
+        json!({"limits": [{"name": "d"}, daily("e", "Surprise", 1), with(daily("f", "GCRA", 1), json!({"x": 1}))]});
+    let rules = [with(bucket(1), json!({"surprise": 1})), with(bucket(1), limits), json!("rule")];
+    let body = with(
+        snapshot(2, &[with(policy("p", &rules), json!({"mode": "Off"})), policy("q", &[bucket(1)])]),
+        json!({"sequence": "2"}),
+    );
+    let answer = agent.put(&body).await;
+    let refusal = json_of(&answer);
+    let faults = refusal["faults"].as_array().expect("faults");
+    let paths: Vec<&str> = faults.iter().map(|fault| fault["path"].as_str().expect("a path")).collect();
+    let expected = [
+        "policies[0].rules[0].surprise",
+        "policies[0].rules[1].limits[0]",
+        "policies[0].rules[1].limits[1].strategy",
+        "policies[0].rules[1].limits[2].x",
+        "policies[0].rules[2]",
+        "policies[0].mode",
+        "sequence",
+    ];
+    assert_eq!((answer.status().as_u16(), paths.as_slice()), (422, &expected[..]), "{refusal}");
+    let twice = snapshot(1, &[]).to_string().replacen('{', r#"{"sequence":1,"#, 1);
+    let refusal = json_of(&agent.control("PUT", "/v1/config", twice).await);
+    assert!(refusal["faults"][0]["message"].as_str().is_some_and(|text| text.contains("duplicate")), "{refusal}");
+}
+
+#[tokio::test]
+async fn requests_go_on_while_the_largest_snapshot_is_applied() {
+    let (_app, agent) = start().await;
+    let mut sequence = 0;
+    let mut largest = || {
+        sequence += 1;
+        let one = |index| {
+            json!({"name": format!("r{index}"), "action": "Limit", "limits": [daily("d", "GCRA", 1)],
+                                 "match": [{"paths": [format!("/r/{index}")]}]})
+        };
+        let rules: Vec<Value> = (0..7000).map(one).collect();
+        let body = snapshot(sequence, &[policy("p", &rules)]).to_string();
+        assert!((900_000..=1024 * 1024).contains(&body.len()), "{}", body.len());
+        body
+    };
+    for _ in 0..2 {
+        let put = agent.control("PUT", "/v1/config", largest());
+        tokio::pin!(put);
+        let mut meanwhile = 0;
+        let answer = loop {
+            tokio::select! {
+                answer = &mut put => break answer,
+                passed = agent.get("/", &[]) => {
+                    assert_eq!(passed.status(), 200);
+                    meanwhile += 1;
+                }
+            }
+        };
+        assert_eq!(answer.status(), 200, "{:?}", answer.body());
+        assert!(meanwhile > 0, "nobody waits for a snapshot");
+    }
+    assert_eq!(agent.statuses("/r/6999", &[], 2).await, [200, 429]);
+}
+
+#[tokio::test]
 async fn a_whole_mebibyte_is_read() {
     let (_app, agent) = start().await;
     let mut body = snapshot(1, &[]).to_string();

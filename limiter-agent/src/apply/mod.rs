@@ -6,6 +6,8 @@
 //! What the agent started with only fills the time until somebody puts a snapshot: whatever is put replaces a bootstrap
 //! snapshot, whichever of the two has the larger sequence.
 
+mod words;
+
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
@@ -215,11 +217,7 @@ fn parse(body: &[u8]) -> Result<Snapshot, Refused> {
         let message = format!("is {wire_version}, but this agent speaks {WIRE_VERSION}: upgrade the older of the two");
         return Err(invalid(vec![Fault { path: "wireVersion".into(), message }]));
     }
-    let json = &mut serde_json::Deserializer::from_slice(body);
-    serde_path_to_error::deserialize(json).map_err(|error| {
-        let path = error.path().to_string();
-        invalid(vec![Fault { path, message: error.into_inner().to_string() }])
-    })
+    serde_json::from_slice(body).map_err(|_| invalid(words::faults(body)))
 }
 
 fn too_large() -> Refused {

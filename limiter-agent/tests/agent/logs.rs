@@ -1,0 +1,68 @@
+//! What the agent says on standard error.
+
+use serde_json::{Value, json};
+
+use crate::support::{Agent, App, daily, policy, rule, snapshot, with};
+
+fn parse(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+}
+
+#[tokio::test]
+async fn many_refusals_are_few_lines_that_count_the_others() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &["--log-format", "json"]);
+    let keyed = with(rule("each", &[daily("d", "TokenBucket", 1)]), json!({"key": [{"header": "x-key"}]}));
+    let other = with(rule("all", &[daily("e", "TokenBucket", 1)]), json!({"match": [{"paths": ["/other"]}]}));
+    agent.apply(&snapshot(1, &[policy("p", &[keyed]), policy("q", &[other])])).await;
+    let refuse = || agent.get("/", &[("x-key", "hunter2")]);
+    assert_eq!(refuse().await.status(), 200);
+    assert_eq!(refuse().await.status(), 429);
+
+    let line = agent.logged("\"refused\"").await;
+    let first = parse(&line);
+    let expected = json!({
+        "message": "refused", "namespace": "shop", "policy": "p", "rule": "each", "limit": "d", "unlogged": 0,
+    });
+    for (name, value) in expected.as_object().expect("an object") {
+        assert_eq!(&first[name], value, "{line}");
+    }
+    assert!(first["retry_after_seconds"].as_u64().is_some_and(|seconds| seconds > 0), "{line}");
+    assert!(!line.contains("hunter2"), "no key in a line: {line}");
+
+    // Another rule has its own lines.
+    for (key, status) in [("b", 200), ("c", 429)] {
+        assert_eq!(agent.get("/other", &[("x-key", key)]).await.status(), status);
+    }
+    let other = agent.logged("\"refused\"").await;
+    assert_eq!((&parse(&other)["policy"], &parse(&other)["limit"]), (&json!("q"), &json!("e")), "{other}");
+
+    // Refused until a second line comes, which accounts for all but itself and the first.
+    let mut refused = 1;
+    let second = {
+        let logged = agent.logged("\"refused\"");
+        tokio::pin!(logged);
+        loop {
+            assert_eq!(refuse().await.status(), 429);
+            refused += 1;
+            if let std::task::Poll::Ready(line) = futures::poll!(&mut logged) {
+                break line;
+            }
+        }
+    };
+    let unlogged = parse(&second)["unlogged"].as_u64().expect("a number");
+    assert!((1..=refused - 2).contains(&unlogged), "{unlogged} of {refused}: {second}");
+}
+
+#[tokio::test]
+async fn the_level_holds_back_what_is_below_it() {
+    let app = App::start().await;
+    let agent = Agent::start_until("waiting", app.address, &["--log-level", "warn", "--wait-for-config"]);
+    assert_eq!(agent.put(&json!({})).await.status(), 422);
+    agent.apply(&snapshot(1, &[])).await;
+    let line = agent.logged("snapshot refused").await;
+    assert!(line.contains("WARN"), "{line}");
+    assert_eq!(agent.put(&json!({})).await.status(), 422);
+    let next = agent.logged("").await;
+    assert!(next.contains("snapshot refused"), "nothing was said of the snapshot that was taken: {next}");
+}
