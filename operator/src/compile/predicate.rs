@@ -21,8 +21,11 @@ const FUNCTIONS: [&str; 12] =
 /// The longest that agents take, in bytes.
 const LONGEST: usize = 1024;
 
-/// How deep brackets may be nested: agents have the same bound.
+/// How deep brackets may be nested, and how often running an expression may call itself: agents have the same bound.
 const DEEPEST: usize = 32;
+
+/// As how much of that a macro such as `exists` counts for agents.
+const LOOP: usize = 12;
 
 /// The parser calls itself many times for each bracket and each operator: 64 KB a bracket in a debug build.
 const STACK: usize = 64 * 1024 * 1024;
@@ -32,10 +35,13 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     if text.len() > LONGEST {
         return Err(format!("has more than {LONGEST} bytes: split it into several entries of match"));
     }
-    if depth(text) > DEEPEST {
-        return Err(format!(
-            "is nested more than {DEEPEST} levels deep: write it flatter, or as several entries of match"
-        ));
+    if brackets(text) > DEEPEST {
+        return Err(too_deep());
+    }
+    // The parser reads two signs as one, which would turn a condition around.
+    let written: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    if written.windows(2).any(|pair| pair == b"!!" || pair == b"--") {
+        return Err("has two signs in a row, which agents do not take: leave both out".to_owned());
     }
     thread::scope(|scope| {
         let parser = thread::Builder::new().name("predicate".to_owned()).stack_size(STACK);
@@ -49,6 +55,10 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     })
 }
 
+fn too_deep() -> String {
+    format!("is nested more than {DEEPEST} levels deep, brackets and operators: write it as several entries of match")
+}
+
 fn parse(text: &str) -> Result<(), String> {
     let program = Program::compile(text).map_err(|errors| {
         let first = errors.errors.first();
@@ -58,7 +68,9 @@ fn parse(text: &str) -> Result<(), String> {
         )
     })?;
     let mut unknown = None;
-    walk(program.expression(), &mut Vec::new(), &mut unknown);
+    if walk(program.expression(), &mut Vec::new(), &mut unknown) > DEEPEST {
+        return Err(too_deep());
+    }
     if let Some(unknown) = unknown {
         return Err(unknown);
     }
@@ -89,28 +101,28 @@ fn blank() -> Context<'static> {
     context
 }
 
-/// How deep brackets are nested. Those within texts count too, which only refuses too much; a chain of signs nests like
-/// brackets.
-fn depth(text: &str) -> usize {
-    let (mut open, mut signs, mut deepest) = (0_usize, 0_usize, 0);
+/// How deep brackets are nested. Those within texts count too, which only refuses too much.
+fn brackets(text: &str) -> usize {
+    let (mut open, mut deepest) = (0_usize, 0);
     for byte in text.bytes() {
         match byte {
             b'(' | b'[' | b'{' => open += 1,
             b')' | b']' | b'}' => open = open.saturating_sub(1),
-            b'!' | b'-' | b'?' => signs += 1,
-            byte if byte.is_ascii_whitespace() => {}
-            _ => signs = 0,
+            _ => {}
         }
-        deepest = deepest.max(open + signs);
+        deepest = deepest.max(open);
     }
     deepest
 }
 
-/// Tells the first name that no request gives a meaning to. `known` are the variables of the macros around.
-fn walk<'a>(expression: &'a IdedExpr, known: &mut Vec<&'a str>, unknown: &mut Option<String>) {
+/// How often running the expression calls itself; and tells the first name that no request gives a meaning to. `known`
+/// are the variables of the macros around.
+fn walk<'a>(expression: &'a IdedExpr, known: &mut Vec<&'a str>, unknown: &mut Option<String>) -> usize {
     let tell = |unknown: &mut Option<String>, message: String| {
         unknown.get_or_insert(message);
     };
+    let mut own = 1;
+    let mut inner = 0;
     match &expression.expr {
         Expr::Unspecified | Expr::Literal(_) => {}
         Expr::Ident(name) => {
@@ -124,7 +136,7 @@ fn walk<'a>(expression: &'a IdedExpr, known: &mut Vec<&'a str>, unknown: &mut Op
                 let fields = FIELDS.join(", ");
                 tell(unknown, format!("asks for request.{}: a request has {fields}", select.field));
             }
-            walk(&select.operand, known, unknown);
+            inner = walk(&select.operand, known, unknown);
         }
         Expr::Call(call) => {
             let operator = call.func_name.contains(['_', '@']);
@@ -133,31 +145,39 @@ fn walk<'a>(expression: &'a IdedExpr, known: &mut Vec<&'a str>, unknown: &mut Op
                 tell(unknown, format!("knows no function {}: there are {functions}", call.func_name));
             }
             for part in call.target.as_deref().into_iter().chain(&call.args) {
-                walk(part, known, unknown);
+                inner = inner.max(walk(part, known, unknown));
             }
         }
-        Expr::List(list) => list.elements.iter().for_each(|element| walk(element, known, unknown)),
+        Expr::List(list) => {
+            for element in &list.elements {
+                inner = inner.max(walk(element, known, unknown));
+            }
+        }
         Expr::Map(map) => {
             for entry in &map.entries {
                 if let EntryExpr::MapEntry(entry) = &entry.expr {
-                    walk(&entry.key, known, unknown);
-                    walk(&entry.value, known, unknown);
+                    for part in [&entry.key, &entry.value] {
+                        inner = inner.max(walk(part, known, unknown));
+                    }
                 }
             }
         }
         Expr::Struct(message) => tell(unknown, format!("knows no type {}", message.type_name)),
-        Expr::Comprehension(macro_) => {
-            walk(&macro_.iter_range, known, unknown);
-            walk(&macro_.accu_init, known, unknown);
+        Expr::Comprehension(each) => {
+            own = LOOP;
+            for part in [&each.iter_range, &each.accu_init] {
+                inner = inner.max(walk(part, known, unknown));
+            }
             let outer = known.len();
-            known.extend([macro_.iter_var.as_str(), macro_.accu_var.as_str()]);
-            known.extend(macro_.iter_var2.as_deref());
-            for part in [&macro_.loop_cond, &macro_.loop_step, &macro_.result] {
-                walk(part, known, unknown);
+            known.extend([each.iter_var.as_str(), each.accu_var.as_str()]);
+            known.extend(each.iter_var2.as_deref());
+            for part in [&each.loop_cond, &each.loop_step, &each.result] {
+                inner = inner.max(walk(part, known, unknown));
             }
             known.truncate(outer);
         }
     }
+    own + inner
 }
 
 #[cfg(test)]
@@ -209,13 +229,15 @@ mod tests {
         let nested = |(open, middle, close): (&str, &str, &str), count: usize| {
             format!("{}{middle}{}", open.repeat(count), close.repeat(count))
         };
-        for brackets in
-            [("(", "true", ")"), ("[", "1", "]"), ("{1:", "2", "}"), ("size(", "'a'", ")"), ("!", "true", "")]
-        {
-            let text = nested(brackets, DEEPEST);
-            let deeper = nested(brackets, DEEPEST + 1);
-            assert!(!check(&text).is_err_and(|message| message.contains("levels deep")), "{text}");
-            assert!(check(&deeper).is_err_and(|message| message.contains("levels deep")), "{deeper}");
+        let is_too_deep = |text: &str| check(text).is_err_and(|message| message.contains("levels deep"));
+        for brackets in [("(", "true", ")"), ("[", "1", "]"), ("{1:", "2", "}"), ("size(", "'a'", ")")] {
+            assert!(is_too_deep(&nested(brackets, DEEPEST + 1)), "{brackets:?}");
+        }
+        assert_eq!(check(&nested(("(", "true", ")"), DEEPEST)), Ok(()));
+        assert_eq!(check(&nested(("1 + ", "1 > 0", ""), DEEPEST - 2)), Ok(()));
+        assert!(is_too_deep(&nested(("1 + ", "1 > 0", ""), DEEPEST)));
+        for text in ["!!true", "! ! true", "1 - -1 == 2"] {
+            assert!(check(text).is_err_and(|message| message.contains("two signs")), "{text}");
         }
         for (open, middle, close) in [
             ("", "request", ".a"),
