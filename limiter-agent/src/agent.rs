@@ -5,7 +5,10 @@ use std::{future::Future, net::TcpListener, pin::pin, sync::Arc, thread, time::D
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use serde::Serialize;
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+};
 use tokio_util::sync::CancellationToken;
 use weir_tower::MonotonicClock;
 
@@ -94,10 +97,13 @@ impl Agent {
         let start = bootstrap::start(&snapshots, config.bootstrap.as_deref(), cache.as_ref());
         let proxy = Arc::new(Proxy {
             upstream: config.upstream,
+            settings: config.proxy.clone(),
             rules: Arc::clone(&rules),
             clock,
             failures: Arc::default(),
+            upstream_time: Arc::default(),
             connections: 0.into(),
+            places: Arc::new(Semaphore::new(config.proxy.max_connections.get() as usize)),
             drain: CancellationToken::new(),
             abort: CancellationToken::new(),
         });

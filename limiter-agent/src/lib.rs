@@ -1,4 +1,4 @@
-//! The limiter in the pod: an HTTP/1.1 reverse proxy in front of one app that enforces the rules it was given last.
+//! The limiter in the pod: an HTTP reverse proxy in front of one app that enforces the rules it was given last.
 //!
 //! Three listeners: the proxy port for clients, the control port for whoever sets the rules, the telemetry port for
 //! whoever watches. The request path knows neither of the other two: they meet in the rules in force, which a request
@@ -31,4 +31,5 @@ pub use self::{
     control::InvalidTls,
     listen::BindError,
     logs::Logs,
+    proxy::Settings,
 };

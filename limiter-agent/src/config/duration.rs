@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// A duration of GEP-2257, such as `500ms`, `10s` or `1m30s`.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let expected = || "expected a duration such as 500ms, 10s or 1m30s".to_owned();
     let mut rest = text;
     let mut total = Duration::ZERO;

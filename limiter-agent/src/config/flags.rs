@@ -6,10 +6,11 @@ use clap::{Parser, ValueEnum, builder::BoolishValueParser};
 use tracing_subscriber::filter::Targets;
 
 use super::duration::duration;
+use crate::proxy::Settings;
 
 /// Limits the rate of the requests to one app: a reverse proxy in the app's pod.
 ///
-/// The agent takes requests on its proxy port and passes them to the app on loopback, bodies streaming both ways. Which
+/// The agent takes HTTP/1 and HTTP/2 (with prior knowledge) on its proxy port and passes requests to the app on loopback, bodies streaming both ways. Which
 /// requests it refuses is said by the snapshot that the operator (or anybody with curl) puts to its control port, and
 /// until the first one arrives by --bootstrap; with neither, everything passes, unless --wait-for-config keeps the proxy
 /// port closed. A new snapshot is in force at once and keeps all counters.
@@ -130,6 +131,10 @@ pub struct Flags {
     /// What is logged: error, warn, info, debug or trace, or by module, as in info,weir_agent::control=debug.
     #[arg(long, env = "WEIR_LOG_LEVEL", value_name = "LEVEL", default_value = "info", help_heading = "Logs")]
     pub log_level: Targets,
+
+    /// How the proxy port treats its clients and the app.
+    #[command(flatten)]
+    pub proxy: Settings,
 }
 
 /// How log lines look.

@@ -12,10 +12,12 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use self::duration::duration;
 pub use self::flags::{Flags, LogFormat};
 use crate::{
     control::{InvalidTls, Tls, TlsFiles},
     logs::Logs,
+    proxy::Settings,
 };
 
 /// What an agent needs to know to run.
@@ -35,6 +37,7 @@ pub struct Config {
     pub(crate) snapshot_cache: Option<PathBuf>,
     pub(crate) wait_for_config: bool,
     pub(crate) logs: Logs,
+    pub(crate) proxy: Settings,
 }
 
 /// Why flags make no [`Config`]: wrong usage, exit code 2.
@@ -107,6 +110,7 @@ impl TryFrom<Flags> for Config {
             snapshot_cache: flags.snapshot_cache,
             wait_for_config: flags.wait_for_config,
             logs: Logs { format: flags.log_format, level: flags.log_level },
+            proxy: flags.proxy,
         })
     }
 }

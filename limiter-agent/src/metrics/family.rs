@@ -1,6 +1,8 @@
 //! Families of the text format, built from plain numbers.
 
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+
+use crate::histogram::{BOUNDS, Histogram};
 
 /// A family; one without metrics is left out of a scrape.
 pub(super) fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
@@ -25,6 +27,26 @@ pub(super) fn gauge(labels: &[(&str, &str)], value: u64) -> Metric {
     gauge.set_value(float(value));
     let mut metric = Metric::from_label(pairs(labels));
     metric.set_gauge(gauge);
+    metric
+}
+
+pub(super) fn histogram(durations: &Histogram) -> Metric {
+    let snapshot = durations.snapshot();
+    let mut cumulative = 0;
+    let mut buckets = Vec::new();
+    for (bound, count) in BOUNDS.iter().zip(snapshot.buckets) {
+        cumulative += count;
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(bound.as_secs_f64());
+        bucket.set_cumulative_count(cumulative);
+        buckets.push(bucket);
+    }
+    let mut histogram = proto::Histogram::default();
+    histogram.set_bucket(buckets);
+    histogram.set_sample_count(snapshot.buckets.iter().sum());
+    histogram.set_sample_sum(snapshot.sum.as_secs_f64());
+    let mut metric = Metric::default();
+    metric.set_histogram(histogram);
     metric
 }
 

@@ -15,7 +15,7 @@ use prometheus::{
     proto::{Metric, MetricFamily, MetricType},
 };
 
-use self::family::{counter, family, gauge};
+use self::family::{counter, family, gauge, histogram};
 
 use crate::{
     apply::{OUTCOMES, Snapshots, unix_millis},
@@ -71,6 +71,12 @@ impl Metrics {
                     .zip(self.proxy.failures.get())
                     .map(|(reason, n)| counter(&[("reason", reason)], n))
                     .collect(),
+            ),
+            family(
+                "weir_upstream_seconds",
+                "From sending a request to the app until its response begins.",
+                MetricType::HISTOGRAM,
+                vec![histogram(&self.proxy.upstream_time)],
             ),
             family(
                 "weir_connections",

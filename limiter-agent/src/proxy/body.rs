@@ -2,17 +2,23 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{self, Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
-use http::{Request, header};
+use http::Request;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use tokio::time::Sleep;
 
-use super::pool::Lease;
+use super::{
+    activity::{Activity, OpenBody},
+    expect::{self, Expectation},
+    forward::Lease,
+};
 
 /// How much of an unwanted request body is read, so that the client gets to see the answer.
 const MAX_DISCARDED: usize = 256 * 1024;
@@ -29,31 +35,92 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     incoming: Option<Incoming>,
+    open: Option<OpenBody>,
     discard: bool,
+    expectation: Option<Expectation>,
+    /// For how long the client may pause, and the clock for it, once it did.
+    stall_timeout: Duration,
+    stall: Option<Pin<Box<Sleep>>>,
+}
+
+/// Why a request's body did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error(transparent)]
+    Broken(#[from] hyper::Error),
+    #[error("nothing came for {0:?}")]
+    Stalled(Duration),
 }
 
 impl RequestBody {
-    pub(super) fn of(request: Request<Incoming>) -> Request<Self> {
-        let discard = !request.headers().contains_key(header::EXPECT);
-        request.map(|incoming| Self { incoming: (!incoming.is_end_stream()).then_some(incoming), discard })
+    /// `discard` is for a connection that goes on behind this body.
+    pub(super) fn of(
+        request: Request<Incoming>,
+        activity: &Arc<Activity>,
+        stall_timeout: Duration,
+        discard: bool,
+    ) -> Request<Self> {
+        let discard = discard && !expect::is_expected(request.headers());
+        request.map(|incoming| {
+            if incoming.is_end_stream() {
+                return Self::empty();
+            }
+            let open = Some(OpenBody::new(activity));
+            Self { incoming: Some(incoming), open, discard, expectation: None, stall_timeout, stall: None }
+        })
     }
 
     pub(super) fn empty() -> Self {
-        Self { incoming: None, discard: false }
+        Self {
+            incoming: None,
+            open: None,
+            discard: false,
+            expectation: None,
+            stall_timeout: Duration::MAX,
+            stall: None,
+        }
+    }
+
+    /// Lets the client wait with its body until that is over.
+    pub(super) fn wait_for(&mut self, expectation: Expectation) {
+        self.expectation = Some(expectation);
+    }
+
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let limit = self.stall_timeout;
+        let stall = self.stall.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        task::ready!(stall.as_mut().poll(cx));
+        // What comes now is too late, and the connection cannot be used without it.
+        self.incoming = None;
+        Poll::Ready(Some(Err(BodyError::Stalled(limit))))
+    }
+
+    fn has_ended(&mut self) {
+        self.incoming = None;
+        if let Some(open) = self.open.take() {
+            open.end();
+        }
     }
 }
 
 impl Drop for RequestBody {
     fn drop(&mut self) {
-        let Some(mut rest) = self.incoming.take().filter(|rest| self.discard && !rest.is_end_stream()) else { return };
-        // There is none when the runtime itself goes away.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Some(mut rest) = self.incoming.take() else { return };
+        if rest.is_end_stream() {
+            return self.has_ended();
+        }
+        let open = self.open.take();
+        // There is no runtime when it is that what goes away.
+        let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| self.discard);
+        let Some(runtime) = runtime else { return };
         runtime.spawn(tokio::time::timeout(DISCARD_TIMEOUT, async move {
             let mut discarded = 0;
-            while discarded < MAX_DISCARDED
-                && let Some(Ok(frame)) = rest.frame().await
-            {
-                discarded += frame.data_ref().map_or(0, Bytes::len);
+            while discarded < MAX_DISCARDED {
+                match rest.frame().await {
+                    Some(Ok(frame)) => discarded += frame.data_ref().map_or(0, Bytes::len),
+                    Some(Err(_)) => return,
+                    None => return open.into_iter().for_each(OpenBody::end),
+                }
             }
         }));
     }
@@ -61,15 +128,26 @@ impl Drop for RequestBody {
 
 impl Body for RequestBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
-        let frame = task::ready!(Pin::new(incoming).poll_frame(cx));
-        if matches!(frame, None | Some(Err(_))) {
-            self.incoming = None;
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(expectation) = &mut self.expectation {
+            task::ready!(expectation.poll_over(cx));
+            self.expectation = None;
         }
-        Poll::Ready(frame)
+        let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
+        let frame = match Pin::new(&mut *incoming).poll_frame(cx) {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => return self.poll_stalled(cx),
+        };
+        let ended = incoming.is_end_stream();
+        self.stall = None;
+        match &frame {
+            Some(Err(_)) => self.incoming = None,
+            Some(Ok(_)) if !ended => {}
+            Some(Ok(_)) | None => self.has_ended(),
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -127,7 +205,12 @@ impl Body for ResponseBody {
             Self::Own(full) => Pin::new(full).poll_frame(cx).map_err(|never| match never {}),
             Self::Upstream(body) => {
                 let frame = Pin::new(&mut body.incoming).poll_frame(cx);
-                body.ended |= matches!(frame, Poll::Ready(None));
+                // Trailers are the last there is; nobody asks after them.
+                body.ended |= match &frame {
+                    Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
+                    Poll::Ready(frame) => frame.is_none(),
+                    Poll::Pending => false,
+                };
                 frame
             }
         }

@@ -1,10 +1,14 @@
 //! What can go wrong between client and app, and the one place where it becomes a response.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    error::Error,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, Version, header};
 
-use super::{ResponseBody, pool::ConnectError};
+use super::{ResponseBody, app::ConnectError, body::BodyError, vetting::Unsound};
 
 /// Why a request got no response from the app.
 #[derive(Debug, thiserror::Error)]
@@ -17,16 +21,21 @@ pub(super) enum Failure {
     Protocol(hyper::Error),
     #[error("CONNECT is not supported: this is a reverse proxy")]
     ConnectMethod,
-    #[error("an HTTP/1.1 request needs exactly one Host header")]
-    Host,
+    #[error(transparent)]
+    Unsound(#[from] Unsound),
     #[error("the request's body broke off: {0}")]
     ClientBody(hyper::Error),
+    #[error("the request's body did not come to its end: nothing came for {0:?}")]
+    ClientStalled(Duration),
+    #[error("the app did not answer within {0:?}")]
+    Unanswered(Duration),
     #[error("the app switched protocols without having been asked")]
     UnaskedUpgrade,
 }
 
 /// Reasons as they stand in `weir_upstream_errors_total`, in the order of [`FailureCounts::get`].
-pub(crate) const REASONS: [&str; 5] = ["refused", "connect_timeout", "handshake", "closed", "protocol"];
+pub(crate) const REASONS: [&str; 6] =
+    ["refused", "connect_timeout", "handshake", "closed", "protocol", "response_timeout"];
 
 /// How often the app failed, by reason. Requests that were the client's mistake do not count.
 #[derive(Debug, Default)]
@@ -41,7 +50,10 @@ impl FailureCounts {
 impl Failure {
     /// For an error of a connection that was given a request.
     pub(super) fn of(error: hyper::Error) -> Self {
-        if error.is_user() {
+        let body = error.source().and_then(|source| source.downcast_ref::<BodyError>());
+        if let Some(BodyError::Stalled(pause)) = body {
+            Self::ClientStalled(*pause)
+        } else if error.is_user() || body.is_some() {
             Self::ClientBody(error)
         } else if error.is_parse() {
             Self::Protocol(error)
@@ -52,10 +64,11 @@ impl Failure {
 
     fn status(&self) -> StatusCode {
         match self {
-            Self::Connect(ConnectError::TimedOut(_)) => StatusCode::GATEWAY_TIMEOUT,
+            Self::Connect(ConnectError::TimedOut(_)) | Self::Unanswered(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Connect(_) | Self::Closed | Self::Protocol(_) | Self::UnaskedUpgrade => StatusCode::BAD_GATEWAY,
             Self::ConnectMethod => StatusCode::NOT_IMPLEMENTED,
-            Self::Host | Self::ClientBody(_) => StatusCode::BAD_REQUEST,
+            Self::Unsound(_) | Self::ClientBody(_) => StatusCode::BAD_REQUEST,
+            Self::ClientStalled(_) => StatusCode::REQUEST_TIMEOUT,
         }
     }
 
@@ -67,12 +80,15 @@ impl Failure {
             Self::Connect(ConnectError::Handshake(..)) => Some(2),
             Self::Closed => Some(3),
             Self::Protocol(_) | Self::UnaskedUpgrade => Some(4),
-            Self::ConnectMethod | Self::Host | Self::ClientBody(_) => None,
+            Self::Unanswered(_) => Some(5),
+            Self::ConnectMethod | Self::Unsound(_) | Self::ClientBody(_) | Self::ClientStalled(_) => None,
         }
     }
 
     /// Counts the failure and answers for the app.
-    pub(super) fn respond(&self, counts: &FailureCounts) -> Response<ResponseBody> {
+    ///
+    /// A client that makes mistakes with the form of its requests is not listened to any longer.
+    pub(super) fn respond(&self, counts: &FailureCounts, version: Version) -> Response<ResponseBody> {
         if let Some(reason) = self.reason() {
             counts.0[reason].fetch_add(1, Relaxed);
             tracing::debug!(error = %self, "upstream failed");
@@ -81,6 +97,9 @@ impl Failure {
         *response.status_mut() = self.status();
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, text);
+        if (self.status().is_client_error() || matches!(self, Self::ConnectMethod)) && version != Version::HTTP_2 {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         response
     }
 }
@@ -102,9 +121,11 @@ mod tests {
             (Failure::Closed, 502),
             (Failure::ConnectMethod, 501),
             (Failure::UnaskedUpgrade, 502),
-            (Failure::Host, 400),
+            (Failure::Unsound(Unsound::Host), 400),
+            (Failure::ClientStalled(Duration::from_secs(1)), 408),
+            (Failure::Unanswered(Duration::from_secs(1)), 504),
         ] {
-            let response = failure.respond(&counts);
+            let response = failure.respond(&counts, Version::HTTP_11);
             assert_eq!(response.status(), status, "{failure}");
             reasons.extend(failure.reason());
         }

@@ -4,29 +4,56 @@ use std::{convert::Infallible, future::Future, pin::Pin, rc::Rc, sync::Arc, task
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use http_body::Body;
-use hyper::body::Incoming;
+use hyper::{body::Incoming, client::conn::TrySendError};
 use tower_service::Service;
 
 use super::{
     ResponseBody,
+    app::{App, Protocol},
     body::RequestBody,
-    failure::{Failure, FailureCounts},
-    headers,
-    pool::{Lease, Pool},
+    expect::{self, Expectation},
+    failure::Failure,
+    headers::{self, Peer},
+    pool,
+    streams::{Stream, is_unprocessed},
     upgrade::{self, Tunnels},
+    vetting,
+    worker::Proxy,
 };
 use crate::rules::Gate;
+
+/// How often a request that the app did not process is sent again: it may be told to go away a few times in a row when
+/// it meets connections that are about to close.
+const MAX_ATTEMPTS: usize = 4;
 
 /// Passes the requests of one client connection on to the app.
 #[derive(Clone, Debug)]
 pub(super) struct Forward {
-    pub(super) pool: Rc<Pool>,
-    pub(super) failures: Arc<FailureCounts>,
+    pub(super) app: Rc<App>,
+    pub(super) proxy: Arc<Proxy>,
     pub(super) tunnels: Tunnels,
-    /// The client's address as `X-Forwarded-For` has it.
-    pub(super) peer: HeaderValue,
+    /// The client's address as the forwarding headers have it.
+    pub(super) peer: Peer,
     /// Asked for the messages of connections that are upgraded; requests come here when they are through it.
     pub(super) gate: Gate,
+}
+
+/// What a response comes over, for as long as it does.
+#[derive(Debug)]
+pub(super) enum Lease {
+    Http1(pool::Lease),
+    /// Held so that the stream counts as open.
+    Http2(Stream),
+}
+
+impl Lease {
+    /// To be called once the response is read to its end.
+    pub(super) fn give_back(self) {
+        match self {
+            Self::Http1(lease) => lease.give_back(),
+            Self::Http2(_stream) => {}
+        }
+    }
 }
 
 impl Service<Request<RequestBody>> for Forward {
@@ -40,10 +67,11 @@ impl Service<Request<RequestBody>> for Forward {
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let this = self.clone();
+        let version = request.version();
         Box::pin(async move {
             Ok(match this.forward(request).await {
                 Ok(response) => response,
-                Err(failure) => failure.respond(&this.failures),
+                Err(failure) => failure.respond(&this.proxy.failures, version),
             })
         })
     }
@@ -54,15 +82,30 @@ impl Forward {
         if request.method() == Method::CONNECT {
             return Err(Failure::ConnectMethod);
         }
-        self.name_host(&mut request)?;
+        vetting::check_length(&request)?;
+        vetting::name_host(&mut request, || {
+            HeaderValue::from_str(&self.app.address().to_string()).expect("an address is a valid field value")
+        })?;
         let upgrade = upgrade::requested(&mut request, |request| self.gate.messages(request));
-        headers::to_upstream(request.headers_mut(), &self.peer);
+        let protocol = self.app.protocol(request.version(), upgrade.is_some()).await?;
+        let unknown_length = !request.body().is_end_stream() && !request.headers().contains_key(header::CONTENT_LENGTH);
+        headers::to_upstream(request.headers_mut(), &self.peer, unknown_length && protocol == Protocol::Http1);
         if let Some(upgrade) = &upgrade {
             upgrade.ask(request.headers_mut());
         }
-        *request.version_mut() = Version::HTTP_11;
 
-        let (mut response, lease) = self.exchange(request).await?;
+        let sent = self.proxy.clock.now();
+        let exchange = async {
+            match protocol {
+                Protocol::Http1 => self.over_http1(request).await,
+                Protocol::Http2 => self.over_http2(request).await,
+            }
+        };
+        let (mut response, lease) = match self.proxy.settings.response_timeout {
+            None => exchange.await?,
+            Some(limit) => tokio::time::timeout(limit, exchange).await.unwrap_or(Err(Failure::Unanswered(limit)))?,
+        };
+        self.proxy.upstream_time.record(self.proxy.clock.now().duration_since(sent));
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let upgrade = upgrade.ok_or(Failure::UnaskedUpgrade)?;
             return upgrade.tunnel(&mut response, &self.tunnels);
@@ -72,58 +115,84 @@ impl Forward {
         Ok(response.map(|incoming| ResponseBody::upstream(incoming, lease)))
     }
 
-    /// Makes sure that the app sees exactly one host, and the one that the rules saw.
-    fn name_host(&self, request: &mut Request<RequestBody>) -> Result<(), Failure> {
-        let named = request.headers().get_all(header::HOST).iter().count();
-        if named > 1 || (named == 0 && request.version() == Version::HTTP_11) {
-            return Err(Failure::Host);
+    /// Sends the request; once more, on a new connection, if an idle one turns out to have been closed by the app.
+    async fn over_http1(&self, mut request: Request<RequestBody>) -> Result<(Response<Incoming>, Lease), Failure> {
+        *request.version_mut() = Version::HTTP_11;
+        if expect::is_expected(request.headers()) && !request.body().is_end_stream() {
+            let expectation = Expectation::of(&mut request);
+            request.body_mut().wait_for(expectation);
         }
-        if let Some(authority) = request.uri().authority() {
-            // RFC 9112 section 3.2.2: an absolute target overrules the field.
-            let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Failure::Host)?;
-            let target = request.uri().path_and_query().cloned().map_or_else(Uri::default, Uri::from);
-            request.headers_mut().insert(header::HOST, host);
-            *request.uri_mut() = target;
-        } else if named == 0 {
-            let host = self.pool.address().to_string();
-            let host = HeaderValue::from_str(&host).expect("an address is a valid field value");
-            request.headers_mut().insert(header::HOST, host);
+        let pool = &self.app.pool;
+        let mut lease = pool.lease().await?;
+        if !lease.fresh {
+            let spare = copy_if_empty(&request).filter(|spare| spare.method().is_idempotent());
+            match lease.sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, Lease::Http1(lease))),
+                Err(failed) => request = again(failed, spare)?,
+            }
+            lease = pool.connect().await?;
         }
-        Ok(())
+        let response = lease.sender.send_request(request).await.map_err(Failure::of)?;
+        Ok((response, Lease::Http1(lease)))
     }
 
-    /// Sends the request; once more, on a new connection, if an idle one turns out to have been closed by the app.
-    ///
-    /// A request that did not leave this program may always be sent again. One that did may be if it is idempotent and
-    /// has no body (RFC 9110 section 9.2.2).
-    async fn exchange(&self, request: Request<RequestBody>) -> Result<(Response<Incoming>, Lease), Failure> {
-        let mut lease = self.pool.lease().await?;
-        if lease.fresh {
-            let response = lease.sender.send_request(request).await.map_err(Failure::of)?;
-            return Ok((response, lease));
+    /// The same with streams: other requests can be the reason that the app closes a connection, so that it may take
+    /// more than one attempt.
+    async fn over_http2(&self, request: Request<RequestBody>) -> Result<(Response<Incoming>, Lease), Failure> {
+        let mut request = to_http2(request)?;
+        for _ in 1..MAX_ATTEMPTS {
+            let stream = self.app.streams.open().await?;
+            let spare = copy_if_empty(&request);
+            let failed = match stream.sender().try_send_request(request).await {
+                Ok(response) => return Ok((response, Lease::Http2(stream))),
+                Err(failed) => failed,
+            };
+            let may_repeat = |spare: &Request<RequestBody>| {
+                is_unprocessed(failed.error()) || (!stream.fresh && spare.method().is_idempotent())
+            };
+            let spare = spare.filter(may_repeat);
+            request = again(failed, spare)?;
         }
-        let spare = copy_if_repeatable(&request);
-        let mut failed = match lease.sender.try_send_request(request).await {
-            Ok(response) => return Ok((response, lease)),
-            Err(failed) => failed,
-        };
-        // Closed, reset or broken off half-way through the head; not an answer that makes no sense.
-        let unanswered = !failed.error().is_parse() && !failed.error().is_user();
-        let Some(again) = failed.take_message().or_else(|| spare.filter(|_| unanswered)) else {
-            return Err(Failure::of(failed.into_error()));
-        };
-        let mut lease = self.pool.connect().await?;
-        let response = lease.sender.send_request(again).await.map_err(Failure::of)?;
-        Ok((response, lease))
+        let stream = self.app.streams.open().await?;
+        let response = stream.sender().send_request(request).await.map_err(Failure::of)?;
+        Ok((response, Lease::Http2(stream)))
     }
 }
 
-fn copy_if_repeatable(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
-    (request.method().is_idempotent() && request.body().is_end_stream()).then(|| {
+/// What to send once more.
+///
+/// A request that did not leave this program may always be sent again. One that did may be if it is idempotent (RFC 9110
+/// section 9.2.2), or if the app said that it did nothing; then `spare` is a copy of it.
+fn again(
+    mut failed: TrySendError<Request<RequestBody>>,
+    spare: Option<Request<RequestBody>>,
+) -> Result<Request<RequestBody>, Failure> {
+    // Closed, reset or broken off half-way through the head; not an answer that makes no sense.
+    let unanswered = !failed.error().is_parse() && !failed.error().is_user();
+    let again = failed.take_message().or_else(|| spare.filter(|_| unanswered));
+    again.ok_or_else(|| Failure::of(failed.into_error()))
+}
+
+/// Only a request without a body can be copied before it is sent.
+fn copy_if_empty(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+    request.body().is_end_stream().then(|| {
         let mut copy = Request::new(RequestBody::empty());
         request.method().clone_into(copy.method_mut());
         request.uri().clone_into(copy.uri_mut());
         request.headers().clone_into(copy.headers_mut());
+        *copy.version_mut() = request.version();
         copy
     })
+}
+
+/// HTTP/2 names the host in the target alone.
+fn to_http2(mut request: Request<RequestBody>) -> Result<Request<RequestBody>, Failure> {
+    let host = request.headers_mut().remove(header::HOST);
+    let mut target = std::mem::take(request.uri_mut()).into_parts();
+    target.scheme = Some(http::uri::Scheme::HTTP);
+    target.authority =
+        host.and_then(|host| http::uri::Authority::from_maybe_shared(bytes::Bytes::from_owner(host)).ok());
+    *request.uri_mut() = Uri::from_parts(target).map_err(|_| Failure::Unsound(vetting::Unsound::Host))?;
+    *request.version_mut() = Version::HTTP_2;
+    Ok(request)
 }

@@ -2,7 +2,13 @@
 //!
 //! Fields that are about one connection (RFC 9110 section 7.6.1) go no further, in both directions. The app learns who
 //! asked from `X-Forwarded-For`, to which the peer is appended, and from `X-Forwarded-Proto` and `-Host`, which are set
-//! if nobody did so before. Rules look at the headers before any of this.
+//! if nobody did so before. `Forwarded` (RFC 7239) says the same in one field: it is continued where somebody in front
+//! began it, and not begun here, since an app that reads it would then believe it over what the load balancer wrote in
+//! the others. There is no `Via`: some apps do not compress for proxies that say it, and nothing here can loop.
+//!
+//! Rules look at the headers before any of this.
+
+use std::net::IpAddr;
 
 use http::{
     HeaderMap, HeaderName, HeaderValue,
@@ -45,19 +51,34 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Readies a request's headers for the app.
-pub(super) fn to_upstream(headers: &mut HeaderMap, peer: &HeaderValue) {
-    // The body is streamed on as it comes. hyper would take an unknown length on a GET for no body at all.
-    let chunked = headers.contains_key(header::TRANSFER_ENCODING);
+/// Who sent a request, as the fields have it.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    ip: IpAddr,
+    text: HeaderValue,
+}
+
+impl Peer {
+    pub(super) fn new(ip: IpAddr) -> Self {
+        Self { ip, text: HeaderValue::from_str(&ip.to_string()).expect("an address is a valid field value") }
+    }
+}
+
+/// Readies a request's headers for the app. `chunked` is for a body of unknown length on HTTP/1.1.
+pub(super) fn to_upstream(headers: &mut HeaderMap, peer: &Peer, chunked: bool) {
     let trailers = headers.get_all(header::TE).iter().flat_map(tokens).any(|t| t.eq_ignore_ascii_case("trailers"));
     remove_hop_by_hop(headers);
     if chunked {
+        // hyper would take an unknown length on a GET for no body at all.
         headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
     if trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
-    append_forwarded_for(headers, peer);
+    if headers.contains_key(header::FORWARDED) {
+        append_forwarded(headers, peer.ip);
+    }
+    join(headers, X_FORWARDED_FOR, ", ", Some(&peer.text));
     if !headers.contains_key(X_FORWARDED_PROTO) {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
     }
@@ -66,6 +87,8 @@ pub(super) fn to_upstream(headers: &mut HeaderMap, peer: &HeaderValue) {
     {
         headers.insert(X_FORWARDED_HOST, host);
     }
+    // HTTP/2 may send cookies one by one, which no app of HTTP/1 expects (RFC 9113 section 8.2.3).
+    join(headers, header::COOKIE, "; ", None);
 }
 
 /// Readies a response's headers for the client.
@@ -77,23 +100,34 @@ pub(super) fn to_client(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers);
 }
 
-/// One line for all occurrences: apps that read only the first must see the peer too.
-fn append_forwarded_for(headers: &mut HeaderMap, peer: &HeaderValue) {
-    let joined = {
-        let mut joined = Vec::new();
-        for value in headers.get_all(X_FORWARDED_FOR) {
-            joined.extend_from_slice(value.as_bytes());
-            joined.extend_from_slice(b", ");
+fn append_forwarded(headers: &mut HeaderMap, ip: IpAddr) {
+    let node = match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("\"[{ip}]\""),
+    };
+    // Quoted as it is: what a host is made of needs no escape.
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let element = format!("for={node};host=\"{host}\";proto=http");
+    let element = HeaderValue::from_maybe_shared(bytes::Bytes::from(element)).expect("made of text");
+    join(headers, header::FORWARDED, ", ", Some(&element));
+}
+
+/// One line for all occurrences of a field and one more: apps that read only the first must see the last too.
+fn join(headers: &mut HeaderMap, name: HeaderName, separator: &str, last: Option<&HeaderValue>) {
+    let mut values = headers.get_all(&name).iter().chain(last);
+    let (Some(first), second) = (values.next(), values.next()) else { return };
+    let joined = match second {
+        None => first.clone(),
+        Some(second) => {
+            let mut joined = first.as_bytes().to_vec();
+            for value in std::iter::once(second).chain(values) {
+                joined.extend_from_slice(separator.as_bytes());
+                joined.extend_from_slice(value.as_bytes());
+            }
+            HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)).expect("joined from valid values")
         }
-        joined
     };
-    let value = if joined.is_empty() {
-        peer.clone()
-    } else {
-        let whole = [joined.as_slice(), peer.as_bytes()].concat();
-        HeaderValue::from_maybe_shared(bytes::Bytes::from(whole)).expect("joined from valid values")
-    };
-    headers.insert(X_FORWARDED_FOR, value);
+    headers.insert(name, joined);
 }
 
 /// The elements of a comma-separated field.
@@ -107,6 +141,10 @@ mod tests {
 
     fn headers(list: &[(&str, &str)]) -> HeaderMap {
         list.iter().map(|(name, value)| (name.parse::<HeaderName>().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    fn peer(ip: &str) -> Peer {
+        Peer::new(ip.parse().unwrap())
     }
 
     #[test]
@@ -124,15 +162,20 @@ mod tests {
             ("x-forwarded-for", "192.0.2.1"),
             ("x-forwarded-for", "192.0.2.2"),
             ("x-forwarded-proto", "https"),
+            ("forwarded", "for=192.0.2.1"),
+            ("cookie", "a=1"),
+            ("cookie", "b=2"),
             ("authorization", "Bearer y"),
         ]);
-        to_upstream(&mut request, &HeaderValue::from_static("192.0.2.3"));
+        to_upstream(&mut request, &peer("192.0.2.3"), false);
         let expected = headers(&[
             ("host", "shop.example.com"),
             ("te", "trailers"),
             ("x-forwarded-for", "192.0.2.1, 192.0.2.2, 192.0.2.3"),
             ("x-forwarded-proto", "https"),
             ("x-forwarded-host", "shop.example.com"),
+            ("forwarded", "for=192.0.2.1, for=192.0.2.3;host=\"shop.example.com\";proto=http"),
+            ("cookie", "a=1; b=2"),
             ("authorization", "Bearer y"),
         ]);
         assert_eq!(request, expected);
@@ -140,10 +183,12 @@ mod tests {
 
     #[test]
     fn a_chunked_request_stays_chunked_whatever_its_method() {
-        let mut request = headers(&[("host", "a"), ("transfer-encoding", "gzip, chunked")]);
-        to_upstream(&mut request, &HeaderValue::from_static("192.0.2.3"));
+        let fields = [("host", "a"), ("transfer-encoding", "gzip, chunked"), ("forwarded", "for=_hidden")];
+        let mut request = headers(&fields);
+        to_upstream(&mut request, &peer("2001:db8::3"), true);
         assert_eq!(request["transfer-encoding"], "chunked");
-        assert_eq!(request["x-forwarded-for"], "192.0.2.3");
+        assert_eq!(request["x-forwarded-for"], "2001:db8::3");
+        assert_eq!(request["forwarded"], "for=_hidden, for=\"[2001:db8::3]\";host=\"a\";proto=http");
         assert_eq!(request["x-forwarded-proto"], "http");
     }
 

@@ -1,31 +1,26 @@
-//! A worker's connections to the app.
+//! A worker's HTTP/1.1 connections to the app.
 //!
 //! All go to one address, so the pool is a stack: the connection used last is used next, and those at the bottom grow
 //! idle. Two things must not happen: that a connection with unread bytes is used again (only a finished body gives its
 //! [`Lease`] back), and that a connection which the app closed while it was idle fails a request (see [`Lease::fresh`]
-//! and [`IDLE_CHECK`]).
+//! and [`IDLE_CHECK`](super::app::IDLE_CHECK)).
 
-use std::{cell::RefCell, io, net::SocketAddr, rc::Rc, time::Duration};
+use std::{cell::RefCell, net::SocketAddr, rc::Rc};
 
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 
-use super::body::RequestBody;
-
-/// How long the app's kernel may take to accept.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// A connection that was idle for a whole interval is closed: sooner than any common app server does (2 s and more),
-/// so that the app hardly ever closes one at the moment when it is used. Connecting on loopback costs next to nothing.
-pub(super) const IDLE_CHECK: Duration = Duration::from_secs(1);
+use super::{
+    app::{ConnectError, connect},
+    body::RequestBody,
+};
 
 /// Connections kept at most; beyond it they are closed after use.
 const MAX_IDLE: usize = 1024;
 
 type Sender = http1::SendRequest<RequestBody>;
 
-/// The connections of one worker.
+/// The HTTP/1.1 connections of one worker.
 #[derive(Debug)]
 pub(super) struct Pool {
     address: SocketAddr,
@@ -48,24 +43,9 @@ pub(super) struct Lease {
     pool: Rc<Pool>,
 }
 
-/// No connection to the app could be had.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ConnectError {
-    #[error("cannot connect to the app at {0}: {1}")]
-    Refused(SocketAddr, io::Error),
-    #[error("the app at {0} did not accept a connection within {CONNECT_TIMEOUT:?}")]
-    TimedOut(SocketAddr),
-    #[error("cannot speak HTTP with the app at {0}: {1}")]
-    Handshake(SocketAddr, hyper::Error),
-}
-
 impl Pool {
     pub(super) fn new(address: SocketAddr) -> Rc<Self> {
         Rc::new(Self { address, idle: RefCell::default() })
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
     }
 
     /// An idle connection, or else a new one.
@@ -78,16 +58,9 @@ impl Pool {
 
     /// A new connection, for a request that has seen an idle one fail.
     pub(super) async fn connect(self: &Rc<Self>) -> Result<Lease, ConnectError> {
-        let address = self.address;
-        let stream = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(ConnectError::Refused(address, error)),
-            Err(_elapsed) => return Err(ConnectError::TimedOut(address)),
-        };
-        // Only Nagle's delay is lost if this fails.
-        let _ = stream.set_nodelay(true);
+        let io = TokioIo::new(connect(self.address).await?);
         let (sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| ConnectError::Handshake(address, error))?;
+            http1::handshake(io).await.map_err(|error| ConnectError::Handshake(self.address, error))?;
         tokio::task::spawn_local(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "upstream connection ended");

@@ -3,7 +3,6 @@
 use std::{
     io,
     net::{SocketAddr, TcpListener},
-    pin::pin,
     rc::Rc,
     sync::{
         Arc,
@@ -14,29 +13,29 @@ use std::{
 
 use arc_swap::ArcSwap;
 use futures::FutureExt;
-use http::HeaderValue;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{net::TcpStream, task::LocalSet, time::MissedTickBehavior};
+use tokio::{
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::LocalSet,
+    time::MissedTickBehavior,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Layer, Service};
 use weir_tower::MonotonicClock;
 
 use super::{
-    body::RequestBody,
+    Settings,
+    app::{App, IDLE_CHECK},
+    client,
     failure::FailureCounts,
     forward::Forward,
-    pool::{IDLE_CHECK, Pool},
+    headers::Peer,
     upgrade::Tunnels,
 };
-use crate::rules::{Gate, LimitLayer, RulesInForce};
-
-/// How long a client may take to send a request's head, and how long it may keep a connection idle: longer than load
-/// balancers do (60 s mostly), so that it is they who close.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
-
-/// The same for a connection that was waiting to be accepted when the drain began.
-const LATE_HEAD_TIMEOUT: Duration = Duration::from_secs(1);
+use crate::{
+    histogram::Histogram,
+    rules::{Gate, LimitLayer, RulesInForce},
+};
 
 /// How long to leave the accept queue alone when the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -45,11 +44,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) upstream: SocketAddr,
+    pub(crate) settings: Settings,
     pub(crate) rules: Arc<ArcSwap<RulesInForce>>,
     pub(crate) clock: MonotonicClock,
     pub(crate) failures: Arc<FailureCounts>,
+    /// From sending a request to the app until its response begins.
+    pub(crate) upstream_time: Arc<Histogram>,
     /// Client connections open now.
     pub(crate) connections: AtomicU64,
+    /// One for each client connection that may be served at once.
+    pub(crate) places: Arc<Semaphore>,
     /// Stop accepting, finish what is in flight.
     pub(crate) drain: CancellationToken,
     /// Leave at once.
@@ -77,31 +81,42 @@ impl Worker {
     async fn serve(self) -> io::Result<()> {
         let Self { listener, proxy } = self;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let pool = Pool::new(proxy.upstream);
+        let app = App::new(proxy.upstream, proxy.settings.upstream_http2);
         let tasks = TaskTracker::new();
         let tunnels = Tunnels { tasks: tasks.clone(), drain: Rc::new(proxy.drain.clone()) };
-        let accept = |stream, peer| {
-            tasks.spawn_local(connection(stream, peer, Rc::clone(&pool), tunnels.clone(), Arc::clone(&proxy)));
+        let start = |stream, peer, place: Option<OwnedSemaphorePermit>| {
+            let open = Open::new(&proxy, place);
+            tasks.spawn_local(connection(stream, peer, Rc::clone(&app), tunnels.clone(), open));
         };
 
         let mut idle_check = tokio::time::interval(IDLE_CHECK);
         idle_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // One for which there is no place yet. All others wait in the kernel's queue.
+        let mut waiting = None;
         loop {
             tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => accept(stream, peer),
+                accepted = listener.accept(), if waiting.is_none() => match accepted {
+                    Ok(accepted) => waiting = Some(accepted),
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
-                _ = idle_check.tick() => pool.close_idle(),
+                place = Arc::clone(&proxy.places).acquire_owned(), if waiting.is_some() => {
+                    if let Some((stream, peer)) = waiting.take() {
+                        start(stream, peer, place.ok());
+                    }
+                }
+                _ = idle_check.tick() => app.close_idle(),
                 () = proxy.drain.cancelled() => break,
             }
         }
+        if let Some((stream, peer)) = waiting {
+            start(stream, peer, None);
+        }
         // Whoever is in the queue was promised a connection by the kernel.
         while let Some(Ok((stream, peer))) = listener.accept().now_or_never() {
-            accept(stream, peer);
+            start(stream, peer, None);
         }
         drop(listener);
         tasks.close();
@@ -113,35 +128,36 @@ impl Worker {
     }
 }
 
-/// Serves one client until it leaves or the drain ends its keep-alive.
-async fn connection(stream: TcpStream, peer: SocketAddr, pool: Rc<Pool>, tunnels: Tunnels, proxy: Arc<Proxy>) {
-    proxy.connections.fetch_add(1, Relaxed);
+/// One client connection, as long as it is open: through the limits, or as a tunnel later.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) proxy: Arc<Proxy>,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Open {
+    fn new(proxy: &Arc<Proxy>, place: Option<OwnedSemaphorePermit>) -> Arc<Self> {
+        proxy.connections.fetch_add(1, Relaxed);
+        Arc::new(Self { proxy: Arc::clone(proxy), _place: place })
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.proxy.connections.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Serves one client until it leaves or the drain sends it away.
+async fn connection(stream: TcpStream, peer: SocketAddr, app: Rc<App>, tunnels: Tunnels, open: Arc<Open>) {
     // Only Nagle's delay is lost if this fails.
     let _ = stream.set_nodelay(true);
+    let proxy = &open.proxy;
     let ip = peer.ip().to_canonical();
-    let forwarded_for = HeaderValue::from_str(&ip.to_string()).expect("an address is a valid field value");
     let gate = Gate::new(Arc::clone(&proxy.rules), proxy.clock, ip);
-    let failures = Arc::clone(&proxy.failures);
-    let forward = Forward { pool, failures, tunnels, peer: forwarded_for, gate: gate.clone() };
+    let forward = Forward { app, proxy: Arc::clone(proxy), tunnels, peer: Peer::new(ip), gate: gate.clone() };
     let limited = LimitLayer::new(gate).layer(forward);
     // Neither the layer nor the proxy has to be waited for: both are always ready.
-    let service = hyper::service::service_fn(move |request| limited.clone().call(RequestBody::of(request)));
-
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new());
-    // A shutdown would close a connection that has not sent anything yet; one from the accept queue gets its turn.
-    let late = proxy.drain.is_cancelled();
-    http.keep_alive(!late).header_read_timeout(if late { LATE_HEAD_TIMEOUT } else { HEAD_TIMEOUT });
-    let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service).with_upgrades());
-    let ended = tokio::select! {
-        ended = &mut serving => ended,
-        () = proxy.drain.cancelled(), if !late => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, %peer, "client connection ended");
-    }
-    proxy.connections.fetch_sub(1, Relaxed);
+    let service = move |request| limited.clone().call(request);
+    client::serve(stream, service, &open).await;
 }

@@ -2,12 +2,16 @@
 
 mod bootstrap;
 mod costs;
+mod drain;
 mod explain;
+mod http2;
 mod limits;
 mod logs;
 mod metrics;
 mod process;
 mod proxying;
+mod slow;
+mod smuggling;
 mod snapshots;
 mod support;
 mod tls;

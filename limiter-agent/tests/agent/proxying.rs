@@ -189,17 +189,23 @@ async fn old_and_odd_requests_are_understood() {
     assert!(head.contains("content-length: 20\r\n"), "the length that GET would have: {head}");
 }
 
+/// Opens an upload of two bytes that waits to be told to go on.
+async fn expecting(agent: &Agent) -> TcpStream {
+    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let head = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    stream
+}
+
 #[tokio::test]
 async fn a_client_that_waits_for_100_is_told_to_continue() {
-    let app = App::serve(echo).await;
+    let app = App::serve(async |request: Request<Incoming>| {
+        assert_eq!(request.headers()["expect"], "100-continue");
+        Response::new(body(request.into_body().collect().await.expect("a body").to_bytes()))
+    })
+    .await;
     let agent = Agent::start(app.address, &[]);
-    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
-    stream
-        .write_all(
-            b"POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\n",
-        )
-        .await
-        .expect("sent");
+    let mut stream = expecting(&agent).await;
     let mut go_on = [0; 25];
     stream.read_exact(&mut go_on).await.expect("an interim answer");
     assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -207,6 +213,18 @@ async fn a_client_that_waits_for_100_is_told_to_continue() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{answer}");
+}
+
+#[tokio::test]
+async fn an_app_that_does_not_want_the_body_says_so_instead_of_100() {
+    let app = App::serve(async |_: Request<Incoming>| {
+        Response::builder().status(StatusCode::PAYLOAD_TOO_LARGE).body(body("no")).expect("valid")
+    })
+    .await;
+    let agent = Agent::start(app.address, &[]);
+    let mut answer = String::new();
+    expecting(&agent).await.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.ends_with("no"), "{answer}");
 }
 
 #[tokio::test]

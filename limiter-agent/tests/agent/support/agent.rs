@@ -128,6 +128,13 @@ impl Agent {
         (response.status().as_u16(), String::from_utf8(response.body().to_vec()).expect("text"))
     }
 
+    /// What the process has in memory.
+    pub(crate) fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
     pub(crate) fn terminate(&self) {
         let pid = self.process.id().to_string();
         let sent = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");

@@ -11,8 +11,12 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full, combinators::BoxBody};
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
+use hyper::{
+    body::Incoming,
+    server::conn::{http1, http2},
+    service::service_fn,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
 
 pub(crate) type Body = BoxBody<Bytes, hyper::Error>;
@@ -37,7 +41,25 @@ impl App {
         Self::serve(async |_| Response::new(body("ok"))).await
     }
 
+    /// An app that speaks HTTP/1.1 alone.
     pub(crate) async fn serve<F, A>(handle: F) -> Self
+    where
+        F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
+        A: Future<Output = Response<Body>> + Send + 'static,
+    {
+        Self::speaking(false, handle).await
+    }
+
+    /// An app that speaks HTTP/2 alone.
+    pub(crate) async fn serve_http2<F, A>(handle: F) -> Self
+    where
+        F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
+        A: Future<Output = Response<Body>> + Send + 'static,
+    {
+        Self::speaking(true, handle).await
+    }
+
+    async fn speaking<F, A>(http2: bool, handle: F) -> Self
     where
         F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
         A: Future<Output = Response<Body>> + Send + 'static,
@@ -54,8 +76,12 @@ impl App {
                     let answer = handle(request);
                     async move { Ok::<_, hyper::Error>(answer.await) }
                 });
-                let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-                tokio::spawn(connection.with_upgrades());
+                let io = TokioIo::new(stream);
+                if http2 {
+                    tokio::spawn(http2::Builder::new(TokioExecutor::new()).serve_connection(io, service));
+                } else {
+                    tokio::spawn(http1::Builder::new().serve_connection(io, service).with_upgrades());
+                }
             }
         });
         Self { address, requests }

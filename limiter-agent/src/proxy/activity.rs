@@ -1,0 +1,128 @@
+//! What goes on on one client connection: enough to know when nothing does.
+//!
+//! An idle connection gives its buffers back (see `client`), which is right only while nobody would miss them: no
+//! request is being answered, no body is half read, no byte waits to be written. Whatever is in doubt counts as busy.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+/// Counters of one connection. Atomics because hyper wants a socket that could move between threads; none does.
+#[derive(Debug, Default)]
+pub(super) struct Activity {
+    /// Requests whose response has not ended.
+    requests: AtomicU64,
+    /// Requests so far.
+    asked: AtomicU64,
+    /// Request bodies that were not read to their end. One that never is leaves this above zero for good.
+    open_bodies: AtomicU64,
+    /// Successful reads so far, and as it was when the last response ended.
+    reads: AtomicU64,
+    reads_answered: AtomicU64,
+    /// Successful writes so far.
+    writes: AtomicU64,
+    /// The client does not take what was last given to the socket.
+    blocked: AtomicBool,
+}
+
+impl Activity {
+    pub(super) fn read(&self) {
+        self.reads.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn wrote(&self) {
+        self.writes.fetch_add(1, Relaxed);
+        self.blocked.store(false, Relaxed);
+    }
+
+    pub(super) fn could_not_write(&self) {
+        self.blocked.store(true, Relaxed);
+    }
+
+    /// No request is being answered and none has begun to come.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_between_requests() && self.reads.load(Relaxed) == self.reads_answered.load(Relaxed)
+    }
+
+    /// No request is being answered; the head of the next may have begun to come.
+    pub(super) fn is_between_requests(&self) -> bool {
+        self.requests.load(Relaxed) == 0 && self.open_bodies.load(Relaxed) == 0 && !self.blocked.load(Relaxed)
+    }
+
+    /// Requests in progress and so far.
+    pub(super) fn requests(&self) -> (u64, u64) {
+        (self.requests.load(Relaxed), self.asked.load(Relaxed))
+    }
+
+    /// How much was written, if the client does not take more.
+    pub(super) fn stuck_after(&self) -> Option<u64> {
+        self.blocked.load(Relaxed).then(|| self.writes.load(Relaxed))
+    }
+}
+
+/// A request that is being answered, as long as it lives.
+#[derive(Debug)]
+pub(super) struct Answering(Arc<Activity>);
+
+impl Answering {
+    pub(super) fn new(activity: &Arc<Activity>) -> Self {
+        activity.requests.fetch_add(1, Relaxed);
+        activity.asked.fetch_add(1, Relaxed);
+        Self(Arc::clone(activity))
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.requests.fetch_sub(1, Relaxed);
+        self.0.reads_answered.store(self.0.reads.load(Relaxed), Relaxed);
+    }
+}
+
+/// A request body that has more to come.
+#[derive(Debug)]
+pub(super) struct OpenBody(Arc<Activity>);
+
+impl OpenBody {
+    pub(super) fn new(activity: &Arc<Activity>) -> Self {
+        activity.open_bodies.fetch_add(1, Relaxed);
+        Self(Arc::clone(activity))
+    }
+
+    /// It was read to its end. Without this the connection counts as busy until it is closed.
+    pub(super) fn end(self) {
+        self.0.open_bodies.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A response body that counts as being answered until it is dropped.
+#[derive(Debug)]
+pub(super) struct Answer<B> {
+    pub(super) body: B,
+    pub(super) _answering: Answering,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

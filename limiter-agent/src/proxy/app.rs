@@ -1,0 +1,131 @@
+//! The app that is guarded, as one worker knows it: its address, what it speaks, and the connections to it.
+
+use std::{cell::Cell, io, net::SocketAddr, rc::Rc, time::Duration};
+
+use http::Version;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use super::{pool::Pool, settings::UpstreamHttp2, streams::Streams};
+
+/// How long the app's kernel may take to accept.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection that was idle for a whole interval is closed: sooner than any common app server does (2 s and more),
+/// so that the app hardly ever closes one at the moment when it is used. Connecting on loopback costs next to nothing.
+pub(super) const IDLE_CHECK: Duration = Duration::from_secs(1);
+
+/// For how many of these checks it is believed that the app does not speak HTTP/2: it may have been replaced since.
+const HTTP1_ALONE_CHECKS: u32 = 30;
+
+/// The preface of HTTP/2 with settings that change nothing, and what tells that the answer is HTTP/2: the type in the
+/// head of the first frame, which must be SETTINGS (RFC 9113 section 3.4).
+const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+const FRAME_HEAD: usize = 9;
+const FRAME_TYPE: usize = 3;
+const SETTINGS: u8 = 4;
+
+/// How long the app may take to answer that.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(super) struct App {
+    address: SocketAddr,
+    when: UpstreamHttp2,
+    speaks: Cell<Speaks>,
+    pub(super) pool: Rc<Pool>,
+    pub(super) streams: Streams,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Speaks {
+    Unknown,
+    Http2,
+    /// For so many checks more.
+    Http1Alone(u32),
+}
+
+/// What a request goes to the app over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// No connection to the app could be had.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    #[error("cannot connect to the app at {0}: {1}")]
+    Refused(SocketAddr, io::Error),
+    #[error("the app at {0} did not accept a connection within {CONNECT_TIMEOUT:?}")]
+    TimedOut(SocketAddr),
+    #[error("cannot speak HTTP with the app at {0}: {1}")]
+    Handshake(SocketAddr, hyper::Error),
+}
+
+impl App {
+    pub(super) fn new(address: SocketAddr, when: UpstreamHttp2) -> Rc<Self> {
+        let speaks = Cell::new(Speaks::Unknown);
+        Rc::new(Self { address, when, speaks, pool: Pool::new(address), streams: Streams::new(address) })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What a request that came over `version` goes over.
+    pub(super) async fn protocol(&self, version: Version, upgrade: bool) -> Result<Protocol, ConnectError> {
+        let http2 = match self.when {
+            UpstreamHttp2::Never => false,
+            UpstreamHttp2::Always => !upgrade,
+            UpstreamHttp2::Auto => version == Version::HTTP_2 && self.speaks_http2().await?,
+        };
+        Ok(if http2 { Protocol::Http2 } else { Protocol::Http1 })
+    }
+
+    /// To be called every [`IDLE_CHECK`].
+    pub(super) fn close_idle(&self) {
+        self.pool.close_idle();
+        self.streams.close_idle();
+        if let Speaks::Http1Alone(checks) = self.speaks.get() {
+            self.speaks.set(checks.checked_sub(1).map_or(Speaks::Unknown, Speaks::Http1Alone));
+        }
+    }
+
+    async fn speaks_http2(&self) -> Result<bool, ConnectError> {
+        match self.speaks.get() {
+            Speaks::Http2 if self.streams.any() => return Ok(true),
+            Speaks::Http1Alone(_) => return Ok(false),
+            // Without a connection left it may be another program by now.
+            Speaks::Http2 | Speaks::Unknown => {}
+        }
+        let speaks = greet(connect(self.address).await?).await;
+        self.speaks.set(if speaks { Speaks::Http2 } else { Speaks::Http1Alone(HTTP1_ALONE_CHECKS) });
+        Ok(speaks)
+    }
+}
+
+pub(super) async fn connect(address: SocketAddr) -> Result<TcpStream, ConnectError> {
+    match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+        Ok(Ok(stream)) => {
+            // Only Nagle's delay is lost if this fails.
+            let _ = stream.set_nodelay(true);
+            Ok(stream)
+        }
+        Ok(Err(error)) => Err(ConnectError::Refused(address, error)),
+        Err(_elapsed) => Err(ConnectError::TimedOut(address)),
+    }
+}
+
+/// Whether the other side answers in HTTP/2. An app that does not takes the greeting for a request that makes no sense.
+async fn greet(mut stream: TcpStream) -> bool {
+    let mut head = [0; FRAME_HEAD];
+    let ask = async {
+        stream.write_all(GREETING).await?;
+        stream.read_exact(&mut head).await
+    };
+    matches!(timeout(GREETING_TIMEOUT, ask).await, Ok(Ok(_))) && head[FRAME_TYPE] == SETTINGS
+}

@@ -1,0 +1,305 @@
+//! One client connection, from its first byte to its end, whatever it speaks.
+//!
+//! A connection on which nothing is asked is a socket and a timer: hyper's state and its buffers are made when bytes
+//! arrive and dropped after an idle moment. That is what lets thousands of clients keep their connections alive.
+//!
+//! A connection is never closed while the client may still be sending to it without having been told so (a FIN, or
+//! `Connection: close`, or GOAWAY) and given a moment to notice: the kernel would answer with a reset, which also
+//! destroys what the client had not read yet.
+
+use std::{convert::Infallible, error::Error, future::poll_fn, pin::pin, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use http::{
+    HeaderValue, Request, Response, StatusCode,
+    header::{CONNECTION, UPGRADE},
+};
+use http_body::Body;
+use hyper::{
+    body::Incoming,
+    rt::Executor,
+    server::conn::{http1, http2},
+    service::{Service, service_fn},
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    io::AsyncWriteExt,
+    net::TcpStream,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    activity::{Activity, Answer, Answering},
+    body::RequestBody,
+    socket::{Goodbye, Socket},
+    strict::{Strict, is_h2c},
+    worker::{Open, Proxy},
+};
+
+/// What an HTTP/2 connection begins with (RFC 9113 section 3.4), and no request of HTTP/1 does.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// How long a preface may be in pieces on its way, and how often to look.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
+const PREFACE_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long a connection that was waiting to be accepted when the drain began may take to ask something.
+const LATE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// After how long without a request a connection gives its buffers back, and how often to look for a stall.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How often to ask an HTTP/2 client whether it is still there, and how long it may take to say so.
+const PING_INTERVAL: Duration = Duration::from_secs(60);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How much of one HTTP/2 request body is taken while the app does not read it, and of all on a connection together.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+
+/// How much of one HTTP/2 response is held while the client does not read it.
+const SEND_BUFFER: usize = 64 * 1024;
+
+/// What comes next on an idle connection.
+enum Next {
+    Http1,
+    Http2,
+    /// Nothing: the client is gone, or it is time that it goes.
+    End,
+}
+
+/// Serves one client until it leaves or the drain sends it away. `service` is called with what it asks.
+pub(super) async fn serve<S, F, B>(mut stream: TcpStream, service: S, open: &Arc<Open>)
+where
+    S: Fn(Request<RequestBody>) -> F + Clone + 'static,
+    F: Future<Output = Result<Response<B>, Infallible>> + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
+{
+    let mut before = Bytes::new();
+    let mut first = true;
+    loop {
+        let next = if before.is_empty() { next(&stream, first, &open.proxy).await } else { Next::Http1 };
+        match next {
+            Next::Http1 => match http1(stream, before, &service, open).await {
+                Some(idle) => (stream, before) = idle,
+                None => return,
+            },
+            Next::Http2 => return http2(stream, service, open).await,
+            Next::End => return leave(stream).await,
+        }
+        first = false;
+    }
+}
+
+/// Waits for the first bytes of a request without taking them.
+async fn next(stream: &TcpStream, first: bool, proxy: &Proxy) -> Next {
+    let look = async {
+        let mut start = [0; PREFACE.len()];
+        let begun = async {
+            loop {
+                match stream.peek(&mut start).await {
+                    Ok(0) | Err(_) => return Next::End,
+                    Ok(count) if !first || !PREFACE.starts_with(&start[..count]) => return Next::Http1,
+                    Ok(count) if count == PREFACE.len() => return Next::Http2,
+                    // Nothing tells that more came while some is unread.
+                    Ok(_) => sleep(PREFACE_PAUSE).await,
+                }
+            }
+        };
+        // Waits for the first byte without that limit.
+        match stream.readable().await {
+            Ok(()) => timeout(PREFACE_TIMEOUT, begun).await.unwrap_or(Next::Http1),
+            Err(_) => Next::End,
+        }
+    };
+    let mut look = pin!(look);
+    let late = proxy.drain.is_cancelled();
+    let patience = if late && first { LATE_TIMEOUT } else { proxy.settings.idle_timeout };
+    tokio::select! {
+        next = timeout(patience, &mut look) => return next.unwrap_or(Next::End),
+        () = proxy.drain.cancelled(), if !late || !first => {}
+    }
+    // Whoever has already asked gets an answer.
+    look.now_or_never().unwrap_or(Next::End)
+}
+
+/// Serves requests of HTTP/1 until the connection has been idle for a moment, and then gives it back.
+async fn http1<S, F, B>(stream: TcpStream, before: Bytes, service: &S, open: &Arc<Open>) -> Option<(TcpStream, Bytes)>
+where
+    S: Fn(Request<RequestBody>) -> F + Clone + 'static,
+    F: Future<Output = Result<Response<B>, Infallible>> + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
+{
+    let proxy = &open.proxy;
+    let settings = &proxy.settings;
+    let activity = Arc::new(Activity::default());
+    let io =
+        TokioIo::new(Socket::new(stream, before, Arc::clone(&activity), Arc::clone(open), Some(Strict::default())));
+    let mut draining = proxy.drain.is_cancelled();
+    let head = settings.max_header_bytes as usize;
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(settings.header_timeout)
+        .max_headers(settings.max_headers.into())
+        .max_header_size(head)
+        .max_buf_size(head)
+        .keep_alive(!draining)
+        .serve_connection(io, tracked(service, &activity, settings.stall_timeout, true))
+        .with_upgrades();
+    // On the heap, so that an idle connection does not hold the room for one.
+    let mut connection = Box::new(connection);
+    let mut tick = pin!(sleep(TICK));
+    let mut stall = Stall::default();
+    loop {
+        tokio::select! {
+            ended = &mut *connection => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "client connection ended");
+                }
+                break;
+            }
+            () = proxy.drain.cancelled(), if !draining => {
+                if activity.is_between_requests() {
+                    // The next one may be here in part.
+                    return connection.into_parts().map(|parts| (parts.io.into_inner().into_stream(), parts.read_buf));
+                }
+                draining = true;
+                std::pin::Pin::new(&mut *connection).graceful_shutdown();
+            }
+            () = &mut tick => {
+                if !draining && activity.is_idle() {
+                    return connection.into_parts().map(|parts| (parts.io.into_inner().into_stream(), parts.read_buf));
+                }
+                if stall.lasts(&activity, settings.stall_timeout) {
+                    tracing::debug!("client does not read its response");
+                    return None;
+                }
+                tick.as_mut().reset(Instant::now() + TICK);
+            }
+        }
+    }
+    let socket = connection.into_parts()?.io.into_inner();
+    if !socket.ended() {
+        leave(socket.into_stream()).await;
+    }
+    None
+}
+
+/// Serves an HTTP/2 connection to its end.
+async fn http2<S, F, B>(stream: TcpStream, service: S, open: &Arc<Open>)
+where
+    S: Fn(Request<RequestBody>) -> F + Clone + 'static,
+    F: Future<Output = Result<Response<B>, Infallible>> + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
+{
+    let proxy = &open.proxy;
+    let settings = &proxy.settings;
+    let activity = Arc::new(Activity::default());
+    let io = TokioIo::new(Socket::new(stream, Bytes::new(), Arc::clone(&activity), Arc::clone(open), None));
+    let connection = http2::Builder::new(OnThisThread)
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(settings.max_streams.get())
+        .max_header_list_size(settings.max_header_bytes)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .serve_connection(io, tracked(&service, &activity, settings.stall_timeout, false));
+    let mut connection = Box::pin(connection);
+    let mut leaving = false;
+    let mut asked_before = 0;
+    let mut tick = pin!(sleep(settings.idle_timeout));
+    loop {
+        tokio::select! {
+            ended = &mut connection => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "client connection ended");
+                }
+                return;
+            }
+            () = proxy.drain.cancelled(), if !leaving => {
+                leaving = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = &mut tick => {
+                let (open, asked) = activity.requests();
+                if open == 0 && asked == asked_before {
+                    if leaving {
+                        return;
+                    }
+                    leaving = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                asked_before = asked;
+                tick.as_mut().reset(Instant::now() + settings.idle_timeout);
+            }
+        }
+    }
+}
+
+/// `service` as hyper calls it, with every request noted in `activity`.
+fn tracked<S, F, B>(
+    service: &S,
+    activity: &Arc<Activity>,
+    stall_timeout: Duration,
+    discard: bool,
+) -> impl Service<Request<Incoming>, Response = Response<Answer<B>>, Error = Infallible, Future: 'static> + use<S, F, B>
+where
+    S: Fn(Request<RequestBody>) -> F + Clone + 'static,
+    F: Future<Output = Result<Response<B>, Infallible>> + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
+{
+    let (service, activity) = (service.clone(), Arc::clone(activity));
+    service_fn(move |request: Request<Incoming>| {
+        let answering = Answering::new(&activity);
+        // What comes after a request for a tunnel was not looked at.
+        let tunnel = request.headers().get_all(UPGRADE).iter().any(|value| !is_h2c(value.as_bytes()));
+        let answer = service(RequestBody::of(request, &activity, stall_timeout, discard));
+        async move {
+            let mut response = answer.await?;
+            if tunnel && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok(response.map(|body| Answer { body, _answering: answering }))
+        }
+    })
+}
+
+/// For how long a client has not taken anything.
+#[derive(Default)]
+struct Stall {
+    written: Option<u64>,
+    lasted: Duration,
+}
+
+impl Stall {
+    /// To be asked once a [`TICK`].
+    fn lasts(&mut self, activity: &Activity, limit: Duration) -> bool {
+        let written = activity.stuck_after();
+        self.lasted = if written.is_some() && written == self.written { self.lasted + TICK } else { Duration::ZERO };
+        self.written = written;
+        self.lasted >= limit
+    }
+}
+
+/// Closes without a reset.
+async fn leave(mut stream: TcpStream) {
+    let _ = stream.shutdown().await;
+    let mut goodbye = Goodbye::default();
+    poll_fn(|cx| goodbye.poll_over(&mut stream, cx)).await;
+}
+
+/// Runs what hyper starts on the thread that the connection is on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnThisThread;
+
+impl<F: Future + 'static> Executor<F> for OnThisThread
+where
+    F::Output: 'static,
+{
+    fn execute(&self, task: F) {
+        tokio::task::spawn_local(task);
+    }
+}

@@ -1,0 +1,173 @@
+//! A client's socket under hyper: it first gives back what was read from it before, says what goes on, and stops at
+//! what is not to be read.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::{Buf, Bytes};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::{Instant, Sleep, sleep},
+};
+
+use super::{activity::Activity, strict::Strict, worker::Open};
+
+/// What hyper gets to read in place of the end of a wrong line, and after it: it is in no head and no chunk size, so the
+/// request is answered with 400, and so that this happens at once, the head is complete.
+const WRONG: u8 = 0;
+const END: &[u8] = b"\r\n\r\n";
+
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: TcpStream,
+    /// Read before hyper came, or came again.
+    before: Bytes,
+    activity: Arc<Activity>,
+    /// Held so that a tunnel counts as a connection, too.
+    _open: Arc<Open>,
+    /// Not for HTTP/2.
+    strict: Option<Strict>,
+    /// It has stopped.
+    stopped: bool,
+    ended: bool,
+    /// Once hyper has nothing more to say.
+    goodbye: Option<Goodbye>,
+}
+
+/// Reads on after the last byte was written, until the client has noticed.
+///
+/// Were the socket closed at once, the kernel would answer whatever the client still sends (a request that it had begun,
+/// a WINDOW_UPDATE) with a reset, which also destroys what the client had not read yet.
+#[derive(Debug)]
+pub(super) struct Goodbye {
+    patience: Pin<Box<Sleep>>,
+    read: usize,
+}
+
+/// How long the client may be silent, and how much it may send.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
+const GOODBYE_BYTES: usize = 256 * 1024;
+
+impl Default for Goodbye {
+    fn default() -> Self {
+        Self { patience: Box::pin(sleep(GOODBYE_TIMEOUT)), read: 0 }
+    }
+}
+
+impl Goodbye {
+    /// Over when the client has closed its side, or has had its time.
+    pub(super) fn poll_over(&mut self, stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<()> {
+        while self.read < GOODBYE_BYTES && self.patience.as_mut().poll(cx).is_pending() {
+            let mut bytes = [0; 1024];
+            let mut bytes = ReadBuf::new(&mut bytes);
+            let outcome = ready!(Pin::new(&mut *stream).poll_read(cx, &mut bytes));
+            if outcome.is_err() || bytes.filled().is_empty() {
+                break;
+            }
+            self.read += bytes.filled().len();
+            self.patience.as_mut().reset(Instant::now() + GOODBYE_TIMEOUT);
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Socket {
+    pub(super) fn new(
+        stream: TcpStream,
+        before: Bytes,
+        activity: Arc<Activity>,
+        open: Arc<Open>,
+        strict: Option<Strict>,
+    ) -> Self {
+        Self { stream, before, activity, _open: open, strict, stopped: false, ended: false, goodbye: None }
+    }
+
+    pub(super) fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
+    /// Whether the client has said that it sends no more, or has had its time to.
+    pub(super) fn ended(&self) -> bool {
+        self.ended
+    }
+
+    fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match &written {
+            Poll::Ready(_) => self.activity.wrote(),
+            Poll::Pending => self.activity.could_not_write(),
+        }
+        written
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let already = buf.filled().len();
+        if self.before.is_empty() {
+            if self.stopped {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        } else {
+            let count = buf.remaining().min(self.before.len());
+            buf.put_slice(&self.before[..count]);
+            self.before.advance(count);
+        }
+        if buf.filled().len() > already {
+            self.activity.read();
+            let new = &buf.filled()[already..];
+            if !self.stopped
+                && let Some(at) = self.strict.as_mut().and_then(|strict| strict.check(new))
+            {
+                buf.filled_mut()[already + at] = WRONG;
+                buf.set_filled(already + at + 1);
+                self.stopped = true;
+                self.before = Bytes::from_static(END);
+            }
+        } else {
+            self.ended = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.note(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.note(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.goodbye.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+        }
+        let goodbye = this.goodbye.get_or_insert_with(Goodbye::default);
+        ready!(goodbye.poll_over(&mut this.stream, cx));
+        this.ended = true;
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,277 @@
+//! What hyper reads in HTTP/1 and a proxy must not: heads and bodies whose end others might see elsewhere.
+//!
+//! This follows the messages of a connection as they come, only so far as to know where each begins and ends, and stops
+//! at the first line that is not as RFC 9112 has it: a line that ends in LF alone, a folded field, a second length or
+//! one beside `Transfer-Encoding` (section 6.1 leaves it to us: hyper would go by the coding), any coding but `chunked`,
+//! a chunk size with anything behind it but extensions. Everything else is hyper's to judge. It must never let a byte
+//! pass behind a line that it stopped at, and never change one before it.
+
+/// How long one line may be before it is not kept any more. hyper's own limits come first.
+const MAX_LINE: usize = 1024 * 1024 + 64;
+
+/// Follows one connection.
+#[derive(Debug, Default)]
+pub(super) struct Strict {
+    state: State,
+    /// The beginning of a line that came in pieces.
+    partial: Vec<u8>,
+    head: Head,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum State {
+    #[default]
+    Head,
+    ChunkSize,
+    ChunkEnd,
+    Trailer,
+    /// So many bytes of a body; in chunks or alone.
+    Data {
+        left: u64,
+        chunked: bool,
+    },
+    /// What follows is no HTTP, or nobody's business any more because this connection will be closed.
+    Tunnel,
+}
+
+#[derive(Debug, Default)]
+struct Head {
+    begun: bool,
+    length: Option<u64>,
+    chunked: bool,
+    upgrade: bool,
+}
+
+impl Strict {
+    /// Looks at what came next. `Some` is the end of the line at which to stop for good.
+    pub(super) fn check(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        while at < bytes.len() {
+            match &mut self.state {
+                State::Tunnel => return None,
+                State::Data { left, chunked } => {
+                    let rest = bytes.len() - at;
+                    let count = usize::try_from(*left).map_or(rest, |left| left.min(rest));
+                    at += count;
+                    *left -= count as u64;
+                    if *left == 0 {
+                        self.state = if *chunked { State::ChunkEnd } else { State::Head };
+                    }
+                }
+                State::Head | State::ChunkSize | State::ChunkEnd | State::Trailer => {
+                    let Some(length) = bytes[at..].iter().position(|byte| *byte == b'\n') else {
+                        if self.partial.len() + bytes.len() - at > MAX_LINE {
+                            return Some(bytes.len() - 1);
+                        }
+                        self.partial.extend_from_slice(&bytes[at..]);
+                        return None;
+                    };
+                    if !self.line(&bytes[at..at + length]) {
+                        return Some(at + length);
+                    }
+                    at += length + 1;
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes a line without its LF, or the rest of one.
+    fn line(&mut self, rest: &[u8]) -> bool {
+        if self.partial.is_empty() {
+            return rest.strip_suffix(b"\r").is_some_and(|line| self.whole_line(line));
+        }
+        let mut line = std::mem::take(&mut self.partial);
+        line.extend_from_slice(rest);
+        let sound = line.strip_suffix(b"\r").is_some_and(|line| self.whole_line(line));
+        line.clear();
+        self.partial = line;
+        sound
+    }
+
+    fn whole_line(&mut self, line: &[u8]) -> bool {
+        match self.state {
+            State::Head if line.is_empty() => {
+                // Empty lines in front of a request are let through (RFC 9112 section 2.2).
+                if self.head.begun {
+                    self.state = std::mem::take(&mut self.head).body();
+                }
+                true
+            }
+            State::Head if self.head.begun => self.head.field(line),
+            State::Head => {
+                self.head.begun = true;
+                true
+            }
+            State::ChunkSize => match chunk_size(line) {
+                Some(0) => {
+                    self.state = State::Trailer;
+                    true
+                }
+                Some(left) => {
+                    self.state = State::Data { left, chunked: true };
+                    true
+                }
+                None => false,
+            },
+            State::ChunkEnd => {
+                self.state = State::ChunkSize;
+                line.is_empty()
+            }
+            State::Trailer => {
+                if line.is_empty() {
+                    self.state = State::Head;
+                }
+                !is_folded(line) && !Field::of(line).is_some_and(|(field, _)| field.frames())
+            }
+            State::Data { .. } | State::Tunnel => true,
+        }
+    }
+}
+
+impl Head {
+    fn field(&mut self, line: &[u8]) -> bool {
+        if is_folded(line) {
+            return false;
+        }
+        let Some((field, value)) = Field::of(line) else { return true };
+        let first = self.length.is_none() && !self.chunked;
+        match field {
+            Field::ContentLength => {
+                self.length = digits(value, 10);
+                first && self.length.is_some()
+            }
+            Field::TransferEncoding => {
+                self.chunked = true;
+                first && value.eq_ignore_ascii_case(b"chunked")
+            }
+            Field::Upgrade => {
+                self.upgrade |= !is_h2c(value);
+                true
+            }
+        }
+    }
+
+    fn body(self) -> State {
+        match self.length {
+            // Whatever the app's answer, no other request comes after this one.
+            _ if self.upgrade => State::Tunnel,
+            _ if self.chunked => State::ChunkSize,
+            Some(left @ 1..) => State::Data { left, chunked: false },
+            Some(0) | None => State::Head,
+        }
+    }
+}
+
+/// The fields that say what follows a head.
+enum Field {
+    ContentLength,
+    TransferEncoding,
+    Upgrade,
+}
+
+impl Field {
+    fn of(line: &[u8]) -> Option<(Self, &[u8])> {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        let field = match colon {
+            14 if name.eq_ignore_ascii_case(b"content-length") => Self::ContentLength,
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => Self::TransferEncoding,
+            7 if name.eq_ignore_ascii_case(b"upgrade") => Self::Upgrade,
+            _ => return None,
+        };
+        Some((field, value))
+    }
+
+    fn frames(&self) -> bool {
+        matches!(self, Self::ContentLength | Self::TransferEncoding)
+    }
+}
+
+/// Whether an `Upgrade` field asks for nothing but HTTP/2, which is never granted: clients offer it to everybody.
+pub(super) fn is_h2c(value: &[u8]) -> bool {
+    value.split(|byte| *byte == b',').all(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"h2c"))
+}
+
+fn is_folded(line: &[u8]) -> bool {
+    line.starts_with(b" ") || line.starts_with(b"\t")
+}
+
+fn chunk_size(line: &[u8]) -> Option<u64> {
+    let end = line.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(line.len());
+    let rest = &line[end..];
+    let sound = rest.is_empty() || rest.trim_ascii_start().starts_with(b";");
+    digits(&line[..end], 16).filter(|_| sound)
+}
+
+fn digits(text: &[u8], radix: u32) -> Option<u64> {
+    let mut number = 0u64;
+    for byte in text {
+        let digit = char::from(*byte).to_digit(radix)?;
+        number = number.checked_mul(radix.into())?.checked_add(digit.into())?;
+    }
+    (!text.is_empty()).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where it stops, if the bytes come in pieces of `size`.
+    fn stop(bytes: &[u8], size: usize) -> Option<usize> {
+        let mut strict = Strict::default();
+        let pieces = bytes.chunks(size).enumerate();
+        pieces.map(|(index, piece)| Some(index * size + strict.check(piece)?)).find_map(|stopped| stopped)
+    }
+
+    #[test]
+    fn it_stops_at_the_line_that_is_wrong_however_the_bytes_come() {
+        let get = "GET / HTTP/1.1\r\nhost: a\r\n";
+        for (text, wrong) in [
+            (format!("{get}\r\n{get}\r\n"), None),
+            (format!("\r\n\r\n{get}\r\n"), None),
+            (format!("{get}content-length: 3\r\n\r\na\nb{get}\r\n"), None),
+            (format!("{get}content-length: 0\r\n\r\n{get}\r\n"), None),
+            (format!("{get}transfer-encoding: Chunked\r\n\r\n3;x=y\r\na\nb\r\n0\r\nx: y\r\n\r\n{get}\r\n"), None),
+            (format!("{get}upgrade: websocket\r\n\r\nany\nthing"), None),
+            ("GET / HTTP/1.1\nhost: a\r\n\r\n".into(), Some("GET / HTTP/1.1")),
+            (format!("{get}x: y\n\r\n"), Some("x: y")),
+            (format!("{get}\n"), Some("")),
+            (format!("{get}upgrade: h2c\r\n\r\nGET / HTTP/1.1\n\r\n"), Some("GET / HTTP/1.1")),
+            (format!("{get} folded\r\n\r\n"), Some(" folded\r")),
+            (format!("{get}content-length: 3\r\ncontent-length: 3\r\n\r\n"), Some("content-length: 3\r")),
+            (
+                format!("{get}content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n"),
+                Some("transfer-encoding: chunked\r"),
+            ),
+            (format!("{get}transfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n"), Some("content-length: 3\r")),
+            (
+                format!("{get}transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n"),
+                Some("transfer-encoding: chunked\r"),
+            ),
+            (format!("{get}transfer-encoding: gzip, chunked\r\n\r\n"), Some("transfer-encoding: gzip, chunked\r")),
+            (format!("{get}transfer-encoding: \u{b}chunked\r\n\r\n"), Some("transfer-encoding: \u{b}chunked\r")),
+            (format!("{get}content-length: +3\r\n\r\n"), Some("content-length: +3\r")),
+            (format!("{get}content-length: 3, 3\r\n\r\n"), Some("content-length: 3, 3\r")),
+            (
+                format!("{get}content-length: 99999999999999999999\r\n\r\n"),
+                Some("content-length: 99999999999999999999\r"),
+            ),
+            (format!("{get}transfer-encoding: chunked\r\n\r\n0x3\r\nabc\r\n"), Some("0x3\r")),
+            (format!("{get}transfer-encoding: chunked\r\n\r\n3 \r\nabc\r\n"), Some("3 \r")),
+            (format!("{get}transfer-encoding: chunked\r\n\r\n3\nabc\r\n"), Some("3")),
+            (format!("{get}transfer-encoding: chunked\r\n\r\n3\r\nabcd\r\n"), Some("d\r")),
+            (
+                format!("{get}transfer-encoding: chunked\r\n\r\n0\r\ncontent-length: 3\r\n\r\n"),
+                Some("content-length: 3\r"),
+            ),
+            (format!("{get}content-length: 3\r\n\r\nabc{get}\n"), Some("")),
+        ] {
+            // The last line of that kind is the wrong one.
+            let expected = wrong.map(|line| text.rfind(&format!("{line}\n")).expect("it is there") + line.len());
+            for size in 1..=text.len() {
+                assert_eq!(stop(text.as_bytes(), size), expected, "{text:?} in pieces of {size}");
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What a request must be before it goes on to the app, beyond what hyper asks of it.
+//!
+//! Client, rules and app must not understand one request differently: not whom it is for, nor where it ends. Whatever
+//! could be read in two ways is refused, never mended.
+
+use http::{HeaderMap, HeaderValue, Request, Uri, Version, header, uri::PathAndQuery};
+use http_body::Body;
+
+/// Why a request goes no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unsound {
+    #[error("an HTTP/1.1 request needs exactly one Host header")]
+    Hosts,
+    #[error("the Host header is not a host name or address with an optional port")]
+    Host,
+    #[error("the request is for one host by its target and for another by its Host header")]
+    TwoHosts,
+    #[error("the target must not hold a user name, and its scheme must be http or https")]
+    Target,
+    #[error("the request has more than one Content-Length")]
+    Lengths,
+    #[error("Content-Length is not the length of the body")]
+    Length,
+}
+
+/// Makes sure that the request is for exactly one host, the one that the rules saw, and says so in its `Host` field.
+/// `own` is for a client of HTTP/1.0 that does not say any.
+pub(super) fn name_host<B>(request: &mut Request<B>, own: impl FnOnce() -> HeaderValue) -> Result<(), Unsound> {
+    let mut named = request.headers().get_all(header::HOST).iter();
+    let host = named.next().cloned();
+    if named.next().is_some() || (host.is_none() && request.version() == Version::HTTP_11) {
+        return Err(Unsound::Hosts);
+    }
+    if host.as_ref().is_some_and(|host| !host.as_bytes().iter().all(is_host_byte)) {
+        return Err(Unsound::Host);
+    }
+    let Some(authority) = request.uri().authority() else {
+        // The target of `OPTIONS *` and of a path is all there is to say.
+        if host.is_none() {
+            request.headers_mut().insert(header::HOST, own());
+        }
+        return Ok(());
+    };
+    let web = request.uri().scheme_str().is_some_and(|scheme| matches!(scheme, "http" | "https"));
+    if !web || !authority.as_str().bytes().all(|byte| is_host_byte(&byte)) {
+        return Err(Unsound::Target);
+    }
+    // RFC 9112 section 3.2.2 lets the target of HTTP/1 overrule the field. In HTTP/2 both come from one piece of
+    // software (RFC 9113 section 8.3.1), which does not contradict itself unless it wants to.
+    if request.version() == Version::HTTP_2
+        && host.is_some_and(|host| !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()))
+    {
+        return Err(Unsound::TwoHosts);
+    }
+    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Unsound::Host)?;
+    let target = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    request.headers_mut().insert(header::HOST, host);
+    *request.uri_mut() = Uri::from(target);
+    Ok(())
+}
+
+/// Makes sure that there is one length, and that it is not said of a body that is not there.
+pub(super) fn check_length<B: Body>(request: &Request<B>) -> Result<(), Unsound> {
+    let Some(length) = one_length(request.headers())? else { return Ok(()) };
+    let empty = request.body().is_end_stream();
+    if empty && length.as_bytes().iter().any(|digit| *digit != b'0') {
+        return Err(Unsound::Length);
+    }
+    Ok(())
+}
+
+fn one_length(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Unsound> {
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let first = lengths.next();
+    if lengths.next().is_some() { Err(Unsound::Lengths) } else { Ok(first) }
+}
+
+/// What an authority is made of (RFC 3986 section 3.2) without user names, and without the commas that lists have.
+fn is_host_byte(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+;=".contains(byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{Empty, Full};
+
+    use super::*;
+
+    fn host(version: Version, uri: &str, hosts: &[&str]) -> Result<(String, String), Unsound> {
+        let mut request = Request::builder().version(version).uri(uri).body(()).unwrap();
+        for host in hosts {
+            request.headers_mut().append(header::HOST, HeaderValue::from_bytes(host.as_bytes()).unwrap());
+        }
+        name_host(&mut request, || HeaderValue::from_static("own"))?;
+        Ok((request.headers()[header::HOST].to_str().unwrap().to_owned(), request.uri().to_string()))
+    }
+
+    #[test]
+    fn a_request_is_for_one_host() {
+        use Version as V;
+        let ok = |host: &str, uri: &str| Ok((host.to_owned(), uri.to_owned()));
+        for (version, uri, hosts, expected) in [
+            (V::HTTP_11, "/x", &["a"][..], ok("a", "/x")),
+            (V::HTTP_11, "/x", &["[2001:db8::1]:80"], ok("[2001:db8::1]:80", "/x")),
+            (V::HTTP_11, "/x", &[""], ok("", "/x")),
+            (V::HTTP_11, "/x", &[], Err(Unsound::Hosts)),
+            (V::HTTP_11, "/x", &["a", "a"], Err(Unsound::Hosts)),
+            (V::HTTP_11, "/x", &["a, b"], Err(Unsound::Host)),
+            (V::HTTP_11, "/x", &["a b"], Err(Unsound::Host)),
+            (V::HTTP_11, "/x", &["a/b"], Err(Unsound::Host)),
+            (V::HTTP_11, "/x", &["a@b"], Err(Unsound::Host)),
+            (V::HTTP_11, "/x", &["\u{e4}"], Err(Unsound::Host)),
+            (V::HTTP_11, "http://b/x?y", &["a"], ok("b", "/x?y")),
+            (V::HTTP_11, "http://b", &["a"], ok("b", "/")),
+            (V::HTTP_11, "http://b/x", &[], Err(Unsound::Hosts)),
+            (V::HTTP_11, "http://u@b/x", &["b"], Err(Unsound::Target)),
+            (V::HTTP_11, "ftp://b/x", &["b"], Err(Unsound::Target)),
+            (V::HTTP_11, "b:80", &["b"], Err(Unsound::Target)),
+            (V::HTTP_10, "/x", &[], ok("own", "/x")),
+            (V::HTTP_10, "/x", &["a"], ok("a", "/x")),
+            (V::HTTP_2, "http://b/x", &[], ok("b", "/x")),
+            (V::HTTP_2, "http://b/x", &["B"], ok("b", "/x")),
+            (V::HTTP_2, "http://b/x", &["a"], Err(Unsound::TwoHosts)),
+            (V::HTTP_2, "http://u@b/x", &[], Err(Unsound::Target)),
+            (V::HTTP_2, "/x", &["a"], ok("a", "/x")),
+        ] {
+            assert_eq!(host(version, uri, hosts), expected, "{version:?} {uri} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn a_length_is_that_of_the_body() {
+        let none = || Empty::<bytes::Bytes>::new();
+        let with = |lengths: &[&str]| {
+            let request =
+                lengths.iter().fold(Request::builder(), |request, length| request.header("content-length", *length));
+            (check_length(&request.body(none()).unwrap()).err(), lengths.len())
+        };
+        assert_eq!(with(&[]).0, None);
+        assert_eq!(with(&["0"]).0, None);
+        assert_eq!(with(&["5"]).0, Some(Unsound::Length));
+        assert_eq!(with(&["0", "0"]).0, Some(Unsound::Lengths));
+        let full = Request::builder().header("content-length", "5").body(Full::<bytes::Bytes>::from("hello")).unwrap();
+        assert_eq!(check_length(&full), Ok(()));
+    }
+}

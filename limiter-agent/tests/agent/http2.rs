@@ -1,0 +1,283 @@
+//! HTTP/2 with prior knowledge: from clients, to the app, and across to HTTP/1.1.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, Version};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::{
+    body::{Frame, Incoming},
+    client::conn::http2,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+};
+
+use crate::support::{Agent, App, Body, body, daily, empty, policy, rule, snapshot};
+
+/// One HTTP/2 connection to the agent.
+async fn connect(agent: &Agent) -> http2::SendRequest<Body> {
+    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    sender
+}
+
+fn get(path: &str) -> Request<Body> {
+    Request::get(format!("http://shop.example.com{path}")).body(empty()).expect("valid")
+}
+
+fn trailers(name: &'static str, value: &'static str) -> HeaderMap {
+    [(name.parse().expect("valid"), value.parse().expect("valid"))].into_iter().collect()
+}
+
+/// A body that the test writes frame by frame.
+fn channel() -> (mpsc::Sender<Frame<Bytes>>, Body) {
+    let (send, mut frames) = mpsc::channel(1);
+    let stream = futures::stream::poll_fn(move |cx| frames.poll_recv(cx));
+    (send, BodyExt::boxed(StreamBody::new(futures::StreamExt::map(stream, Ok))))
+}
+
+/// Says over which version and for whom the request came, and how long its body was.
+async fn describe(request: Request<Incoming>) -> Response<Body> {
+    let host = request
+        .uri()
+        .authority()
+        .map(ToString::to_string)
+        .or_else(|| request.headers().get("host").map(|host| host.to_str().expect("text").to_owned()));
+    let head = format!("{:?} {} {}", request.version(), host.unwrap_or_default(), request.uri().path());
+    let cookies: Vec<_> = request.headers().get_all("cookie").iter().cloned().collect();
+    let sent = request.into_body().collect().await.expect("a body").to_bytes();
+    Response::new(body(format!("{head} {} {cookies:?}", sent.len())))
+}
+
+async fn text(response: Response<Incoming>) -> String {
+    let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+#[tokio::test]
+async fn an_app_of_http1_is_asked_over_http1() {
+    let app = App::serve(describe).await;
+    let agent = Agent::start(app.address, &[]);
+    let mut sender = connect(&agent).await;
+    let mut request = get("/a?b");
+    for cookie in ["a=1", "b=2"] {
+        request.headers_mut().append("cookie", cookie.parse().expect("valid"));
+    }
+    let response = sender.send_request(request).await.expect("an answer");
+    assert_eq!((response.status().as_u16(), response.version()), (200, Version::HTTP_2));
+    assert_eq!(text(response).await, "HTTP/1.1 shop.example.com /a 0 [\"a=1; b=2\"]");
+
+    // Without a length, whatever the method.
+    for method in ["POST", "GET"] {
+        let (send, upload) = channel();
+        let request = Request::builder().method(method).uri("http://shop.example.com/").body(upload).expect("valid");
+        let answer = tokio::spawn(sender.send_request(request));
+        for _ in 0..100 {
+            send.send(Frame::data(vec![0; 10_000].into())).await.expect("open");
+        }
+        drop(send);
+        let answer = answer.await.expect("it ran").expect("an answer");
+        assert_eq!(text(answer).await, "HTTP/1.1 shop.example.com / 1000000 []", "{method}");
+    }
+}
+
+#[tokio::test]
+async fn which_protocol_the_app_is_asked_over() {
+    for (http2_app, http2_client, when, expected) in [
+        (true, true, "auto", "HTTP/2.0"),
+        (true, true, "always", "HTTP/2.0"),
+        (true, false, "always", "HTTP/2.0"),
+        (false, true, "auto", "HTTP/1.1"),
+        (false, true, "never", "HTTP/1.1"),
+        (false, false, "auto", "HTTP/1.1"),
+    ] {
+        let app = if http2_app { App::serve_http2(describe).await } else { App::serve(describe).await };
+        let agent = Agent::start(app.address, &["--upstream-http2", when]);
+        let answer = if http2_client {
+            text(connect(&agent).await.send_request(get("/")).await.expect("an answer")).await
+        } else {
+            String::from_utf8(agent.get("/", &[]).await.body().to_vec()).expect("text")
+        };
+        assert!(answer.starts_with(expected), "{when}, app {http2_app}, client {http2_client}: {answer}");
+    }
+}
+
+/// What a gRPC stream is: both bodies open at once, and the outcome in trailers.
+#[tokio::test]
+async fn streams_and_trailers_go_both_ways() {
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let app = App::serve_http2(move |request: Request<Incoming>| {
+        let tell = tell.clone();
+        async move {
+            assert_eq!(request.headers()["te"], "trailers");
+            let (send, download) = channel();
+            let mut upload = request.into_body();
+            tokio::spawn(async move {
+                while let Some(frame) = upload.frame().await {
+                    match frame.expect("no error").into_data() {
+                        Ok(data) => send.send(Frame::data(data)).await.expect("open"),
+                        Err(frame) => tell.send(frame.into_trailers().expect("trailers")).expect("the test waits"),
+                    }
+                }
+                send.send(Frame::trailers(trailers("grpc-status", "0"))).await.expect("open");
+            });
+            Response::new(download)
+        }
+    })
+    .await;
+    let agent = Agent::start(app.address, &[]);
+    let mut sender = connect(&agent).await;
+    let (send, upload) = channel();
+    let request = Request::post("http://shop/s.S/M").header("te", "trailers").body(upload).expect("valid");
+    let mut response = sender.send_request(request).await.expect("an answer before the request has ended");
+    for number in 0..100u8 {
+        send.send(Frame::data(vec![number; 10_000].into())).await.expect("open");
+        let mut back = 0;
+        while back < 10_000 {
+            let data = response.frame().await.expect("more").expect("no error").into_data().expect("data");
+            assert!(data.iter().all(|byte| *byte == number));
+            back += data.len();
+        }
+    }
+    send.send(Frame::trailers(trailers("x-sum", "1"))).await.expect("open");
+    drop(send);
+    assert_eq!(told.recv().await.expect("the app saw them"), trailers("x-sum", "1"));
+    let last = response.frame().await.expect("more").expect("no error").into_trailers().expect("trailers");
+    assert_eq!(last, trailers("grpc-status", "0"));
+    assert!(response.frame().await.is_none());
+}
+
+#[tokio::test]
+async fn http1_trailers_reach_an_http2_client_and_back() {
+    let app = App::serve(async |request: Request<Incoming>| {
+        let sent = request.into_body().collect().await.expect("a body").trailers().cloned();
+        assert_eq!(sent, Some(trailers("x-sum", "1")));
+        let (send, download) = channel();
+        tokio::spawn(async move {
+            send.send(Frame::data("data".into())).await.expect("open");
+            send.send(Frame::trailers(trailers("x-sum", "2"))).await.expect("open");
+        });
+        Response::builder().header("trailer", "x-sum").body(download).expect("valid")
+    })
+    .await;
+    let agent = Agent::start(app.address, &[]);
+    let (send, upload) = channel();
+    let request = Request::post("http://shop/").header("te", "trailers").header("trailer", "x-sum");
+    let answer = tokio::spawn(connect(&agent).await.send_request(request.body(upload).expect("valid")));
+    send.send(Frame::trailers(trailers("x-sum", "1"))).await.expect("open");
+    drop(send);
+    let response = answer.await.expect("it ran").expect("an answer").into_body().collect().await.expect("a body");
+    assert_eq!(response.trailers(), Some(&trailers("x-sum", "2")));
+    assert_eq!(response.to_bytes(), "data");
+}
+
+#[tokio::test]
+async fn streams_are_limited_like_requests() {
+    let app = App::serve_http2(describe).await;
+    let agent = Agent::start(app.address, &[]);
+    agent.apply(&snapshot(1, &[policy("p", &[rule("all", &[daily("d", "TokenBucket", 2)])])])).await;
+    let mut sender = connect(&agent).await;
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        let upload = Request::post("http://shop/").body(body("x".repeat(100_000))).expect("valid");
+        let response = sender.send_request(upload).await.expect("an answer");
+        statuses.push(response.status().as_u16());
+        if response.status() == 429 {
+            assert_eq!(response.headers()["ratelimit"], "\"d\";r=0;t=43200");
+        }
+        response.into_body().collect().await.expect("a whole body");
+    }
+    assert_eq!(statuses, [200, 200, 429, 429]);
+}
+
+/// An app that sends a client away after so many requests on one connection: those in flight it still answers, those
+/// that come later it does not look at.
+async fn leaving_app(after: usize) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Relaxed);
+            tokio::spawn(async move {
+                let (leave, mut leaving) = mpsc::unbounded_channel();
+                let asked = AtomicUsize::new(0);
+                let service = service_fn(move |request: Request<Incoming>| {
+                    if asked.fetch_add(1, Relaxed) + 1 == after {
+                        let _ = leave.send(());
+                    }
+                    async move { Ok::<_, hyper::Error>(describe(request).await) }
+                });
+                let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(stream), service);
+                let mut connection = std::pin::pin!(connection);
+                tokio::select! {
+                    _ = connection.as_mut() => return,
+                    Some(()) = leaving.recv() => connection.as_mut().graceful_shutdown(),
+                }
+                let _ = connection.await;
+            });
+        }
+    });
+    (address, connections)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_app_that_goes_away_fails_no_request() {
+    let (address, connections) = leaving_app(10).await;
+    let agent = Agent::start(address, &["--workers", "1"]);
+    let sender = connect(&agent).await;
+    let each = (0..20).map(|_| {
+        let mut sender = sender.clone();
+        tokio::spawn(async move {
+            for _ in 0..25 {
+                let response = sender.send_request(get("/")).await.expect("an answer");
+                let status = response.status();
+                assert_eq!((status.as_u16(), text(response).await.as_str()), (200, "HTTP/2.0 shop.example.com / 0 []"));
+            }
+        })
+    });
+    for done in each.collect::<Vec<_>>() {
+        done.await.expect("every request was answered");
+    }
+    assert!(connections.load(Relaxed) > 10, "it did go away: {connections:?}");
+}
+
+#[tokio::test]
+async fn a_stream_that_the_client_resets_is_cancelled() {
+    struct Leaves(mpsc::UnboundedSender<()>);
+    impl Drop for Leaves {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+    for http2 in [true, false] {
+        let (left, mut leaving) = mpsc::unbounded_channel();
+        let (tell, mut asked) = mpsc::unbounded_channel();
+        let handle = move |_: Request<Incoming>| {
+            let guard = Leaves(left.clone());
+            tell.send(()).expect("the test waits");
+            async move {
+                let _guard = guard;
+                std::future::pending().await
+            }
+        };
+        let app = if http2 { App::serve_http2(handle).await } else { App::serve(handle).await };
+        let agent = Agent::start(app.address, &[]);
+        let mut sender = connect(&agent).await;
+        let request = tokio::spawn(sender.send_request(get("/")));
+        asked.recv().await.expect("the app was asked");
+        request.abort();
+        leaving.recv().await.expect("the app's work was dropped");
+        assert!(sender.is_ready(), "the connection goes on");
+    }
+}

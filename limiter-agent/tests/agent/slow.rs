@@ -1,0 +1,129 @@
+//! Clients that are slow, or do nothing at all: what they cost, and that nobody else notices.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use http::{Request, Response};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::support::{Agent, App};
+
+async fn raw(agent: &Agent, bytes: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    stream.write_all(bytes.as_bytes()).await.expect("sent");
+    stream
+}
+
+async fn rest(mut stream: TcpStream) -> String {
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("closed in order");
+    String::from_utf8(answer).expect("text")
+}
+
+/// 1 GiB, made as it is read.
+async fn gibibyte(_: Request<Incoming>) -> Response<crate::support::Body> {
+    const PART: usize = 1024 * 1024;
+    let part = Bytes::from(vec![b'x'; PART]);
+    let parts = futures::stream::iter(0..1024).map(move |_| Ok(Frame::data(part.clone())));
+    Response::new(BodyExt::boxed(StreamBody::new(parts)))
+}
+
+#[tokio::test]
+async fn each_pause_has_its_limit() {
+    let app = App::serve(async |request: Request<Incoming>| {
+        if request.uri().path() == "/never" {
+            return std::future::pending().await;
+        }
+        Response::new(request.into_body().boxed())
+    })
+    .await;
+    let limits =
+        ["--header-timeout", "50ms", "--idle-timeout", "60ms", "--stall-timeout", "70ms", "--response-timeout", "80ms"];
+    let agent = Agent::start(app.address, &limits);
+    for (sent, answer) in [
+        // Nothing, the beginning of a preface, of a head, of the second head, of a body; all of a request.
+        ("", ""),
+        ("GET / HTTP/1.1\r\nhost", ""),
+        ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", "HTTP/1.1 200"),
+        ("GET / HTTP/1.1\r\nhost: a\r\n\r\nGET", "HTTP/1.1 200"),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhe", "HTTP/1.1 200"),
+        ("POST /never HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhe", "HTTP/1.1 408"),
+        ("GET /never HTTP/1.1\r\nhost: a\r\n\r\n", "HTTP/1.1 504"),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ""),
+    ] {
+        let stream = raw(&agent, sent).await;
+        let heard = tokio::time::timeout(Duration::from_secs(30), rest_of_any(stream)).await.expect("closed in time");
+        assert!(heard.starts_with(answer.as_bytes()), "{sent:?}: {}", String::from_utf8_lossy(&heard));
+    }
+    let (_, metrics) = agent.telemetry("/metrics").await;
+    assert!(metrics.contains("weir_upstream_errors_total{reason=\"response_timeout\"} 1\n"), "{metrics}");
+}
+
+async fn rest_of_any(mut stream: TcpStream) -> Vec<u8> {
+    let mut answer = Vec::new();
+    // Some end in a reset, which is what a client that does not keep to the rules is due.
+    let _ = stream.read_to_end(&mut answer).await;
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_never_read_are_held_back() {
+    let app = App::serve(gibibyte).await;
+    let agent = Agent::start(app.address, &["--workers", "1"]);
+    let before = agent.resident_kib();
+    let mut stuck = Vec::new();
+    for _ in 0..8 {
+        stuck.push(raw(&agent, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").await);
+    }
+    // One that reads gets all of it past them.
+    let mut reader = raw(&agent, "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    let mut read = 0;
+    let mut bytes = vec![0; 1024 * 1024];
+    while let Ok(count @ 1..) = reader.read(&mut bytes).await {
+        read += count;
+    }
+    assert!(read > 1024 * 1024 * 1024, "{read}");
+    let grown = agent.resident_kib().saturating_sub(before);
+    assert!(grown < 32 * 1024, "9 responses of 1 GiB took {grown} KiB");
+    drop(stuck);
+}
+
+#[tokio::test]
+async fn a_client_that_never_reads_is_disconnected_in_the_end() {
+    let app = App::serve(gibibyte).await;
+    let agent = Agent::start(app.address, &["--stall-timeout", "1s"]);
+    let stuck = raw(&agent, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    while !agent.telemetry("/metrics").await.1.contains("weir_connections 1\n") {
+        tokio::task::yield_now().await;
+    }
+    let gone = async {
+        while !agent.telemetry("/metrics").await.1.contains("weir_connections 0\n") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.expect("disconnected");
+    drop(stuck);
+}
+
+#[tokio::test]
+async fn whoever_comes_when_all_places_are_taken_waits() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &["--max-connections", "2", "--workers", "1"]);
+    let get = "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    let held = [raw(&agent, "").await, raw(&agent, "").await];
+    while !agent.telemetry("/metrics").await.1.contains("weir_connections 2\n") {
+        tokio::task::yield_now().await;
+    }
+    let waiting = raw(&agent, get).await;
+    assert_eq!(app.requests(), 0);
+    let [first, second] = held;
+    drop(first);
+    assert!(rest(waiting).await.starts_with("HTTP/1.1 200"), "its turn came");
+    drop(second);
+}

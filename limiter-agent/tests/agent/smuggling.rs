@@ -1,0 +1,352 @@
+//! Requests made to be understood differently by the proxy and by the app.
+//!
+//! The app is a socket that writes down every byte. What a client sends is either answered by the app, and then the
+//! app's bytes are exactly the ones expected; or refused, and then the app hears nothing of it, nor of anything that
+//! came behind it.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::support::Agent;
+
+/// An app of HTTP/1.1 that believes what it reads and says `ok` to everything.
+struct Recorder {
+    address: SocketAddr,
+    heard: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Recorder {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let record = Arc::clone(&heard);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(answer(stream, Arc::clone(&record)));
+            }
+        });
+        Self { address, heard }
+    }
+
+    fn heard(&self) -> String {
+        let heard = std::mem::take(&mut *self.heard.lock().expect("not poisoned"));
+        heard.iter().map(|byte| char::from(*byte)).collect()
+    }
+}
+
+async fn answer(mut stream: TcpStream, record: Arc<Mutex<Vec<u8>>>) {
+    let mut message = Vec::new();
+    let mut bytes = [0; 4096];
+    while let Ok(count @ 1..) = stream.read(&mut bytes).await {
+        message.extend_from_slice(&bytes[..count]);
+        record.lock().expect("not poisoned").extend_from_slice(&bytes[..count]);
+        while let Some(end) = end_of_message(&message) {
+            message.drain(..end);
+            if stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn end_of_message(bytes: &[u8]) -> Option<usize> {
+    let find = |from: usize, what: &[u8]| {
+        bytes[from..].windows(what.len()).position(|window| window == what).map(|at| from + at + what.len())
+    };
+    let head = find(0, b"\r\n\r\n")?;
+    let end = match find(0, b"content-length: ").filter(|at| *at < head) {
+        Some(at) => {
+            let digits: String =
+                bytes[at..].iter().map(|byte| char::from(*byte)).take_while(char::is_ascii_digit).collect();
+            head + digits.parse::<usize>().expect("a number")
+        }
+        None if find(0, b"transfer-encoding").is_some_and(|at| at < head) => find(head, b"0\r\n\r\n")?,
+        None => head,
+    };
+    (bytes.len() >= end).then_some(end)
+}
+
+/// All that comes back until the connection ends.
+async fn send(agent: &Agent, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    stream.write_all(bytes).await.expect("sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("closed in order");
+    answer.iter().map(|byte| char::from(*byte)).collect()
+}
+
+/// What the proxy adds for a host.
+fn added(host: &str) -> String {
+    format!("x-forwarded-for: 127.0.0.1\r\nx-forwarded-proto: http\r\nx-forwarded-host: {host}\r\n")
+}
+
+const BEHIND: &str = "GET /behind HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+
+#[tokio::test]
+async fn what_can_be_read_in_two_ways_is_refused() {
+    let app = Recorder::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let post = |rest: &str| format!("POST /first HTTP/1.1\r\nhost: a\r\n{rest}");
+    for (sent, status) in [
+        // Two lengths.
+        (post("content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n"), 400),
+        (post("content-length: 5\r\ncontent-length: 6\r\n\r\nhello"), 400),
+        (post("content-length: 5\r\ncontent-length: 5\r\n\r\nhello"), 400),
+        (post("content-length: 5, 5\r\n\r\nhello"), 400),
+        // Lengths that are none.
+        (post("content-length: +5\r\n\r\nhello"), 400),
+        (post("content-length: -5\r\n\r\nhello"), 400),
+        (post("content-length: 0x5\r\n\r\nhello"), 400),
+        (post("content-length: 5 5\r\n\r\nhello"), 400),
+        (post("content-length: 18446744073709551621\r\n\r\nhello"), 400),
+        (post("content-length:\r\n\r\nhello"), 400),
+        // Codings.
+        (post("transfer-encoding: gzip\r\n\r\n"), 400),
+        (post("transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding: identity\r\n\r\n"), 400),
+        (post("transfer-encoding: xchunked\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding: \u{b}chunked\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding: \"chunked\"\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n\r\n0\r\n\r\n"), 400),
+        ("POST /first HTTP/1.0\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n".into(), 400),
+        // Names and lines.
+        (post("content-length : 5\r\n\r\nhello"), 400),
+        (post("transfer-encoding : chunked\r\n\r\n0\r\n\r\n"), 400),
+        (post(" content-length: 5\r\n\r\nhello"), 400),
+        (post("x: y\r\n content-length: 5\r\n\r\nhello"), 400),
+        (post("x: y\r\n\tfolded\r\n\r\n"), 400),
+        (post("x: y\ncontent-length: 5\r\n\r\nhello"), 400),
+        (post("x: y\rcontent-length: 5\r\n\r\nhello"), 400),
+        (post("x: y\n\n"), 400),
+        (post("x: a\0b\r\n\r\n"), 400),
+        (post("x\u{e4}: y\r\n\r\n"), 400),
+        (post("x y: z\r\n\r\n"), 400),
+        (post(": empty\r\n\r\n"), 400),
+        (post("no colon\r\n\r\n"), 400),
+        ("POST /first HTTP/1.1\nhost: a\n\n".into(), 400),
+        ("\nPOST /first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        // Request lines.
+        ("POST  /first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST\t/first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first  HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /fi rst HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.1 \r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first HTTP/2.0\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first http/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first\r\n\r\n".into(), 400),
+        ("PO(ST /first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        // Hosts.
+        ("POST /first HTTP/1.1\r\n\r\n".into(), 400),
+        (post("host: b\r\n\r\n"), 400),
+        ("POST /first HTTP/1.1\r\nhost: a, b\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.1\r\nhost: a/b\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.1\r\nhost: u@a\r\n\r\n".into(), 400),
+        ("POST http://u@a/first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST ftp://a/first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        // Sizes.
+        (post(&format!("x: {}\r\n\r\n", "y".repeat(70_000))), 431),
+        (post(&format!("{}\r\n", "x: y\r\n".repeat(101))), 431),
+        (format!("GET /{} HTTP/1.1\r\nhost: a\r\n\r\n", "y".repeat(70_000)), 431),
+        ("CONNECT a:80 HTTP/1.1\r\nhost: a:80\r\n\r\n".into(), 501),
+    ] {
+        // Latin-1, so that a character is a byte.
+        let bytes: Vec<u8> =
+            (sent.clone() + BEHIND).chars().map(|c| u8::try_from(u32::from(c)).expect("small")).collect();
+        let answer = send(&agent, &bytes).await;
+        let shown: String = sent.chars().take(200).collect();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {answer:?}");
+        assert_eq!(answer.matches("\r\ndate: ").count(), 1, "nothing behind it is answered: {shown:?}: {answer:?}");
+        let marker = send(&agent, BEHIND.replace("behind", "marker").as_bytes()).await;
+        assert!(marker.ends_with("ok"), "{marker}");
+        assert_eq!(app.heard(), format!("GET /marker HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")), "{shown:?}");
+    }
+}
+
+/// The head is fine, so that the app may have heard it; but never an end that the body did not have.
+#[tokio::test]
+async fn a_body_that_goes_wrong_is_never_ended() {
+    let app = Recorder::start().await;
+    let agent = Agent::start(app.address, &[]);
+    for rest in [
+        "5\r\nhelloX\r\n0\r\n\r\n",
+        "5\nhello\r\n0\r\n\r\n",
+        "5\r\nhello\n0\r\n\r\n",
+        "5 \r\nhello\r\n0\r\n\r\n",
+        "5;a\nb\r\nhello\r\n0\r\n\r\n",
+        "0x5\r\nhello\r\n0\r\n\r\n",
+        "-5\r\nhello\r\n0\r\n\r\n",
+        "10000000000000005\r\nhello\r\n0\r\n\r\n",
+        "\r\n\r\n",
+        "5\r\nhello\r\n0\r\ncontent-length: 5\r\n\r\n",
+        "5\r\nhello\r\n0\r\nx: y\n\r\n",
+    ] {
+        let sent = format!("POST /first HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n{rest}{BEHIND}");
+        let answer = send(&agent, sent.as_bytes()).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400 "), "{rest:?}: {answer:?}");
+        assert!(answer.matches("\r\ndate: ").count() <= 1, "{rest:?}: {answer:?}");
+        let marker = send(&agent, BEHIND.replace("behind", "marker").as_bytes()).await;
+        assert!(marker.ends_with("ok"), "{marker}");
+        let heard = app.heard();
+        assert!(!heard.contains("/behind") && !heard.contains("0\r\n\r\n"), "{rest:?}: {heard:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_passes_is_written_in_one_way() {
+    let app = Recorder::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let close = "connection: close\r\n\r\n";
+    for (sent, heard) in [
+        (format!("\r\nGET / HTTP/1.1\r\nHOST:a \r\n{close}"), format!("GET / HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a"))),
+        (
+            format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 005\r\n{close}hello"),
+            format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 005\r\n{}\r\nhello", added("a")),
+        ),
+        (
+            format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: CHUNKED\r\n{close}005;x=y\r\nhello\r\n0\r\nx: y\r\n\r\n"),
+            format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n{}\r\n5\r\nhello\r\n0\r\n\r\n", added("a")),
+        ),
+        (
+            format!("GET http://b/x HTTP/1.1\r\nhost: a\r\n{close}"),
+            format!("GET /x HTTP/1.1\r\nhost: b\r\n{}\r\n", added("b")),
+        ),
+        (
+            "GET / HTTP/1.1\r\nhost: a\r\nconnection: close, content-length, host, x-secret\r\nx-secret: 1\r\ncontent-length: 2\r\n\r\nhi".into(),
+            format!("GET / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n{}\r\nhi", added("a")),
+        ),
+        (
+            format!("GET / HTTP/1.1\r\nhost: a\r\nx: \u{e4}\r\n{close}"),
+            format!("GET / HTTP/1.1\r\nhost: a\r\nx: \u{e4}\r\n{}\r\n", added("a")),
+        ),
+    ] {
+        let bytes: Vec<u8> = sent.chars().map(|c| u8::try_from(u32::from(c)).expect("small")).collect();
+        let answer = send(&agent, &bytes).await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ok"), "{sent:?}: {answer:?}");
+        assert_eq!(app.heard(), heard, "{sent:?}");
+    }
+}
+
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order() {
+    let app = Recorder::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let post = "POST /first HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc";
+    let answer = send(&agent, format!("{post}{post}{BEHIND}").as_bytes()).await;
+    assert_eq!(answer.matches("HTTP/1.1 200 ").count(), 3, "{answer}");
+    // One that is wrong behind one that is right.
+    let answer = send(&agent, format!("{post}GET / HTTP/1.1\nhost: a\r\n\r\n{BEHIND}").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("okHTTP/1.1 400 "), "{answer}");
+}
+
+/// One literal field, not indexed (RFC 7541 section 6.2.2).
+fn field(name: &str, value: &str) -> Vec<u8> {
+    let length = |text: &str| u8::try_from(text.len()).expect("short");
+    [&[0, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()].concat()
+}
+
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(payload.len()).expect("short").to_be_bytes();
+    [&[0, length[0], length[1], kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+/// What the first stream of an HTTP/2 connection ends with: a status as HPACK's static table has it, or a reset.
+async fn send_http2(agent: &Agent, fields: &[(&str, &str)], data: Option<&str>) -> Result<u8, u8> {
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const RESET: u8 = 3;
+    const SETTINGS: u8 = 4;
+    const GOAWAY: u8 = 7;
+    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let block: Vec<u8> = fields.iter().flat_map(|(name, value)| field(name, value)).collect();
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(SETTINGS, 0, 0, &[]));
+    bytes.extend(frame(HEADERS, 4 | u8::from(data.is_none()), 1, &block));
+    if let Some(data) = data {
+        bytes.extend(frame(DATA, 1, 1, data.as_bytes()));
+    }
+    stream.write_all(&bytes).await.expect("sent");
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await.expect("a frame");
+        let mut payload = vec![0; usize::from(u16::from_be_bytes([head[1], head[2]]))];
+        stream.read_exact(&mut payload).await.expect("its payload");
+        match head[3] {
+            HEADERS => return Ok(payload[0] & 0x7f),
+            RESET => return Err(payload[3]),
+            GOAWAY => return Err(payload[7]),
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn http2_cannot_say_what_http1_would_misread() {
+    const OK: Result<u8, u8> = Ok(8);
+    const BAD_REQUEST: Result<u8, u8> = Ok(12);
+    const PROTOCOL_ERROR: Result<u8, u8> = Err(1);
+    let app = Recorder::start().await;
+    let agent = Agent::start(app.address, &["--upstream-http2", "never"]);
+    let post = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
+    let with = |name, value| [post.as_slice(), &[(name, value)]].concat();
+    let instead = |name: &'static str, value: &'static str| {
+        post.into_iter().map(|(known, was)| (known, if known == name { value } else { was })).collect::<Vec<_>>()
+    };
+    for (fields, data, expected) in [
+        (post.to_vec(), Some("hello"), OK),
+        (with("content-length", "5"), Some("hello"), OK),
+        (with("host", "a"), None, OK),
+        (with("content-length", "4"), Some("hello"), PROTOCOL_ERROR),
+        (with("content-length", "6"), Some("hello"), PROTOCOL_ERROR),
+        (with("content-length", "5"), None, PROTOCOL_ERROR),
+        (with("content-length", "x"), Some("hello"), PROTOCOL_ERROR),
+        ([with("content-length", "5"), vec![("content-length", "5")]].concat(), Some("hello"), BAD_REQUEST),
+        (with("transfer-encoding", "chunked"), Some("0\r\n\r\n"), PROTOCOL_ERROR),
+        (with("connection", "keep-alive"), None, PROTOCOL_ERROR),
+        (with("upgrade", "websocket"), None, PROTOCOL_ERROR),
+        (with("te", "gzip"), None, PROTOCOL_ERROR),
+        (with("x", "a\r\nb: c"), None, PROTOCOL_ERROR),
+        (with("x", "a\0b"), None, PROTOCOL_ERROR),
+        (with("x\r\ny", "z"), None, PROTOCOL_ERROR),
+        (with("X-Upper", "z"), None, PROTOCOL_ERROR),
+        (with("x y", "z"), None, PROTOCOL_ERROR),
+        (with(":path", "/second"), None, PROTOCOL_ERROR),
+        (with(":unknown", "x"), None, PROTOCOL_ERROR),
+        (with("host", "b"), None, BAD_REQUEST),
+        (instead(":authority", "u@a"), None, BAD_REQUEST),
+        (instead(":authority", "a b"), None, PROTOCOL_ERROR),
+        (instead(":path", "/ HTTP/1.1\r\nx: y"), None, PROTOCOL_ERROR),
+        (instead(":path", "/a b"), None, PROTOCOL_ERROR),
+        (instead(":path", ""), None, PROTOCOL_ERROR),
+        (instead(":method", "GET / HTTP/1.1\r\n"), None, PROTOCOL_ERROR),
+        (instead(":scheme", "ftp"), None, BAD_REQUEST),
+    ] {
+        let answer = send_http2(&agent, &fields, data).await;
+        assert_eq!(answer, expected, "{fields:?}");
+        let marker = send(&agent, BEHIND.replace("behind", "marker").as_bytes()).await;
+        assert!(marker.ends_with("ok"), "{marker}");
+        let heard = app.heard();
+        let marker = heard.find("GET /marker").expect("the marker");
+        let first = &heard[..marker];
+        if expected == OK {
+            let body = data.unwrap_or_default();
+            assert!(first.starts_with("POST / HTTP/1.1\r\n") && first.matches("host: a\r\n").count() == 2, "{first:?}");
+            assert!(first.contains(body), "{first:?}");
+        } else {
+            // What broke off in its body may have begun.
+            assert!(!first.contains("0\r\n\r\n") && first.matches(" HTTP/1.1").count() <= 1, "{fields:?}: {first:?}");
+            assert!(data.is_some() || first.is_empty(), "{fields:?}: {first:?}");
+        }
+    }
+}
