@@ -74,18 +74,7 @@ pub(crate) struct RequestView<'a> {
 impl<'a> RequestView<'a> {
     /// `peer` is the address that the connection comes from.
     pub(crate) fn new<B>(request: &'a http::Request<B>, peer: IpAddr) -> Self {
-        let uri = request.uri();
-        Self {
-            method: request.method().as_str(),
-            path: uri.path(),
-            query: uri.query(),
-            authority: uri.authority().map(http::uri::Authority::as_str),
-            headers: Headers::Map(request.headers()),
-            peer,
-            normal_path: OnceCell::new(),
-            host: OnceCell::new(),
-            facts: OnceCell::new(),
-        }
+        Self::of_parts(request.method().as_str(), request.uri(), Headers::Map(request.headers()), peer)
     }
 
     /// A request with these parts: `target` has the form of a request line's, with or without scheme and authority.

@@ -83,7 +83,7 @@ impl RulesInForce {
             let mut pass = match enforced {
                 [] => Pass::default(),
                 [only] => asked.enforce_one(set.get(*only), keys)?,
-                several => asked.enforce(set, several, keys)?,
+                several => asked.enforce_all(&limiting(set, several), keys)?,
             };
             if !shadows.is_empty() {
                 asked.try_out(set, shadows, keys, &mut pass);
@@ -118,10 +118,6 @@ impl Asked<'_> {
                 Err(refusal(&[ask], RefusedAt { ask: 0, refused }, self.now()))
             }
         }
-    }
-
-    fn enforce(&self, set: &RuleSet, places: &[usize], keys: &mut Vec<u8>) -> Result<Pass, Refusal> {
-        self.enforce_all(&limiting(set, places), keys)
     }
 
     fn enforce_all(&self, rules: &[(&Placed, &Limits)], keys: &mut Vec<u8>) -> Result<Pass, Refusal> {
