@@ -94,6 +94,9 @@ impl Agent {
         let rules = Arc::new(ArcSwap::from_pointee(RulesInForce::default()));
         let cache = config.snapshot_cache.clone().map(Cache::new);
         let snapshots = Arc::new(Snapshots::new(Arc::clone(&rules), clock, cache.clone()));
+        if let Some(jwks) = &config.jwks {
+            snapshots.verify_with(Arc::clone(&jwks.keys));
+        }
         let start = bootstrap::start(&snapshots, config.bootstrap.as_deref(), cache.as_ref());
         let proxy = Arc::new(Proxy {
             upstream: config.upstream,
@@ -117,6 +120,10 @@ impl Agent {
         let mut servers = JoinSet::new();
         if let Some(tls) = tls.clone() {
             servers.spawn(async move { Ok(tls.follow().await) });
+        }
+        if let Some(jwks) = config.jwks.clone() {
+            let snapshots = Arc::clone(&snapshots);
+            servers.spawn(async move { Ok(jwks.follow(snapshots).await) });
         }
         servers.spawn(Server { listener: control, router: control::router(Arc::new(control_state)), tls, clock }.run());
         let router = telemetry::router(Arc::new(telemetry_state));

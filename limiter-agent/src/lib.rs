@@ -13,6 +13,7 @@ mod cache;
 mod config;
 mod control;
 mod histogram;
+mod jwks;
 mod listen;
 mod logs;
 mod matching;

@@ -22,7 +22,7 @@ use weir_wire::{ApplyReply, Fault, InForce, MAX_SNAPSHOT_BYTES, Refusal, Refusal
 
 use crate::{
     cache::Cache,
-    rules::{RulesInForce, lower},
+    rules::{Jwks, RulesInForce, lower},
 };
 
 /// What can become of a snapshot, as in `weir_snapshots_total`.
@@ -121,6 +121,13 @@ impl Snapshots {
         }
         let in_force = in_force(&self.rules.load()).expect("a snapshot that was taken is in force");
         Ok(ApplyReply { in_force })
+    }
+
+    /// From now on only tokens that these keys have signed have claims. Later snapshots keep them.
+    pub(crate) fn verify_with(&self, keys: Arc<Jwks>) {
+        let _turn = self.turn();
+        let next = self.rules.load().with_jwks(Some(keys));
+        self.rules.store(Arc::new(next));
     }
 
     fn turn(&self) -> MutexGuard<'_, ()> {

@@ -124,6 +124,12 @@ pub struct Flags {
     #[arg(long, env = "WEIR_WAIT_FOR_CONFIG", value_parser = BoolishValueParser::new(), help_heading = "Snapshots")]
     pub wait_for_config: bool,
 
+    /// Verify JSON Web Tokens with the keys of this JSON Web Key Set (RFC 7517), read again when it changes: a key part
+    /// jwtClaim then sees only claims of tokens that one of them has signed and that have not expired. Without it, tokens are
+    /// read and not verified: anybody can write one.
+    #[arg(long, env = "WEIR_JWKS", value_name = "FILE", help_heading = "Snapshots")]
+    pub jwks: Option<PathBuf>,
+
     /// How log lines look on standard error.
     #[arg(long, env = "WEIR_LOG_FORMAT", value_name = "FORMAT", default_value = "text", help_heading = "Logs")]
     pub log_format: LogFormat,

@@ -16,6 +16,7 @@ pub(crate) use self::duration::duration;
 pub use self::flags::{Flags, LogFormat};
 use crate::{
     control::{InvalidTls, Tls, TlsFiles},
+    jwks::JwksFile,
     logs::Logs,
     proxy::Settings,
 };
@@ -36,6 +37,8 @@ pub struct Config {
     pub(crate) bootstrap: Option<Vec<u8>>,
     pub(crate) snapshot_cache: Option<PathBuf>,
     pub(crate) wait_for_config: bool,
+    /// None: tokens are not verified.
+    pub(crate) jwks: Option<JwksFile>,
     pub(crate) logs: Logs,
     pub(crate) proxy: Settings,
 }
@@ -68,6 +71,14 @@ pub enum InvalidConfig {
         /// What was given.
         path: PathBuf,
         /// What the system said.
+        problem: String,
+    },
+    /// There are no keys to verify tokens with.
+    #[error("--jwks {}: {problem}", path.display())]
+    Jwks {
+        /// What was given.
+        path: PathBuf,
+        /// What is wrong with it.
         problem: String,
     },
     /// Snapshots could not be kept there.
@@ -109,6 +120,7 @@ impl TryFrom<Flags> for Config {
             bootstrap: flags.bootstrap.map(bootstrap).transpose()?,
             snapshot_cache: flags.snapshot_cache,
             wait_for_config: flags.wait_for_config,
+            jwks: flags.jwks.map(jwks).transpose()?,
             logs: Logs { format: flags.log_format, level: flags.log_level },
             proxy: flags.proxy,
         })
@@ -144,6 +156,10 @@ fn bootstrap(given: String) -> Result<Vec<u8>, InvalidConfig> {
     }
     fs::read(&given)
         .map_err(|error: io::Error| InvalidConfig::Bootstrap { path: given.into(), problem: error.to_string() })
+}
+
+fn jwks(path: PathBuf) -> Result<JwksFile, InvalidConfig> {
+    JwksFile::read(path.clone()).map_err(|problem| InvalidConfig::Jwks { path, problem })
 }
 
 fn folder(file: &Path) -> &Path {

@@ -2,7 +2,7 @@
 
 use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
-use crate::histogram::{BOUNDS, Histogram};
+use crate::histogram::{BOUNDS, Snapshot};
 
 /// A family; one without metrics is left out of a scrape.
 pub(super) fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
@@ -30,8 +30,7 @@ pub(super) fn gauge(labels: &[(&str, &str)], value: u64) -> Metric {
     metric
 }
 
-pub(super) fn histogram(durations: &Histogram) -> Metric {
-    let snapshot = durations.snapshot();
+pub(super) fn histogram(labels: &[(&str, &str)], snapshot: &Snapshot) -> Metric {
     let mut cumulative = 0;
     let mut buckets = Vec::new();
     for (bound, count) in BOUNDS.iter().zip(snapshot.buckets) {
@@ -45,7 +44,7 @@ pub(super) fn histogram(durations: &Histogram) -> Metric {
     histogram.set_bucket(buckets);
     histogram.set_sample_count(snapshot.buckets.iter().sum());
     histogram.set_sample_sum(snapshot.sum.as_secs_f64());
-    let mut metric = Metric::default();
+    let mut metric = Metric::from_label(pairs(labels));
     metric.set_histogram(histogram);
     metric
 }

@@ -76,7 +76,16 @@ impl Metrics {
                 "weir_upstream_seconds",
                 "From sending a request to the app until its response begins.",
                 MetricType::HISTOGRAM,
-                vec![histogram(&self.proxy.upstream_time)],
+                vec![histogram(&[], &self.proxy.upstream_time.snapshot())],
+            ),
+            family(
+                "weir_wait_seconds",
+                "How long requests waited for their turn that had to and got it; in shadow mode, would have waited.",
+                MetricType::HISTOGRAM,
+                each()
+                    .filter(|(_, rule)| rule.is_patient())
+                    .map(|(policy, rule)| histogram(&named(policy, rule), &rule.waits()))
+                    .collect(),
             ),
             family(
                 "weir_connections",

@@ -87,9 +87,13 @@ impl Rule {
     }
 
     /// How long those waited who had to, and got their turn.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the metric comes with its owner"))]
     pub(crate) fn waits(&self) -> histogram::Snapshot {
         self.counters.waits()
+    }
+
+    /// Whether requests may wait for their turn, or did before it was changed.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.limits.as_ref().is_some_and(Limits::is_patient) || self.counts().waited > 0
     }
 
     pub(crate) fn is_bypass(&self) -> bool {
@@ -116,7 +120,6 @@ impl RulesInForce {
     }
 
     /// The same rules, which believe only tokens that these keys have signed; with none of them, any token.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the flag for a file of keys comes with its owner"))]
     pub(crate) fn with_jwks(&self, jwks: Option<Arc<Jwks>>) -> Self {
         Self { jwks, ..self.clone() }
     }

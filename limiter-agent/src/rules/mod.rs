@@ -15,7 +15,6 @@ mod explain;
 mod fields;
 mod gate;
 mod in_force;
-#[cfg_attr(not(test), expect(dead_code, reason = "the flag for a file of keys comes with its owner"))]
 mod jwt;
 mod key;
 mod later;
@@ -30,12 +29,11 @@ mod rule_set;
 mod tests;
 mod wait;
 
-#[expect(unused_imports, reason = "the flag for a file of keys comes with its owner")]
-pub(crate) use self::jwt::{InvalidJwks, Jwks};
-pub(crate) use self::messages::{MessageRefused, Messages};
 pub(crate) use self::{
     gate::Gate,
     in_force::{Policy, Rule, RulesInForce},
+    jwt::Jwks,
     layer::LimitLayer,
     lower::lower,
+    messages::{MessageRefused, Messages},
 };

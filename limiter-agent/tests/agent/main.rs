@@ -5,6 +5,7 @@ mod costs;
 mod drain;
 mod explain;
 mod http2;
+mod jwks;
 mod limits;
 mod logs;
 mod metrics;

@@ -27,6 +27,7 @@ fn wrong_usage_is_2_and_names_the_flag() {
         (&[], &[("WEIR_UPSTREAM", "nonsense")], "--upstream"),
         (&["--telemetry", "127.0.0.1"], &[], "--telemetry"),
         (&["--drain", "10"], &[], "--drain"),
+        (&["--jwks", "/nowhere/keys.json"], &[], "--jwks /nowhere/keys.json: cannot be read"),
         (&["--surprise"], &[], "--surprise"),
     ] {
         let (code, text) = run(args, env);
