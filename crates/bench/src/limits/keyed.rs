@@ -159,7 +159,7 @@ fn report_bytes(bytes: &Bytes, sizes: [usize; 2], report: &mut Report) {
     report.table(Table {
         title: "Memory".to_owned(),
         note: "Live bytes on the heap divided by the keys, after every key came once: the table, the keys and the limits. \
-               Counted once, for it is the same every time."
+               Counted once; tables that grow by doubling can come out differently in another run."
             .to_owned(),
         unit: "bytes for each key",
         columns,
