@@ -17,6 +17,11 @@ pub struct Settings {
     #[arg(long, env = "WEIR_UPSTREAM_HTTP2", value_name = "WHEN", value_enum, default_value_t = UpstreamHttp2::Auto)]
     pub(crate) upstream_http2: UpstreamHttp2,
 
+    /// Whether plain requests of HTTP/1.1 are passed on in place, as the bytes that they came as, which costs less. All
+    /// others go the ordinary way, which says and does the same.
+    #[arg(long, env = "WEIR_IN_PLACE", value_name = "ON|OFF", value_enum, default_value_t = Switch::Off)]
+    pub(crate) in_place: Switch,
+
     /// How many client connections are served at once. Whoever comes then waits in the kernel's queue until one ends;
     /// nobody is turned away.
     #[arg(long, env = "WEIR_MAX_CONNECTIONS", value_name = "N", default_value = "16384")]
@@ -59,6 +64,15 @@ pub struct Settings {
     /// because long polls and slow reports are the app's business.
     #[arg(long, env = "WEIR_RESPONSE_TIMEOUT", value_name = "DURATION", value_parser = timeout)]
     pub(crate) response_timeout: Option<Duration>,
+}
+
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
 }
 
 /// Which requests go to the app over HTTP/2.

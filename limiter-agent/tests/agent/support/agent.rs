@@ -55,6 +55,8 @@ impl Agent {
         }
         command.args(["--upstream", &upstream.to_string(), "--addresses-file"]).arg(&file).args(more);
         command.env("WEIR_WORKERS", "2");
+        // The same tests are about both ways that HTTP/1.1 can go.
+        command.envs(std::env::var("WEIR_TEST_IN_PLACE").map(|switch| ("WEIR_IN_PLACE", switch)));
         let mut process = command.stderr(Stdio::piped()).spawn().expect("the agent starts");
         let (tell, log) = mpsc::unbounded_channel();
         let mut lines = BufReader::new(process.stderr.take().expect("piped")).lines().map(|line| line.expect("text"));
