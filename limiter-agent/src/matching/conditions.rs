@@ -64,8 +64,9 @@ fn none_or_any<T>(list: &[T], holds: impl FnMut(&T) -> bool) -> bool {
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
+    use weir_expressions::path_regex;
+
     use super::*;
-    use crate::matching::path_regex;
 
     const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 

@@ -11,10 +11,13 @@ use http::HeaderName;
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
 use super::{
-    Conditions, HostPattern, Matcher, REGEX_BYTES, RequestView, ValueCondition,
+    Conditions, HostPattern, Matcher, RequestView, ValueCondition,
     glob::{Glob, Step},
     trie::Trie,
 };
+
+/// How much memory all expressions together may take as one machine.
+const REGEX_BYTES: usize = 4 * 1024 * 1024;
 
 /// So few entries are looked at one by one: filing would cost more.
 const FEW: usize = 8;
@@ -115,7 +118,7 @@ impl Index {
             return;
         }
         let (patterns, ids): (Vec<&str>, Vec<u32>) = regexes.iter().copied().unzip();
-        match RegexSetBuilder::new(patterns).unicode(false).size_limit(16 * REGEX_BYTES).build() {
+        match RegexSetBuilder::new(patterns).unicode(false).size_limit(REGEX_BYTES).build() {
             Ok(set) => self.regexes = Some((set, ids)),
             Err(_) => {
                 self.always.extend(ids);

@@ -2,6 +2,7 @@
 
 use http::{HeaderName, Method};
 use proptest::prelude::*;
+use weir_expressions::path_regex;
 
 use super::*;
 

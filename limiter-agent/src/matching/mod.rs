@@ -17,8 +17,6 @@ mod query;
 mod request;
 mod trie;
 
-use regex::bytes::{Regex, RegexBuilder};
-
 pub(crate) use self::{
     conditions::{Conditions, FieldCondition, ValueCondition},
     glob::Glob,
@@ -28,18 +26,6 @@ pub(crate) use self::{
     predicate::Predicate,
     request::{Headers, RequestView},
 };
-
-/// How much memory one compiled expression may take.
-const REGEX_BYTES: usize = 256 * 1024;
-
-/// An expression for paths in their normal form, which is ASCII: classes such as `\w` are those of ASCII, and small.
-///
-/// # Errors
-///
-/// With what is wrong, and where.
-pub(crate) fn path_regex(pattern: &str) -> Result<Regex, regex::Error> {
-    RegexBuilder::new(pattern).unicode(false).size_limit(REGEX_BYTES).dfa_size_limit(REGEX_BYTES).nest_limit(32).build()
-}
 
 /// A rule's `match` list: any entry may match; without entries, every request does.
 #[derive(Debug)]

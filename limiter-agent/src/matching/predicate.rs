@@ -1,8 +1,7 @@
 //! Predicates: CEL expressions over one request.
 //!
-//! An expression is parsed once, when a snapshot is lowered, and tried on a request of which nothing is known, so that a
-//! misspelled name is a fault and not a rule that never matches. It sees nothing but the request: no clock, no state. One
-//! that fails on a request is false.
+//! An expression is parsed once, when a snapshot is lowered, and what could never hold is a fault (`weir-expressions`). It
+//! sees nothing but the request: no clock, no state. One that fails on a request is false.
 
 use std::{
     collections::HashMap,
@@ -12,28 +11,13 @@ use std::{
 };
 
 use cel::{
-    Context, ExecutionError, IdedExpr, Program, Value,
-    common::ast::{EntryExpr, Expr, IdedEntryExpr},
+    Context, Program, Value,
     context::VariableResolver,
     objects::{Key, Map},
 };
+use weir_expressions::InvalidPredicate;
 
-use super::{
-    query,
-    request::{self, RequestView},
-};
-
-/// The longest expression: what is parsed for a stranger must have a bound.
-const LONGEST: usize = 1024;
-
-/// How deep an expression may be nested, brackets and chains of operators alike: running calls itself.
-const DEEPEST: usize = 32;
-
-/// As how much of that a loop counts, so that there are no loops within loops within loops over what a client sends.
-const LOOP: usize = 12;
-
-/// Of which only what is used is ever there.
-const PARSER_STACK: usize = 64 * 1024 * 1024;
+use super::{query, request::RequestView};
 
 /// The only name that an expression may ask for.
 const REQUEST: &str = "request";
@@ -45,25 +29,6 @@ static LANGUAGE: LazyLock<Context<'static>> = LazyLock::new(Context::default);
 #[derive(Debug)]
 pub(crate) struct Predicate {
     program: Program,
-}
-
-/// Why an expression was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum InvalidPredicate {
-    #[error("has more than {LONGEST} bytes: split it into several entries of `match`")]
-    TooLong,
-    #[error("is nested deeper than {DEEPEST} brackets and operators: split it into several entries of `match`")]
-    TooDeep,
-    #[error("has a sign twice, as in `!!`: write it once, or with brackets in between")]
-    TwoSigns,
-    #[error("is not CEL: {0}")]
-    Syntax(String),
-    #[error("`{0}` is unknown: an expression is about `request` and uses CEL's own functions")]
-    Unknown(String),
-    #[error("`request.{0}` is unknown: there are method, host, path, query, headers and clientIP")]
-    UnknownPart(String),
-    #[error("must be true or false, as in `request.method == 'GET'`")]
-    NotBoolean,
 }
 
 /// What an expression sees of one request, as values of the language.
@@ -126,13 +91,9 @@ fn text(bytes: &[u8]) -> Value {
 impl Predicate {
     /// Whether the expression is true of the request.
     pub(super) fn holds(&self, request: &RequestView<'_>) -> bool {
-        matches!(self.value(request), Ok(Value::Bool(true)))
-    }
-
-    fn value(&self, request: &RequestView<'_>) -> Result<Value, ExecutionError> {
         let mut context = LANGUAGE.new_inner_scope();
         context.set_variable_resolver(request.facts());
-        self.program.execute(&context)
+        matches!(self.program.execute(&context), Ok(Value::Bool(true)))
     }
 }
 
@@ -140,93 +101,8 @@ impl FromStr for Predicate {
     type Err = InvalidPredicate;
 
     fn from_str(text: &str) -> Result<Self, InvalidPredicate> {
-        if text.len() > LONGEST {
-            return Err(InvalidPredicate::TooLong);
-        }
-        if brackets(text) > DEEPEST {
-            return Err(InvalidPredicate::TooDeep);
-        }
-        // cel 0.13 reads two signs as one, which would turn a condition around.
-        let written: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-        if written.windows(2).any(|pair| pair == b"!!" || pair == b"--") {
-            return Err(InvalidPredicate::TwoSigns);
-        }
-        let program = parse(text)?;
-        let predicate = Self { program };
-        match predicate.value(&request::blank()) {
-            Err(ExecutionError::UndeclaredReference(name)) => Err(InvalidPredicate::Unknown(name.to_string())),
-            // A key of `query` or `headers` that this request lacks, others may have.
-            Err(ExecutionError::NoSuchKey(name)) if asks_for(text, &name) => {
-                Err(InvalidPredicate::UnknownPart(name.to_string()))
-            }
-            Ok(value) if !matches!(value, Value::Bool(_)) => Err(InvalidPredicate::NotBoolean),
-            Ok(_) | Err(_) => Ok(predicate),
-        }
+        weir_expressions::predicate(text).map(|program| Self { program })
     }
-}
-
-/// The parser needs a multiple of the stack that running takes, and panics where it should not: so it has a thread of its
-/// own. That is done once for each expression, and never for a request.
-fn parse(text: &str) -> Result<Program, InvalidPredicate> {
-    std::thread::scope(|scope| {
-        let parser = std::thread::Builder::new().stack_size(PARSER_STACK).spawn_scoped(scope, || {
-            let program = Program::compile(text)?;
-            let depth = depth(&program.expression().expr);
-            Ok((program, depth))
-        });
-        let parsed = parser.map(std::thread::ScopedJoinHandle::join);
-        let Ok(Ok(parsed)) = parsed else { return Err(InvalidPredicate::Syntax("the parser gave up".to_owned())) };
-        let (program, depth) = parsed.map_err(|errors: cel::ParseErrors| {
-            let first = errors.errors.first().map(|error| format!("{} (column {})", error.msg, error.pos.1));
-            InvalidPredicate::Syntax(first.unwrap_or_else(|| errors.to_string()))
-        })?;
-        if depth > DEEPEST { Err(InvalidPredicate::TooDeep) } else { Ok(program) }
-    })
-}
-
-/// Whether it is `request` itself that was asked for this part.
-fn asks_for(text: &str, part: &str) -> bool {
-    let written: String = text.split_whitespace().collect();
-    let selected = format!("request.{part}");
-    let ends = |rest: &str| !rest.starts_with(|next: char| next.is_alphanumeric() || next == '_');
-    written.match_indices(&selected).any(|(at, _)| ends(&written[at + selected.len()..]))
-        || [format!("request['{part}']"), format!("request[\"{part}\"]")].iter().any(|form| written.contains(form))
-}
-
-/// How deep brackets are nested; those within strings count as well, which only refuses too much.
-fn brackets(text: &str) -> usize {
-    let (mut open, mut deepest) = (0_usize, 0);
-    for byte in text.bytes() {
-        match byte {
-            b'(' | b'[' | b'{' => open += 1,
-            b')' | b']' | b'}' => open = open.saturating_sub(1),
-            _ => {}
-        }
-        deepest = deepest.max(open);
-    }
-    deepest
-}
-
-/// How often running an expression calls itself.
-fn depth(expression: &Expr) -> usize {
-    let of = |one: &IdedExpr| depth(&one.expr);
-    let of_entry = |entry: &IdedEntryExpr| match &entry.expr {
-        EntryExpr::StructField(field) => of(&field.value),
-        EntryExpr::MapEntry(entry) => of(&entry.key).max(of(&entry.value)),
-    };
-    let (own, inner) = match expression {
-        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => (1, None),
-        Expr::Call(call) => (1, call.target.iter().map(|target| of(target)).chain(call.args.iter().map(of)).max()),
-        Expr::Select(select) => (1, Some(of(&select.operand))),
-        Expr::List(list) => (1, list.elements.iter().map(of).max()),
-        Expr::Map(map) => (1, map.entries.iter().map(of_entry).max()),
-        Expr::Struct(fields) => (1, fields.entries.iter().map(of_entry).max()),
-        Expr::Comprehension(each) => {
-            let parts = [&each.iter_range, &each.accu_init, &each.loop_cond, &each.loop_step, &each.result];
-            (LOOP, parts.into_iter().map(of).max())
-        }
-    };
-    own + inner.unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -274,36 +150,12 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_can_never_hold_is_refused() {
-        for (text, word) in [
-            ("", "not CEL"),
-            ("request.method ==", "not CEL"),
-            ("request.method = 'GET'", "not CEL"),
-            ("'open", "not CEL"),
-            ("method == 'GET'", "`method` is unknown"),
-            ("request.method.lower() == 'get'", "`lower` is unknown"),
-            ("request.header['a'] == 'b'", "`request.header` is unknown"),
-            ("request.method", "true or false"),
-            ("1 + 1", "true or false"),
-            (&"(".repeat(100), "nested"),
-            (&vec!["1"; 100].join("+"), "nested"),
-            ("!!('a' in request.headers)", "a sign twice"),
-            ("- -1 == 1", "a sign twice"),
-            ("[1].all(a, [1].all(b, [1].all(c, a == b)))", "nested"),
-            (&"x".repeat(2000), "more than 1024"),
-        ] {
-            let invalid = text.parse::<Predicate>().expect_err(text).to_string();
-            assert!(invalid.contains(word), "{text}: {invalid}");
-        }
-    }
-
     /// Whatever is accepted runs on a thread with as little stack as a worker has, and nothing ends the program.
     #[test]
     fn the_longest_chains_are_parsed_or_refused() {
         let request = request();
         let view = RequestView::new(&request, "127.0.0.1".parse().unwrap());
-        let full = |piece: &str, end: &str| format!("{}{end}", piece.repeat((LONGEST - end.len()) / piece.len()));
+        let full = |piece: &str, end: &str| format!("{}{end}", piece.repeat((1024 - end.len()) / piece.len()));
         for text in [
             full("true||", "true"),
             full("1+", "1"),
@@ -314,10 +166,10 @@ mod tests {
             full("a[", "1"),
             full("[1].all(x,", "true"),
             full("x.all(x,x).", "b"),
-            format!("{}1 > 0", "1 + ".repeat(DEEPEST - 2)),
-            format!("{}true", "true ? true : ".repeat(DEEPEST - 2)),
-            format!("{}true{}", "(".repeat(DEEPEST), ")".repeat(DEEPEST)),
-            format!("{}1{} == 1", "[".repeat(DEEPEST - 2), "]".repeat(DEEPEST - 2)),
+            format!("{}1 > 0", "1 + ".repeat(30)),
+            format!("{}true", "true ? true : ".repeat(30)),
+            format!("{}true{}", "(".repeat(32), ")".repeat(32)),
+            format!("{}1{} == 1", "[".repeat(30), "]".repeat(30)),
             "[1, 2].all(a, [1, 2].all(b, a + b > 0))".to_owned(),
         ] {
             if let Ok(predicate) = text.parse::<Predicate>() {

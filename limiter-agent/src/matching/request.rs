@@ -3,11 +3,7 @@
 //! What is costly (the normal form of the path, the host, the values that a predicate sees) is worked out at most once
 //! for all the rules of a request, and only if one of them asks.
 
-use std::{
-    borrow::Cow,
-    cell::OnceCell,
-    net::{IpAddr, Ipv4Addr},
-};
+use std::{borrow::Cow, cell::OnceCell, net::IpAddr};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -128,21 +124,6 @@ impl<'a> RequestView<'a> {
     /// What predicates see.
     pub(super) fn facts(&self) -> &predicate::Facts {
         self.facts.get_or_init(|| predicate::Facts::of(self, self.query.unwrap_or_default()))
-    }
-}
-
-/// A request of which nothing is known: what a predicate is tried on before it is accepted.
-pub(super) fn blank() -> RequestView<'static> {
-    RequestView {
-        method: "GET",
-        path: "/",
-        query: None,
-        authority: None,
-        headers: Headers::Lines(&[]),
-        peer: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        normal_path: OnceCell::new(),
-        host: OnceCell::new(),
-        facts: OnceCell::new(),
     }
 }
 

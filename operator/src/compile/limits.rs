@@ -6,7 +6,7 @@ use weir_wire as wire;
 use super::faults::Faults;
 
 /// The most requests that a SlidingWindowLog remembers.
-const LONGEST_LOG: u64 = 1 << 20;
+pub(super) const LONGEST_LOG: u64 = 1 << 20;
 /// The most requests that a SlidingWindowCounter counts.
 const MOST_COUNTED: u64 = 1 << 30;
 

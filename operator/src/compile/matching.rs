@@ -1,28 +1,22 @@
 //! Which requests a rule is about. What only a parser can judge is judged here, by the parsers that the agents use, so
 //! that a bad expression shows in the policy's status and not as a snapshot that every agent refuses.
 
-use regex::bytes::{Regex, RegexBuilder};
 use weir_api as api;
+use weir_expressions as expressions;
 use weir_wire as wire;
 
-use super::{faults::Faults, predicate};
-
-/// What a compiled expression may take in an agent, in bytes.
-const LARGEST_REGEX: usize = 256 * 1024;
-
-/// How deep an expression may be nested for an agent.
-const DEEPEST_REGEX: u32 = 32;
+use super::faults::Faults;
 
 pub(super) fn entry(entry: &api::Match, path: &str, faults: &mut Faults) -> wire::Match {
     for (i, text) in entry.path_regexes.iter().enumerate() {
-        if let Err(error) = path_regex(text) {
-            faults.add(format!("{path}.pathRegexes[{i}]"), format!("{text:?} is not usable: {}", in_one_line(&error)));
+        if let Err(invalid) = expressions::path_regex(text) {
+            faults.add(format!("{path}.pathRegexes[{i}]"), format!("{text:?} {invalid}"));
         }
     }
     if let Some(text) = &entry.predicate
-        && let Err(message) = predicate::check(text)
+        && let Err(invalid) = expressions::predicate(text)
     {
-        faults.add(format!("{path}.predicate"), message);
+        faults.add(format!("{path}.predicate"), invalid.to_string());
     }
     wire::Match {
         methods: entry.methods.clone(),
@@ -35,30 +29,6 @@ pub(super) fn entry(entry: &api::Match, path: &str, faults: &mut Faults) -> wire
     }
 }
 
-/// As agents do it: paths in their normal form are ASCII.
-fn path_regex(text: &str) -> Result<Regex, regex::Error> {
-    RegexBuilder::new(text)
-        .unicode(false)
-        .size_limit(LARGEST_REGEX)
-        .dfa_size_limit(LARGEST_REGEX)
-        .nest_limit(DEEPEST_REGEX)
-        .build()
-}
-
 fn field(name: &str, value: Option<&String>, prefix: Option<&String>) -> wire::FieldMatch {
     wire::FieldMatch { name: name.to_owned(), value: value.cloned(), prefix: prefix.cloned() }
-}
-
-/// The last line says what is wrong; those before draw where.
-fn in_one_line(error: &regex::Error) -> String {
-    match error {
-        regex::Error::CompiledTooBig(limit) => {
-            format!("it takes more than {limit} bytes once compiled: use smaller repetitions, or a path with * and **")
-        }
-        other => {
-            let text = other.to_string();
-            let last = text.lines().last().unwrap_or_default();
-            last.strip_prefix("error: ").unwrap_or(last).to_owned()
-        }
-    }
 }

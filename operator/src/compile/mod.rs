@@ -7,8 +7,8 @@
 mod faults;
 mod limits;
 mod matching;
+mod memory;
 mod override_keys;
-mod predicate;
 mod rule;
 
 use std::collections::BTreeMap;
@@ -107,8 +107,8 @@ pub fn revision_of(value: &impl Serialize) -> String {
 ///
 /// # Errors
 ///
-/// Every fault: numbers that the rules cannot hold, expressions that do not parse, costs that no limit bears, overrides
-/// of limits that do not exist or of keys that cannot be.
+/// Every fault: numbers that the rules cannot hold, expressions that do not parse, costs that no limit bears, logs that
+/// take too much memory, overrides of limits that do not exist or of keys that cannot be.
 pub fn compile(key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec) -> Result<(PolicyRules, Target), Vec<Fault>> {
     let mut faults = Faults::default();
     let rules: Vec<wire::Rule> =

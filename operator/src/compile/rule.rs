@@ -3,7 +3,7 @@
 use weir_api as api;
 use weir_wire as wire;
 
-use super::{faults::Faults, limits, matching, override_keys};
+use super::{faults::Faults, limits, matching, memory, override_keys};
 
 pub(super) fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::Rule {
     let matches = (rule.matches.iter().enumerate())
@@ -33,7 +33,10 @@ pub(super) fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::R
     if rule.per == api::Per::Message {
         check_messages(rule, path, faults);
     }
-    let keyed = !rule.key.is_empty();
+    let max_keys = (!rule.key.is_empty()).then(|| faults.number(format!("{path}.maxKeys"), rule.max_keys.into(), 1));
+    if let Some(max_keys) = max_keys {
+        memory::check(&limits, &overrides, max_keys, path, faults);
+    }
     wire::Rule {
         name: rule.name.clone(),
         action: wire::Action::Limit,
@@ -47,7 +50,7 @@ pub(super) fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::R
         overrides,
         cost,
         on_limit: Some(on_limit(rule, &format!("{path}.onLimit"), faults)),
-        max_keys: keyed.then(|| faults.number(format!("{path}.maxKeys"), rule.max_keys.into(), 1)),
+        max_keys,
     }
 }
 

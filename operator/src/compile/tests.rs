@@ -191,7 +191,11 @@ fn a_deadline_reaches_the_wire_and_has_a_revision_of_its_own() {
 fn what_only_a_parser_can_judge_is_told_in_one_line() {
     let limit = json!({"name": "a", "requests": 50, "per": "1s"});
     for (entry, path, part) in [
-        (json!({"pathRegexes": ["^/ok", "^/(v1"]}), "pathRegexes[1]", "\"^/(v1\" is not usable: unclosed group"),
+        (
+            json!({"pathRegexes": ["^/ok", "^/(v1"]}),
+            "pathRegexes[1]",
+            "\"^/(v1\" is no regular expression: unclosed group",
+        ),
         (json!({"pathRegexes": ["(?=a)"]}), "pathRegexes[0]", "look-around"),
         (json!({"pathRegexes": ["(\\w{100}){100}"]}), "pathRegexes[0]", "use smaller repetitions"),
         (json!({"predicate": "request.method =="}), "predicate", "is not CEL: "),
@@ -349,6 +353,56 @@ fn a_cost_that_a_limit_can_bear_is_none_of_our_business() {
         assert!(compiled(most).is_ok(), "{limit} bears {most}");
         assert!(compiled(most + 1).is_err(), "{limit} does not bear more than {most}");
     }
+}
+
+#[test]
+fn logs_that_would_take_too_much_memory_are_told_where() {
+    let log = |name: &str, requests: u64| json!({"name": name, "requests": requests, "per": "1m", "strategy": "SlidingWindowLog"});
+    let other = |name: &str, requests: u64| json!({"name": name, "requests": requests, "per": "1m"});
+    let gold = |requests: u64, keys: usize| {
+        let keys: Vec<_> = (0..keys).map(|key| json!([format!("k{key}")])).collect();
+        json!({"keys": keys, "limits": [other("a", requests)]})
+    };
+    for (limits, max_keys, overrides, told) in [
+        // 72,820 places of 8 bytes for each request and two words: 228 requests are the most.
+        (json!([log("a", 228)]), 65_536, json!([]), None),
+        (json!([log("a", 229)]), 65_536, json!([]), Some(("limits[0]", 129))),
+        (json!([log("a", 1000)]), 65_536, json!([]), Some(("limits[0]", 557))),
+        (json!([log("a", 1_048_576)]), 11, json!([]), None),
+        (json!([log("a", 1_048_576)]), 12, json!([]), Some(("limits[0]", 129))),
+        // Others count nothing, and all logs together.
+        (json!([other("t", 1_000_000), log("a", 228)]), 65_536, json!([]), None),
+        (json!([log("a", 100), log("b", 126)]), 65_536, json!([]), None),
+        (json!([log("a", 100), log("b", 127)]), 65_536, json!([]), Some(("limits[1]", 129))),
+        (
+            json!([log("a", 1_048_576), other("t", 1)]),
+            1,
+            json!([gold(1_048_576, 12)]),
+            Some(("overrides[0].limits[0]", 129)),
+        ),
+        (json!([log("a", 1_048_576), other("t", 1)]), 1, json!([gold(1_048_576, 11)]), None),
+        // An override of the other limit: the log's own numbers hold for its keys, too.
+        (json!([other("a", 1), log("b", 1_048_576)]), 1, json!([gold(5, 15)]), Some(("limits[1]", 153))),
+    ] {
+        let rule = json!({"name": "all", "key": [{"header": "x"}], "limits": limits, "maxKeys": max_keys, "overrides": overrides});
+        let outcome = compile(&key(), "uid", &spec(&json!([rule])));
+        let Some((path, mib)) = told else {
+            assert!(outcome.is_ok(), "{limits} for {max_keys}: {outcome:?}");
+            continue;
+        };
+        let faults = outcome.expect_err("too much");
+        let [fault] = faults.as_slice() else { panic!("{faults:?}") };
+        assert_eq!(fault.path, format!("spec.rules[0].{path}"));
+        assert_eq!(
+            fault.message,
+            format!(
+                "would take {mib} MiB in each pod for {max_keys} keys, and at most 128 are allowed: lower requests or maxKeys, or use SlidingWindowCounter"
+            )
+        );
+    }
+    // Without a key there is one log.
+    let rule = json!({"name": "all", "limits": [log("a", 1_048_576), log("b", 1_048_576)]});
+    assert!(compile(&key(), "uid", &spec(&json!([rule]))).is_ok());
 }
 
 #[test]

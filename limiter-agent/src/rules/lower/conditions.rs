@@ -7,7 +7,7 @@ use weir_wire::{FieldMatch, KeyPart, Match};
 
 use super::faults::{Faults, Path};
 use crate::{
-    matching::{Conditions, FieldCondition, Matcher, ValueCondition, path_regex},
+    matching::{Conditions, FieldCondition, Matcher, ValueCondition},
     rules::key::{KeySpec, Part},
 };
 
@@ -103,7 +103,7 @@ fn value(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<ValueCo
 }
 
 fn regex(text: &str, path: &Path, faults: &mut Faults) -> Option<regex::bytes::Regex> {
-    path_regex(text).map_err(|error| faults.add(path, format!("is no regular expression: {error}"))).ok()
+    weir_expressions::path_regex(text).map_err(|invalid| faults.add(path, invalid.to_string())).ok()
 }
 
 fn non_empty(text: &str, path: &Path, faults: &mut Faults) -> Option<Box<str>> {

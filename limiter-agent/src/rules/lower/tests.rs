@@ -133,7 +133,7 @@ fn each_fault_has_its_path() {
         ),
         (json!({"action": "Bypass"}), "limits", "Bypass"),
         (json!({"match": [{"pathRegexes": ["^/a", "("]}]}), "match[0].pathRegexes[1]", "regular expression"),
-        (json!({"match": [{"pathRegexes": ["a{1000}{1000}"]}]}), "match[0].pathRegexes[0]", "regular expression"),
+        (json!({"match": [{"pathRegexes": ["a{1000}{1000}"]}]}), "match[0].pathRegexes[0]", "smaller repetitions"),
         (
             json!({"match": [{"headers": [{"name": "a", "value": "b", "prefix": "c"}]}]}),
             "match[0].headers[0].prefix",
@@ -142,7 +142,7 @@ fn each_fault_has_its_path() {
         (json!({"match": [{"headers": [{"name": "a", "prefix": "\n"}]}]}), "match[0].headers[0].prefix", "control"),
         (json!({"match": [{"query": [{"name": ""}]}]}), "match[0].query[0].name", "empty"),
         (json!({"match": [{"predicate": "request.method = 1"}]}), "match[0].predicate", "not CEL"),
-        (json!({"match": [{}, {"predicate": "method == 'GET'"}]}), "match[1].predicate", "`method` is unknown"),
+        (json!({"match": [{}, {"predicate": "method == 'GET'"}]}), "match[1].predicate", "knows no method"),
         (json!({"key": [{"cookie": "a b"}]}), "key[0].cookie", "session"),
         (json!({"key": [{"query": ""}]}), "key[0].query", "empty"),
         (json!({"key": [{"pathSegment": 0}]}), "key[0].pathSegment", "from 1"),

@@ -1,7 +1,8 @@
-//! Whether a CEL predicate can be true of any request.
+//! Predicates: CEL expressions over one request.
 //!
-//! An agent takes a predicate that fails for false, because a request may lack what it asks for. A misspelt name would
-//! therefore be a rule that matches nothing and says nothing: names and functions are checked here.
+//! A predicate that fails on a request is false, because a request may lack what it asks for. A misspelt name would
+//! therefore be a rule that matches nothing and says nothing: names and functions are checked here, and the whole is tried
+//! on a request of which nothing is known.
 
 use std::{collections::HashMap, thread};
 
@@ -14,34 +15,78 @@ use cel::{
 const REQUEST: &str = "request";
 const FIELDS: [&str; 6] = ["method", "host", "path", "query", "headers", "clientIP"];
 
-/// What agents know besides operators and macros.
+/// What there is besides operators and macros.
 const FUNCTIONS: [&str; 12] =
     ["contains", "startsWith", "endsWith", "matches", "size", "max", "min", "string", "int", "uint", "double", "bytes"];
 
-/// The longest that agents take, in bytes.
+/// The longest expression, in bytes: what is parsed for a stranger must have a bound.
 const LONGEST: usize = 1024;
 
-/// How deep brackets may be nested, and how often running an expression may call itself: agents have the same bound.
+/// How deep brackets may be nested, and how often running an expression may call itself.
 const DEEPEST: usize = 32;
 
-/// As how much of that a macro such as `exists` counts for agents.
+/// As how much of that a macro such as `exists` counts, so that there are no loops within loops within loops over what a
+/// client sends.
 const LOOP: usize = 12;
 
-/// The parser calls itself many times for each bracket and each operator: 64 KB a bracket in a debug build.
+/// The parser calls itself many times for each bracket and each operator: 64 KB a bracket in a debug build. Of this only
+/// what is used is ever there.
 const STACK: usize = 64 * 1024 * 1024;
 
-/// What is wrong with a predicate, and how to mend it.
-pub(super) fn check(text: &str) -> Result<(), String> {
+/// Why a predicate was refused, in one line with the mend.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPredicate {
+    /// It is too long.
+    #[error("has more than {LONGEST} bytes: split it into several entries of match")]
+    TooLong,
+    /// Running it would call itself too often.
+    #[error("is nested more than {DEEPEST} levels deep, brackets and operators: write it as several entries of match")]
+    TooDeep,
+    /// The parser reads two signs as one, which would turn a condition around.
+    #[error("has a sign twice, as in `!!`: write it once, or with brackets in between")]
+    TwoSigns,
+    /// It does not parse.
+    #[error("is not CEL: {0}")]
+    Syntax(String),
+    /// It is about something that is not there.
+    #[error("knows no {0}: what it can ask is request, as in request.method == 'GET'")]
+    UnknownName(String),
+    /// A request has no such part.
+    #[error("asks for request.{0}: a request has {fields}", fields = FIELDS.join(", "))]
+    UnknownField(String),
+    /// There is no such function.
+    #[error("knows no function {0}: there are {functions}", functions = FUNCTIONS.join(", "))]
+    UnknownFunction(String),
+    /// There is no such type.
+    #[error("knows no type {0}: there are texts, numbers, true and false, lists and maps")]
+    UnknownType(String),
+    /// It has a regular expression in it that is none.
+    #[error("cannot match: {0}")]
+    Matches(String),
+    /// Its value is something else.
+    #[error("must be true or false, as in request.method == 'GET'")]
+    NotBoolean,
+    /// There is no memory for the parser.
+    #[error("cannot be parsed now: {0}")]
+    NoThread(String),
+}
+
+/// Parses a predicate. It asks for nothing but `request` with its `method`, `host`, `path`, `query`, `headers` and
+/// `clientIP`, and can be run on a thread with as little stack as a worker has.
+///
+/// # Errors
+///
+/// If it does not parse, is too long or too deep, or can never be true.
+pub fn predicate(text: &str) -> Result<Program, InvalidPredicate> {
     if text.len() > LONGEST {
-        return Err(format!("has more than {LONGEST} bytes: split it into several entries of match"));
+        return Err(InvalidPredicate::TooLong);
     }
     if brackets(text) > DEEPEST {
-        return Err(too_deep());
+        return Err(InvalidPredicate::TooDeep);
     }
-    // The parser reads two signs as one, which would turn a condition around.
     let written: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     if written.windows(2).any(|pair| pair == b"!!" || pair == b"--") {
-        return Err("has two signs in a row, which agents do not take: leave both out".to_owned());
+        return Err(InvalidPredicate::TwoSigns);
     }
     thread::scope(|scope| {
         let parser = thread::Builder::new().name("predicate".to_owned()).stack_size(STACK);
@@ -49,27 +94,30 @@ pub(super) fn check(text: &str) -> Result<(), String> {
         match outcome {
             Ok(Ok(outcome)) => outcome,
             // The parser is not ours: should it ever panic, that is about this text and no other.
-            Ok(Err(_)) => Err("is not CEL that can be parsed: write it differently".to_owned()),
-            Err(error) => Err(format!("cannot be parsed now: {error}")),
+            Ok(Err(_)) => Err(InvalidPredicate::Syntax("the parser gave up".to_owned())),
+            Err(error) => Err(InvalidPredicate::NoThread(error.to_string())),
         }
     })
 }
 
-fn too_deep() -> String {
-    format!("is nested more than {DEEPEST} levels deep, brackets and operators: write it as several entries of match")
-}
-
-fn parse(text: &str) -> Result<(), String> {
+fn parse(text: &str) -> Result<Program, InvalidPredicate> {
     let program = Program::compile(text).map_err(|errors| {
         let first = errors.errors.first();
-        first.map_or_else(
-            || "is not CEL".to_owned(),
-            |error| format!("is not CEL: {}, at line {} column {}", error.msg, error.pos.0, error.pos.1),
-        )
+        InvalidPredicate::Syntax(first.map_or_else(
+            || "it cannot be read".to_owned(),
+            |error| {
+                format!(
+                    "{}, at line {} column {}",
+                    error.msg.lines().next().unwrap_or_default(),
+                    error.pos.0,
+                    error.pos.1
+                )
+            },
+        ))
     })?;
     let mut unknown = None;
     if walk(program.expression(), &mut Vec::new(), &mut unknown) > DEEPEST {
-        return Err(too_deep());
+        return Err(InvalidPredicate::TooDeep);
     }
     if let Some(unknown) = unknown {
         return Err(unknown);
@@ -77,10 +125,10 @@ fn parse(text: &str) -> Result<(), String> {
     match program.execute(&blank()) {
         // The one function whose fault no request can mend.
         Err(ExecutionError::FunctionError { function, message }) if function == "matches" => {
-            Err(format!("cannot match: {}", message.lines().last().unwrap_or_default()))
+            Err(InvalidPredicate::Matches(message.lines().last().unwrap_or_default().to_owned()))
         }
-        Ok(Value::Bool(_)) | Err(_) => Ok(()),
-        Ok(_) => Err("must be true or false, as in request.method == 'GET'".to_owned()),
+        Ok(Value::Bool(_)) | Err(_) => Ok(program),
+        Ok(_) => Err(InvalidPredicate::NotBoolean),
     }
 }
 
@@ -117,9 +165,9 @@ fn brackets(text: &str) -> usize {
 
 /// How often running the expression calls itself; and tells the first name that no request gives a meaning to. `known`
 /// are the variables of the macros around.
-fn walk<'a>(expression: &'a IdedExpr, known: &mut Vec<&'a str>, unknown: &mut Option<String>) -> usize {
-    let tell = |unknown: &mut Option<String>, message: String| {
-        unknown.get_or_insert(message);
+fn walk<'a>(expression: &'a IdedExpr, known: &mut Vec<&'a str>, unknown: &mut Option<InvalidPredicate>) -> usize {
+    let tell = |unknown: &mut Option<InvalidPredicate>, found: InvalidPredicate| {
+        unknown.get_or_insert(found);
     };
     let mut own = 1;
     let mut inner = 0;
@@ -127,22 +175,20 @@ fn walk<'a>(expression: &'a IdedExpr, known: &mut Vec<&'a str>, unknown: &mut Op
         Expr::Unspecified | Expr::Literal(_) => {}
         Expr::Ident(name) => {
             if name != REQUEST && !name.starts_with('@') && !known.contains(&name.as_str()) {
-                tell(unknown, format!("knows no {name}: what it can ask is request, as in request.method == 'GET'"));
+                tell(unknown, InvalidPredicate::UnknownName(name.clone()));
             }
         }
         Expr::Select(select) => {
             let of_request = matches!(&select.operand.expr, Expr::Ident(name) if name == REQUEST);
             if of_request && !known.contains(&REQUEST) && !FIELDS.contains(&select.field.as_str()) {
-                let fields = FIELDS.join(", ");
-                tell(unknown, format!("asks for request.{}: a request has {fields}", select.field));
+                tell(unknown, InvalidPredicate::UnknownField(select.field.clone()));
             }
             inner = walk(&select.operand, known, unknown);
         }
         Expr::Call(call) => {
             let operator = call.func_name.contains(['_', '@']);
             if !operator && !FUNCTIONS.contains(&call.func_name.as_str()) {
-                let functions = FUNCTIONS.join(", ");
-                tell(unknown, format!("knows no function {}: there are {functions}", call.func_name));
+                tell(unknown, InvalidPredicate::UnknownFunction(call.func_name.clone()));
             }
             for part in call.target.as_deref().into_iter().chain(&call.args) {
                 inner = inner.max(walk(part, known, unknown));
@@ -162,7 +208,7 @@ fn walk<'a>(expression: &'a IdedExpr, known: &mut Vec<&'a str>, unknown: &mut Op
                 }
             }
         }
-        Expr::Struct(message) => tell(unknown, format!("knows no type {}", message.type_name)),
+        Expr::Struct(message) => tell(unknown, InvalidPredicate::UnknownType(message.type_name.clone())),
         Expr::Comprehension(each) => {
             own = LOOP;
             for part in [&each.iter_range, &each.accu_init] {
@@ -183,6 +229,10 @@ fn walk<'a>(expression: &'a IdedExpr, known: &mut Vec<&'a str>, unknown: &mut Op
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn check(text: &str) -> Result<(), String> {
+        predicate(text).map(drop).map_err(|invalid| invalid.to_string())
+    }
 
     #[test]
     fn what_can_be_true_of_a_request_passes() {
@@ -217,9 +267,31 @@ mod tests {
             ("request.path", "must be true or false"),
             ("size(request.headers)", "must be true or false"),
             ("timestamp('2026-01-01T00:00:00Z') == 1", "knows no function timestamp"),
+            ("request.method = 'GET'", "is not CEL"),
+            ("'open", "is not CEL"),
+            ("request.method.lower() == 'get'", "knows no function lower"),
+            ("request.header['a'] == 'b'", "asks for request.header:"),
+            ("request['header'] == 'b' && nobody", "knows no nobody"),
+            ("Request{method: 'GET'} == request", "knows no type Request"),
+            ("1 + 1", "must be true or false"),
+            ("!!('a' in request.headers)", "has a sign twice"),
+            ("- -1 == 1", "has a sign twice"),
+            ("[1].all(a, [1].all(b, [1].all(c, a == b)))", "levels deep"),
+            (&vec!["1"; 100].join("+"), "levels deep"),
+            (&"x".repeat(2000), "more than 1024"),
         ] {
             let message = check(text).expect_err(text);
             assert!(message.contains(part) && !message.contains('\n'), "{text}: {message}");
+        }
+    }
+
+    /// Every function that is promised is there.
+    #[test]
+    fn the_functions_exist() {
+        for function in FUNCTIONS {
+            let program = Program::compile(&format!("{function}('1')")).unwrap();
+            let outcome = program.execute(&blank());
+            assert!(!matches!(outcome, Err(ExecutionError::UndeclaredReference(_))), "{function}: {outcome:?}");
         }
     }
 
@@ -237,7 +309,7 @@ mod tests {
         assert_eq!(check(&nested(("1 + ", "1 > 0", ""), DEEPEST - 2)), Ok(()));
         assert!(is_too_deep(&nested(("1 + ", "1 > 0", ""), DEEPEST)));
         for text in ["!!true", "! ! true", "1 - -1 == 2"] {
-            assert!(check(text).is_err_and(|message| message.contains("two signs")), "{text}");
+            assert!(check(text).is_err_and(|message| message.contains("a sign twice")), "{text}");
         }
         for (open, middle, close) in [
             ("", "request", ".a"),

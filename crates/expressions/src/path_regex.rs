@@ -1,0 +1,67 @@
+//! Regular expressions for paths.
+
+use regex::bytes::{Regex, RegexBuilder};
+
+/// What an expression may take once compiled, and what its cache may, in bytes.
+const LARGEST: usize = 256 * 1024;
+
+/// How deep it may be nested.
+const DEEPEST: u32 = 32;
+
+/// Why an expression was refused, in one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRegex {
+    /// It is not of the language, or of a part that takes more than linear time.
+    #[error("is no regular expression: {0}")]
+    Syntax(String),
+    /// It would take too much memory.
+    #[error("takes more than {LARGEST} bytes once compiled: use smaller repetitions, or a path with * and **")]
+    TooLarge,
+}
+
+/// An expression for paths in their normal form, which is ASCII: classes such as `\w` are those of ASCII, and small.
+///
+/// # Errors
+///
+/// If it does not parse, or takes too much.
+pub fn path_regex(text: &str) -> Result<Regex, InvalidRegex> {
+    let mut builder = RegexBuilder::new(text);
+    builder.unicode(false).size_limit(LARGEST).dfa_size_limit(LARGEST).nest_limit(DEEPEST);
+    builder.build().map_err(|error| match error {
+        regex::Error::CompiledTooBig(_) => InvalidRegex::TooLarge,
+        // The last line says what is wrong; those before draw where.
+        other => {
+            let text = other.to_string();
+            let last = text.lines().last().unwrap_or_default();
+            InvalidRegex::Syntax(last.strip_prefix("error: ").unwrap_or(last).to_owned())
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_is_told_in_one_line() {
+        let nested = |depth: usize| format!("{}a{}", "(".repeat(depth), ")".repeat(depth));
+        for (text, part) in [
+            ("^/(v1", "is no regular expression: unclosed group"),
+            ("(?=a)", "look-around"),
+            (r"(\w{100}){100}", "use smaller repetitions"),
+            ("a{1000}{1000}", "use smaller repetitions"),
+            (&nested(33), "nest"),
+        ] {
+            let invalid = path_regex(text).expect_err(text).to_string();
+            assert!(invalid.contains(part) && !invalid.contains('\n'), "{text}: {invalid}");
+        }
+        for text in ["^/v[0-9]+/", r"^/\w{1,64}$", "(?i)^/API$", "", &nested(31)] {
+            assert!(path_regex(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn classes_are_those_of_ascii() {
+        assert!(!path_regex(r"^/\w$").unwrap().is_match("/\u{e9}".as_bytes()));
+    }
+}
