@@ -106,6 +106,8 @@ impl Agent {
             failures: Arc::default(),
             upstream_time: Arc::default(),
             connections: 0.into(),
+            traffic: Arc::default(),
+            log_keys: config.logs.keys,
             places: Arc::new(Semaphore::new(config.proxy.max_connections.get() as usize)),
             drain: CancellationToken::new(),
             abort: CancellationToken::new(),

@@ -11,6 +11,8 @@ use crate::config::LogFormat;
 pub struct Logs {
     pub(crate) format: LogFormat,
     pub(crate) level: Targets,
+    /// Whether a line about a refusal names the key that was refused.
+    pub(crate) keys: bool,
 }
 
 impl Logs {

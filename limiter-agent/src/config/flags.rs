@@ -138,6 +138,11 @@ pub struct Flags {
     #[arg(long, env = "WEIR_LOG_LEVEL", value_name = "LEVEL", default_value = "info", help_heading = "Logs")]
     pub log_level: Targets,
 
+    /// Name the key in lines about refusals: client addresses, API keys, what a rule's key is made of. That is personal data,
+    /// and may be secrets; without it no line says anything of a request.
+    #[arg(long, env = "WEIR_LOG_KEYS", value_parser = BoolishValueParser::new(), help_heading = "Logs")]
+    pub log_keys: bool,
+
     /// How the proxy port treats its clients and the app.
     #[command(flatten)]
     pub proxy: Settings,

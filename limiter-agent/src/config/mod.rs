@@ -121,7 +121,7 @@ impl TryFrom<Flags> for Config {
             snapshot_cache: flags.snapshot_cache,
             wait_for_config: flags.wait_for_config,
             jwks: flags.jwks.map(jwks).transpose()?,
-            logs: Logs { format: flags.log_format, level: flags.log_level },
+            logs: Logs { format: flags.log_format, level: flags.log_level, keys: flags.log_keys },
             proxy: flags.proxy,
         })
     }

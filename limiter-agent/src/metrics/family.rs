@@ -1,5 +1,7 @@
 //! Families of the text format, built from plain numbers.
 
+use std::time::Duration;
+
 use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
 use crate::histogram::{BOUNDS, Snapshot};
@@ -23,8 +25,16 @@ pub(super) fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
 }
 
 pub(super) fn gauge(labels: &[(&str, &str)], value: u64) -> Metric {
+    gauge_of(labels, float(value))
+}
+
+pub(super) fn seconds(labels: &[(&str, &str)], value: Duration) -> Metric {
+    gauge_of(labels, value.as_secs_f64())
+}
+
+fn gauge_of(labels: &[(&str, &str)], value: f64) -> Metric {
     let mut gauge = Gauge::default();
-    gauge.set_value(float(value));
+    gauge.set_value(value);
     let mut metric = Metric::from_label(pairs(labels));
     metric.set_gauge(gauge);
     metric

@@ -2,27 +2,52 @@
 //!
 //! Nothing is counted here: a scrape reads the counters that the proxy and the rules in force keep anyway, so that they
 //! cannot disagree with the status, no request pays for a label, and the series of a rule go when the rule does. Labels
-//! come from closed sets, never from a request.
+//! come from policies and closed sets, never from a request: no key, path or address is ever one.
+//!
+//! | metric | labels | what |
+//! |---|---|---|
+//! | `weir_connections` | | client connections open now |
+//! | `weir_connections_accepted_total` | | client connections so far |
+//! | `weir_connections_parked` | | of those open, on which nothing is asked and for which no buffer is held |
+//! | `weir_protocol_connections` | `protocol` | open now, of those that have said something |
+//! | `weir_protocol_connections_total` | `protocol` | so far; an upgraded connection was one of `http1` before |
+//! | `weir_protocol_requests_total` | `protocol` | requests that came, whatever became of them |
+//! | `weir_requests_total` | rule, `decision` | requests and messages that matched a rule, by what it decided |
+//! | `weir_wait_seconds` | rule | histogram: how long those waited who had to and got their turn |
+//! | `weir_deadline_expired_total` | rule | requests that the policy's deadline ended before the app had answered |
+//! | `weir_upstream_seconds` | | histogram: from sending a request to the app until its response begins |
+//! | `weir_upstream_errors_total` | `reason` | requests that the app did not answer |
+//! | `weir_limit_requests` | rule, `limit` | what the limit lets through in each period |
+//! | `weir_limit_period_seconds` | rule, `limit` | the period |
+//! | `weir_limit_burst` | rule, `limit` | what it lets through at once; not for windows |
+//! | `weir_key_table_keys` | rule | keys tracked now |
+//! | `weir_key_table_capacity` | rule | keys tracked at most |
+//! | `weir_key_evictions_total` | rule | idle keys given up for others |
+//! | `weir_key_overflow_total` | rule | requests counted together because the table was full |
+//! | `weir_policy_info` | `namespace`, `policy`, `revision`, `mode` | 1 for each policy in force |
+//! | `weir_snapshot_info` | `revision`, `origin` | 1 for the snapshot in force |
+//! | `weir_snapshot_sequence` | | its sequence; 0 before the first |
+//! | `weir_snapshot_in_force_since_timestamp_seconds` | | since when its revision is in force |
+//! | `weir_snapshots_total` | `result` | snapshots put to the control port |
+//! | `weir_control_certificate_expiry_timestamp_seconds` | | with TLS on the control port: when its certificate expires |
+//! | `weir_control_certificate_reloads_total` | `result` | changes of its files |
+//! | `weir_control_handshakes_total` | `result` | handshakes on it |
+//! | `weir_build_info` | `version` | 1 |
+//!
+//! "rule" stands for the labels `namespace`, `policy` and `rule`. A limit's numbers are those without overrides, which are
+//! some keys' own. Beside these come the `process_*` metrics that Prometheus asks of every program.
 
+mod control;
 mod family;
+mod proxy;
+mod rules;
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::Arc;
 
-use prometheus::{
-    TEXT_FORMAT, TextEncoder,
-    core::Collector,
-    process_collector::ProcessCollector,
-    proto::{Metric, MetricFamily, MetricType},
-};
+use prometheus::{TEXT_FORMAT, TextEncoder, core::Collector, process_collector::ProcessCollector, proto::MetricType};
 
-use self::family::{counter, family, gauge, histogram};
-
-use crate::{
-    apply::{OUTCOMES, Snapshots, unix_millis},
-    control::{HANDSHAKES, RELOADS, Tls},
-    proxy::{Proxy, REASONS},
-    rules::{Policy, Rule},
-};
+use self::family::{family, gauge};
+use crate::{apply::Snapshots, control::Tls, proxy::Proxy};
 
 /// What a scrape reads.
 #[derive(Debug)]
@@ -45,168 +70,20 @@ impl Metrics {
     /// All metrics in the text format.
     pub(crate) fn render(&self) -> Result<String, prometheus::Error> {
         let rules = self.proxy.rules.load();
-        let each =
-            || rules.policies().iter().flat_map(|policy| policy.rules.iter().map(move |rule| (&**policy, &**rule)));
-        let keyed = || each().filter_map(|(policy, rule)| Some((policy, rule, rule.keys()?)));
-        let (sequence, revision) = match rules.snapshot() {
-            Some((snapshot, since)) => {
-                (snapshot.sequence, Some((snapshot.revision.as_str(), unix_millis(since) / 1000)))
-            }
-            None => (0, None),
-        };
-        let (revision, since) = revision.unzip();
-        let mut families = vec![
-            family(
-                "weir_requests_total",
-                "Requests that matched a rule, by what it decided.",
-                MetricType::COUNTER,
-                each().flat_map(|(policy, rule)| decisions(policy, rule)).collect(),
-            ),
-            family(
-                "weir_upstream_errors_total",
-                "Requests that the app did not answer, by reason.",
-                MetricType::COUNTER,
-                REASONS
-                    .iter()
-                    .zip(self.proxy.failures.get())
-                    .map(|(reason, n)| counter(&[("reason", reason)], n))
-                    .collect(),
-            ),
-            family(
-                "weir_upstream_seconds",
-                "From sending a request to the app until its response begins.",
-                MetricType::HISTOGRAM,
-                vec![histogram(&[], &self.proxy.upstream_time.snapshot())],
-            ),
-            family(
-                "weir_wait_seconds",
-                "How long requests waited for their turn that had to and got it; in shadow mode, would have waited.",
-                MetricType::HISTOGRAM,
-                each()
-                    .filter(|(_, rule)| rule.is_patient())
-                    .map(|(policy, rule)| histogram(&named(policy, rule), &rule.waits()))
-                    .collect(),
-            ),
-            family(
-                "weir_connections",
-                "Client connections open now.",
-                MetricType::GAUGE,
-                vec![gauge(&[], self.proxy.connections.load(Relaxed))],
-            ),
-            family(
-                "weir_snapshot_sequence",
-                "Sequence of the snapshot in force; 0 before the first.",
-                MetricType::GAUGE,
-                vec![gauge(&[], sequence)],
-            ),
-            family(
-                "weir_snapshot_info",
-                "The revision in force, and whether it was pushed, or is from the bootstrap snapshot or the cache.",
-                MetricType::GAUGE,
-                revision
-                    .zip(self.snapshots.origin())
-                    .map(|(revision, origin)| gauge(&[("revision", revision), ("origin", origin.name())], 1))
-                    .into_iter()
-                    .collect(),
-            ),
-            family(
-                "weir_snapshot_in_force_since_timestamp_seconds",
-                "Unix time at which the revision in force came into force.",
-                MetricType::GAUGE,
-                since.map(|since| gauge(&[], since)).into_iter().collect(),
-            ),
-            family(
-                "weir_snapshots_total",
-                "Snapshots put to the control port, by result.",
-                MetricType::COUNTER,
-                OUTCOMES
-                    .iter()
-                    .zip(self.snapshots.outcomes())
-                    .map(|(result, n)| counter(&[("result", result)], n))
-                    .collect(),
-            ),
-            family(
-                "weir_key_table_keys",
-                "Keys that a rule tracks now.",
-                MetricType::GAUGE,
-                keyed().map(|(policy, rule, keys)| gauge(&named(policy, rule), keys.tracked)).collect(),
-            ),
-            family(
-                "weir_key_table_capacity",
-                "Keys that a rule tracks at most.",
-                MetricType::GAUGE,
-                keyed().map(|(policy, rule, keys)| gauge(&named(policy, rule), keys.capacity)).collect(),
-            ),
-            family(
-                "weir_key_evictions_total",
-                "Idle keys that a rule has given up to make room for others.",
-                MetricType::COUNTER,
-                keyed().map(|(policy, rule, keys)| counter(&named(policy, rule), keys.evicted)).collect(),
-            ),
-            family(
-                "weir_key_overflow_total",
-                "Requests counted against the shared overflow of a rule, because its table of keys was full.",
-                MetricType::COUNTER,
-                keyed().map(|(policy, rule, keys)| counter(&named(policy, rule), keys.overflowed)).collect(),
-            ),
-            family(
-                "weir_build_info",
-                "The agent's version.",
-                MetricType::GAUGE,
-                vec![gauge(&[("version", env!("CARGO_PKG_VERSION"))], 1)],
-            ),
-        ];
-        families.extend(self.tls.iter().flat_map(|tls| control_tls(tls)));
+        let mut families = Vec::new();
+        families.extend(proxy::families(&self.proxy));
+        families.extend(rules::families(&rules));
+        families.extend(control::snapshots(&rules, &self.snapshots));
+        families.extend(self.tls.iter().flat_map(|tls| control::tls(tls)));
+        families.push(family(
+            "weir_build_info",
+            "The agent's version.",
+            MetricType::GAUGE,
+            vec![gauge(&[("version", env!("CARGO_PKG_VERSION"))], 1)],
+        ));
         families.extend(self.process.collect());
         // The encoder refuses a family without metrics.
-        let families: Vec<_> = families.into_iter().filter(|family| !family.get_metric().is_empty()).collect();
+        families.retain(|family| !family.get_metric().is_empty());
         TextEncoder::new().encode_to_string(&families)
     }
-}
-
-fn control_tls(tls: &Tls) -> [MetricFamily; 3] {
-    let counters = |names: &[&str], label, counts: &[u64]| {
-        names.iter().zip(counts).map(|(name, n)| counter(&[(label, name)], *n)).collect()
-    };
-    [
-        family(
-            "weir_control_certificate_expiry_timestamp_seconds",
-            "Unix time at which the control port's certificate expires.",
-            MetricType::GAUGE,
-            vec![gauge(&[], tls.not_after())],
-        ),
-        family(
-            "weir_control_certificate_reloads_total",
-            "Changes of the control port's certificate files, by result; a rejected one left the old ones in use.",
-            MetricType::COUNTER,
-            counters(&RELOADS, "result", &tls.reloads()),
-        ),
-        family(
-            "weir_control_handshakes_total",
-            "TLS handshakes on the control port, by result.",
-            MetricType::COUNTER,
-            counters(&HANDSHAKES, "result", &tls.handshakes()),
-        ),
-    ]
-}
-
-fn named<'a>(policy: &'a Policy, rule: &'a Rule) -> [(&'static str, &'a str); 3] {
-    [("namespace", &policy.namespace), ("policy", &policy.name), ("rule", &rule.name)]
-}
-
-fn decisions(policy: &Policy, rule: &Rule) -> Vec<Metric> {
-    let counts = rule.counts();
-    let decided = [
-        ("allowed", counts.allowed),
-        ("limited", counts.limited),
-        ("shadow_limited", counts.shadow_limited),
-        ("bypassed", counts.bypassed),
-    ];
-    let [namespace, policy_name, rule_name] = named(policy, rule);
-    decided
-        .into_iter()
-        // A rule that was the other kind of rule before keeps what it counted then.
-        .filter(|&(decision, count)| (decision == "bypassed") == rule.is_bypass() || count > 0)
-        .map(|(decision, count)| counter(&[namespace, policy_name, rule_name, ("decision", decision)], count))
-        .collect()
 }

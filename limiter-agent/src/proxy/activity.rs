@@ -31,6 +31,8 @@ pub(super) struct Activity {
     writes: AtomicU64,
     /// The client does not take what was last given to the socket.
     blocked: AtomicBool,
+    /// One more than `writes` was when the client closed its side, with an answer due; 0 if it did not.
+    closed_after: AtomicU64,
 }
 
 impl Activity {
@@ -60,6 +62,22 @@ impl Activity {
     /// Requests in progress and so far.
     pub(super) fn requests(&self) -> (u64, u64) {
         (self.requests.load(Relaxed), self.asked.load(Relaxed))
+    }
+
+    /// The last request came whole, and its answer has not.
+    pub(super) fn owes_an_answer(&self) -> bool {
+        self.requests.load(Relaxed) > 0 && self.open_bodies.load(Relaxed) == 0
+    }
+
+    /// The client sends no more, which it may do and still wait for its answer.
+    pub(super) fn half_closed(&self) {
+        let now = self.writes.load(Relaxed) + 1;
+        let _ = self.closed_after.compare_exchange(0, now, Relaxed, Relaxed);
+    }
+
+    /// Whether the client has closed its side and nothing was written to it since: had it left, a write would tell.
+    pub(super) fn may_have_left(&self) -> bool {
+        self.closed_after.load(Relaxed) == self.writes.load(Relaxed) + 1
     }
 
     /// How much was written, if the client does not take more.

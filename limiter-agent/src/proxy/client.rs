@@ -6,6 +6,9 @@
 //! A connection is never closed while the client may still be sending to it without having been told so (a FIN, or
 //! `Connection: close`, or GOAWAY) and given a moment to notice: the kernel would answer with a reset, which also
 //! destroys what the client had not read yet.
+//!
+//! A client of HTTP/1 that closes its own side has said all that it wants to, or has left: the two look alike. So it still
+//! gets its answer, and has left if nothing can be written to it for a while, or a write is answered by a reset.
 
 use std::{convert::Infallible, error::Error, future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
@@ -34,6 +37,7 @@ use super::{
     body::RequestBody,
     socket::{Goodbye, Socket},
     strict::{Strict, is_h2c},
+    traffic::Protocol,
     worker::{Open, Proxy},
 };
 
@@ -49,6 +53,10 @@ const LATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// After how long without a request a connection gives its buffers back, and how often to look for a stall.
 const TICK: Duration = Duration::from_secs(1);
+
+/// For how long a client that has closed its side is given the benefit of the doubt, while there is nothing to write to it
+/// that would tell.
+const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often to ask an HTTP/2 client whether it is still there, and how long it may take to say so.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
@@ -69,6 +77,16 @@ enum Next {
     End,
 }
 
+impl Next {
+    fn protocol(&self) -> Option<Protocol> {
+        match self {
+            Self::Http1 => Some(Protocol::Http1),
+            Self::Http2 => Some(Protocol::Http2),
+            Self::End => None,
+        }
+    }
+}
+
 /// Serves one client until it leaves or the drain sends it away. `service` is called with what it asks.
 pub(super) async fn serve<S, F, B>(mut stream: TcpStream, service: S, open: &Arc<Open>)
 where
@@ -78,8 +96,12 @@ where
 {
     let mut before = Bytes::new();
     let mut first = true;
+    let mut speaking = None;
     loop {
         let next = if before.is_empty() { next(&stream, first, &open.proxy).await } else { Next::Http1 };
+        if let Some(protocol) = next.protocol() {
+            speaking.get_or_insert_with(|| open.proxy.traffic.speaking(protocol));
+        }
         match next {
             Next::Http1 => match http1(stream, before, &service, open).await {
                 Some(idle) => (stream, before) = idle,
@@ -94,6 +116,7 @@ where
 
 /// Waits for the first bytes of a request without taking them.
 async fn next(stream: &TcpStream, first: bool, proxy: &Proxy) -> Next {
+    let _parked = proxy.traffic.park();
     let look = async {
         let mut start = [0; PREFACE.len()];
         let begun = async {
@@ -145,12 +168,12 @@ where
         .max_header_size(head)
         .max_buf_size(head)
         .keep_alive(!draining)
-        .serve_connection(io, tracked(service, &activity, settings.stall_timeout, true))
+        .serve_connection(io, tracked(service, &activity, open, Protocol::Http1))
         .with_upgrades();
     // On the heap, so that an idle connection does not hold the room for one.
     let mut connection = Box::new(connection);
     let mut tick = pin!(sleep(TICK));
-    let mut stall = Stall::default();
+    let (mut stall, mut left) = (Patience::default(), Patience::default());
     loop {
         tokio::select! {
             ended = &mut *connection => {
@@ -171,8 +194,12 @@ where
                 if !draining && activity.is_idle() {
                     return connection.into_parts().map(|parts| (parts.io.into_inner().into_stream(), parts.read_buf));
                 }
-                if stall.lasts(&activity, settings.stall_timeout) {
+                if stall.is_over(activity.stuck_after(), settings.stall_timeout) {
                     tracing::debug!("client does not read its response");
+                    return None;
+                }
+                if left.is_over(activity.may_have_left().then_some(0), HALF_CLOSED_TIMEOUT) {
+                    tracing::debug!("client has closed its side and is taken for gone");
                     return None;
                 }
                 tick.as_mut().reset(Instant::now() + TICK);
@@ -206,7 +233,7 @@ where
         .max_send_buf_size(SEND_BUFFER)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT)
-        .serve_connection(io, tracked(&service, &activity, settings.stall_timeout, false));
+        .serve_connection(io, tracked(&service, &activity, open, Protocol::Http2));
     let mut connection = Box::pin(connection);
     let mut leaving = false;
     let mut asked_before = 0;
@@ -243,20 +270,22 @@ where
 fn tracked<S, F, B>(
     service: &S,
     activity: &Arc<Activity>,
-    stall_timeout: Duration,
-    discard: bool,
+    open: &Arc<Open>,
+    protocol: Protocol,
 ) -> impl Service<Request<Incoming>, Response = Response<Answer<B>>, Error = Infallible, Future: 'static> + use<S, F, B>
 where
     S: Fn(Request<RequestBody>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<B>, Infallible>> + 'static,
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
 {
-    let (service, activity) = (service.clone(), Arc::clone(activity));
+    let (service, activity, proxy) = (service.clone(), Arc::clone(activity), Arc::clone(&open.proxy));
     service_fn(move |request: Request<Incoming>| {
         let answering = Answering::new(&activity);
+        proxy.traffic.request(protocol);
         // What comes after a request for a tunnel was not looked at.
         let tunnel = request.headers().get_all(UPGRADE).iter().any(|value| !is_h2c(value.as_bytes()));
-        let answer = service(RequestBody::of(request, &activity, stall_timeout, discard));
+        let answer =
+            service(RequestBody::of(request, &activity, proxy.settings.stall_timeout, protocol == Protocol::Http1));
         async move {
             let mut response = answer.await?;
             if tunnel && response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -267,19 +296,18 @@ where
     })
 }
 
-/// For how long a client has not taken anything.
+/// For how long something has not changed that should.
 #[derive(Default)]
-struct Stall {
-    written: Option<u64>,
+struct Patience {
+    with: Option<u64>,
     lasted: Duration,
 }
 
-impl Stall {
-    /// To be asked once a [`TICK`].
-    fn lasts(&mut self, activity: &Activity, limit: Duration) -> bool {
-        let written = activity.stuck_after();
-        self.lasted = if written.is_some() && written == self.written { self.lasted + TICK } else { Duration::ZERO };
-        self.written = written;
+impl Patience {
+    /// To be asked once a [`TICK`], with none as long as all is well.
+    fn is_over(&mut self, with: Option<u64>, limit: Duration) -> bool {
+        self.lasted = if with.is_some() && with == self.with { self.lasted + TICK } else { Duration::ZERO };
+        self.with = with;
         self.lasted >= limit
     }
 }

@@ -108,7 +108,7 @@ impl Forward {
         self.proxy.upstream_time.record(self.proxy.clock.now().duration_since(sent));
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let upgrade = upgrade.ok_or(Failure::UnaskedUpgrade)?;
-            return upgrade.tunnel(&mut response, &self.tunnels);
+            return upgrade.tunnel(&mut response, &self.tunnels, &self.proxy.traffic);
         }
         headers::to_client(response.headers_mut());
         *response.version_mut() = Version::HTTP_11;

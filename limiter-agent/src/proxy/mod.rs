@@ -2,6 +2,12 @@
 //!
 //! Each worker is a thread with a runtime, a listener and upstream connections of its own; a request never leaves the
 //! thread that accepted it. Nothing here knows a rule: the limits are a tower layer around `forward::Forward`.
+//!
+//! hyper keeps two things to itself, over any protocol or over HTTP/1. Interim responses other than 100 and 101 (103 Early
+//! Hints) are not passed on, although RFC 9110 section 15.2 wants it: clients get the final response alone, and lose a
+//! hint. On a connection of HTTP/1 a trailer field is written only if the message announced it in `Trailer` and, in a
+//! response, if the client said `TE: trailers`. Others are dropped, as section 6.5.1 allows whoever passes messages on, and
+//! never merged into the head. gRPC over HTTP/2 needs no announcement.
 
 mod activity;
 mod app;
@@ -16,6 +22,7 @@ mod settings;
 mod socket;
 mod streams;
 mod strict;
+mod traffic;
 mod upgrade;
 mod vetting;
 mod websocket;
@@ -26,5 +33,6 @@ pub(crate) use self::{
     body::ResponseBody,
     failure::REASONS,
     headers::X_FORWARDED_FOR,
+    traffic::Protocol,
     worker::{Proxy, Worker},
 };

@@ -130,6 +130,11 @@ impl AsyncRead for Socket {
                 self.stopped = true;
                 self.before = Bytes::from_static(END);
             }
+        } else if self.strict.is_some() && self.activity.owes_an_answer() {
+            // hyper would take it for the client's leaving, and drop the request. It asks again when it has answered, and
+            // whenever the connection is looked at.
+            self.activity.half_closed();
+            return Poll::Pending;
         } else {
             self.ended = true;
         }

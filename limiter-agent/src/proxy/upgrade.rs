@@ -7,7 +7,7 @@
 //! An upgrade to another form of HTTP is not passed on: the tunnel would carry requests past the limits. Ignoring it is
 //! always allowed (RFC 9110 section 7.8), so the request is simply answered over HTTP/1.1.
 
-use std::{io, rc::Rc};
+use std::{io, rc::Rc, sync::Arc};
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
 use hyper::{
@@ -22,6 +22,7 @@ use super::{
     body::RequestBody,
     failure::Failure,
     headers,
+    traffic::{Protocol, Traffic},
     websocket::{self, handshake},
 };
 use crate::rules::Messages;
@@ -93,6 +94,7 @@ impl Upgrade {
         self,
         response: &mut Response<Incoming>,
         tunnels: &Tunnels,
+        traffic: &Arc<Traffic>,
     ) -> Result<Response<ResponseBody>, Failure> {
         if !self.agrees(response.headers()) {
             return Err(Failure::UnaskedUpgrade);
@@ -100,7 +102,10 @@ impl Upgrade {
         let Self { client, protocols, messages } = self;
         let app = hyper::upgrade::on(&mut *response);
         let drain = Rc::clone(&tunnels.drain);
+        let websocket = handshake::is_chosen(response.headers());
+        let speaking = traffic.speaking(if websocket { Protocol::WebSocket } else { Protocol::Tunnel });
         tunnels.tasks.spawn_local(async move {
+            let _speaking = speaking;
             let (client, app) = match tokio::try_join!(client, app) {
                 Ok((client, app)) => (TokioIo::new(client), TokioIo::new(app)),
                 Err(error) => return tracing::debug!(%error, "upgrade failed"),

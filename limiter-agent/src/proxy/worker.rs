@@ -30,6 +30,7 @@ use super::{
     failure::FailureCounts,
     forward::Forward,
     headers::Peer,
+    traffic::Traffic,
     upgrade::Tunnels,
 };
 use crate::{
@@ -52,6 +53,9 @@ pub(crate) struct Proxy {
     pub(crate) upstream_time: Arc<Histogram>,
     /// Client connections open now.
     pub(crate) connections: AtomicU64,
+    pub(crate) traffic: Arc<Traffic>,
+    /// Whether a line about a refusal names the key that was refused.
+    pub(crate) log_keys: bool,
     /// One for each client connection that may be served at once.
     pub(crate) places: Arc<Semaphore>,
     /// Stop accepting, finish what is in flight.
@@ -138,6 +142,7 @@ pub(super) struct Open {
 impl Open {
     fn new(proxy: &Arc<Proxy>, place: Option<OwnedSemaphorePermit>) -> Arc<Self> {
         proxy.connections.fetch_add(1, Relaxed);
+        proxy.traffic.accept();
         Arc::new(Self { proxy: Arc::clone(proxy), _place: place })
     }
 }
@@ -154,7 +159,7 @@ async fn connection(stream: TcpStream, peer: SocketAddr, app: Rc<App>, tunnels: 
     let _ = stream.set_nodelay(true);
     let proxy = &open.proxy;
     let ip = peer.ip().to_canonical();
-    let gate = Gate::new(Arc::clone(&proxy.rules), proxy.clock, ip);
+    let gate = Gate::new(Arc::clone(&proxy.rules), proxy.clock, ip, proxy.log_keys);
     let forward = Forward { app, proxy: Arc::clone(proxy), tunnels, peer: Peer::new(ip), gate: gate.clone() };
     let limited = LimitLayer::new(gate).layer(forward);
     // Neither the layer nor the proxy has to be waited for: both are always ready.

@@ -18,6 +18,7 @@ pub(crate) struct Counters {
     limited: AtomicU64,
     shadow_limited: AtomicU64,
     bypassed: AtomicU64,
+    expired: AtomicU64,
     /// Of those who waited for their turn, and got it.
     waits: Histogram,
     /// Which refusals are logged.
@@ -33,6 +34,8 @@ pub(crate) struct Counts {
     pub(crate) bypassed: u64,
     /// Of those allowed.
     pub(crate) waited: u64,
+    /// Of those allowed: the policy's deadline passed before the app had answered.
+    pub(crate) expired: u64,
 }
 
 impl Counters {
@@ -52,7 +55,12 @@ impl Counters {
         self.bypassed.fetch_add(1, Relaxed);
     }
 
-    /// Beside [`count_allowed`](Self::count_allowed).
+    /// Beside [`count_allowed`](Self::count_allowed), as the next one.
+    pub(super) fn count_expired(&self) {
+        self.expired.fetch_add(1, Relaxed);
+    }
+
+    /// Of those who got their turn.
     pub(super) fn count_wait(&self, wait: Duration) {
         self.waits.record(wait);
     }
@@ -67,6 +75,7 @@ impl Counters {
             limited: self.limited.load(Relaxed),
             shadow_limited: self.shadow_limited.load(Relaxed),
             bypassed: self.bypassed.load(Relaxed),
+            expired: self.expired.load(Relaxed),
             waited: self.waits.snapshot().buckets.iter().sum(),
         }
     }

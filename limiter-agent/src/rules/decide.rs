@@ -45,10 +45,18 @@ pub(crate) struct Pass {
 #[derive(Debug, Default)]
 pub(super) struct More {
     pub(super) wait: Option<Wait>,
-    /// How long the request may take from now on.
-    pub(super) deadline: Option<Duration>,
+    pub(super) deadline: Option<Deadline>,
     /// Costs that the response tells.
     pub(super) owed: Vec<Owed>,
+}
+
+/// How long a request may take from now on.
+#[derive(Debug)]
+pub(super) struct Deadline {
+    pub(super) after: Duration,
+    /// Where it counts if it passes: of the policies about the request the one with the shortest says so, and of its rules the
+    /// first.
+    pub(super) rule: Arc<Rule>,
 }
 
 /// A request as the rules see it.
@@ -121,8 +129,10 @@ impl Asked<'_> {
     }
 
     fn enforce_all(&self, rules: &[(&Placed, &Limits)], keys: &mut Vec<u8>) -> Result<Pass, Refusal> {
-        let deadline = rules.iter().filter_map(|(placed, _)| placed.deadline).min();
-        self.with_asks(rules, deadline, keys, |asks| {
+        let deadlines = rules.iter().filter_map(|(placed, _)| Some((placed.deadline?, &placed.rule)));
+        let deadline = deadlines.min_by_key(|(after, _)| *after);
+        let deadline = deadline.map(|(after, rule)| Deadline { after, rule: Arc::clone(rule) });
+        self.with_asks(rules, deadline.as_ref().map(|deadline| deadline.after), keys, |asks| {
             let charged = charge_all(asks, || self.now()).map_err(|refused| refusal(asks, refused, self.now()))?;
             let fields = fields_of_several(asks, &charged);
             let owed = asks.iter().filter_map(|ask| Owed::of(ask, true)).collect();

@@ -21,19 +21,21 @@ pub(crate) struct Gate {
     rules: Arc<ArcSwap<RulesInForce>>,
     clock: MonotonicClock,
     peer: IpAddr,
+    log_keys: bool,
 }
 
 impl Gate {
-    pub(crate) fn new(rules: Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, peer: IpAddr) -> Self {
-        Self { rules, clock, peer }
+    pub(crate) fn new(rules: Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, peer: IpAddr, log_keys: bool) -> Self {
+        Self { rules, clock, peer, log_keys }
     }
 
     /// Decides on a request and charges it.
     pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<Pass, Refusal> {
         // Loaded once: a request is decided by one snapshot, whole.
         let rules = self.rules.load();
-        let decided = self.ask(&rules, request, |asked| rules.decide(asked));
-        decided.inspect_err(|refusal| rules.log(refusal, self.clock.now()))
+        self.ask(&rules, request, |asked| {
+            rules.decide(asked).inspect_err(|refusal| rules.log(refusal, asked, self.log_keys))
+        })
     }
 
     /// What decides on the messages of the connection that this request opens; none if no rule per message is about it.
@@ -43,6 +45,11 @@ impl Gate {
 
     pub(super) fn rules(&self) -> Guard<Arc<RulesInForce>> {
         self.rules.load()
+    }
+
+    /// For a refusal that was decided on elsewhere.
+    pub(super) fn log<B>(&self, rules: &RulesInForce, refusal: &Refusal, request: &Request<B>) {
+        self.ask(rules, request, |asked| rules.log(refusal, asked, self.log_keys));
     }
 
     pub(super) fn clock(&self) -> MonotonicClock {

@@ -8,7 +8,7 @@
 
 use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
-use weir_core::{KeyStats, RuleLimiter, Terms, Time};
+use weir_core::{KeyStats, Quota, RuleLimiter, Terms, Time};
 use weir_wire::{Mode, Per, Snapshot};
 
 use super::{
@@ -72,12 +72,29 @@ pub(super) struct Limits {
     pub(super) refusal: RefusalText,
     /// For [`explain`](super::explain): the limits' names in order.
     pub(super) names: Vec<Box<str>>,
+    /// For the metrics: their numbers, without overrides.
+    quotas: Vec<Quota>,
 }
 
 impl Limits {
     /// Whether a request beyond the limits may wait.
     pub(super) fn is_patient(&self) -> bool {
         self.max_wait.is_some()
+    }
+}
+
+impl Policy {
+    pub(crate) fn has_deadline(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    /// As a policy says it.
+    pub(crate) fn mode(&self) -> &'static str {
+        match self.mode {
+            Mode::Enforce => "Enforce",
+            Mode::Shadow => "Shadow",
+            Mode::Disabled => "Disabled",
+        }
     }
 }
 
@@ -98,6 +115,12 @@ impl Rule {
 
     pub(crate) fn is_bypass(&self) -> bool {
         self.limits.is_none()
+    }
+
+    /// Its limits by name, without overrides.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = (&str, Quota)> {
+        let limits = self.limits.iter();
+        limits.flat_map(|limits| limits.names.iter().map(AsRef::as_ref).zip(limits.quotas.iter().copied()))
     }
 
     pub(crate) fn keys(&self) -> Option<KeyStats> {
@@ -187,6 +210,7 @@ impl Rule {
         let LoweredRule { name, matcher, per, limits } = rule;
         let limits = limits.map(|lowered| {
             let LoweredLimits { key, terms, max_keys, cost, max_wait, refusal, advice } = lowered;
+            let quotas = terms.quotas(None).to_vec();
             let names: Vec<Box<str>> = terms.limits().map(|(limit, _)| limit.into()).collect();
             let refusal = RefusalText::new(refusal, policy, &name, &names);
             let same_key = before.and_then(|before| before.limits.as_ref()).filter(|before| before.key == key);
@@ -194,7 +218,7 @@ impl Rule {
                 Some(before) => before.limiter.retune(clock, terms, max_keys),
                 None => fresh(clock(), terms, max_keys),
             };
-            Limits { limiter, key, cost, max_wait, advice, refusal, names }
+            Limits { limiter, key, cost, max_wait, advice, refusal, names, quotas }
         });
         Self { name, matcher, per, counters, limits }
     }

@@ -18,7 +18,7 @@ use weir_tower::MonotonicClock;
 
 use super::{
     body::LimitedBody,
-    decide::{More, Pass},
+    decide::{Deadline, More, Pass},
     fields::Fields,
     gate::Gate,
     respond::{self, Asking},
@@ -108,9 +108,12 @@ where
     };
     let response = match deadline {
         None => forward.await?,
-        Some(deadline) => match tokio::time::timeout(deadline, forward).await {
+        Some(Deadline { after, rule }) => match tokio::time::timeout(after, forward).await {
             Ok(response) => response?,
-            Err(_) => return Ok(respond::too_late(deadline, asking).map(LimitedBody::Plain)),
+            Err(_) => {
+                rule.counters.count_expired();
+                return Ok(respond::too_late(after, asking).map(LimitedBody::Plain));
+            }
         },
     };
     let (mut head, body) = response.into_parts();

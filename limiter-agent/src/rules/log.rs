@@ -1,17 +1,19 @@
 //! A line in the log for some of the refusals: a rule's first, and then at most one a second, with the number of those
-//! that came in between. It says which limit refused and nothing of the request: keys are other people's secrets.
+//! that came in between. It says which limit refused and nothing of the request: keys are other people's secrets, and are
+//! named only if the flag says so.
 
 use std::sync::Arc;
 
-use weir_core::Time;
-
-use super::{decide::Refusal, in_force::RulesInForce};
+use super::{
+    decide::{Asked, Refusal},
+    in_force::RulesInForce,
+};
 
 impl RulesInForce {
-    /// Costs a refusal that is not logged one look at a limiter and one addition.
-    pub(super) fn log(&self, refusal: &Refusal, now: Time) {
+    /// Costs a refusal that is not logged one look at a limiter and one addition. `keys` says whether to name the key.
+    pub(super) fn log(&self, refusal: &Refusal, asked: &Asked<'_>, keys: bool) {
         let Refusal { rule, place, .. } = refusal;
-        let Some(unlogged) = rule.counters.refusals.take(now) else { return };
+        let Some(unlogged) = rule.counters.refusals.take(asked.now()) else { return };
         // What is to be said is looked up only now: nobody keeps it at hand for one line a second.
         let Some((index, policy)) = self
             .policies()
@@ -28,9 +30,19 @@ impl RulesInForce {
             policy = policy.name,
             rule = rule.name,
             limit = limit.map(|limit| limit.name.as_str()),
+            key = keys.then(|| refusal.key(asked)).flatten().map(tracing::field::display),
             retry_after_seconds = place.seconds,
             unlogged,
             "refused"
         );
+    }
+}
+
+impl Refusal {
+    /// The values of the key that was refused, as a JSON list, which no value can break out of; none without a key.
+    fn key(&self, asked: &Asked<'_>) -> Option<String> {
+        let key = &self.rule.limits.as_ref()?.key;
+        let parts = key.show(&asked.request, &asked.tokens);
+        (!parts.is_empty()).then(|| serde_json::to_string(&parts).expect("text always has a JSON form"))
     }
 }

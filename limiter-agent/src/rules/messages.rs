@@ -82,7 +82,11 @@ impl Messages {
         let set = &*rules.messages;
         let asks = asks(set, &found.enforced);
         if !asks.is_empty() {
-            charge_all(&asks, || clock.now()).map_err(|at| MessageRefused::new(&refusal(&asks, at, clock.now())))?;
+            charge_all(&asks, || clock.now()).map_err(|at| {
+                let refusal = refusal(&asks, at, clock.now());
+                self.gate.log(&rules, &refusal, &self.opening);
+                MessageRefused::new(&refusal)
+            })?;
             asks.iter().for_each(|ask| ask.rule.counters.count_allowed());
         }
         for policy in found.shadows.chunk_by(|one, other| set.get(one.place).policy == set.get(other.place).policy) {

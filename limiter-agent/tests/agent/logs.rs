@@ -55,6 +55,37 @@ async fn many_refusals_are_few_lines_that_count_the_others() {
 }
 
 #[tokio::test]
+async fn keys_are_named_only_if_that_is_asked_for() {
+    let app = App::start().await;
+    let parts = json!([{"header": "x-key"}, {"cookie": "session"}, {"clientIP": {"trustedHops": 0, "ipv6Prefix": 64}}]);
+    let each = with(rule("each", &[daily("d", "TokenBucket", 1)]), json!({"key": parts}));
+    let all = with(rule("all", &[daily("e", "TokenBucket", 1)]), json!({"match": [{"paths": ["/all"]}]}));
+    let each = with(each, json!({"match": [{"paths": ["/each"]}]}));
+    // Nothing in a key can end its line or its list.
+    let key = r#"hun"ter2\"]"#;
+    let named = r#"["hun\"ter2\\\"]",null,"127.0.0.1"]"#;
+    for format in ["json", "text"] {
+        let agent = Agent::start(app.address, &["--log-format", format, "--log-keys"]);
+        agent.apply(&snapshot(1, &[policy("p", &[each.clone(), all.clone()])])).await;
+        assert_eq!(agent.statuses("/each", &[("x-key", key)], 2).await, [200, 429]);
+        let line = agent.logged("refused").await;
+        if format == "json" {
+            assert_eq!(parse(&line)["key"], named, "{line}");
+        } else {
+            assert!(line.contains(named), "{line}");
+        }
+        assert_eq!(agent.statuses("/all", &[("x-key", key)], 2).await, [200, 429]);
+        let line = agent.logged("refused").await;
+        assert!(!line.contains("key") && !line.contains("ter2"), "a rule without a key: {line}");
+    }
+    let agent = Agent::start(app.address, &[]);
+    agent.apply(&snapshot(1, &[policy("p", &[each])])).await;
+    assert_eq!(agent.statuses("/each", &[("x-key", key)], 2).await, [200, 429]);
+    let line = agent.logged("refused").await;
+    assert!(!line.contains("ter2") && !line.contains("127.0.0.1"), "{line}");
+}
+
+#[tokio::test]
 async fn the_level_holds_back_what_is_below_it() {
     let app = App::start().await;
     let agent = Agent::start_until("waiting", app.address, &["--log-level", "warn", "--wait-for-config"]);

@@ -1,9 +1,12 @@
 //! `/metrics` as a scraper reads it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::json;
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::support::{Agent, App, daily, policy, rule, snapshot, with};
-use serde_json::json;
 
 /// A scrape: the value of each series, after a check of everything that the text format asks for.
 fn parse(text: &str) -> HashMap<String, f64> {
@@ -29,6 +32,105 @@ fn parse(text: &str) -> HashMap<String, f64> {
         }
     }
     series
+}
+
+/// The names in the table of the module's docs.
+fn documented() -> BTreeSet<String> {
+    let docs = include_str!("../../src/metrics/mod.rs").lines();
+    let names = docs.filter_map(|line| line.strip_prefix("//! | `")?.split_once('`'));
+    names.map(|(name, _)| name.to_owned()).collect()
+}
+
+#[tokio::test]
+async fn the_docs_name_every_family_and_no_other() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let patient =
+        json!({"key": [{"header": "x-key"}], "onLimit": {"status": 429, "headers": "IETF", "maxWaitMillis": 1}});
+    let patient = with(rule("keyed", &[daily("d", "TokenBucket", 1)]), patient);
+    agent.apply(&snapshot(3, &[with(policy("p", &[patient]), json!({"deadlineMillis": 60_000}))])).await;
+    let (_, text) = agent.telemetry("/metrics").await;
+    let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let shown: BTreeSet<_> =
+        families.map(|(name, _)| name.to_owned()).filter(|name| name.starts_with("weir_")).collect();
+    let (of_tls, documented): (BTreeSet<_>, _) =
+        documented().into_iter().partition(|name| name.starts_with("weir_control_"));
+    assert_eq!(shown, documented);
+    assert_eq!(of_tls.len(), 3, "{of_tls:?}");
+}
+
+#[tokio::test]
+async fn connections_and_requests_are_told_apart_by_protocol() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &["--workers", "1"]);
+    let of = |family: &str, protocol: &str| format!("weir_protocol_{family}{{protocol=\"{protocol}\"}}");
+    let mut open: Vec<TcpStream> = Vec::new();
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+        open.push(stream);
+    }
+    open.push(TcpStream::connect(agent.addresses.listen).await.expect("connected"));
+    agent.until_metric(&of("requests_total", "http1"), 3.0).await;
+    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let (mut http2, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    for _ in 0..2 {
+        let request = http::Request::get("http://a/").body(crate::support::empty()).expect("valid");
+        assert_eq!(http2.send_request(request).await.expect("an answer").status(), 200);
+    }
+    for (series, value) in [
+        ("weir_connections".to_owned(), 5.0),
+        ("weir_connections_accepted_total".to_owned(), 5.0),
+        (of("connections", "http1"), 3.0),
+        (of("connections", "http2"), 1.0),
+        (of("connections", "websocket"), 0.0),
+        (of("requests_total", "http2"), 2.0),
+    ] {
+        assert_eq!(agent.metric(&series).await, Some(value), "{series}");
+    }
+    drop((open, http2));
+    agent.until_metric(&of("connections", "http1"), 0.0).await;
+    agent.until_metric(&of("connections", "http2"), 0.0).await;
+    for (series, value) in [(of("connections_total", "http1"), 3.0), (of("connections_total", "http2"), 1.0)] {
+        assert_eq!(agent.metric(&series).await, Some(value), "{series}");
+    }
+}
+
+#[tokio::test]
+async fn limits_and_policies_are_shown_as_they_are_in_force() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let limits = [
+        json!({"name": "burst", "strategy": "TokenBucket", "requests": 10, "periodMillis": 500, "burst": 40}),
+        json!({"name": "spaced", "strategy": "GCRA", "requests": 5, "periodMillis": 1000}),
+        json!({"name": "daily", "strategy": "FixedWindow", "requests": 1000, "periodMillis": 86_400_000}),
+    ];
+    let gold = json!({"keys": [["gold"]], "limits": [json!({"name": "daily", "strategy": "FixedWindow", "requests": 9000,
+        "periodMillis": 86_400_000})]});
+    let keyed = with(rule("each", &limits), json!({"key": [{"header": "x-key"}], "overrides": [gold]}));
+    let shadow = with(policy("p", &[keyed]), json!({"mode": "Shadow", "revision": "abc"}));
+    agent.apply(&snapshot(1, &[shadow])).await;
+    let of = |family: &str, limit: &str| {
+        format!("weir_limit_{family}{{namespace=\"shop\",policy=\"p\",rule=\"each\",limit=\"{limit}\"}}")
+    };
+    let info = "weir_policy_info{namespace=\"shop\",policy=\"p\",revision=\"abc\",mode=\"Shadow\"}";
+    for (series, value) in [
+        (of("requests", "burst"), Some(10.0)),
+        (of("period_seconds", "burst"), Some(0.5)),
+        (of("burst", "burst"), Some(40.0)),
+        (of("burst", "spaced"), Some(1.0)),
+        (of("requests", "daily"), Some(1000.0)),
+        (of("period_seconds", "daily"), Some(86_400.0)),
+        (of("burst", "daily"), None),
+        (info.to_owned(), Some(1.0)),
+    ] {
+        assert_eq!(agent.metric(&series).await, value, "{series}");
+    }
+    agent.apply(&snapshot(2, &[])).await;
+    assert_eq!(agent.metric(info).await, None, "gone with its policy");
+    assert_eq!(agent.metric(&of("requests", "burst")).await, None, "gone with its rule");
 }
 
 #[tokio::test]

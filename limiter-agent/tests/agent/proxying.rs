@@ -23,7 +23,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use crate::support::{Agent, App, Body, Client, body, daily, empty, policy, request, rule, snapshot};
+use crate::support::{Agent, App, Body, Client, PATIENCE, body, daily, empty, policy, request, rule, snapshot};
 
 /// A request body, or a response body, that the test writes bit by bit.
 fn channel() -> (mpsc::Sender<Bytes>, Body) {
@@ -353,7 +353,8 @@ async fn a_client_that_leaves_cancels_its_request() {
     client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
     asked.recv().await.expect("the app was asked");
     drop(client);
-    leaving.recv().await.expect("the app's work was dropped");
+    let left = tokio::time::timeout(PATIENCE, leaving.recv()).await.expect("noticed in time");
+    left.expect("the app's work was dropped");
 }
 
 #[tokio::test]

@@ -36,7 +36,18 @@ async fn a_burst_is_smoothed_and_its_tail_refused_at_once() {
     assert!((21..=30).contains(&admitted), "{statuses:?}");
     let [allowed, limited, _] = agent.counts(0, 0).await;
     assert_eq!((allowed + limited, app.requests()), (30, allowed));
-    assert!((1..allowed).contains(&waited(&agent).await), "all but those who came when nobody was in line");
+    let waited = waited(&agent).await;
+    assert!((1..allowed).contains(&waited), "all but those who came when nobody was in line");
+
+    // A turn that comes in the next 50 ms is waited for no longer than that; the last of twenty waits for most of a second.
+    let series = |part: &str, more: &str| {
+        format!("weir_wait_seconds_{part}{{namespace=\"shop\",policy=\"p\",rule=\"line\"{more}}}")
+    };
+    let wait = async |part, more| agent.metric(&series(part, more)).await.unwrap_or_else(|| panic!("no {part}{more}"));
+    assert_eq!(wait("count", "").await, waited as f64);
+    assert_eq!(wait("bucket", ",le=\"+Inf\"").await, waited as f64);
+    let sum = wait("sum", "").await;
+    assert!(sum > 0.0 && sum <= waited as f64, "{sum} s for {waited}");
 }
 
 #[tokio::test]
@@ -105,4 +116,6 @@ async fn an_app_that_does_not_answer_in_time_is_answered_for() {
     assert_eq!((late.status().as_u16(), header(&late, "grpc-status")), (200, "4"));
     assert_eq!(agent.statuses("/", &[], 1).await, [200]);
     assert_eq!(agent.counts(0, 0).await, [3, 0, 0]);
+    let expired = "weir_deadline_expired_total{namespace=\"shop\",policy=\"p\",rule=\"all\"}";
+    assert_eq!(agent.metric(expired).await, Some(2.0));
 }

@@ -5,6 +5,7 @@ use std::{
     net::SocketAddr,
     process::{Child, Command, ExitStatus, Stdio},
     thread,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -14,6 +15,9 @@ use serde_json::Value;
 use tokio::sync::{Mutex, mpsc};
 
 use super::{Client, json_of, request};
+
+/// How long anything may take that a test waits for: it must fail, and never hang.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running agent; killed with this value.
 pub(crate) struct Agent {
@@ -78,12 +82,15 @@ impl Agent {
     /// Waits for a log line that contains `text`; lines that were looked at are not seen again.
     pub(crate) async fn logged(&self, text: &str) -> String {
         let mut log = self.log.lock().await;
-        loop {
-            let line = log.recv().await.expect("the agent runs");
-            if line.contains(text) {
-                return line;
+        let found = async {
+            loop {
+                let line = log.recv().await.expect("the agent runs");
+                if line.contains(text) {
+                    return line;
+                }
             }
-        }
+        };
+        tokio::time::timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("never logged: {text}"))
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -128,6 +135,22 @@ impl Agent {
     pub(crate) async fn telemetry(&self, path: &str) -> (u16, String) {
         let response = self.client.get(&format!("http://{}{path}", self.addresses.telemetry), &[]).await;
         (response.status().as_u16(), String::from_utf8(response.body().to_vec()).expect("text"))
+    }
+
+    /// The value of a series, such as `weir_connections`.
+    pub(crate) async fn metric(&self, series: &str) -> Option<f64> {
+        let (_, text) = self.telemetry("/metrics").await;
+        text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    /// Waits until a series has this value.
+    pub(crate) async fn until_metric(&self, series: &str, value: f64) {
+        let reached = async {
+            while self.metric(series).await != Some(value) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{series} never was {value}"));
     }
 
     /// What the process has in memory.

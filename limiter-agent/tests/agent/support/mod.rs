@@ -15,7 +15,7 @@ use hyper_util::{
 use serde_json::{Value, json};
 
 pub(crate) use self::{
-    agent::{Agent, binary},
+    agent::{Agent, PATIENCE, binary},
     app::{App, Body, body, empty},
     certificates::{Authority, TlsClient},
 };

@@ -1,0 +1,69 @@
+//! Families about the snapshot in force and the port that takes them.
+
+use prometheus::proto::{MetricFamily, MetricType};
+
+use super::family::{counter, family, gauge};
+use crate::{
+    apply::{OUTCOMES, Snapshots, unix_millis},
+    control::{HANDSHAKES, RELOADS, Tls},
+    rules::RulesInForce,
+};
+
+pub(super) fn snapshots(rules: &RulesInForce, snapshots: &Snapshots) -> [MetricFamily; 4] {
+    let in_force = rules.snapshot();
+    let info = in_force.zip(snapshots.origin()).map(|((snapshot, _), origin)| {
+        gauge(&[("revision", snapshot.revision.as_str()), ("origin", origin.name())], 1)
+    });
+    [
+        family(
+            "weir_snapshot_info",
+            "The revision in force, and whether it was pushed, or is from the bootstrap snapshot or the cache.",
+            MetricType::GAUGE,
+            info.into_iter().collect(),
+        ),
+        family(
+            "weir_snapshot_sequence",
+            "Sequence of the snapshot in force; 0 before the first.",
+            MetricType::GAUGE,
+            vec![gauge(&[], in_force.map_or(0, |(snapshot, _)| snapshot.sequence))],
+        ),
+        family(
+            "weir_snapshot_in_force_since_timestamp_seconds",
+            "Unix time at which the revision in force came into force.",
+            MetricType::GAUGE,
+            in_force.map(|(_, since)| gauge(&[], unix_millis(since) / 1000)).into_iter().collect(),
+        ),
+        family(
+            "weir_snapshots_total",
+            "Snapshots put to the control port, by result.",
+            MetricType::COUNTER,
+            OUTCOMES.iter().zip(snapshots.outcomes()).map(|(result, n)| counter(&[("result", result)], n)).collect(),
+        ),
+    ]
+}
+
+pub(super) fn tls(tls: &Tls) -> [MetricFamily; 3] {
+    let counters = |names: &[&str], label, counts: &[u64]| {
+        names.iter().zip(counts).map(|(name, n)| counter(&[(label, name)], *n)).collect()
+    };
+    [
+        family(
+            "weir_control_certificate_expiry_timestamp_seconds",
+            "Unix time at which the control port's certificate expires.",
+            MetricType::GAUGE,
+            vec![gauge(&[], tls.not_after())],
+        ),
+        family(
+            "weir_control_certificate_reloads_total",
+            "Changes of the control port's certificate files, by result; a rejected one left the old ones in use.",
+            MetricType::COUNTER,
+            counters(&RELOADS, "result", &tls.reloads()),
+        ),
+        family(
+            "weir_control_handshakes_total",
+            "TLS handshakes on the control port, by result.",
+            MetricType::COUNTER,
+            counters(&HANDSHAKES, "result", &tls.handshakes()),
+        ),
+    ]
+}

@@ -1,0 +1,135 @@
+//! Families about the rules in force.
+
+use prometheus::proto::{Metric, MetricFamily, MetricType};
+use weir_core::Strategy;
+
+use super::family::{counter, family, gauge, histogram, seconds};
+use crate::rules::{Policy, Rule, RulesInForce};
+
+pub(super) fn families(rules: &RulesInForce) -> [MetricFamily; 11] {
+    let each = || rules.policies().iter().flat_map(|policy| policy.rules.iter().map(move |rule| (&**policy, &**rule)));
+    let keyed = || each().filter_map(|(policy, rule)| Some((policy, rule, rule.keys()?)));
+    let limits = || {
+        each().flat_map(|(policy, rule)| {
+            let [namespace, policy, rule_name] = named(policy, rule);
+            rule.limits().map(move |(limit, quota)| ([namespace, policy, rule_name, ("limit", limit)], quota))
+        })
+    };
+    [
+        family(
+            "weir_requests_total",
+            "Requests and messages that matched a rule, by what it decided.",
+            MetricType::COUNTER,
+            each().flat_map(|(policy, rule)| decisions(policy, rule)).collect(),
+        ),
+        family(
+            "weir_wait_seconds",
+            "How long requests waited for their turn that had to and got it; in shadow mode, would have waited.",
+            MetricType::HISTOGRAM,
+            each()
+                .filter(|(_, rule)| rule.is_patient())
+                .map(|(policy, rule)| histogram(&named(policy, rule), &rule.waits()))
+                .collect(),
+        ),
+        family(
+            "weir_deadline_expired_total",
+            "Requests that the policy's deadline ended before the app had answered, at the first rule that they matched.",
+            MetricType::COUNTER,
+            each()
+                .map(|(policy, rule)| (policy, rule, rule.counts().expired))
+                // A rule that had a deadline before keeps what it counted then.
+                .filter(|(policy, rule, count)| (policy.has_deadline() && !rule.is_bypass()) || *count > 0)
+                .map(|(policy, rule, count)| counter(&named(policy, rule), count))
+                .collect(),
+        ),
+        family(
+            "weir_limit_requests",
+            "Requests that a limit lets through in each period, overrides aside.",
+            MetricType::GAUGE,
+            limits().map(|(labels, quota)| gauge(&labels, quota.requests())).collect(),
+        ),
+        family(
+            "weir_limit_period_seconds",
+            "The period of a limit, overrides aside.",
+            MetricType::GAUGE,
+            limits().map(|(labels, quota)| seconds(&labels, quota.period())).collect(),
+        ),
+        family(
+            "weir_limit_burst",
+            "Requests that a limit lets through at once, for LeakyBucket those that may wait, overrides aside.",
+            MetricType::GAUGE,
+            limits()
+                .filter(|(_, quota)| has_burst(quota.strategy()))
+                .map(|(labels, quota)| gauge(&labels, quota.burst()))
+                .collect(),
+        ),
+        family(
+            "weir_key_table_keys",
+            "Keys that a rule tracks now.",
+            MetricType::GAUGE,
+            keyed().map(|(policy, rule, keys)| gauge(&named(policy, rule), keys.tracked)).collect(),
+        ),
+        family(
+            "weir_key_table_capacity",
+            "Keys that a rule tracks at most.",
+            MetricType::GAUGE,
+            keyed().map(|(policy, rule, keys)| gauge(&named(policy, rule), keys.capacity)).collect(),
+        ),
+        family(
+            "weir_key_evictions_total",
+            "Idle keys that a rule has given up to make room for others.",
+            MetricType::COUNTER,
+            keyed().map(|(policy, rule, keys)| counter(&named(policy, rule), keys.evicted)).collect(),
+        ),
+        family(
+            "weir_key_overflow_total",
+            "Requests counted against the shared overflow of a rule, because its table of keys was full.",
+            MetricType::COUNTER,
+            keyed().map(|(policy, rule, keys)| counter(&named(policy, rule), keys.overflowed)).collect(),
+        ),
+        family(
+            "weir_policy_info",
+            "The policies in force, with the revision and the mode of each.",
+            MetricType::GAUGE,
+            rules.policies().iter().map(|policy| info(policy)).collect(),
+        ),
+    ]
+}
+
+fn named<'a>(policy: &'a Policy, rule: &'a Rule) -> [(&'static str, &'a str); 3] {
+    [("namespace", &policy.namespace), ("policy", &policy.name), ("rule", &rule.name)]
+}
+
+fn info(policy: &Policy) -> Metric {
+    let labels: [(&str, &str); 4] = [
+        ("namespace", &policy.namespace),
+        ("policy", &policy.name),
+        ("revision", &policy.revision),
+        ("mode", policy.mode()),
+    ];
+    gauge(&labels, 1)
+}
+
+fn has_burst(strategy: Strategy) -> bool {
+    match strategy {
+        Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => false,
+        Strategy::TokenBucket | Strategy::TokenBucketWithDebt | Strategy::LeakyBucket | Strategy::Gcra => true,
+    }
+}
+
+fn decisions(policy: &Policy, rule: &Rule) -> Vec<Metric> {
+    let counts = rule.counts();
+    let decided = [
+        ("allowed", counts.allowed),
+        ("limited", counts.limited),
+        ("shadow_limited", counts.shadow_limited),
+        ("bypassed", counts.bypassed),
+    ];
+    let [namespace, policy_name, rule_name] = named(policy, rule);
+    decided
+        .into_iter()
+        // A rule that was the other kind of rule before keeps what it counted then.
+        .filter(|&(decision, count)| (decision == "bypassed") == rule.is_bypass() || count > 0)
+        .map(|(decision, count)| counter(&[namespace, policy_name, rule_name, ("decision", decision)], count))
+        .collect()
+}

@@ -1,0 +1,131 @@
+//! Sides that have said all and close their half of the connection: what is still due to them comes whole.
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    time::timeout,
+};
+
+use crate::support::{Agent, App, PATIENCE};
+
+/// As many requests of other clients show that the worker has seen what came before them.
+const ROUNDS: usize = 50;
+
+/// A response whose parts the test sends.
+type Parts = mpsc::Sender<Bytes>;
+
+/// An app that hands the test each response that it begins; the body of the request comes first in it.
+async fn app() -> (App, mpsc::UnboundedReceiver<Parts>) {
+    let (tell, told) = mpsc::unbounded_channel();
+    let app = App::serve(move |request: Request<Incoming>| {
+        let tell = tell.clone();
+        async move {
+            if request.uri().path() == "/other" {
+                return Response::new(crate::support::body("other"));
+            }
+            let (send, mut parts) = mpsc::channel(1);
+            let sent = request.into_body().collect().await.expect("a whole body").to_bytes();
+            // Nothing is said before the test says so.
+            tell.send(send).expect("the test waits");
+            let first = parts.recv().await.expect("the test answers");
+            let parts = futures::stream::poll_fn(move |cx| parts.poll_recv(cx));
+            let parts = futures::StreamExt::chain(futures::stream::iter([sent, first]), parts);
+            Response::new(BodyExt::boxed(StreamBody::new(futures::StreamExt::map(parts, |part| Ok(Frame::data(part))))))
+        }
+    })
+    .await;
+    (app, told)
+}
+
+#[tokio::test]
+async fn a_client_that_sends_no_more_gets_its_whole_answer() {
+    let (app, mut asked) = app().await;
+    let agent = Agent::start(app.address, &["--workers", "1"]);
+    for sent in [
+        "GET / HTTP/1.1\r\nhost: a\r\n\r\n",
+        "GET / HTTP/1.0\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello",
+        "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    ] {
+        let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        client.write_all(sent.as_bytes()).await.expect("sent");
+        client.shutdown().await.expect("closed");
+        let parts = timeout(PATIENCE, asked.recv()).await.expect("in time").expect("the app was asked");
+        assert!(agent.statuses("/other", &[], ROUNDS).await.iter().all(|status| *status == 200));
+        let answer = tokio::spawn(async move {
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.map(|_| answer)
+        });
+        for number in 0..ROUNDS {
+            parts.send(format!("<{number}>").into()).await.unwrap_or_else(|_| panic!("{sent:?}: given up"));
+            assert_eq!(agent.statuses("/other", &[], 1).await, [200]);
+        }
+        drop(parts);
+        let answer =
+            timeout(PATIENCE, answer).await.expect("closed in time").expect("it ran").expect("closed in order");
+        assert!(answer.contains("200 OK") && answer.contains(&format!("<{}>", ROUNDS - 1)), "{sent:?}: {answer}");
+        assert_eq!(answer.contains("hello"), sent.contains("hello"), "{sent:?}: {answer}");
+    }
+    agent.until_metric("weir_protocol_connections{protocol=\"http1\"}", 1.0).await;
+}
+
+#[tokio::test]
+async fn a_client_that_sends_no_more_in_the_middle_of_a_request_gets_no_answer() {
+    let (app, _asked) = app().await;
+    let agent = Agent::start(app.address, &[]);
+    for sent in [
+        "GET / HTTP/1.1\r\nhost: a\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\nhello",
+        "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n",
+    ] {
+        let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        client.write_all(sent.as_bytes()).await.expect("sent");
+        client.shutdown().await.expect("closed");
+        let mut answer = String::new();
+        timeout(PATIENCE, client.read_to_string(&mut answer)).await.expect("closed in time").expect("closed in order");
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{sent:?}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn an_app_that_sends_no_more_is_heard_to_its_end_and_not_asked_again() {
+    const LENGTH: usize = 1_000_000;
+    for framing in ["", "content-length: 1000000\r\n"] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let (tell, mut told) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            let mut open = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let tell = tell.clone();
+                open.push(tokio::spawn(async move {
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        head.push(stream.read_u8().await.expect("a head"));
+                    }
+                    let answer = format!("HTTP/1.1 200 OK\r\n{framing}\r\n{}", "x".repeat(LENGTH));
+                    stream.write_all(answer.as_bytes()).await.expect("sent");
+                    stream.shutdown().await.expect("closed");
+                    // It goes on to read: nothing more must come.
+                    let mut more = Vec::new();
+                    let _ = stream.read_to_end(&mut more).await;
+                    tell.send(more).expect("the test waits");
+                }));
+            }
+        });
+        let agent = Agent::start(address, &["--workers", "1"]);
+        for _ in 0..3 {
+            let answer = agent.get("/", &[]).await;
+            assert_eq!((answer.status().as_u16(), answer.body().len()), (200, LENGTH), "{framing:?}");
+        }
+        for _ in 0..3 {
+            let more = timeout(PATIENCE, told.recv()).await.expect("closed in time").expect("one for each request");
+            assert!(more.is_empty(), "{framing:?}: {}", String::from_utf8_lossy(&more));
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Connections that are kept while nothing is asked on them.
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use crate::support::{Agent, App, PATIENCE};
+
+/// Sends a request and reads its answer.
+async fn ask(stream: &mut TcpStream) {
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+    answered(stream).await;
+}
+
+async fn answered(stream: &mut TcpStream) {
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\nok") {
+        answer.push(timeout(PATIENCE, stream.read_u8()).await.expect("in time").expect("an answer"));
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+}
+
+#[tokio::test]
+async fn idle_connections_are_put_away_and_answered_again_when_they_come_back() {
+    const CLIENTS: u8 = 50;
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        ask(&mut client).await;
+        clients.push(client);
+    }
+    for _ in 0..2 {
+        agent.until_metric("weir_connections_parked", CLIENTS.into()).await;
+        assert_eq!(agent.metric("weir_connections").await, Some(CLIENTS.into()));
+        for client in &mut clients {
+            ask(client).await;
+        }
+    }
+
+    // Whoever has begun to ask is not put away, and goes on where he was.
+    let (last, others) = clients.split_last_mut().expect("there are some");
+    last.write_all(b"GET / HTTP/1.1\r\n").await.expect("sent");
+    agent.until_metric("weir_connections_parked", (CLIENTS - 1).into()).await;
+    last.write_all(b"host: a\r\n\r\n").await.expect("sent");
+    answered(last).await;
+    ask(&mut others[0]).await;
+    assert_eq!(agent.metric("weir_connections_accepted_total").await, Some(CLIENTS.into()));
+    assert_eq!(app.requests(), 3 * u64::from(CLIENTS) + 2);
+}

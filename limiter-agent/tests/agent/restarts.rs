@@ -1,0 +1,155 @@
+//! An app of HTTP/2 that dies and comes back, between requests and amid them.
+
+use std::{convert::Infallible, net::SocketAddr, time::Duration};
+
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::{body::Incoming, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::timeout,
+};
+
+use crate::support::{Agent, Body, PATIENCE, body, empty};
+
+/// An app whose connections the test can break, all at once, as a process that is killed does.
+struct Mortal {
+    address: SocketAddr,
+    lives: watch::Sender<u64>,
+    /// Says which requests came to hang.
+    hanging: mpsc::UnboundedReceiver<String>,
+}
+
+impl Mortal {
+    /// In its first life it does not answer what asks for `/hang`.
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let (lives, life) = watch::channel(0);
+        let (tell, hanging) = mpsc::unbounded_channel();
+        tokio::spawn(serve(listener, life, tell));
+        Self { address, lives, hanging }
+    }
+
+    /// Ends one life and begins the next.
+    fn restart(&self) {
+        self.lives.send_modify(|life| *life += 1);
+    }
+}
+
+async fn serve(listener: TcpListener, mut life: watch::Receiver<u64>, tell: mpsc::UnboundedSender<String>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            Ok((stream, _)) = listener.accept() => {
+                let (now, tell) = (*life.borrow(), tell.clone());
+                let service = service_fn(move |request| {
+                    let tell = tell.clone();
+                    async move { Ok::<_, Infallible>(answer(request, now, tell).await) }
+                });
+                // On the connection's own task, so that nothing outlives it.
+                let server = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
+                connections.spawn(server);
+            }
+            changed = life.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                connections.shutdown().await;
+            }
+        }
+    }
+}
+
+async fn answer(request: Request<Incoming>, life: u64, tell: mpsc::UnboundedSender<String>) -> Response<Body> {
+    let (head, sent) = request.into_parts();
+    sent.collect().await.expect("a body");
+    if life == 0 && head.uri.path() == "/hang" {
+        tell.send(head.method.to_string()).expect("the test waits");
+        std::future::pending::<()>().await;
+    }
+    Response::new(body(format!("life {life}")))
+}
+
+async fn connect(agent: &Agent) -> hyper::client::conn::http2::SendRequest<Body> {
+    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (sender, connection) = handshake.await.expect("HTTP/2");
+    tokio::spawn(connection);
+    sender
+}
+
+fn request(method: &str, path: &str, body: Body) -> Request<Body> {
+    Request::builder().method(method).uri(format!("http://shop.example.com{path}")).body(body).expect("valid")
+}
+
+async fn said(answer: impl Future<Output = hyper::Result<Response<Incoming>>>) -> (u16, String) {
+    let whole = async {
+        let (head, body) = answer.await.expect("an answer").into_parts();
+        (head.status.as_u16(), body.collect().await.expect("a whole body").to_bytes())
+    };
+    let (status, bytes) = timeout(PATIENCE, whole).await.expect("answered in time");
+    (status, String::from_utf8(bytes.to_vec()).expect("text"))
+}
+
+#[tokio::test]
+async fn between_requests_a_restart_fails_none_that_can_be_repeated() {
+    let app = Mortal::start().await;
+    let agent = Agent::start(app.address, &["--workers", "1"]);
+    let mut sender = connect(&agent).await;
+    for life in 0..5 {
+        assert_eq!(said(sender.send_request(request("GET", "/", empty()))).await, (200, format!("life {life}")));
+        assert_eq!(said(sender.send_request(request("POST", "/", body("x")))).await, (200, format!("life {life}")));
+        app.restart();
+    }
+    assert_eq!(agent.metric("weir_upstream_errors_total{reason=\"closed\"}").await, Some(0.0));
+}
+
+#[tokio::test]
+async fn amid_requests_a_restart_fails_those_that_may_have_been_done() {
+    let mut app = Mortal::start().await;
+    let agent = Agent::start(app.address, &["--workers", "1"]);
+    let mut sender = connect(&agent).await;
+    // The connection to the app is not made for the requests that see it end.
+    assert_eq!(said(sender.send_request(request("GET", "/", empty()))).await.0, 200);
+    let mut hang = |method, body| tokio::spawn(sender.send_request(request(method, "/hang", body)));
+    let (idempotent, with_body, other) = (hang("GET", empty()), hang("PUT", body("x")), hang("POST", empty()));
+    for _ in 0..3 {
+        timeout(PATIENCE, app.hanging.recv()).await.expect("asked in time").expect("it hangs");
+    }
+    app.restart();
+    let outcome = async |answer: tokio::task::JoinHandle<_>| said(async { answer.await.expect("it ran") }).await;
+    assert_eq!(outcome(idempotent).await, (200, "life 1".to_owned()), "asked again");
+    // The body is gone, and the other may have been done.
+    assert_eq!(outcome(with_body).await.0, 502);
+    assert_eq!(outcome(other).await.0, 502);
+    assert_eq!(said(sender.send_request(request("POST", "/", body("x")))).await, (200, "life 1".to_owned()));
+    assert_eq!(agent.metric("weir_upstream_errors_total{reason=\"closed\"}").await, Some(2.0));
+}
+
+#[tokio::test]
+async fn while_the_app_is_down_requests_fail_at_once_and_then_work_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let (_lives, life) = watch::channel(1);
+    let (tell, _hanging) = mpsc::unbounded_channel();
+    let first = tokio::spawn(serve(listener, life.clone(), tell.clone()));
+    let agent = Agent::start(address, &["--workers", "1", "--upstream-http2", "always"]);
+    let mut sender = connect(&agent).await;
+    let mut get = || sender.send_request(request("GET", "/", empty()));
+    assert_eq!(said(get()).await, (200, "life 1".to_owned()));
+    first.abort();
+    let _ = first.await;
+    let down = timeout(Duration::from_secs(30), async {
+        while said(get()).await.0 != 502 {
+            tokio::task::yield_now().await;
+        }
+    });
+    down.await.expect("the app is seen to be down");
+    let listener = TcpListener::bind(address).await.expect("still free");
+    tokio::spawn(serve(listener, life, tell));
+    assert_eq!(said(get()).await, (200, "life 1".to_owned()));
+}
