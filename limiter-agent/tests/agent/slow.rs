@@ -6,13 +6,17 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::{Request, Response};
 use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::{
+    body::{Frame, Incoming},
+    client::conn::http2,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
-use crate::support::{Agent, App};
+use crate::support::{Agent, App, PATIENCE, body, empty};
 
 async fn raw(agent: &Agent, bytes: &str) -> TcpStream {
     let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
@@ -91,6 +95,42 @@ async fn clients_that_never_read_are_held_back() {
     assert!(read > 1024 * 1024 * 1024, "{read}");
     let grown = agent.resident_kib().saturating_sub(before);
     assert!(grown < 32 * 1024, "9 responses of 1 GiB took {grown} KiB");
+    drop(stuck);
+}
+
+/// All share the one connection that the worker has to the app.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_are_never_read_hold_nobody_up() {
+    let app = App::serve_http2(async |request: Request<Incoming>| match request.uri().path() {
+        "/long" => gibibyte(request).await,
+        _ => Response::new(body("ok")),
+    })
+    .await;
+    let agent = Agent::start(app.address, &["--workers", "1"]);
+    let before = agent.resident_kib();
+    let get = |path: &str| Request::get(format!("http://shop.example.com{path}")).body(empty()).expect("valid");
+    let (mut clients, mut stuck) = (Vec::new(), Vec::new());
+    for _ in 0..8 {
+        let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let (mut sender, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
+        tokio::spawn(connection);
+        for _ in 0..2 {
+            stuck.push(sender.send_request(get("/long")).await.expect("an answer"));
+        }
+        clients.push(sender);
+    }
+    let others = async {
+        for _ in 0..20 {
+            for client in &mut clients {
+                let answer = client.send_request(get("/")).await.expect("an answer");
+                assert_eq!(answer.into_body().collect().await.expect("a whole body").to_bytes(), "ok");
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, others).await.expect("nobody is held up");
+    let grown = agent.resident_kib().saturating_sub(before);
+    assert!(grown < 32 * 1024, "16 responses of 1 GiB took {grown} KiB");
     drop(stuck);
 }
 

@@ -78,6 +78,8 @@ async fn opening_is_limited_and_messages_are_not() {
     agent.apply(&snapshot(1, &[policy("p", &[rule("connections", &[daily("d", "TokenBucket", 2)])])])).await;
     let mut first = open(&agent).await.expect("opened");
     let mut second = open(&agent).await.expect("opened");
+    agent.until_metric("weir_protocol_connections{protocol=\"websocket\"}", 2.0).await;
+    agent.until_metric("weir_protocol_connections{protocol=\"http1\"}", 0.0).await;
     let refused = open(&agent).await.expect_err("the third of two");
     let Error::Http(response) = refused else { panic!("{refused}") };
     assert_eq!(response.status(), 429);
