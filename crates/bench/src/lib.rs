@@ -14,6 +14,7 @@ mod limits;
 mod proxy;
 mod report;
 mod sla;
+mod soak;
 mod stacks;
 mod stats;
 
@@ -82,6 +83,18 @@ pub fn serve_gateway() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gateway: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The program `weir-bench-soak`: exit code 0 only if the agent was as it should be all the time.
+pub fn run_soak() -> ExitCode {
+    match soak::run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("soak: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -26,6 +26,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 pub(crate) use self::load::{Load, Wrk};
 pub(crate) use self::process::{Cores, Process, free_address};
 pub(crate) use self::upstream::Upstream;
+pub(crate) use self::weir::agent_program;
 
 use self::process::CLIENT_CORE;
 use self::scenarios::SCENARIOS;

@@ -4,6 +4,7 @@
 mod machine;
 mod plot;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -14,6 +15,10 @@ use self::machine::{Machine, versions};
 pub(crate) use self::plot::{Bars, Chart, Lines, Series};
 use crate::stats::{Spread, figure};
 
+/// How contenders are compared, which is what most suites do.
+const TAKING_TURNS: &str = "Contenders take turns, repetition by repetition; a figure is the median of its repetitions, ± half \
+    of what lies between their quartiles; in the JSON beside this file each has its lowest and highest, too.";
+
 /// All of one suite.
 #[derive(Serialize)]
 pub(crate) struct Report {
@@ -22,10 +27,18 @@ pub(crate) struct Report {
     about: &'static str,
     /// A quick run: its figures mean nothing.
     quick: bool,
+    #[serde(skip)]
+    command: String,
+    /// How to read the figures.
+    #[serde(skip)]
+    method: &'static str,
     machine: Machine,
     versions: Vec<(String, String)>,
     aims: Vec<Aim>,
     tables: Vec<Table>,
+    /// What only programs want to read, by name.
+    #[serde(flatten)]
+    records: BTreeMap<&'static str, serde_json::Value>,
     #[serde(skip)]
     charts: Vec<Chart>,
 }
@@ -81,12 +94,27 @@ impl Report {
             title,
             about,
             quick,
+            command: format!("cargo xtask bench {name}"),
+            method: TAKING_TURNS,
             machine: Machine::read()?,
             versions: versions()?,
             aims: Vec::new(),
             tables: Vec::new(),
+            records: BTreeMap::new(),
             charts: Vec::new(),
         })
+    }
+
+    /// By another command than the suite's, and with figures that are read in another way.
+    pub(crate) fn written_by(&mut self, command: &str, method: &'static str) {
+        command.clone_into(&mut self.command);
+        self.method = method;
+    }
+
+    /// Figures that are in the JSON alone.
+    pub(crate) fn record(&mut self, name: &'static str, figures: &impl Serialize) -> anyhow::Result<()> {
+        self.records.insert(name, serde_json::to_value(figures).with_context(|| format!("write {name}"))?);
+        Ok(())
     }
 
     /// Versions of programs that are no dependencies of this package.
@@ -132,16 +160,15 @@ impl Report {
             text += "**A quick run: it shows that all works, and its figures mean nothing.**\n\n";
         }
         let versions: Vec<_> = self.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
-        let command = format!("`cargo xtask bench {}`", self.name);
         // Writing to a string cannot fail.
         let _ = write!(
             text,
-            "{}\n\nWritten by {command} on {}. Versions: {}. Contenders take turns, repetition by repetition; a figure is \
-             the median of its repetitions, ± half of what lies between their quartiles; in the JSON beside this file \
-             each has its lowest and highest, too.\n\n",
+            "{}\n\nWritten by `{}` on {}. Versions: {}. {}\n\n",
             self.about,
+            self.command,
             self.machine,
             versions.join(", "),
+            self.method,
         );
         if !self.aims.is_empty() {
             text += "| aim | found | |\n|---|---|---|\n";

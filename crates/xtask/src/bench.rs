@@ -46,7 +46,11 @@ pub(crate) async fn run(
 }
 
 /// Its exit code, if it came to an end by itself; on an interrupt it is stopped.
-async fn finish(name: &str, command: &mut Command, interrupt: &CancellationToken) -> anyhow::Result<Option<i32>> {
+pub(crate) async fn finish(
+    name: &str,
+    command: &mut Command,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<Option<i32>> {
     let mut child = Child::spawn(name, command)?;
     tokio::select! {
         status = child.wait() => Ok(status.with_context(|| format!("run {name}"))?.code()),

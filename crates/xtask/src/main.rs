@@ -8,6 +8,7 @@ mod crds;
 mod demo;
 mod fuzz;
 mod miri;
+mod soak;
 mod test;
 mod tidy;
 mod workspace;
@@ -38,6 +39,11 @@ enum Command {
     /// Builds in release and takes some minutes; leave the machine alone meanwhile. Every table is of one run, with the
     /// machine and the versions of the peers beside it.
     Bench(bench::BenchArgs),
+    /// Minutes of every kind of client, good and bad, against one agent, which must not grow, and docs/benchmarks/soak.md
+    ///
+    /// Builds in release. Exits with 0 only if memory stayed flat, all descriptors were given back, no good request was lost
+    /// and no limit admitted too much.
+    Soak(soak::SoakArgs),
     /// Everything that CI checks, stage by stage; ends with the line `N passed, N failed`
     ///
     /// On Debian as root, what is missing is installed, saying so; elsewhere it is listed, with exit code 2. Whatever
@@ -63,6 +69,7 @@ async fn main() -> ExitCode {
         match command {
             Command::Demo(args) => demo::run(&workspace, args, &children::interrupts()?).await,
             Command::Bench(args) => bench::run(&workspace, args, &children::interrupts()?).await,
+            Command::Soak(args) => soak::run(&workspace, &args, &children::interrupts()?).await,
             Command::Test(args) => test::run(&workspace, args, &children::interrupts()?).await,
             Command::Fuzz(args) => fuzz::run(&workspace, &args),
             Command::Miri(args) => miri::run(&workspace, &args),

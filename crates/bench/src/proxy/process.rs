@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::{Add, Sub};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -118,6 +118,28 @@ impl Process {
             total += parse_resident(&status).with_context(|| format!("read the memory of {}", self.name))?;
         }
         Ok(total)
+    }
+
+    /// Open files and sockets of all its processes.
+    pub(crate) fn descriptors(&self) -> anyhow::Result<usize> {
+        let count = |id| {
+            let folder = fs::read_dir(format!("/proc/{id}/fd")).with_context(|| format!("{} ended", self.name))?;
+            Ok(folder.count())
+        };
+        self.ids().into_iter().map(count).sum()
+    }
+
+    /// Asks it to end, and says how it did; none if it had to be ended by force.
+    pub(crate) fn end(mut self) -> anyhow::Result<Option<ExitStatus>> {
+        signal(self.child.id(), Signal::TERM);
+        let asked = Instant::now();
+        while asked.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait().context("ask for its status")? {
+                return Ok(Some(status));
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(None)
     }
 
     /// It, and whom it started.

@@ -20,10 +20,14 @@ pub(super) struct Addresses {
     pub(super) telemetry: SocketAddr,
 }
 
-pub(super) fn command(upstream: SocketAddr, at: &Addresses) -> anyhow::Result<Vec<String>> {
-    // `cargo xtask bench` builds it where this program is.
+/// Built where this program is.
+pub(crate) fn agent_program() -> anyhow::Result<String> {
     let program = std::env::current_exe().context("find this program")?.with_file_name("weir-agent");
     ensure!(program.is_file(), "{} is missing: cargo build --release -p weir-agent", program.display());
+    Ok(program.display().to_string())
+}
+
+pub(super) fn command(upstream: SocketAddr, at: &Addresses) -> anyhow::Result<Vec<String>> {
     let flags = [
         ("--listen", at.listen.to_string()),
         ("--control", at.control.to_string()),
@@ -32,7 +36,7 @@ pub(super) fn command(upstream: SocketAddr, at: &Addresses) -> anyhow::Result<Ve
         ("--workers", "1".to_owned()),
     ];
     let flags = flags.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
-    Ok(std::iter::once(program.display().to_string()).chain(flags).collect())
+    Ok(std::iter::once(agent_program()?).chain(flags).collect())
 }
 
 /// Puts the scenario's rules in force.

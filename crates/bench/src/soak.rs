@@ -1,0 +1,150 @@
+//! Minutes of everything at once against one agent: clients that come and go and behave badly, snapshots replaced all the
+//! time, new keys without end, an app that is restarted. What is looked for is what grows: memory, descriptors, a count.
+//!
+//! Each kind of client says what it must see, and a verdict is a figure: nothing here may call a run good because
+//! nothing was looked at.
+
+mod agent;
+mod app;
+mod clients;
+mod samples;
+mod snapshots;
+mod tally;
+mod verdict;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::Parser;
+use tokio::task::LocalSet;
+use tokio_util::sync::CancellationToken;
+
+use self::agent::SoakedAgent;
+use self::app::App;
+use self::clients::Target;
+use self::samples::Sample;
+use self::snapshots::Pushed;
+use crate::report::Report;
+
+/// From this length on a run is one to be kept.
+const WHOLE: u64 = 30;
+const SAMPLES_AT_LEAST: u32 = 30;
+const SAMPLE_EVERY: Duration = Duration::from_secs(10);
+const RESTART_EVERY: Duration = Duration::from_secs(20);
+/// How long the agent may take to let go of everything once nobody wants anything.
+const REST: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(100);
+
+const ABOUT: &str = "\
+One agent with two workers, its rules in force, an app behind it that is restarted every 20 s, and all kinds of clients of \
+the table below at once, on the same machine. A round of a client is all that one of its kind does once; one during which \
+the app was down or restarted may fail, and is counted as *app away*. Twice a second a snapshot is put: rules come, go and \
+are retuned, every fifth is one that must be refused. Timeouts are shorter than by default (head, stall 5 s, idle 10 s), so that \
+they strike often. In the end all clients leave, the app ends, and the agent is watched until it has let go of everything.";
+
+const METHOD: &str = "Memory is the agent's resident set; CPU is of one core.";
+
+/// Keep up every kind of load at once and watch what the agent holds on to.
+#[derive(Parser)]
+#[command(name = "cargo xtask soak", bin_name = "cargo xtask soak")]
+struct SoakArgs {
+    /// How long; below 30 it shows that all works, and is written to target/weir/benchmarks
+    #[arg(long, default_value_t = WHOLE, value_parser = clap::value_parser!(u64).range(1..))]
+    minutes: u64,
+    /// Where to write; by default docs/benchmarks
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// More flags for the agent
+    #[arg(last = true)]
+    agent: Vec<String>,
+}
+
+/// All that a verdict is made of.
+struct Outcome {
+    samples: Vec<Sample>,
+    /// When nobody had come yet, and when everybody had gone.
+    before: Sample,
+    after: Sample,
+    /// None: it did not let go of everything in time.
+    rested_after: Option<Duration>,
+    clients: Vec<tally::Kind>,
+    exact: Vec<clients::Held>,
+    pushed: Pushed,
+    restarts: u64,
+    ended: agent::Ended,
+}
+
+/// The program's work: whether all was as it should.
+pub(crate) fn run() -> anyhow::Result<bool> {
+    let args = SoakArgs::parse();
+    let quick = args.minutes < WHOLE;
+    let mut report = Report::new("soak", "Soak", ABOUT, quick)?;
+    report.written_by("cargo xtask soak", METHOD);
+    report.add_versions([("weir".to_owned(), revision()), ("flags of the agent".to_owned(), flags(&args.agent))]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
+    let length = Duration::from_secs(60 * args.minutes);
+    let outcome = LocalSet::new().block_on(&runtime, soak(length, &args.agent))?;
+    let good = verdict::write(&outcome, length, &mut report)?;
+    report.write(&args.out.unwrap_or_else(|| crate::default_out(quick)))?;
+    Ok(good)
+}
+
+async fn soak(length: Duration, flags: &[String]) -> anyhow::Result<Outcome> {
+    let folder = tempfile::tempdir().context("make a folder for the agent's log")?;
+    let app = App::start().await?;
+    let agent = SoakedAgent::start(app.address(), flags, folder.path())?;
+    let target = Arc::new(Target::new(agent.proxy(), app.changes()));
+    let mut pusher = snapshots::Pusher::new(agent.control());
+    let started = Instant::now();
+    pusher.first().await?;
+    let before = agent.sample(started).await?;
+
+    let stop = CancellationToken::new();
+    let crowd = clients::start(&target, started, &stop);
+    let pushing = tokio::task::spawn_local(pusher.run(stop.clone()));
+    let restarting = tokio::task::spawn_local(app.keep_restarting(RESTART_EVERY, stop.clone()));
+    let every = SAMPLE_EVERY.min(length / SAMPLES_AT_LEAST);
+    let mut ticks = tokio::time::interval(every);
+    ticks.tick().await;
+    let mut samples = Vec::new();
+    while started.elapsed() < length {
+        ticks.tick().await;
+        let sample = agent.sample(started).await.context("the agent does not answer")?;
+        eprintln!("soak: {sample}");
+        samples.push(sample);
+    }
+
+    stop.cancel();
+    let (clients, exact) = crowd.leave().await?;
+    let pushed = pushing.await.context("putting snapshots panicked")?;
+    let restarts = restarting.await.context("restarting the app panicked")?;
+    let gone = Instant::now();
+    let mut after = agent.sample(started).await?;
+    while !after.is_at_rest(&before) && gone.elapsed() < REST {
+        tokio::time::sleep(LOOK).await;
+        after = agent.sample(started).await?;
+    }
+    let rested_after = after.is_at_rest(&before).then(|| gone.elapsed());
+    let ended = agent.end()?;
+    Ok(Outcome { samples, before, after, rested_after, clients, exact, pushed, restarts, ended })
+}
+
+/// The commit that was built, and whether something was changed since.
+fn revision() -> String {
+    let git = |args: &[&str]| {
+        let output = Command::new("git").current_dir(Path::new(env!("CARGO_MANIFEST_DIR"))).args(args).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    match (git(&["rev-parse", "--short=12", "HEAD"]), git(&["status", "--porcelain", "--untracked-files=no"])) {
+        (Some(commit), Some(changes)) if changes.is_empty() => commit,
+        (Some(commit), _) => format!("{commit} with changes"),
+        (None, _) => "of no checkout".to_owned(),
+    }
+}
+
+fn flags(more: &[String]) -> String {
+    if more.is_empty() { "defaults".to_owned() } else { format!("`{}`", more.join(" ")) }
+}

@@ -1,0 +1,94 @@
+//! The agent that is soaked: a process of its own, with what /proc and its metrics say of it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, ensure};
+
+use super::clients::http1;
+use super::samples::Sample;
+use crate::proxy::{Cores, Process, agent_program, free_address};
+
+/// Enough for both kinds of races between them, and what a sidecar mostly has.
+const WORKERS: &str = "2";
+
+pub(super) struct SoakedAgent {
+    process: Process,
+    proxy: SocketAddr,
+    control: SocketAddr,
+    telemetry: SocketAddr,
+    log: PathBuf,
+}
+
+/// How it ended, and what it said until then.
+pub(super) struct Ended {
+    pub(super) status: String,
+    pub(super) well: bool,
+    pub(super) panics: usize,
+    pub(super) errors: usize,
+}
+
+impl SoakedAgent {
+    pub(super) fn start(app: SocketAddr, more: &[String], folder: &Path) -> anyhow::Result<Self> {
+        let (proxy, control, telemetry) = (free_address()?, free_address()?, free_address()?);
+        let mut command = vec![agent_program()?];
+        let flags = [
+            ("--listen", proxy.to_string()),
+            ("--control", control.to_string()),
+            ("--telemetry", telemetry.to_string()),
+            ("--upstream", app.to_string()),
+            ("--workers", WORKERS.to_owned()),
+            ("--header-timeout", "5s".to_owned()),
+            ("--stall-timeout", "5s".to_owned()),
+            ("--idle-timeout", "10s".to_owned()),
+        ];
+        command.extend(flags.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
+        command.extend_from_slice(more);
+        let log = folder.join("agent.log");
+        let process = Process::start("weir-agent", &command, Cores::All, &log, proxy)?;
+        Ok(Self { process, proxy, control, telemetry, log })
+    }
+
+    pub(super) fn proxy(&self) -> SocketAddr {
+        self.proxy
+    }
+
+    pub(super) fn control(&self) -> SocketAddr {
+        self.control
+    }
+
+    pub(super) async fn sample(&self, started: Instant) -> anyhow::Result<Sample> {
+        let mut connection = http1::Connection::open(self.telemetry).await?;
+        let (status, metrics) = connection.get("/metrics", &[]).await?;
+        ensure!(status == 200, "/metrics answered {status}");
+        let metrics = std::str::from_utf8(&metrics).context("read the metrics")?;
+        // The connection is one of the agent's descriptors, and is so in every sample.
+        let cpu = self.process.cpu()?;
+        Ok(Sample {
+            seconds: started.elapsed().as_secs_f64(),
+            resident: self.process.resident()?,
+            descriptors: self.process.descriptors()?,
+            cpu: (cpu.user + cpu.system).as_secs_f64(),
+            ..Sample::of_metrics(metrics)?
+        })
+    }
+
+    /// Asks it to end, and reads its log.
+    pub(super) fn end(self) -> anyhow::Result<Ended> {
+        let Self { process, log, .. } = self;
+        let status = process.end()?;
+        let said = std::fs::read_to_string(&log).context("read the agent's log")?;
+        let lines = |what: &str| said.lines().filter(|line| line.contains(what)).count();
+        let ended = Ended {
+            status: status.map_or_else(|| "had to be killed".to_owned(), |status| status.to_string()),
+            well: status.is_some_and(|status| status.success()),
+            panics: lines("panicked at"),
+            errors: lines(" ERROR "),
+        };
+        for line in said.lines().filter(|line| line.contains("panicked at") || line.contains(" ERROR ")).take(10) {
+            eprintln!("soak: the agent said: {line}");
+        }
+        Ok(ended)
+    }
+}

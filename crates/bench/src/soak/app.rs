@@ -1,0 +1,245 @@
+//! The app behind the agent: bodies of all sizes and speeds, uploads, a WebSocket that echoes, and an end of all its
+//! connections whenever it is restarted.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use futures::{SinkExt as _, StreamExt as _};
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::oneshot;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_util::sync::CancellationToken;
+
+/// Bytes of `/large` and of `/huge`.
+pub(super) const LARGE: usize = 1 << 20;
+pub(super) const HUGE: usize = 16 << 20;
+static ZEROES: [u8; HUGE] = [0; HUGE];
+
+/// How long it is away.
+const GAP: Duration = Duration::from_millis(300);
+const SLOW: Duration = Duration::from_millis(200);
+const DRIP: Duration = Duration::from_millis(30);
+const DRIPS: usize = 10;
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+pub(super) struct App {
+    address: SocketAddr,
+    /// Keeps the port while the app is away: nobody's connection may be given it.
+    _place: TcpSocket,
+    changes: Changes,
+    running: Option<Running>,
+}
+
+/// Told apart by clients: odd while the app is away, and another number after each time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Changes(Arc<AtomicU64>);
+
+impl Changes {
+    pub(super) fn now(&self) -> u64 {
+        self.0.load(SeqCst)
+    }
+
+    /// Whether the app was there from a moment on until now.
+    pub(super) fn none_since(&self, moment: u64) -> bool {
+        moment.is_multiple_of(2) && self.now() == moment
+    }
+
+    fn change(&self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+struct Running {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl App {
+    pub(super) async fn start() -> anyhow::Result<Self> {
+        let place = socket("127.0.0.1:0".parse().context("an address")?)?;
+        let address = place.local_addr().context("ask for the address")?;
+        let running = Some(run(address).await?);
+        Ok(Self { address, _place: place, changes: Changes::default(), running })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(super) fn changes(&self) -> Changes {
+        self.changes.clone()
+    }
+
+    /// Ends and starts it again and again; how often. In the end it stays away.
+    pub(super) async fn keep_restarting(mut self, every: Duration, stop: CancellationToken) -> u64 {
+        let mut restarts = 0;
+        while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
+            self.changes.change();
+            self.leave().await;
+            tokio::time::sleep(GAP).await;
+            self.running = Some(run(self.address).await.expect("the port is kept for it"));
+            self.changes.change();
+            restarts += 1;
+        }
+        self.changes.change();
+        self.leave().await;
+        restarts
+    }
+
+    async fn leave(&mut self) {
+        let Some(Running { stop, thread }) = self.running.take() else { return };
+        // It hears so by the sender's end, too.
+        let _ = stop.send(());
+        let _ = tokio::task::spawn_blocking(|| thread.join()).await;
+    }
+}
+
+/// One of several that may have the same port.
+fn socket(address: SocketAddr) -> anyhow::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4().context("make a socket")?;
+    socket.set_reuseaddr(true).and_then(|()| socket.set_reuseport(true)).context("share the app's port")?;
+    socket.bind(address).with_context(|| format!("bind the app to {address}"))?;
+    Ok(socket)
+}
+
+/// On a thread of its own, with which all its connections end.
+async fn run(address: SocketAddr) -> anyhow::Result<Running> {
+    let (stop, stopped) = oneshot::channel();
+    let (tell, listening) = oneshot::channel();
+    let serve = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let listener = socket(address)?.listen(1024)?;
+            let _ = tell.send(());
+            tokio::select! {
+                () = accept(listener) => {}
+                _ = stopped => {}
+            }
+            Ok::<_, anyhow::Error>(())
+        })
+    };
+    let thread = std::thread::Builder::new().name("app".to_owned());
+    let thread = thread.spawn(move || serve().unwrap_or_else(|error: anyhow::Error| eprintln!("soak: app: {error:#}")));
+    let thread = thread.context("start the app")?;
+    listening.await.context("the app does not listen")?;
+    Ok(Running { stop, thread })
+}
+
+async fn accept(listener: TcpListener) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        tokio::spawn(async move {
+            let http = auto::Builder::new(TokioExecutor::new());
+            // Whoever breaks off is counted by its client.
+            let _ = http.serve_connection_with_upgrades(TokioIo::new(stream), service_fn(answer)).await;
+        });
+    }
+}
+
+async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let response = match request.uri().path() {
+        "/large" => plain(Bytes::from_static(&ZEROES[..LARGE])),
+        "/huge" => plain(Bytes::from_static(&ZEROES)),
+        "/upload" => upload(request.into_body()).await,
+        "/ws" => websocket(request),
+        "/drip" => dripping(),
+        "/slow" => {
+            tokio::time::sleep(SLOW).await;
+            plain("slow")
+        }
+        _ => plain("ok"),
+    };
+    Ok(response)
+}
+
+fn plain(body: impl Into<Bytes>) -> Response<Body> {
+    Response::new(Full::new(body.into()).boxed_unsync())
+}
+
+fn with_status(status: StatusCode) -> Response<Body> {
+    let mut response = plain("");
+    *response.status_mut() = status;
+    response
+}
+
+/// How much came, if all did.
+async fn upload(mut body: Incoming) -> Response<Body> {
+    let mut bytes = 0;
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return with_status(StatusCode::BAD_REQUEST) };
+        bytes += frame.data_ref().map_or(0, Bytes::len);
+    }
+    plain(bytes.to_string())
+}
+
+/// Some bytes now and then, and a trailer.
+fn dripping() -> Response<Body> {
+    let drips = futures::stream::iter(0..=DRIPS).then(|drip| async move {
+        tokio::time::sleep(DRIP).await;
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-drips", http::HeaderValue::from(DRIPS));
+        let frame = if drip == DRIPS { Frame::trailers(trailers) } else { Frame::data(Bytes::from_static(b"drip\n")) };
+        Ok(frame)
+    });
+    Response::new(StreamBody::new(drips).boxed_unsync())
+}
+
+/// Sends every message back.
+fn websocket(mut request: Request<Incoming>) -> Response<Body> {
+    let Some(key) = request.headers().get("sec-websocket-key") else { return with_status(StatusCode::BAD_REQUEST) };
+    let accept = derive_accept_key(key.as_bytes());
+    let upgrade = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let Ok(upgraded) = upgrade.await else { return };
+        let mut messages = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await;
+        while let Some(Ok(message)) = messages.next().await {
+            if (message.is_text() || message.is_binary()) && messages.send(message).await.is_err() {
+                break;
+            }
+        }
+    });
+    let switching = Response::builder()
+        .status(StatusCode::SWITCHING_PROTOCOLS)
+        .header("connection", "upgrade")
+        .header("upgrade", "websocket")
+        .header("sec-websocket-accept", accept);
+    switching.body(Full::default().boxed_unsync()).expect("well formed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_app_was_there_only_if_nothing_changed() {
+        let changes = Changes::default();
+        let before = changes.now();
+        assert!(changes.none_since(before));
+        changes.change();
+        assert!(!changes.none_since(before));
+        assert!(!changes.none_since(changes.now()), "it is away");
+        changes.change();
+        assert!(!changes.none_since(before), "it was away");
+        assert!(changes.none_since(changes.now()));
+    }
+}

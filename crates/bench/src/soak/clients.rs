@@ -1,0 +1,140 @@
+//! Everybody at once: each kind of client in a module of its own, in lanes that do a round, pause, and do the next.
+
+mod control;
+mod held;
+pub(super) mod http1;
+mod http2;
+mod keys;
+mod rude;
+mod websockets;
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub(super) use self::control::{CONTROL, SLOWEST};
+pub(super) use self::held::Held;
+use super::app::Changes;
+use super::tally::{Kind, Tally};
+
+/// The rules that clients count on: in every snapshot, and always the same.
+pub(super) const FIXED: [fn() -> Value; 6] =
+    [control::rule, held::paced_rule, held::once_rule, keys::passing_rule, keys::staying_rule, websockets::rule];
+
+/// No round may take longer: the agent must answer or hang up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Whom clients talk to.
+pub(super) struct Target {
+    pub(super) proxy: SocketAddr,
+    app: Changes,
+}
+
+impl Target {
+    pub(super) fn new(proxy: SocketAddr, app: Changes) -> Self {
+        Self { proxy, app }
+    }
+}
+
+/// One of a kind, with what it keeps from round to round.
+trait Client: 'static {
+    /// All that it does once. An error is something that the agent should not have done.
+    async fn round(&mut self, target: &Target) -> anyhow::Result<()>;
+}
+
+/// How many of a kind there are at once, and how long each waits between rounds.
+#[derive(Clone, Copy)]
+struct Pace {
+    lanes: usize,
+    pause: Duration,
+}
+
+const fn pace(lanes: usize, pause_millis: u64) -> Pace {
+    Pace { lanes, pause: Duration::from_millis(pause_millis) }
+}
+
+pub(super) struct Crowd {
+    lanes: JoinSet<()>,
+    tallies: Vec<Rc<Tally>>,
+    held: Vec<Rc<held::Counter>>,
+}
+
+/// Starts all of them; the limits that are held to the count are in force since `started`.
+pub(super) fn start(target: &Arc<Target>, started: Instant, stop: &CancellationToken) -> Crowd {
+    let held: Vec<_> = held::counters(started).into_iter().map(Rc::new).collect();
+    let mut crowd = Crowd { lanes: JoinSet::new(), tallies: Vec::new(), held: held.clone() };
+    let mut add = Add { crowd: &mut crowd, target, stop };
+    add.kind(CONTROL, "one request after another on a connection that is kept", pace(1, 100), |_| {
+        control::Http1::default()
+    });
+    add.kind("control, HTTP/2", "the same over HTTP/2", pace(1, 100), |_| control::Http2::default());
+    for counter in held {
+        add.kind(counter.name(), "asks more often than its limit allows", pace(3, 100), |_| {
+            held::Asking::new(Rc::clone(&counter))
+        });
+    }
+    add.kind("churn", "connects, asks once, leaves; every third by a reset", pace(4, 50), http1::Churn::new);
+    add.kind("kept alive", "asks now and then, and leaves after 20 times", pace(30, 700), |_| http1::Kept::default());
+    add.kind("idle", "asks once and waits for the agent to hang up", pace(20, 0), |_| http1::Idle);
+    add.kind("HTTP/2", "streams cancelled before, in and after the head; one that is not", pace(2, 200), |_| {
+        http2::Cancelling::default()
+    });
+    add.kind("WebSocket", "five messages, then a close or none", pace(4, 150), websockets::Sockets::new);
+    add.kind("new keys", "20 requests, each of a key of its own that soon is idle", pace(4, 40), keys::Fresh::passing);
+    add.kind("full table", "20 requests, each of a key of its own that stays", pace(1, 80), keys::Fresh::staying);
+    add.kind("slow reader", "1 MiB in small sips", pace(4, 200), |_| rude::SlowReader);
+    add.kind("half head", "a head that never ends, byte by byte", pace(15, 100), rude::HalfHead::new);
+    add.kind("never reads", "asks for 16 MiB and reads nothing until the agent hangs up", pace(8, 100), |_| {
+        rude::NeverReads
+    });
+    add.kind("cut upload", "sends half a body, then leaves, resets or half-closes", pace(2, 150), rude::CutUpload::new);
+    crowd
+}
+
+/// What adding a kind takes.
+struct Add<'a> {
+    crowd: &'a mut Crowd,
+    target: &'a Arc<Target>,
+    stop: &'a CancellationToken,
+}
+
+impl Add<'_> {
+    fn kind<C: Client>(&mut self, name: &'static str, does: &'static str, pace: Pace, client: impl Fn(usize) -> C) {
+        let tally = Rc::new(Tally::new(name, does, pace.lanes));
+        self.crowd.tallies.push(Rc::clone(&tally));
+        for place in 0..pace.lanes {
+            let (tally, target, stop) = (Rc::clone(&tally), Arc::clone(self.target), self.stop.clone());
+            let lane = lane(client(place), target, tally, pace);
+            self.crowd.lanes.spawn_local(async move {
+                stop.run_until_cancelled(lane).await;
+            });
+        }
+    }
+}
+
+async fn lane(mut client: impl Client, target: Arc<Target>, tally: Rc<Tally>, pace: Pace) {
+    loop {
+        let (moment, started) = (target.app.now(), Instant::now());
+        let round = tokio::time::timeout(PATIENCE, client.round(&target)).await;
+        let outcome = round.unwrap_or_else(|_| Err(anyhow!("no end after {PATIENCE:?}")));
+        tally.count(&outcome, target.app.none_since(moment), started.elapsed());
+        tokio::time::sleep(pace.pause).await;
+    }
+}
+
+impl Crowd {
+    /// Waits until all have left, as they do when they are stopped.
+    pub(super) async fn leave(mut self) -> anyhow::Result<(Vec<Kind>, Vec<Held>)> {
+        while let Some(lane) = self.lanes.join_next().await {
+            lane.context("a client panicked")?;
+        }
+        let held = self.held.iter().map(|counter| counter.told()).collect();
+        Ok((self.tallies.iter().map(|tally| tally.told()).collect(), held))
+    }
+}

@@ -1,0 +1,66 @@
+//! Clients that do nothing wrong: whatever all others do, they are answered, rightly and soon.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::{Client, Target, http1, http2};
+
+/// How both names of these kinds begin.
+pub(in crate::soak) const CONTROL: &str = "control";
+
+/// Nobody may wait longer, on however busy a machine.
+pub(in crate::soak) const SLOWEST: Duration = Duration::from_secs(2);
+
+const PATH: &str = "/control";
+
+/// It goes through a limit that is never reached.
+pub(super) fn rule() -> Value {
+    json!({
+        "name": "control",
+        "action": "Limit",
+        "match": [{ "paths": [PATH] }],
+        "limits": [{ "name": "limit", "strategy": "TokenBucket", "requests": 1_000_000, "periodMillis": 1000 }],
+    })
+}
+
+fn check((status, body): &(u16, Bytes)) -> anyhow::Result<()> {
+    ensure!(*status == 200 && body == "ok", "got {status} and {body:?}");
+    Ok(())
+}
+
+/// On one connection for as long as it is not closed.
+#[derive(Default)]
+pub(super) struct Http1(Option<http1::Connection>);
+
+impl Client for Http1 {
+    async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
+        let mut connection = match self.0.take() {
+            Some(connection) => connection,
+            None => http1::Connection::open(target.proxy).await?,
+        };
+        let answer = tokio::time::timeout(SLOWEST, connection.get(PATH, &[])).await;
+        let answer = answer.map_err(|_| anyhow::anyhow!("no answer after {SLOWEST:?}"))??;
+        // An answer for an app that is away is one, too: the connection stays.
+        self.0 = Some(connection);
+        check(&answer)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Http2(Option<http2::Connection>);
+
+impl Client for Http2 {
+    async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
+        let mut connection = match self.0.take() {
+            Some(connection) => connection,
+            None => http2::Connection::open(target.proxy).await?,
+        };
+        let answer = tokio::time::timeout(SLOWEST, connection.get(PATH)).await;
+        let answer = answer.map_err(|_| anyhow::anyhow!("no answer after {SLOWEST:?}"))??;
+        self.0 = Some(connection);
+        check(&answer)
+    }
+}

@@ -1,0 +1,176 @@
+//! Two limits that are asked for more than they allow during all of it, and whose admissions are counted one by one.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Instant;
+
+use anyhow::ensure;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Client, Target, http1};
+
+const PACED: &str = "/paced";
+/// A second, and at once.
+const RATE: u64 = 5;
+const BURST: u64 = 10;
+
+const ONCE: &str = "/once";
+/// A day, of which no run sees the end.
+const DAILY: u64 = 500;
+
+pub(super) fn paced_rule() -> Value {
+    json!({
+        "name": "paced",
+        "action": "Limit",
+        "match": [{ "paths": [PACED] }],
+        "limits": [{
+            "name": "limit",
+            "strategy": "TokenBucket",
+            "requests": RATE,
+            "periodMillis": 1000,
+            "burst": BURST,
+        }],
+    })
+}
+
+pub(super) fn once_rule() -> Value {
+    json!({
+        "name": "once",
+        "action": "Limit",
+        "match": [{ "paths": [ONCE] }],
+        "limits": [{
+            "name": "limit",
+            "strategy": "SlidingWindowLog",
+            "requests": DAILY,
+            "periodMillis": 24 * 3600 * 1000,
+        }],
+    })
+}
+
+/// What became of the requests on one limit.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::soak) struct Held {
+    pub(in crate::soak) name: &'static str,
+    pub(in crate::soak) asked: u64,
+    pub(in crate::soak) admitted: u64,
+    /// At the last answer.
+    pub(in crate::soak) allowed: u64,
+    /// At any answer, how many more than allowed until then had been admitted.
+    pub(in crate::soak) most_beyond: u64,
+}
+
+/// Counts admissions from the moment at which the limit was put in force, or a little earlier.
+#[derive(Debug)]
+pub(super) struct Counter {
+    name: &'static str,
+    path: &'static str,
+    started: Instant,
+    asked: Cell<u64>,
+    admitted: Cell<u64>,
+    most_beyond: Cell<u64>,
+}
+
+pub(super) fn counters(started: Instant) -> [Counter; 2] {
+    let counter = |name, path| Counter {
+        name,
+        path,
+        started,
+        asked: Cell::default(),
+        admitted: Cell::default(),
+        most_beyond: Cell::default(),
+    };
+    [counter("paced", PACED), counter("once", ONCE)]
+}
+
+impl Counter {
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What the limit may have admitted until now.
+    fn allowed(&self) -> u64 {
+        if self.path == ONCE {
+            return DAILY;
+        }
+        // Rounded up: the clocks of two programs need not tick together.
+        let earned = self.started.elapsed().as_millis().saturating_mul(u128::from(RATE)).div_ceil(1000);
+        BURST.saturating_add(u64::try_from(earned).unwrap_or(u64::MAX))
+    }
+
+    fn count(&self, admitted: bool) {
+        self.asked.set(self.asked.get() + 1);
+        self.admitted.set(self.admitted.get() + u64::from(admitted));
+        let beyond = self.admitted.get().saturating_sub(self.allowed());
+        self.most_beyond.set(self.most_beyond.get().max(beyond));
+    }
+
+    pub(super) fn told(&self) -> Held {
+        Held {
+            name: self.name,
+            asked: self.asked.get(),
+            admitted: self.admitted.get(),
+            allowed: self.allowed(),
+            most_beyond: self.most_beyond.get(),
+        }
+    }
+}
+
+/// Asks, whatever it is told.
+pub(super) struct Asking {
+    counter: Rc<Counter>,
+    connection: Option<http1::Connection>,
+}
+
+impl Asking {
+    pub(super) fn new(counter: Rc<Counter>) -> Self {
+        Self { counter, connection: None }
+    }
+}
+
+impl Client for Asking {
+    async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => http1::Connection::open(target.proxy).await?,
+        };
+        let (status, _) = connection.get(self.counter.path, &[]).await?;
+        // Whoever is told that the app is away was admitted.
+        self.counter.count(status != 429);
+        self.connection = Some(connection);
+        ensure!(matches!(status, 200 | 429), "got {status}");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn one_too_many_is_seen_at_once_and_for_good() {
+        let [paced, once] = counters(Instant::now());
+        for _ in 0..DAILY {
+            once.count(true);
+        }
+        once.count(false);
+        assert_eq!(once.told().most_beyond, 0);
+        once.count(true);
+        assert_eq!(once.told().most_beyond, 1);
+        // A second of a slow machine earns 5 more; a thousand are never earned.
+        for _ in 0..1_000 {
+            paced.count(true);
+        }
+        assert!(paced.told().most_beyond > 500, "{:?}", paced.told());
+    }
+
+    #[test]
+    fn what_is_allowed_grows_with_time() {
+        let Some(started) = Instant::now().checked_sub(Duration::from_secs(10)) else { return };
+        let [paced, once] = counters(started);
+        assert!((60..100).contains(&paced.allowed()), "{}", paced.allowed());
+        assert_eq!(once.allowed(), DAILY);
+    }
+}

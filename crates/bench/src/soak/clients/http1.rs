@@ -1,0 +1,138 @@
+//! HTTP/1.1 as it should be, on connections that are kept for long, for a while, or not at all.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::{Client, Target};
+
+/// One connection; closed when dropped.
+pub(in crate::soak) struct Connection {
+    requests: SendRequest<Full<Bytes>>,
+    _task: Task,
+}
+
+/// Ends with its owner, and the socket with it.
+struct Task(tokio::task::JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Connection {
+    pub(in crate::soak) async fn open(address: SocketAddr) -> anyhow::Result<Self> {
+        Self::on(TcpStream::connect(address).await.context("connect")?).await
+    }
+
+    async fn on(stream: TcpStream) -> anyhow::Result<Self> {
+        stream.set_nodelay(true).context("send at once")?;
+        let (requests, connection) = handshake(TokioIo::new(stream)).await.context("begin")?;
+        let task = Task(tokio::task::spawn_local(async move {
+            // Its requests hear of whatever goes wrong.
+            let _ = connection.await;
+        }));
+        Ok(Self { requests, _task: task })
+    }
+
+    pub(in crate::soak) async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> anyhow::Result<(u16, Bytes)> {
+        let mut request = Request::builder().uri(path).header("host", "app");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.send(request.body(Full::default()).context("a request")?).await
+    }
+
+    pub(in crate::soak) async fn put(&mut self, path: &str, body: String) -> anyhow::Result<(u16, Bytes)> {
+        let request = Request::put(path).header("host", "agent").body(Full::from(body));
+        self.send(request.context("a request")?).await
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> anyhow::Result<(u16, Bytes)> {
+        self.requests.ready().await.context("wait for the connection")?;
+        let response = self.requests.send_request(request).await.context("ask")?;
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.context("read the body")?;
+        Ok((status, body.to_bytes()))
+    }
+}
+
+/// Whether an answer is the app's, or a refusal that says so.
+pub(super) fn answered((status, body): &(u16, Bytes)) -> anyhow::Result<()> {
+    ensure!(*status == 429 || (*status == 200 && !body.is_empty()), "got {status} with {} bytes", body.len());
+    Ok(())
+}
+
+/// Connects, asks, leaves.
+pub(super) struct Churn {
+    round: usize,
+}
+
+impl Churn {
+    pub(super) fn new(lane: usize) -> Self {
+        Self { round: lane }
+    }
+}
+
+impl Client for Churn {
+    async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
+        self.round += 1;
+        let stream = TcpStream::connect(target.proxy).await.context("connect")?;
+        if self.round.is_multiple_of(3) {
+            stream.set_zero_linger().context("leave by a reset")?;
+        }
+        let close: &[_] = if self.round.is_multiple_of(2) { &[("connection", "close")] } else { &[] };
+        answered(&Connection::on(stream).await?.get("/churn", close).await?)
+    }
+}
+
+/// Keeps its connection for some requests.
+#[derive(Default)]
+pub(super) struct Kept {
+    connection: Option<Connection>,
+    asked: usize,
+}
+
+const REQUESTS: usize = 20;
+
+impl Client for Kept {
+    async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Connection::open(target.proxy).await?,
+        };
+        answered(&connection.get("/churn", &[]).await?)?;
+        self.asked += 1;
+        if !self.asked.is_multiple_of(REQUESTS) {
+            self.connection = Some(connection);
+        }
+        Ok(())
+    }
+}
+
+/// Asks once, and then only waits.
+pub(super) struct Idle;
+
+/// The agent's own time is up before.
+const IDLE_MOST: Duration = Duration::from_secs(15);
+
+impl Client for Idle {
+    async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
+        let mut stream = TcpStream::connect(target.proxy).await.context("connect")?;
+        stream.write_all(b"GET /churn HTTP/1.1\r\nhost: app\r\n\r\n").await.context("ask")?;
+        let mut read = Vec::new();
+        let end = tokio::time::timeout(IDLE_MOST, stream.read_to_end(&mut read)).await;
+        end.context("an idle connection was kept too long")?.context("an idle connection was not closed in order")?;
+        ensure!(read.starts_with(b"HTTP/1.1 200") || read.starts_with(b"HTTP/1.1 429"), "no answer before the end");
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! HTTP/2 with prior knowledge, and streams that their client gives up.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use futures::{FutureExt as _, StreamExt as _};
+use http::Request;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Body as _, Frame};
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+
+use super::{Client, Target};
+
+type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// One connection; closed when dropped.
+pub(super) struct Connection {
+    requests: SendRequest<Body>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Connection {
+    pub(super) async fn open(address: SocketAddr) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(address).await.context("connect")?;
+        stream.set_nodelay(true).context("send at once")?;
+        let (requests, connection) =
+            handshake(TokioExecutor::new(), TokioIo::new(stream)).await.context("begin HTTP/2")?;
+        let task = tokio::task::spawn_local(async move {
+            // Its requests hear of whatever goes wrong.
+            let _ = connection.await;
+        });
+        Ok(Self { requests, task })
+    }
+
+    pub(super) async fn get(&mut self, path: &str) -> anyhow::Result<(u16, Bytes)> {
+        self.requests.ready().await.context("wait for the connection")?;
+        let response = self.requests.send_request(request(path, empty())?).await.context("ask")?;
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.context("read the body")?;
+        Ok((status, body.to_bytes()))
+    }
+}
+
+fn request(path: &str, body: Body) -> anyhow::Result<Request<Body>> {
+    let builder = Request::builder().method(if body.is_end_stream() { "GET" } else { "POST" });
+    builder.uri(format!("http://app{path}")).body(body).context("a request")
+}
+
+fn empty() -> Body {
+    Full::default().map_err(|never| match never {}).boxed_unsync()
+}
+
+/// Begins, and never ends by itself.
+fn endless() -> Body {
+    let begins = futures::stream::iter([Ok(Frame::data(Bytes::from_static(&[0; 4096])))]);
+    StreamBody::new(begins.chain(futures::stream::pending())).boxed_unsync()
+}
+
+/// Gives streams up at every point of their life, on a connection that is kept for some rounds.
+#[derive(Default)]
+pub(super) struct Cancelling {
+    connection: Option<Connection>,
+    rounds: usize,
+}
+
+const ROUNDS: usize = 50;
+const MOMENT: Duration = Duration::from_millis(20);
+
+impl Client for Cancelling {
+    async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Connection::open(target.proxy).await?,
+        };
+        connection.requests.ready().await.context("wait for the connection")?;
+        // At once, before anything is sent.
+        drop(connection.requests.send_request(request("/slow", empty())?));
+        // Before the head of the response comes.
+        for path in ["/slow", "/slow"] {
+            let asking = connection.requests.send_request(request(path, empty())?);
+            ensure!(tokio::time::timeout(MOMENT, asking).await.is_err(), "an answer before the app's");
+        }
+        // Amid bodies: the response's, with much of it unread, and the request's.
+        let (dripping, huge, uploading) = (
+            connection.requests.send_request(request("/drip", empty())?),
+            connection.requests.send_request(request("/huge", empty())?),
+            connection.requests.send_request(request("/upload", endless())?),
+        );
+        let mut uploading = Box::pin(uploading);
+        let early = uploading.as_mut().now_or_never();
+        ensure!(early.is_none(), "an answer to a body that has not ended");
+        let (dripping, huge) = (dripping.await.context("ask for drips")?, huge.await.context("ask for much")?);
+        ensure!(dripping.status() == 200 && huge.status() == 200, "{} and {}", dripping.status(), huge.status());
+        let first = dripping.into_body().frame().await.context("no body")?.context("read drips")?;
+        ensure!(first.is_data(), "something else than data");
+        drop((huge, uploading));
+        // All others are gone, and this one is whole, with its trailers.
+        connection.requests.ready().await.context("wait for the connection")?;
+        let whole = connection.requests.send_request(request("/drip", empty())?).await.context("ask for drips")?;
+        let whole = whole.into_body().collect().await.context("read all drips")?;
+        let trailer = whole.trailers().and_then(|trailers| trailers.get("x-drips")).cloned();
+        ensure!(trailer.is_none_or(|drips| drips == "10"), "the wrong trailer");
+        ensure!(whole.to_bytes().len() == 50, "the wrong number of drips");
+        self.rounds += 1;
+        if !self.rounds.is_multiple_of(ROUNDS) {
+            self.connection = Some(connection);
+        }
+        Ok(())
+    }
+}

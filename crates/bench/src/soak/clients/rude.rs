@@ -1,0 +1,158 @@
+//! Clients that a proxy meets and nobody wants: none may cost the others anything, or stay for ever.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+
+use super::{Client, Target};
+use crate::soak::app::{HUGE, LARGE};
+
+/// The kernel makes no smaller ones.
+const SMALL_WINDOW: u32 = 4096;
+const SIP: usize = 16 * 1024;
+const BETWEEN_SIPS: Duration = Duration::from_millis(25);
+
+/// Takes its time, but gets all.
+pub(super) struct SlowReader;
+
+impl Client for SlowReader {
+    async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
+        let mut stream = ask_with_small_window(target, "/large").await?;
+        let (mut sip, mut read, mut head) = (vec![0; SIP], 0, Vec::new());
+        loop {
+            let count = stream.read(&mut sip).await.context("read")?;
+            if count == 0 {
+                break;
+            }
+            if head.len() < SIP {
+                head.extend_from_slice(&sip[..count]);
+            }
+            read += count;
+            tokio::time::sleep(BETWEEN_SIPS).await;
+        }
+        ensure!(head.starts_with(b"HTTP/1.1 200"), "the wrong answer");
+        let body_at = head.windows(4).position(|at| at == b"\r\n\r\n").context("no end of the head")? + 4;
+        ensure!(read - body_at == LARGE, "{} of {LARGE} bytes came", read - body_at);
+        Ok(())
+    }
+}
+
+async fn ask_with_small_window(target: &Target, path: &str) -> anyhow::Result<TcpStream> {
+    let socket = TcpSocket::new_v4().context("make a socket")?;
+    socket.set_recv_buffer_size(SMALL_WINDOW).context("take a small buffer")?;
+    let mut stream = socket.connect(target.proxy).await.context("connect")?;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: app\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.context("ask")?;
+    Ok(stream)
+}
+
+/// Reads nothing: the agent has to hang up.
+pub(super) struct NeverReads;
+
+/// Longer than the agent bears.
+const NOT_READING: Duration = Duration::from_secs(8);
+
+impl Client for NeverReads {
+    async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
+        let mut stream = ask_with_small_window(target, "/huge").await?;
+        tokio::time::sleep(NOT_READING).await;
+        // What is left is what the kernel had; then comes the end, by whatever sign.
+        let (mut read, mut buffer) = (0, vec![0; SIP]);
+        while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+            read += count;
+        }
+        ensure!(read < HUGE, "the agent has kept all for a client that does not read");
+        Ok(())
+    }
+}
+
+/// Sends a head without an end: byte by byte, or nothing after the first.
+pub(super) struct HalfHead {
+    round: usize,
+}
+
+impl HalfHead {
+    pub(super) fn new(lane: usize) -> Self {
+        Self { round: lane }
+    }
+}
+
+const BEGINS: [&[u8]; 4] = [
+    b"G",
+    b"GET /churn HTTP/1.1\r\nhost: app\r\nx-long: ",
+    b"PRI * HTTP/2.0\r\n",
+    b"POST /upload HTTP/1.1\r\nhost: app\r\ncontent-length: 5\r\n",
+];
+const BETWEEN_BYTES: Duration = Duration::from_millis(100);
+/// Longer than the agent bears.
+const HALF_HEAD_MOST: Duration = Duration::from_secs(12);
+
+impl Client for HalfHead {
+    async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
+        self.round += 1;
+        let mut stream = TcpStream::connect(target.proxy).await.context("connect")?;
+        stream.write_all(BEGINS[self.round % BEGINS.len()]).await.context("begin a head")?;
+        let (mut reads, mut writes) = stream.split();
+        let goes_on = self.round.is_multiple_of(2);
+        let write = async {
+            // Fails once the agent has hung up; then reading ends.
+            while goes_on && writes.write_all(b"x").await.is_ok() {
+                tokio::time::sleep(BETWEEN_BYTES).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let mut said = Vec::new();
+        let end = async {
+            // A reset is an end, too.
+            let _ = reads.read_to_end(&mut said).await;
+        };
+        tokio::select! {
+            () = write => {}
+            end = tokio::time::timeout(HALF_HEAD_MOST, end) => end.context("a half head was kept too long")?,
+        }
+        ensure!(!said.starts_with(b"HTTP/1.1 2"), "an answer to half a head");
+        Ok(())
+    }
+}
+
+/// Breaks off amid a body.
+pub(super) struct CutUpload {
+    round: usize,
+}
+
+impl CutUpload {
+    pub(super) fn new(lane: usize) -> Self {
+        Self { round: lane }
+    }
+}
+
+const HALF: usize = 64 * 1024;
+
+impl Client for CutUpload {
+    async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
+        self.round += 1;
+        let mut stream = TcpStream::connect(target.proxy).await.context("connect")?;
+        let (framing, before) = if self.round.is_multiple_of(2) {
+            (format!("content-length: {}", 2 * HALF), String::new())
+        } else {
+            ("transfer-encoding: chunked".to_owned(), format!("{:x}\r\n", 2 * HALF))
+        };
+        let head = format!("POST /upload HTTP/1.1\r\nhost: app\r\n{framing}\r\n\r\n{before}");
+        stream.write_all(head.as_bytes()).await.context("begin an upload")?;
+        stream.write_all(&vec![b'x'; HALF]).await.context("send half of it")?;
+        match self.round % 3 {
+            0 => stream.set_zero_linger().context("leave by a reset")?,
+            1 => {}
+            _ => {
+                stream.shutdown().await.context("half-close")?;
+                let mut said = Vec::new();
+                // However it is told that half a body is none.
+                let _ = stream.read_to_end(&mut said).await;
+                ensure!(!said.starts_with(b"HTTP/1.1 2"), "half an upload was taken for one");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! What became of the rounds of one kind of client.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// How many reasons are kept.
+const REASONS: usize = 3;
+
+/// One kind of client.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    pub(super) does: &'static str,
+    pub(super) lanes: usize,
+    /// That went as they should.
+    pub(super) good: u64,
+    /// That failed while the app was down or was restarted.
+    pub(super) app_away: u64,
+    /// That failed, and should not.
+    pub(super) wrong: u64,
+    /// Why, for the first few.
+    pub(super) reasons: Vec<String>,
+    pub(super) slowest: Duration,
+}
+
+/// Counts the rounds of all lanes of a kind; they share a thread.
+#[derive(Debug)]
+pub(super) struct Tally(RefCell<Kind>);
+
+impl Tally {
+    pub(super) fn new(name: &'static str, does: &'static str, lanes: usize) -> Self {
+        Self(RefCell::new(Kind { name, does, lanes, ..Kind::default() }))
+    }
+
+    pub(super) fn count(&self, outcome: &anyhow::Result<()>, app_stayed: bool, took: Duration) {
+        let mut kind = self.0.borrow_mut();
+        if app_stayed {
+            kind.slowest = kind.slowest.max(took);
+        }
+        match outcome {
+            Ok(()) => kind.good += 1,
+            Err(_) if !app_stayed => kind.app_away += 1,
+            Err(error) => {
+                kind.wrong += 1;
+                if kind.reasons.len() < REASONS {
+                    eprintln!("soak: {}: {error:#}", kind.name);
+                    kind.reasons.push(format!("{error:#}"));
+                }
+            }
+        }
+    }
+
+    pub(super) fn told(&self) -> Kind {
+        self.0.borrow().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn only_the_app_excuses_a_failure() {
+        let tally = Tally::new("a", "does", 1);
+        let second = Duration::from_secs(1);
+        tally.count(&Ok(()), true, second);
+        tally.count(&Err(anyhow!("no app")), false, 9 * second);
+        tally.count(&Err(anyhow!("lost")), true, 2 * second);
+        let kind = tally.told();
+        assert_eq!((kind.good, kind.app_away, kind.wrong), (1, 1, 1));
+        assert_eq!(kind.reasons, ["lost"]);
+        assert_eq!(kind.slowest, 2 * second);
+    }
+}

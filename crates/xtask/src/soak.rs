@@ -1,0 +1,42 @@
+//! Builds an agent in release and keeps it busy for half an hour. What is done to it is in crates/bench, module soak.
+
+use std::process::ExitCode;
+
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+use crate::{bench::finish, workspace::Workspace};
+
+#[derive(clap::Args)]
+pub(crate) struct SoakArgs {
+    /// How long; below 30 it shows that all works, and is written to target/weir/benchmarks
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    minutes: u64,
+    /// More flags for the agent
+    #[arg(last = true)]
+    agent: Vec<String>,
+}
+
+pub(crate) async fn run(
+    workspace: &Workspace,
+    args: &SoakArgs,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<ExitCode> {
+    let mut build = Command::new(env!("CARGO"));
+    build.current_dir(workspace.root()).args([
+        "build",
+        "--release",
+        "--locked",
+        "-p",
+        "weir-bench",
+        "-p",
+        "weir-agent",
+    ]);
+    if finish("cargo build", &mut build, interrupt).await? != Some(0) {
+        return Ok(ExitCode::FAILURE);
+    }
+    let mut soak = Command::new(workspace.target().join("release/weir-bench-soak"));
+    soak.args(["--minutes", &args.minutes.to_string()]).arg("--").args(&args.agent);
+    let good = finish("weir-bench-soak", &mut soak, interrupt).await? == Some(0);
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
