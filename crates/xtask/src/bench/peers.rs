@@ -30,7 +30,7 @@ const SYSTEM: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// Finds or installs what the load needs, and the proxies if they are compared with; the PATH that has all, or none after
 /// saying what is missing.
-pub(super) async fn ensure(proxies: bool, interrupt: &CancellationToken) -> anyhow::Result<Option<OsString>> {
+pub(crate) async fn ensure(proxies: bool, interrupt: &CancellationToken) -> anyhow::Result<Option<OsString>> {
     let needs = LOAD.into_iter().chain(PROXIES.into_iter().filter(|_| proxies));
     let missing: Vec<Need> = needs.filter(|(program, _, _)| !is_on_path(program)).collect();
     if !missing.is_empty() {
@@ -62,10 +62,7 @@ pub(super) async fn ensure(proxies: bool, interrupt: &CancellationToken) -> anyh
 
 /// The folder with Envoy's program, in an environment of its own below the user's cache.
 async fn envoy(interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
-    let cache = cache.or_else(home).context("neither XDG_CACHE_HOME nor HOME is set: where may Envoy be kept?")?;
-    let folder = cache.join("weir").join(format!("envoy-{ENVOY}"));
+    let folder = cache()?.join(format!("envoy-{ENVOY}"));
     if let Some(found) = program_in(&folder) {
         return Ok(found);
     }
@@ -80,6 +77,14 @@ async fn envoy(interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
     program_in(&folder).with_context(|| format!("there is no envoy in {}", folder.display()))
 }
 
+/// Where what was installed is kept.
+pub(crate) fn cache() -> anyhow::Result<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+    let cache = cache.or_else(home).context("neither XDG_CACHE_HOME nor HOME is set: where may programs be kept?")?;
+    Ok(cache.join("weir"))
+}
+
 /// The package's command is a Python script that starts the program, which is beside the package's code.
 fn program_in(folder: &Path) -> Option<PathBuf> {
     let pythons = std::fs::read_dir(folder.join("lib")).ok()?;
@@ -87,7 +92,7 @@ fn program_in(folder: &Path) -> Option<PathBuf> {
     folders.into_iter().find(|folder| folder.join("envoy").is_file())
 }
 
-fn is_on_path(program: &str) -> bool {
+pub(crate) fn is_on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders = std::env::split_paths(&path).chain(SYSTEM.map(PathBuf::from));
     folders.any(|folder| folder.join(program).is_file())

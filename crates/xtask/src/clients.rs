@@ -1,0 +1,77 @@
+//! Clients that nobody here wrote, against a real agent: grpcio, websockets, curl, Node, Go, nginx, HAProxy, Envoy, wrk and
+//! h2load. What they do is in limiter-agent/clients.
+//!
+//! Not a stage of `cargo xtask test`: it installs half a dozen programs and two packages of PyPI, which CI need not reach.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::ensure;
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    bench::{finish, peers},
+    workspace::Workspace,
+};
+
+#[derive(clap::Args)]
+pub(crate) struct ClientsArgs {
+    /// Only these, such as `test_grpc` or `test_curl.Curl.test_trailers`
+    tests: Vec<String>,
+}
+
+/// Not installed: whoever has others of these keeps them.
+const NEEDS: [(&str, &str); 4] =
+    [("python3", "python3-venv"), ("curl", "curl"), ("node", "nodejs"), ("go", "golang, 1.25 or later")];
+
+pub(crate) async fn run(
+    workspace: &Workspace,
+    args: &ClientsArgs,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<ExitCode> {
+    let missing: Vec<_> = NEEDS.iter().filter(|(program, _)| !peers::is_on_path(program)).collect();
+    if !missing.is_empty() {
+        eprintln!("clients: this machine lacks:");
+        for (program, package) in missing {
+            eprintln!("  {program:<10} package {package}");
+        }
+        return Ok(ExitCode::from(2));
+    }
+    let Some(path) = peers::ensure(true, interrupt).await? else { return Ok(ExitCode::from(2)) };
+    let folder = workspace.root().join("limiter-agent/clients");
+    let python = python(&folder, interrupt).await?;
+    let mut build = Command::new(env!("CARGO"));
+    build.current_dir(workspace.root()).args(["build", "--locked", "-p", "weir-agent"]);
+    if finish("cargo build", &mut build, interrupt).await? != Some(0) {
+        return Ok(ExitCode::FAILURE);
+    }
+    let mut tests = Command::new(python);
+    tests.current_dir(&folder).args(["-B", "-m", "unittest", "-v"]);
+    if args.tests.is_empty() {
+        tests.args(["discover", "-p", "test_*.py"]);
+    } else {
+        tests.args(&args.tests);
+    }
+    tests.env("PATH", path).env("WEIR_AGENT", workspace.target().join("debug/weir-agent"));
+    let good = finish("the tests of limiter-agent/clients", &mut tests, interrupt).await? == Some(0);
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A Python with what requirements.txt names, in an environment of its own below the user's cache.
+async fn python(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
+    let environment = peers::cache()?.join("clients");
+    let python = environment.join("bin/python");
+    if !python.is_file() {
+        let mut venv = Command::new("python3");
+        venv.args(["-m", "venv"]).arg(&environment);
+        let made = finish("python3 -m venv", &mut venv, interrupt).await?;
+        ensure!(made == Some(0), "python3 -m venv failed: on Debian it is in the package python3-venv");
+    }
+    // It has nothing to do, and asks nobody, if all are there in these versions.
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]);
+    pip.arg(folder.join("requirements.txt"));
+    ensure!(finish("pip", &mut pip, interrupt).await? == Some(0), "pip could not install limiter-agent/clients/requirements.txt");
+    Ok(python)
+}
