@@ -19,7 +19,10 @@ class WebSockets(unittest.TestCase):
             for message in socket:
                 socket.send(message)
 
-        cls.server = serve(echo, "127.0.0.1", 0, max_size=1 << 24, subprotocols=["chat"])
+        def chat_if_offered(_connection, offered):
+            return "chat" if "chat" in offered else None
+
+        cls.server = serve(echo, "127.0.0.1", 0, max_size=1 << 24, select_subprotocol=chat_if_offered)
         threading.Thread(target=cls.server.serve_forever, daemon=True).start()
         port = cls.server.socket.getsockname()[1]
         limits = {"/messages": 3, "/opening": 1}
