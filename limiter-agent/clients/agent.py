@@ -86,6 +86,12 @@ class Agent(Running):
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             assert response.status == 200
 
+    def wait_until_nobody_is_connected(self):
+        deadline = time.monotonic() + PATIENCE
+        while self.connections():
+            assert time.monotonic() < deadline, f"{self.connections()} connections are left"
+            time.sleep(0.05)
+
     def connections(self):
         """Client connections that the agent has open."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.telemetry}/metrics", timeout=PATIENCE) as response:

@@ -23,13 +23,8 @@ http {{
 class Curl(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.app = Node()
-        cls.agent = Agent(cls.app.port, {"/limited": 2})
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.agent.__exit__()
-        cls.app.__exit__()
+        app = cls.enterClassContext(Node())
+        cls.agent = cls.enterClassContext(Agent(app.port, {"/limited": 2}))
 
     def url(self, path="/seen"):
         return f"http://127.0.0.1:{self.agent.port}{path}"
@@ -38,9 +33,7 @@ class Curl(unittest.TestCase):
         return json.loads(run([*CURL, *flags, self.url(path)]))
 
     def upload(self, size):
-        where = folder()
-        path = os.path.join(where.__enter__(), "body")
-        self.addCleanup(where.__exit__, None, None, None)
+        path = os.path.join(self.enterContext(folder()), "body")
         content = os.urandom(size)
         with open(path, "wb") as file:
             file.write(content)

@@ -51,18 +51,13 @@ class Grpc(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         port = free_port()
-        cls.server = grpc.server(concurrent.futures.ThreadPoolExecutor(8))
-        cls.server.add_generic_rpc_handlers((Handler(),))
-        cls.server.add_insecure_port(f"127.0.0.1:{port}")
-        cls.server.start()
-        cls.agent = Agent(port, {"/t.T/Limited": 3, "/t.T/LimitedStream": 1})
-        cls.channel = grpc.insecure_channel(f"127.0.0.1:{cls.agent.port}")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.channel.close()
-        cls.agent.__exit__()
-        cls.server.stop(None)
+        server = grpc.server(concurrent.futures.ThreadPoolExecutor(8))
+        server.add_generic_rpc_handlers((Handler(),))
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        server.start()
+        cls.addClassCleanup(server.stop, None)
+        agent = cls.enterClassContext(Agent(port, {"/t.T/Limited": 3, "/t.T/LimitedStream": 1}))
+        cls.channel = cls.enterClassContext(grpc.insecure_channel(f"127.0.0.1:{agent.port}"))
 
     def test_unary_with_initial_and_trailing_metadata(self):
         answer, call = self.channel.unary_unary("/t.T/Unary", **IDENTITY).with_call(b"abc", timeout=DEADLINE)

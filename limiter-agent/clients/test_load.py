@@ -11,11 +11,7 @@ LIMIT = 1_000
 class Load(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.app = Node()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.app.__exit__()
+        cls.app = cls.enterClassContext(Node())
 
     def h2load(self, *flags):
         with Agent(self.app.port, {"/limited": LIMIT}) as agent:

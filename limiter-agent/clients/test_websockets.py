@@ -1,6 +1,7 @@
 """The library `websockets` as client and app with an agent between them."""
 
 import asyncio
+import contextlib
 import json
 import threading
 import unittest
@@ -16,22 +17,19 @@ class WebSockets(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         def echo(socket):
-            for message in socket:
-                socket.send(message)
+            with contextlib.suppress(websockets.exceptions.ConnectionClosed):
+                for message in socket:
+                    socket.send(message)
 
         def chat_if_offered(_connection, offered):
             return "chat" if "chat" in offered else None
 
-        cls.server = serve(echo, "127.0.0.1", 0, max_size=1 << 24, select_subprotocol=chat_if_offered)
-        threading.Thread(target=cls.server.serve_forever, daemon=True).start()
-        port = cls.server.socket.getsockname()[1]
+        server = serve(echo, "127.0.0.1", 0, max_size=1 << 24, select_subprotocol=chat_if_offered)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.socket.getsockname()[1]
         limits = {"/messages": 3, "/opening": 1}
-        cls.agent = Agent(port, limits, per={"/messages": "Message"})
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.agent.__exit__()
-        cls.server.shutdown()
+        cls.addClassCleanup(server.shutdown)
+        cls.agent = cls.enterClassContext(Agent(port, limits, per={"/messages": "Message"}))
 
     def url(self, path):
         return f"ws://127.0.0.1:{self.agent.port}{path}"
@@ -68,7 +66,7 @@ class WebSockets(unittest.TestCase):
         with connect(self.url("/opening")):
             pass
         with self.assertRaises(websockets.exceptions.InvalidStatus) as raised:
-            connect(self.url("/opening")).__enter__()
+            self.enterContext(connect(self.url("/opening")))
         self.assertEqual(raised.exception.response.status_code, 429)
 
     def test_fifty_connections_at_once(self):

@@ -1,4 +1,4 @@
-//! Clients that nobody here wrote, against a real agent: grpcio, websockets, curl, Node, Go, nginx, HAProxy, Envoy, wrk and
+//! Clients that nobody here wrote, against a real agent: grpcio, websockets, curl, Node, Go, h2spec, nginx, HAProxy, Envoy, wrk and
 //! h2load. What they do is in limiter-agent/clients.
 //!
 //! Not a stage of `cargo xtask test`: it installs half a dozen programs and two packages of PyPI, which CI need not reach.
@@ -72,6 +72,9 @@ async fn python(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<
     let mut pip = Command::new(&python);
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]);
     pip.arg(folder.join("requirements.txt"));
-    ensure!(finish("pip", &mut pip, interrupt).await? == Some(0), "pip could not install limiter-agent/clients/requirements.txt");
+    ensure!(
+        finish("pip", &mut pip, interrupt).await? == Some(0),
+        "pip could not install limiter-agent/clients/requirements.txt"
+    );
     Ok(python)
 }

@@ -5,6 +5,7 @@ mod costs;
 mod drain;
 mod events;
 mod explain;
+mod grpc;
 mod half_closed;
 mod http2;
 mod idle;

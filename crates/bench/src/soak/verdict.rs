@@ -107,6 +107,7 @@ fn memory(samples: &[Sample]) -> Judged {
     )
 }
 
+#[expect(clippy::cast_precision_loss, reason = "there are few periods")]
 fn over_time(outcome: &Outcome, length: Duration) -> Table {
     let samples = &outcome.samples;
     let row = |contender: String, samples: &[Sample], cpu: Cell| Row {
@@ -245,6 +246,9 @@ mod tests {
         (0..30).map(|at| Sample { resident: resident(at), ..Sample::default() }).collect()
     }
 
+    /// A word of the aim that it spoils, and how.
+    type Fault = (&'static str, fn(&mut Outcome));
+
     /// A run in which all was well.
     fn good() -> Outcome {
         let kind = |name| Kind { name, good: 9, ..Kind::default() };
@@ -279,7 +283,7 @@ mod tests {
 
     #[test]
     fn each_fault_is_an_aim_that_is_missed() {
-        let faults: [(&str, fn(&mut Outcome)); 9] = [
+        let faults: [Fault; 9] = [
             ("memory", |outcome| outcome.samples = samples(|at| at << 20)),
             ("left", |outcome| outcome.rested_after = None),
             ("panic", |outcome| outcome.ended.panics = 1),
