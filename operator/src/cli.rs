@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use crate::check::{Verdict, check};
+use crate::inject::{InjectFlags, Injection};
 use crate::operator::Operator;
 use crate::source::directory::StandaloneAgent;
 
@@ -34,7 +35,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Work on a Kubernetes cluster: the one this runs in, or the one of KUBECONFIG
-    Run(Run),
+    Run(Box<Run>),
     /// Work on a directory of policy files and a list of agents; no cluster needed
     Standalone(Standalone),
     /// Check policy files as the cluster would at `kubectl apply`
@@ -52,6 +53,8 @@ struct Run {
     /// Where /metrics, /healthz and /readyz are served
     #[arg(long, value_name = "ADDR", env = "WEIR_TELEMETRY", default_value = "0.0.0.0:8490")]
     telemetry: SocketAddr,
+    #[command(flatten)]
+    inject: InjectFlags,
 }
 
 #[derive(Debug, Args)]
@@ -84,7 +87,7 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         match self.command {
             Command::Check(arguments) => run_check(&arguments),
-            Command::Run(arguments) => in_runtime(run_cluster(arguments)),
+            Command::Run(arguments) => in_runtime(run_cluster(*arguments)),
             Command::Standalone(arguments) => in_runtime(run_standalone(arguments)),
         }
     }
@@ -131,20 +134,27 @@ fn in_runtime(work: impl Future<Output = Result<(), Failed>>) -> ExitCode {
 }
 
 async fn run_cluster(arguments: Run) -> Result<(), Failed> {
-    let listener = listen(arguments.telemetry).await.or_exit(FAILED)?;
+    let listener = listen("telemetry", arguments.telemetry).await.or_exit(FAILED)?;
+    let injection = match arguments.inject.listen() {
+        Some(address) => {
+            let listener = listen("the injection webhook", address).await.or_exit(FAILED)?;
+            Some(Injection { listener, flags: arguments.inject })
+        }
+        None => None,
+    };
     let config = kube::Config::infer().await.context("no cluster to work on").or_exit(WRONG)?;
     let client = kube::Client::try_from(config).context("cannot reach the cluster").or_exit(FAILED)?;
     let instance = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));
     let instance = instance.unwrap_or_else(|_| "weir-operator".to_owned());
     // A variable that is set to nothing is how charts say that there is none.
     let namespaces = arguments.namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect();
-    let operator = Operator::cluster(client, namespaces, instance);
+    let operator = Operator::cluster(client, namespaces, instance).injection(injection);
     operator.run(Some(listener), stop_on_signal().or_exit(FAILED)?).await.or_exit(FAILED)
 }
 
 async fn run_standalone(arguments: Standalone) -> Result<(), Failed> {
     let listener = match arguments.telemetry {
-        Some(address) => Some(listen(address).await.or_exit(FAILED)?),
+        Some(address) => Some(listen("telemetry", address).await.or_exit(FAILED)?),
         None => None,
     };
     let operator = Operator::standalone(arguments.policies, arguments.agents).or_exit(WRONG)?;
@@ -152,9 +162,9 @@ async fn run_standalone(arguments: Standalone) -> Result<(), Failed> {
     operator.run(listener, stop_on_signal().or_exit(FAILED)?).await.or_exit(FAILED)
 }
 
-async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+async fn listen(what: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-    tracing::info!(address = %listener.local_addr()?, "serving telemetry");
+    tracing::info!(address = %listener.local_addr()?, "serving {what}");
     Ok(listener)
 }
 

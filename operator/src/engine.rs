@@ -14,10 +14,11 @@ use weir_api::RateLimitPolicyStatus;
 use crate::clock;
 use crate::compile::{Compiled, Compiler};
 use crate::followed::Followed;
+use crate::inject::Question;
 use crate::link::{Link, Observation, Seen, Shared};
 use crate::metrics::{Metrics, PodCounts};
 use crate::observed::{Observed, PATIENCE, Standing, Wanted};
-use crate::plan::{Plan, plan};
+use crate::plan::{Plan, foresee, plan};
 use crate::report::{Announcement, Landed, Message, Report};
 use crate::status::{self, Facts, Tally};
 use crate::story::Telling;
@@ -97,6 +98,7 @@ impl Engine {
         mut updates: mpsc::Receiver<Update>,
         mut observations: mpsc::Receiver<Observation>,
         mut landings: mpsc::Receiver<Landed>,
+        mut questions: mpsc::Receiver<Question>,
         stop: CancellationToken,
     ) -> Result<(), SourceEnded> {
         let mut tick = interval(TICK);
@@ -117,6 +119,7 @@ impl Engine {
                         look_at.get_or_insert(clock::now() + GATHER);
                     }
                 }
+                Some(question) = questions.recv() => self.foresee(question),
                 () = sleep_until(due), if look_at.is_some() => {
                     look_at = None;
                     self.look(clock::now());
@@ -167,6 +170,15 @@ impl Engine {
             self.traffic.observe(observation.at, &observation.pod, status);
         }
         self.observed.observe(observation)
+    }
+
+    /// Says what a pod will have to enforce that is about to be created. Before the world is complete nobody knows.
+    fn foresee(&self, question: Question) {
+        if self.complete_at.is_some() {
+            let Question { namespace, labels, answer } = question;
+            // Whoever has waited too long went on without.
+            let _ = answer.send(foresee(&self.world, self.compiler.compiled(), &namespace, labels));
+        }
     }
 
     fn look(&mut self, now: Instant) {

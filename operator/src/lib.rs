@@ -19,6 +19,7 @@ pub mod compile;
 pub mod documents;
 pub mod engine;
 pub mod followed;
+pub mod inject;
 pub mod link;
 pub mod metrics;
 pub mod observed;

@@ -16,6 +16,7 @@ pub struct Metrics {
     policies: IntGaugeVec,
     pods: IntGaugeVec,
     status_writes: IntCounterVec,
+    reviews: IntCounterVec,
 }
 
 /// How many pods are in which state.
@@ -62,6 +63,11 @@ impl Default for Metrics {
             policies: gauges("weir_operator_policies", "Policies, by whether they are accepted.", "accepted"),
             pods: gauges("weir_operator_pods", "Targeted pods, by state.", "state"),
             status_writes: counters("weir_operator_status_writes_total", "Status writes, by result.", "result"),
+            reviews: counters(
+                "weir_operator_pod_reviews_total",
+                "Pods that the injection webhook was asked about, by what became of them.",
+                "outcome",
+            ),
             registry,
         }
     }
@@ -82,6 +88,11 @@ impl Metrics {
     /// A status was written, or could not be.
     pub fn status_written(&self, ok: bool) {
         self.status_writes.with_label_values(&[if ok { "ok" } else { "error" }]).inc();
+    }
+
+    /// The injection webhook answered for a pod.
+    pub fn reviewed(&self, outcome: &str) {
+        self.reviews.with_label_values(&[outcome]).inc();
     }
 
     /// How many policies are accepted and how many are not.

@@ -123,13 +123,8 @@ impl Observed {
 
     /// How a targeted pod stands to a policy.
     pub fn standing(&self, now: Instant, key: &ObjectKey, pod: &Pod, wanted: Wanted<'_>) -> Standing {
-        match pod.agent {
-            Agent::Absent => {
-                return Standing::Drifted(
-                    DriftReason::NoAgent,
-                    "the pod does not carry label weir.dev/agent: enabled".into(),
-                );
-            }
+        match &pod.agent {
+            Agent::Absent(why) => return Standing::Drifted(DriftReason::NoAgent, why.clone().into_owned()),
             Agent::Pending => return Standing::Waiting(DriftReason::Pending, "the pod has no address yet".into()),
             Agent::At(_) => {}
         }

@@ -45,7 +45,7 @@ async fn how_a_pod_stands_after_what_was_heard() {
     let here = || Agent::At("http://1:1".into());
     let (enforcing, waiting, drifted) = (("enforcing", None), |r| ("waiting", Some(r)), |r| ("drifted", Some(r)));
     for (what, agent, heard, after, expected) in [
-        ("no agent", Agent::Absent, vec![], soon, drifted(NoAgent)),
+        ("no agent", Agent::Absent("why".into()), vec![], soon, drifted(NoAgent)),
         ("no address", Agent::Pending, vec![], late, waiting(Pending)),
         ("nothing yet", here(), vec![], soon, waiting(Pending)),
         ("silent from the start", here(), vec![failed(Kind::Unreachable)], soon, waiting(Pending)),

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Engine, SourceEnded};
+use crate::inject::Injection;
 use crate::link::{Client as AgentClient, Lanes, Shared, Timing};
 use crate::metrics::Metrics;
 use crate::report::{self, ClusterSink, FileSink, Message, Sink};
@@ -33,6 +34,7 @@ pub struct Operator {
     timing: Timing,
     metrics: Metrics,
     ready: Ready,
+    injection: Option<Injection>,
 }
 
 enum Source {
@@ -72,7 +74,14 @@ impl Operator {
             timing: Timing::default(),
             metrics: Metrics::default(),
             ready: Ready::default(),
+            injection: None,
         }
+    }
+
+    /// Gives the agent to new pods that ask for it. Only for a cluster: nobody else creates pods.
+    #[must_use]
+    pub(crate) fn injection(self, injection: Option<Injection>) -> Self {
+        Self { injection, ..self }
     }
 
     /// Writes traffic into the status at most this often.
@@ -104,6 +113,7 @@ impl Operator {
         // writer keeps only the newest of each policy.
         let (reports, outgoing) = mpsc::unbounded_channel();
         let (landings, landed) = mpsc::channel(256);
+        let (questions, asked) = mpsc::channel(64);
 
         let shared = Shared {
             client: AgentClient::default(),
@@ -112,11 +122,15 @@ impl Operator {
             observations,
             metrics: self.metrics.clone(),
         };
+        if let (Some(injection), Source::Cluster { client, .. }) = (self.injection, &self.source) {
+            let (client, metrics, ready) = (client.clone(), self.metrics.clone(), self.ready.clone());
+            tokio::spawn(injection.run(client, questions, metrics, ready, stop.clone()));
+        }
         let engine = Engine::new(shared, self.ready, reports.clone(), self.traffic_interval);
         let (sink, source) = start_source(self.source, updates, reports);
         let writer = tokio::spawn(report::run(sink, outgoing, landings, self.metrics));
 
-        let outcome = engine.run(incoming, observed, landed, stop.clone()).await;
+        let outcome = engine.run(incoming, observed, landed, asked, stop.clone()).await;
         stop.cancel();
         source.abort();
         // A source that was aborted says so; there is nothing else to learn from it.

@@ -100,6 +100,27 @@ pub fn plan(world: &World, compiled: &BTreeMap<ObjectKey, Compiled>, previous: &
     Plan { agents, policies }
 }
 
+/// What a pod of this namespace with these labels will have to enforce once it exists.
+pub fn foresee(
+    world: &World,
+    compiled: &BTreeMap<ObjectKey, Compiled>,
+    namespace: &str,
+    labels: BTreeMap<String, String>,
+) -> Content {
+    let key = ObjectKey::new(namespace, "");
+    let pod = Pod { uid: String::new(), membership: Membership::Pod(labels), agent: Agent::Pending };
+    // Sorted by namespace: others' policies are not even looked at.
+    let of_namespace = compiled.range(key.clone()..).take_while(|(policy, _)| policy.namespace == namespace);
+    let mut on_pod: Vec<(&ObjectKey, &Compiled)> = of_namespace
+        .filter(|(policy, compiled)| {
+            compiled.target.as_ref().is_some_and(|target| selects(world, policy, target, &key, &pod))
+        })
+        .collect();
+    on_pod.sort_by_key(|(key, policy)| (policy.created, *key));
+    let rules: Vec<Arc<PolicyRules>> = on_pod.iter().filter_map(|(_, policy)| policy.rules.clone()).collect();
+    Content::new(snapshot_revision(&rules), rules)
+}
+
 /// Names a list of policies, in whatever order they come.
 fn snapshot_revision(policies: &[Arc<PolicyRules>]) -> String {
     let mut names: Vec<(&str, &str)> = policies.iter().map(|p| (p.uid.as_str(), p.revision.as_str())).collect();

@@ -47,7 +47,7 @@ fn who_is_targeted() {
     let web = labels(&[("app", "web")]);
     let mut world = World::default();
     add_pod(&mut world, "shop", "web", Membership::Pod(web.clone()), at("http://1:1"));
-    add_pod(&mut world, "shop", "bare", Membership::Pod(web.clone()), Agent::Absent);
+    add_pod(&mut world, "shop", "bare", Membership::Pod(web.clone()), Agent::Absent("why".into()));
     add_pod(&mut world, "shop", "db", Membership::Pod(labels(&[("app", "db")])), at("http://2:1"));
     add_pod(&mut world, "other", "web", Membership::Pod(web.clone()), at("http://3:1"));
     for (kind, name, selector) in
@@ -132,4 +132,36 @@ fn pods_with_the_same_policies_share_a_content_also_across_plans() {
     assert_eq!((snapshot.wire_version, snapshot.sequence), (weir_wire::WIRE_VERSION, 42));
     assert_eq!(snapshot.revision, content(&first, "a").revision);
     assert_eq!(snapshot.policies.len(), 1);
+}
+
+#[test]
+fn a_pod_to_come_is_foreseen_as_it_will_be_planned() {
+    let web = labels(&[("app", "web")]);
+    let mut world = World::default();
+    let workload = Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") };
+    world.apply(Change::Workload(workload, Some(Some(web.clone().into_iter().collect()))));
+    let by_label = json!({"selector": {"matchLabels": {"app": "web"}}});
+    let by_name = json!({"targetRefs": [{"kind": "Deployment", "name": "web"}]});
+    let others = json!({"selector": {"matchLabels": {"app": "db"}}});
+    for (namespace, name, created, target) in [
+        ("shop", "younger", 2, &by_label),
+        ("shop", "older", 1, &by_name),
+        ("shop", "others", 0, &others),
+        ("bank", "neighbours", 0, &by_label),
+        ("shop-2", "neighbours", 0, &by_label),
+    ] {
+        add_policy(&mut world, &ObjectKey::new(namespace, name), created, target);
+    }
+    let mut compiler = Compiler::default();
+    compiler.update(&world.policies);
+    let foreseen = foresee(&world, compiler.compiled(), "shop", web.clone());
+    let names: Vec<&str> = foreseen.policies.iter().map(|policy| policy.name.as_str()).collect();
+    assert_eq!(names, ["older", "younger"]);
+    let snapshot: Snapshot = serde_json::from_str(&foreseen.body(1)).unwrap();
+    assert_eq!((snapshot.policies.len(), snapshot.revision), (2, foreseen.revision.clone()));
+
+    add_pod(&mut world, "shop", "web", Membership::Pod(web), at("http://1:1"));
+    let planned = planned(&world);
+    assert_eq!(planned.agents[&ObjectKey::new("shop", "web")].content.body(1), foreseen.body(1));
+    assert!(foresee(&world, compiler.compiled(), "nowhere", BTreeMap::new()).policies.is_empty());
 }

@@ -11,19 +11,46 @@ use http::header::CONTENT_TYPE;
 
 use crate::metrics::Metrics;
 
-/// Whether everything that existed at the start was compiled. Cheap to clone; clones share the answer.
-#[derive(Clone, Debug, Default)]
-pub struct Ready(Arc<AtomicBool>);
+/// Whether everything that existed at the start was compiled, and the injection webhook, if there is one, has a
+/// certificate to show. Cheap to clone; clones share the answer.
+#[derive(Clone, Debug)]
+pub struct Ready(Arc<Gates>);
+
+#[derive(Debug)]
+struct Gates {
+    listed: AtomicBool,
+    injecting: AtomicBool,
+}
+
+impl Default for Ready {
+    fn default() -> Self {
+        Self(Arc::new(Gates { listed: false.into(), injecting: true.into() }))
+    }
+}
 
 impl Ready {
-    /// From now on, or no longer.
-    pub fn set(&self, ready: bool) {
-        self.0.store(ready, Ordering::Release);
+    /// Whether everything was compiled, from now on.
+    pub fn set(&self, listed: bool) {
+        self.0.listed.store(listed, Ordering::Release);
+    }
+
+    /// Whether the injection webhook can be asked, from now on.
+    pub fn set_injecting(&self, injecting: bool) {
+        self.0.injecting.store(injecting, Ordering::Release);
     }
 
     /// Now.
     pub fn get(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.lacks().is_none()
+    }
+
+    /// What there is to wait for.
+    fn lacks(&self) -> Option<&'static str> {
+        if !self.0.listed.load(Ordering::Acquire) {
+            return Some("still listing\n");
+        }
+        let injecting = self.0.injecting.load(Ordering::Acquire);
+        (!injecting).then_some("the injection webhook has no certificate yet\n")
     }
 }
 
@@ -36,7 +63,7 @@ pub fn router(metrics: Metrics, ready: Ready) -> Router {
 }
 
 async fn readyz(State(ready): State<Ready>) -> (StatusCode, &'static str) {
-    if ready.get() { (StatusCode::OK, "ok\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "still listing\n") }
+    ready.lacks().map_or((StatusCode::OK, "ok\n"), |reason| (StatusCode::SERVICE_UNAVAILABLE, reason))
 }
 
 async fn render(State(metrics): State<Metrics>) -> impl axum::response::IntoResponse {

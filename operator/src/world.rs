@@ -2,6 +2,7 @@
 //!
 //! Sources turn what they see into [`Change`]s; only the engine applies them. Nothing here asks, waits or decides.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -87,8 +88,8 @@ pub enum Membership {
 /// Where a pod's agent listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Agent {
-    /// The pod does not carry one.
-    Absent,
+    /// The pod does not carry one: why, and how to mend it.
+    Absent(Cow<'static, str>),
     /// It carries one, but has no address yet.
     Pending,
     /// The base URL of the control API, without a slash at its end.

@@ -167,7 +167,7 @@ fn key_of(object: &impl ResourceExt) -> ObjectKey {
 /// Jittered delays that never grow beyond a few seconds: a CRD that is installed after the operator, or an apiserver
 /// that comes back, should be noticed within seconds.
 #[derive(Default)]
-struct ShortBackoff {
+pub(crate) struct ShortBackoff {
     failures: u32,
 }
 

@@ -1,5 +1,6 @@
 //! Kubernetes objects to what the world needs of them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use kube::api::DynamicObject;
 use kube::core::Selector;
 use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus};
 
+use crate::inject::{INJECT, NOT_INJECTED};
 use crate::world::{Agent, Change, Fault, Membership, ObjectKey, Policy, Workload, WorkloadKind};
 
 /// A pod takes part in Weir when it carries this label with the value `enabled`.
@@ -52,10 +54,11 @@ pub(super) fn pod(key: ObjectKey, pod: Pod) -> Change {
         return Change::Pod(key, None);
     }
     let labels = pod.metadata.labels.unwrap_or_default();
+    let annotations = pod.metadata.annotations.unwrap_or_default();
     let agent = if labels.get(AGENT_LABEL).is_none_or(|value| value != "enabled") {
-        Agent::Absent
+        Agent::Absent(why_absent(&labels, &annotations))
     } else {
-        let port = control_port(&key, &pod.metadata.annotations.unwrap_or_default());
+        let port = control_port(&key, &annotations);
         match status.pod_ip.as_deref() {
             None | Some("") => Agent::Pending,
             Some(ip) if ip.contains(':') => Agent::At(format!("http://[{ip}]:{port}").into()),
@@ -65,6 +68,26 @@ pub(super) fn pod(key: ObjectKey, pod: Pod) -> Change {
     let pod =
         crate::world::Pod { uid: pod.metadata.uid.unwrap_or_default(), membership: Membership::Pod(labels), agent };
     Change::Pod(key, Some(pod))
+}
+
+/// Why a pod carries no agent, as far as it tells. Whether its namespace asks for agents is not known here.
+fn why_absent(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> Cow<'static, str> {
+    if let Some(why) = annotations.get(NOT_INJECTED) {
+        return format!("it was left alone at its creation: {why}").into();
+    }
+    let says = |place: &BTreeMap<String, String>, value: &str| place.get(INJECT).is_some_and(|it| it == value);
+    if says(labels, "disabled") || says(annotations, "disabled") {
+        "it says weir.dev/inject: disabled: take that away, or target other pods"
+    } else if says(labels, "enabled") {
+        "it asks for the agent (weir.dev/inject: enabled), but the webhook did not answer when it was created, or its \
+         namespace is left out: delete it, or kubectl rollout restart its workload"
+    } else if says(annotations, "enabled") {
+        "weir.dev/inject is an annotation of it: make it a label, of the pod template or of the namespace"
+    } else {
+        "it has no agent: label its template or its namespace weir.dev/inject: enabled, then kubectl rollout restart; or \
+         add the sidecar yourself, with the label weir.dev/agent: enabled"
+    }
+    .into()
 }
 
 fn control_port(key: &ObjectKey, annotations: &BTreeMap<String, String>) -> u16 {
@@ -123,12 +146,6 @@ mod tests {
         let enabled = json!({"weir.dev/agent": "enabled"});
         let at = |url: &str| Agent::At(url.into());
         for (what, pod, agent) in [
-            ("no label", json!({"metadata": {}, "status": {"podIP": "10.0.0.1"}}), Agent::Absent),
-            (
-                "label with another value",
-                json!({"metadata": {"labels": {"weir.dev/agent": "disabled"}}, "status": {"podIP": "10.0.0.1"}}),
-                Agent::Absent,
-            ),
             ("no address", json!({"metadata": {"labels": enabled}}), Agent::Pending),
             (
                 "default port",
@@ -147,6 +164,29 @@ mod tests {
             ),
         ] {
             assert_eq!(seen(pod).expect(what).agent, agent, "{what}");
+        }
+    }
+
+    #[test]
+    fn why_a_pod_has_no_agent_and_how_to_mend_it() {
+        for (metadata, expected) in [
+            (json!({}), "it has no agent: label its template or its namespace weir.dev/inject: enabled"),
+            (json!({"labels": {"weir.dev/agent": "disabled"}}), "it has no agent"),
+            (
+                json!({"labels": {"weir.dev/inject": "enabled"}}),
+                "it asks for the agent (weir.dev/inject: enabled), but",
+            ),
+            (json!({"annotations": {"weir.dev/inject": "enabled"}}), "weir.dev/inject is an annotation of it"),
+            (json!({"labels": {"weir.dev/inject": "disabled"}}), "it says weir.dev/inject: disabled"),
+            (
+                json!({"labels": {"weir.dev/inject": "enabled"}, "annotations": {"weir.dev/not-injected": "no ports"}}),
+                "it was left alone at its creation: no ports",
+            ),
+        ] {
+            let pod = seen(json!({"metadata": metadata, "status": {"podIP": "10.0.0.1"}})).unwrap();
+            let Agent::Absent(why) = pod.agent else { panic!("{metadata} has an agent") };
+            // It must fit the message of a drifted pod.
+            assert!(why.starts_with(expected) && why.len() <= 256, "{metadata}: {why}");
         }
     }
 

@@ -1,0 +1,245 @@
+//! What a pod asks for in its annotations. A wrong value is an error that names the annotation and the mend; there is
+//! no guessing what was meant.
+
+use std::collections::BTreeMap;
+
+use super::quantity::Quantity;
+use super::sidecar::{PROXY_PORT, TELEMETRY_PORT};
+use super::{INJECT, NOT_INJECTED};
+use crate::source::objects::CONTROL_PORT_ANNOTATION;
+
+const PREFIX: &str = "weir.dev/";
+const PORT: &str = "weir.dev/port";
+const REDIRECT: &str = "weir.dev/redirect";
+const IMAGE: &str = "weir.dev/agent-image";
+const CPU_REQUEST: &str = "weir.dev/agent-cpu-request";
+const CPU_LIMIT: &str = "weir.dev/agent-cpu-limit";
+const MEMORY_REQUEST: &str = "weir.dev/agent-memory-request";
+const MEMORY_LIMIT: &str = "weir.dev/agent-memory-limit";
+/// Those that a person may write.
+const KNOWN: [&str; 9] =
+    [INJECT, PORT, REDIRECT, IMAGE, CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, CONTROL_PORT_ANNOTATION];
+
+/// A port of the app, as a person names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PortName {
+    /// The name of a container port.
+    Name(String),
+    /// Its number.
+    Number(u16),
+}
+
+/// What a container asks for and may use.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Resources {
+    pub(super) cpu: Bounds,
+    pub(super) memory: Bounds,
+}
+
+/// Of one resource.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Bounds {
+    pub(super) request: Option<Quantity>,
+    pub(super) limit: Option<Quantity>,
+}
+
+impl Bounds {
+    /// These, filled up from `defaults`. What was asked for wins: a default that contradicts it gives way.
+    fn or(self, defaults: &Self) -> Self {
+        let contradicts = |request: &Quantity, limit: &Quantity| request.exceeds(limit);
+        match (self.request, self.limit) {
+            (Some(request), None) => {
+                let limit = defaults.limit.as_ref();
+                let limit = limit.map(|limit| if contradicts(&request, limit) { &request } else { limit }.clone());
+                Self { limit, request: Some(request) }
+            }
+            (None, Some(limit)) => {
+                let request = defaults.request.as_ref();
+                let request =
+                    request.map(|request| if contradicts(request, &limit) { &limit } else { request }.clone());
+                Self { request, limit: Some(limit) }
+            }
+            (None, None) => defaults.clone(),
+            both => Self { request: both.0, limit: both.1 },
+        }
+    }
+}
+
+/// What a pod asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wishes {
+    /// Which port to guard. None: find out.
+    pub(super) port: Option<PortName>,
+    /// Send what comes to the port's number to the agent.
+    pub(super) redirect: bool,
+    /// Image of the agent.
+    pub(super) image: Option<String>,
+    /// Where the operator reaches the agent.
+    pub(super) control_port: Option<u16>,
+    /// What the agent asks for.
+    pub(super) resources: Resources,
+}
+
+impl Wishes {
+    /// Reads them; warnings are of annotations that say nothing to Weir.
+    ///
+    /// # Errors
+    ///
+    /// Every wrong value, in one sentence each.
+    pub(super) fn read(
+        annotations: &BTreeMap<String, String>,
+        defaults: &Resources,
+    ) -> Result<(Self, Vec<String>), String> {
+        let mut reader = Reader { annotations, faults: Vec::new() };
+        let port = reader.value(PORT, "the name or the number (1 to 65535) of a container port", |text| {
+            let number = text.bytes().all(|byte| byte.is_ascii_digit());
+            if number { port_number(text).map(PortName::Number) } else { Some(PortName::Name(text.to_owned())) }
+        });
+        let redirect = reader.value(REDIRECT, "enabled or disabled", |text| match text {
+            "enabled" => Some(true),
+            "disabled" => Some(false),
+            _ => None,
+        });
+        let image = reader.value(IMAGE, "an image such as registry.example/weir/agent:0.1.0", |text| {
+            (!text.is_empty() && !text.contains(char::is_whitespace)).then(|| text.to_owned())
+        });
+        let control_port =
+            reader.value(CONTROL_PORT_ANNOTATION, "a port that the agent does not need otherwise", |text| {
+                port_number(text).filter(|port| ![PROXY_PORT, TELEMETRY_PORT].contains(port))
+            });
+        let cpu = reader.bounds(CPU_REQUEST, CPU_LIMIT, "a quantity of CPU such as 100m");
+        let memory = reader.bounds(MEMORY_REQUEST, MEMORY_LIMIT, "a quantity of memory such as 64Mi");
+        if !reader.faults.is_empty() {
+            return Err(reader.faults.join("; "));
+        }
+        let resources = Resources { cpu: cpu.or(&defaults.cpu), memory: memory.or(&defaults.memory) };
+        let unknown = |name: &&String| {
+            name.starts_with(PREFIX) && !KNOWN.contains(&name.as_str()) && name.as_str() != NOT_INJECTED
+        };
+        let warnings = annotations
+            .keys()
+            .filter(unknown)
+            .map(|name| format!("annotation {name} says nothing to Weir: it knows {}", KNOWN.join(", ")));
+        let wishes = Self { port, redirect: redirect.unwrap_or(false), image, control_port, resources };
+        Ok((wishes, warnings.collect()))
+    }
+}
+
+struct Reader<'a> {
+    annotations: &'a BTreeMap<String, String>,
+    faults: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn value<T>(&mut self, name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let text = self.annotations.get(name)?;
+        let value = parse(text);
+        if value.is_none() {
+            self.faults.push(format!("annotation {name} is {text:?}: it must be {expected}"));
+        }
+        value
+    }
+
+    fn bounds(&mut self, request: &str, limit: &str, expected: &str) -> Bounds {
+        let bounds = Bounds {
+            request: self.value(request, expected, |text| text.parse().ok()),
+            limit: self.value(limit, expected, |text| text.parse().ok()),
+        };
+        if let Bounds { request: Some(asked), limit: Some(most) } = &bounds
+            && asked.exceeds(most)
+        {
+            let (asked, most) = (asked.text(), most.text());
+            self.faults.push(format!("annotation {request} is {asked:?}: it must not be more than {limit}, {most:?}"));
+        }
+        bounds
+    }
+}
+
+fn port_number(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|port| *port > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quantity(text: &str) -> Option<Quantity> {
+        Some(text.parse().unwrap())
+    }
+
+    fn defaults() -> Resources {
+        Resources {
+            cpu: Bounds { request: quantity("10m"), limit: None },
+            memory: Bounds { request: quantity("32Mi"), limit: quantity("128Mi") },
+        }
+    }
+
+    fn read(pairs: &[(&str, &str)]) -> Result<(Wishes, Vec<String>), String> {
+        let annotations = pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Wishes::read(&annotations, &defaults())
+    }
+
+    #[test]
+    fn nothing_asked_for_is_the_defaults() {
+        let expected = Wishes { port: None, redirect: false, image: None, control_port: None, resources: defaults() };
+        assert_eq!(read(&[("other.example/port", "x")]), Ok((expected, Vec::new())));
+    }
+
+    #[test]
+    fn everything_can_be_asked_for() {
+        let (wishes, warnings) = read(&[
+            ("weir.dev/port", "web"),
+            ("weir.dev/redirect", "enabled"),
+            ("weir.dev/agent-image", "a/b:c"),
+            ("weir.dev/control-port", "9481"),
+            ("weir.dev/agent-cpu-limit", "1"),
+            ("weir.dev/agent-memory-request", "64Mi"),
+        ])
+        .unwrap();
+        assert_eq!(warnings, [""; 0]);
+        assert_eq!(wishes.port, Some(PortName::Name("web".to_owned())));
+        assert_eq!((wishes.redirect, wishes.image.as_deref(), wishes.control_port), (true, Some("a/b:c"), Some(9481)));
+        let Resources { cpu, memory } = wishes.resources;
+        assert_eq!(cpu, Bounds { request: quantity("10m"), limit: quantity("1") });
+        assert_eq!(memory, Bounds { request: quantity("64Mi"), limit: quantity("128Mi") });
+    }
+
+    #[test]
+    fn a_default_gives_way_to_what_was_asked_for() {
+        let memory = |pairs| read(pairs).unwrap().0.resources.memory;
+        let more = memory(&[("weir.dev/agent-memory-request", "1Gi")]);
+        assert_eq!(more, Bounds { request: quantity("1Gi"), limit: quantity("1Gi") });
+        let less = memory(&[("weir.dev/agent-memory-limit", "16Mi")]);
+        assert_eq!(less, Bounds { request: quantity("16Mi"), limit: quantity("16Mi") });
+    }
+
+    #[test]
+    fn a_wrong_value_is_told_with_its_annotation_and_the_mend() {
+        for (name, value, mend) in [
+            ("weir.dev/port", "0", "it must be the name or the number (1 to 65535) of a container port"),
+            ("weir.dev/port", "70000", "it must be the name or the number"),
+            ("weir.dev/redirect", "true", "it must be enabled or disabled"),
+            ("weir.dev/agent-image", "", "it must be an image"),
+            ("weir.dev/agent-image", "a b", "it must be an image"),
+            ("weir.dev/control-port", "http", "it must be a port"),
+            ("weir.dev/control-port", "8482", "it must be a port that the agent does not need otherwise"),
+            ("weir.dev/agent-cpu-request", "lots", "it must be a quantity of CPU such as 100m"),
+            ("weir.dev/agent-memory-limit", "64MB", "it must be a quantity of memory such as 64Mi"),
+        ] {
+            let error = read(&[(name, value)]).unwrap_err();
+            assert!(error.starts_with(&format!("annotation {name} is {value:?}: {mend}")), "{error}");
+        }
+        let both = read(&[("weir.dev/port", "0"), ("weir.dev/redirect", "on")]).unwrap_err();
+        assert!(both.contains("weir.dev/port") && both.contains("; annotation weir.dev/redirect"), "{both}");
+        let crossed = [("weir.dev/agent-cpu-request", "2"), ("weir.dev/agent-cpu-limit", "100m")];
+        let error = read(&crossed).unwrap_err();
+        assert!(error.contains("it must not be more than weir.dev/agent-cpu-limit, \"100m\""), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_annotation_of_ours_is_a_warning() {
+        let (_, warnings) = read(&[("weir.dev/ports", "http"), ("weir.dev/not-injected", "why")]).unwrap();
+        assert_eq!(warnings.len(), 1);
+        assert!(warnings[0].starts_with("annotation weir.dev/ports says nothing to Weir: it knows weir.dev/inject, "));
+    }
+}

@@ -1,0 +1,123 @@
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::crypto::ring;
+use rustls::pki_types::{ServerName, UnixTime};
+
+use super::*;
+
+const START: u64 = 1_800_000_000;
+const NAME: &str = "weir-operator-webhook.weir-system.svc";
+
+fn first() -> Authorities {
+    Authorities::default().renewed(START).unwrap().expect("there was none")
+}
+
+/// Whether a client that trusts this bundle takes this certificate for this name.
+fn trusted(bundle: &str, leaf: &Leaf, name: &str, now: u64) -> bool {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let provider = Arc::new(ring::default_provider());
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    verifier
+        .verify_server_cert(&leaf.certificate, &[], &name, &[], UnixTime::since_unix_epoch(Duration::from_secs(now)))
+        .is_ok()
+}
+
+fn issue(authorities: &Authorities, now: u64) -> Leaf {
+    authorities.issue(&[NAME.to_owned(), "127.0.0.1".to_owned()], now).unwrap().expect("there is an authority")
+}
+
+#[test]
+fn a_certificate_is_for_its_names_and_its_time() {
+    let authorities = first();
+    let (bundle, leaf) = (authorities.certificates(), issue(&authorities, START));
+    for (name, now, expected) in [
+        (NAME, START, true),
+        ("127.0.0.1", START, true),
+        ("other.weir-system.svc", START, false),
+        (NAME, START - BACKDATED + 1, true),
+        (NAME, START - BACKDATED - 1, false),
+        (NAME, START + LEAF_LIVES - 1, true),
+        (NAME, START + LEAF_LIVES + 1, false),
+    ] {
+        assert_eq!(trusted(&bundle, &leaf, name, now), expected, "{name} at {now}");
+    }
+    assert!(!trusted(&first().certificates(), &leaf, NAME, START), "another authority of the same name");
+    assert!(Authorities::default().issue(&[NAME.to_owned()], START).unwrap().is_none());
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let written = first();
+    let read = Authorities::read(&written.certificates(), &written.keys()).unwrap();
+    assert!(read.renewed(START + 1).unwrap().is_none(), "nothing is new");
+    assert!(trusted(&written.certificates(), &issue(&read, START), NAME, START));
+    assert_eq!(read.certificates(), written.certificates());
+    let other = first();
+    for (certificates, keys) in [
+        (written.certificates(), String::new()),
+        (String::new(), written.keys()),
+        (written.keys(), written.certificates()),
+        (written.certificates() + &other.certificates(), written.keys()),
+    ] {
+        assert!(Authorities::read(&certificates, &keys).is_err(), "{certificates}{keys}");
+    }
+    assert!(Authorities::read("", "").unwrap().0.is_empty());
+}
+
+/// Two replicas live through three years; a client always trusts what both show, even one that learns of a new bundle late.
+#[test]
+fn no_rotation_is_seen_by_a_client_that_is_half_an_hour_late() {
+    const STEP: u64 = HOUR / 2;
+    let mut authorities = first();
+    let mut leaves = [issue(&authorities, START), issue(&authorities, START)];
+    let mut bundle = authorities.certificates();
+    let mut rotations = 0;
+    for now in (START..START + 3 * 365 * DAY).step_by(usize::try_from(STEP).unwrap()) {
+        let old = std::mem::replace(&mut bundle, authorities.certificates());
+        if let Some(renewed) = authorities.renewed(now).unwrap() {
+            rotations += 1;
+            authorities = renewed;
+            assert!(authorities.0.len() <= 2, "old ones go");
+        }
+        for (replica, leaf) in leaves.iter_mut().enumerate() {
+            // The second one is always two steps late, too.
+            if now >= leaf.renew_at + 2 * STEP * replica as u64 {
+                *leaf = issue(&authorities, now);
+                assert!(leaf.renew_at > now, "or it would be renewed all the time");
+            }
+        }
+        // Verifying is slow: once a day, and around every change.
+        if old != authorities.certificates() || (now - START).is_multiple_of(DAY) {
+            for leaf in &leaves {
+                assert!(trusted(&old, leaf, NAME, now), "replica at day {}", (now - START) / DAY);
+            }
+        }
+    }
+    // One comes and one goes for each 245 days, and the first one's is not counted.
+    assert!((7..=9).contains(&rotations), "{rotations}");
+}
+
+#[test]
+fn a_new_authority_is_published_before_it_signs() {
+    let old = first();
+    let later = START + AUTHORITY_LIVES - AUTHORITY_OVERLAP + 1;
+    let both = old.renewed(later).unwrap().expect("it is time");
+    assert_eq!(both.0.len(), 2);
+    assert!(trusted(&old.certificates(), &issue(&both, later), NAME, later), "the old one still signs");
+    assert_eq!(issue(&both, later).renew_at, later + RIPENS, "until then");
+    let ripe = issue(&both, later + RIPENS);
+    assert!(
+        !trusted(&old.certificates(), &ripe, NAME, later + RIPENS)
+            && trusted(&both.certificates(), &ripe, NAME, later + RIPENS)
+    );
+    let gone = START + AUTHORITY_LIVES;
+    assert_eq!(both.renewed(gone).unwrap().expect("the old one ends").0.len(), 1);
+    assert!(!format!("{both:?}").contains("PRIVATE"), "keys do not get into logs");
+}

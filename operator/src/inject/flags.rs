@@ -1,0 +1,118 @@
+//! The flags of injection, parsed once into what the rest needs.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+use serde::Deserialize;
+
+use super::annotations::{Bounds, Resources};
+use super::quantity::Quantity;
+
+/// Whether and how pods get the agent.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Injection")]
+pub struct InjectFlags {
+    /// Give the agent to new pods that ask for it: where the apiserver reaches this webhook, over TLS [default: no injection]
+    #[arg(long, value_name = "ADDR", env = "WEIR_INJECT_LISTEN", requires = "inject_image")]
+    pub(super) inject_listen: Option<SocketAddr>,
+    /// Image of the agent
+    #[arg(long, value_name = "IMAGE", env = "WEIR_INJECT_IMAGE")]
+    pub(super) inject_image: Option<String>,
+    /// When that image is pulled: Always, IfNotPresent or Never [default: as the cluster does]
+    #[arg(long, value_name = "POLICY", env = "WEIR_INJECT_IMAGE_PULL_POLICY")]
+    pub(super) inject_image_pull_policy: Option<String>,
+    /// Image with sh and iptables, for pods that say weir.dev/redirect: enabled [default: such pods get no agent]
+    #[arg(long, value_name = "IMAGE", env = "WEIR_INJECT_REDIRECT_IMAGE")]
+    pub(super) inject_redirect_image: Option<String>,
+    /// What an agent asks for and may use, as in a container's resources, unless the pod's annotations say otherwise
+    #[arg(
+        long,
+        value_name = "JSON",
+        env = "WEIR_INJECT_RESOURCES",
+        value_parser = parse_resources,
+        default_value = r#"{"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}}"#
+    )]
+    pub(super) inject_resources: Resources,
+    /// Refuse pods whose annotations are wrong; otherwise they start without an agent, and a warning says so
+    #[arg(long, env = "WEIR_INJECT_REFUSE", value_parser = clap::builder::BoolishValueParser::new())]
+    pub(super) inject_refuse: bool,
+    /// The MutatingWebhookConfiguration that is told what to trust and where to ask
+    #[arg(long, value_name = "NAME", env = "WEIR_INJECT_WEBHOOK", default_value = "weir-operator")]
+    pub(super) inject_webhook: String,
+    /// The Secret for the webhook's authorities, in the operator's namespace; it must exist, empty at first
+    #[arg(long, value_name = "NAME", env = "WEIR_INJECT_SECRET", default_value = "weir-operator-webhook")]
+    pub(super) inject_secret: String,
+}
+
+impl InjectFlags {
+    /// Where to listen, if at all.
+    pub fn listen(&self) -> Option<SocketAddr> {
+        self.inject_listen
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Json {
+    #[serde(default)]
+    requests: Pair,
+    #[serde(default)]
+    limits: Pair,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pair {
+    cpu: Option<serde_json::Value>,
+    memory: Option<serde_json::Value>,
+}
+
+pub(super) fn parse_resources(text: &str) -> Result<Resources, String> {
+    let Json { requests, limits } = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let bounds = |name: &str, request, limit| {
+        let bounds = Bounds { request: quantity(name, request)?, limit: quantity(name, limit)? };
+        match &bounds {
+            Bounds { request: Some(request), limit: Some(limit) } if request.exceeds(limit) => {
+                Err(format!("{name}: the request {} is more than the limit {}", request.text(), limit.text()))
+            }
+            _ => Ok(bounds),
+        }
+    };
+    Ok(Resources {
+        cpu: bounds("cpu", requests.cpu, limits.cpu)?,
+        memory: bounds("memory", requests.memory, limits.memory)?,
+    })
+}
+
+/// Kubernetes takes numbers as well as text.
+fn quantity(name: &str, value: Option<serde_json::Value>) -> Result<Option<Quantity>, String> {
+    let Some(value) = value else { return Ok(None) };
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let quantity = text.parse().map_err(|()| format!("{name}: {value} is no quantity such as 100m or 64Mi"))?;
+    Ok(Some(quantity))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_are_those_of_a_container() {
+        let resources =
+            parse_resources(r#"{"requests": {"cpu": 1}, "limits": {"cpu": "2", "memory": "64Mi"}}"#).unwrap();
+        let text = |quantity: &Option<Quantity>| quantity.as_ref().map(|quantity| quantity.text().to_owned());
+        assert_eq!((text(&resources.cpu.request), text(&resources.cpu.limit)), (Some("1".into()), Some("2".into())));
+        assert_eq!((text(&resources.memory.request), text(&resources.memory.limit)), (None, Some("64Mi".into())));
+        assert_eq!(parse_resources("{}").unwrap(), Resources::default());
+        for (bad, why) in [
+            ("", "EOF"),
+            (r#"{"request": {}}"#, "unknown field `request`"),
+            (r#"{"limits": {"gpu": "1"}}"#, "unknown field `gpu`"),
+            (r#"{"limits": {"memory": "64MB"}}"#, "memory: \"64MB\" is no quantity"),
+            (r#"{"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}"#, "cpu: the request 2 is more than the limit 1"),
+        ] {
+            let error = parse_resources(bad).unwrap_err();
+            assert!(error.contains(why), "{bad}: {error}");
+        }
+    }
+}

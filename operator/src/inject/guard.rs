@@ -1,0 +1,153 @@
+//! Which port of a pod the agent guards, and what it takes to come before it.
+//!
+//! A Service that names its target port meets whichever container has a port of that name: the agent takes the name
+//! over, and what names it inside of the app's container (probes, hooks) gets the number instead, so that it goes on
+//! asking the app. Nothing is guessed: a pod with several ports to choose from says which one is meant.
+
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+use serde_json::Value;
+
+use super::annotations::PortName;
+
+/// The annotation that names the container that a pod is about.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+/// Which of several named ports is meant if nothing else is said.
+const CONVENTIONAL: &str = "http";
+
+/// The port that is guarded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Guarded {
+    /// Its number: where the app listens.
+    pub(super) number: u16,
+    /// The name that the agent takes over.
+    pub(super) name: Option<String>,
+    /// Index of the container that declares it; none if no container does.
+    pub(super) container: Option<usize>,
+}
+
+/// Finds the port to guard.
+///
+/// # Errors
+///
+/// Why there is none, and how to mend it.
+pub(super) fn find(
+    spec: &PodSpec,
+    annotations: impl Fn(&str) -> Option<String>,
+    wanted: Option<&PortName>,
+) -> Result<Guarded, String> {
+    let ports = || spec.containers.iter().enumerate().flat_map(|(index, container)| tcp_ports(index, container));
+    let guarded = match wanted {
+        Some(PortName::Number(number)) => {
+            let declared = ports().find(|port| port.number == *number);
+            declared.unwrap_or(Guarded { number: *number, name: None, container: None })
+        }
+        Some(PortName::Name(name)) => ports().find(|port| port.name.as_ref() == Some(name)).ok_or_else(|| {
+            let there: Vec<String> = ports().filter_map(|port| port.name).collect();
+            let there = if there.is_empty() { "none has a name".to_owned() } else { there.join(", ") };
+            format!("annotation weir.dev/port is {name:?}: no container has a TCP port of that name ({there})")
+        })?,
+        None => {
+            let main = annotations(DEFAULT_CONTAINER);
+            let main = spec.containers.iter().position(|container| Some(&container.name) == main.as_ref()).unwrap_or(0);
+            choose(&ports().filter(|port| port.container == Some(main)).collect::<Vec<_>>())?
+        }
+    };
+    if let Some(name) = &guarded.name
+        && let Some(other) =
+            ports().find(|port| port.name.as_ref() == Some(name) && port.container != guarded.container)
+    {
+        let container = |index: Option<usize>| index.map_or("?", |index| &spec.containers[index].name);
+        return Err(format!(
+            "port name {name} is in containers {} and {}: a Service would not find the agent behind it; give each a name of \
+             its own",
+            container(guarded.container),
+            container(other.container),
+        ));
+    }
+    Ok(guarded)
+}
+
+fn choose(ports: &[Guarded]) -> Result<Guarded, String> {
+    let mut named: Vec<Guarded> = ports.iter().filter(|port| port.name.is_some()).cloned().collect();
+    if let Some(http) = named.iter().position(|port| port.name.as_deref() == Some(CONVENTIONAL)) {
+        return Ok(named.swap_remove(http));
+    }
+    match (named.pop(), ports.len()) {
+        (Some(only), 1) => Ok(only),
+        (None, 0) => Err("no container port to guard: declare the app's port with a name, or say its number with \
+                          annotation weir.dev/port"
+            .to_owned()),
+        (None, _) => {
+            Err("its ports have no names: give the one that Services use a name and let them target it by that \
+                          name, or say its number with annotation weir.dev/port"
+                .to_owned())
+        }
+        (Some(last), _) if named.is_empty() => Ok(last),
+        (Some(last), _) => {
+            let names: Vec<String> = named.into_iter().chain([last]).filter_map(|port| port.name).collect();
+            Err(format!(
+                "several ports could be meant ({}): say which one with annotation weir.dev/port",
+                names.join(", ")
+            ))
+        }
+    }
+}
+
+fn tcp_ports(index: usize, container: &Container) -> impl Iterator<Item = Guarded> {
+    let tcp = |protocol: Option<&str>| protocol.is_none_or(|protocol| protocol == "TCP");
+    let ports = container.ports.iter().flatten().filter(move |port| tcp(port.protocol.as_deref()));
+    ports.filter_map(move |port| {
+        let number = u16::try_from(port.container_port).ok()?;
+        Some(Guarded { number, name: port.name.clone().filter(|name| !name.is_empty()), container: Some(index) })
+    })
+}
+
+impl Guarded {
+    /// Takes the name away from the app's container, and tells its probes and hooks the number.
+    pub(super) fn take_over(&self, containers: &mut [Value]) {
+        let (Some(name), Some(container)) = (&self.name, self.container) else { return };
+        let container = &mut containers[container];
+        for port in container["ports"].as_array_mut().into_iter().flatten() {
+            if port["name"] == name.as_str()
+                && let Some(port) = port.as_object_mut()
+            {
+                port.remove("name");
+            }
+        }
+        for place in [
+            "/livenessProbe/httpGet",
+            "/livenessProbe/tcpSocket",
+            "/readinessProbe/httpGet",
+            "/readinessProbe/tcpSocket",
+            "/startupProbe/httpGet",
+            "/startupProbe/tcpSocket",
+            "/lifecycle/postStart/httpGet",
+            "/lifecycle/postStart/tcpSocket",
+            "/lifecycle/preStop/httpGet",
+            "/lifecycle/preStop/tcpSocket",
+        ] {
+            if let Some(port) = container.pointer_mut(place).and_then(|action| action.get_mut("port"))
+                && port == name.as_str()
+            {
+                *port = self.number.into();
+            }
+        }
+    }
+
+    /// Whether the kubelet asks this port: such questions take the way that a redirect changes.
+    pub(super) fn is_probed(&self, spec: &PodSpec) -> bool {
+        let Some(container) = self.container.map(|index| &spec.containers[index]) else { return false };
+        let probes = [&container.liveness_probe, &container.readiness_probe, &container.startup_probe];
+        probes.into_iter().flatten().any(|probe| {
+            let ports = [probe.http_get.as_ref().map(|get| &get.port), probe.tcp_socket.as_ref().map(|tcp| &tcp.port)];
+            let asked = ports.into_iter().flatten().any(|port| {
+                use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+                match port {
+                    IntOrString::Int(number) => *number == i32::from(self.number),
+                    IntOrString::String(name) => Some(name) == self.name.as_ref(),
+                }
+            });
+            asked || probe.grpc.as_ref().is_some_and(|grpc| grpc.port == i32::from(self.number))
+        })
+    }
+}

@@ -1,0 +1,37 @@
+//! Injection: a mutating webhook that gives the agent to pods that ask for it, before they exist.
+//!
+//! ```text
+//! apiserver ──AdmissionReview──► server ──► Question to the engine: what will target this pod?
+//!                                  │              │ bootstrap snapshot
+//!                                  └──► pod ◄─────┘  pure: pod in, pod out
+//! registration: the Secret with the authorities ──► the webhook's caBundle, the server's certificate
+//! ```
+//!
+//! Who is asked for is the apiserver's business: the selectors of the MutatingWebhookConfiguration look at the label
+//! `weir.dev/inject` of namespaces and pods, so nothing here watches namespaces. Every replica serves, leader or not. A
+//! pod is never kept from starting because the agent does not suit it: it is left alone, and told why by a warning and
+//! by the annotation [`NOT_INJECTED`], which ends up in the status of the policies that target it. Only where the
+//! cluster's owner said so is a pod with a wrong annotation refused.
+
+mod annotations;
+mod authority;
+mod bootstrap;
+mod flags;
+mod guard;
+mod pod;
+mod published;
+mod quantity;
+mod registration;
+mod server;
+mod sidecar;
+mod tls;
+
+pub use bootstrap::Question;
+pub use flags::InjectFlags;
+
+pub(crate) use registration::Injection;
+
+/// Label of namespaces and pods, and as an annotation of pods as good for `disabled`.
+pub(crate) const INJECT: &str = "weir.dev/inject";
+/// Annotation of pods that were left alone: why, and how to mend it.
+pub(crate) const NOT_INJECTED: &str = "weir.dev/not-injected";

@@ -1,0 +1,380 @@
+use super::*;
+
+fn terms() -> Terms {
+    let images = Images { agent: "weir/agent:1".to_owned(), pull_policy: None, redirect: None };
+    Terms { images, resources: Resources::default(), native: true }
+}
+
+fn pod(spec: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "web-", "labels": {"app": "web"}}, "spec": spec})
+}
+
+/// One container `app` with these ports.
+fn app(ports: &Value) -> Value {
+    pod(&json!({"containers": [{"name": "app", "image": "app", "ports": ports}]}))
+}
+
+fn http() -> Value {
+    app(&json!([{"name": "http", "containerPort": 8080, "protocol": "TCP"}]))
+}
+
+fn annotated(mut pod: Value, annotations: &[(&str, &str)]) -> Value {
+    for (name, value) in annotations {
+        pod["metadata"]["annotations"][name] = (*value).into();
+    }
+    pod
+}
+
+#[track_caller]
+fn injected(pod: &Value, terms: &Terms) -> (Value, Vec<String>) {
+    match inject(pod, terms, Some("{}")).unwrap() {
+        Outcome::Injected { pod, warnings } => (pod, warnings),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn agent(pod: &Value) -> &Value {
+    let lists = [&pod["spec"]["initContainers"], &pod["spec"]["containers"]];
+    let mut all = lists.into_iter().filter_map(Value::as_array).flatten();
+    all.find(|container| container["name"] == AGENT).expect("there is an agent")
+}
+
+fn has_arg(agent: &Value, arg: &str) -> bool {
+    agent["args"].as_array().unwrap().contains(&arg.into())
+}
+
+/// The whole pod, as it comes out: whoever changes something here changes every pod.
+#[test]
+fn a_plain_pod_as_a_whole() {
+    let (pod, warnings) = injected(&http(), &terms());
+    assert_eq!(warnings, [""; 0]);
+    let expected = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "web-", "labels": {"app": "web", "weir.dev/agent": "enabled"}},
+        "spec": {
+            "containers": [{"name": "app", "image": "app", "ports": [{"containerPort": 8080, "protocol": "TCP"}]}],
+            "initContainers": [{
+                "name": "weir-agent",
+                "image": "weir/agent:1",
+                "restartPolicy": "Always",
+                "args": [
+                    "--listen=0.0.0.0:8480",
+                    "--upstream=127.0.0.1:8080",
+                    "--control=0.0.0.0:8481",
+                    "--control-plaintext",
+                    "--telemetry=0.0.0.0:8482",
+                    "--drain=28s",
+                ],
+                "env": [{"name": "WEIR_BOOTSTRAP", "value": "{}"}],
+                "ports": [
+                    {"name": "http", "containerPort": 8480, "protocol": "TCP"},
+                    {"name": "weir-control", "containerPort": 8481, "protocol": "TCP"},
+                    {"name": "weir-telemetry", "containerPort": 8482, "protocol": "TCP"},
+                ],
+                "startupProbe": {"httpGet": {"path": "/healthz", "port": 8482}, "periodSeconds": 1, "failureThreshold": 60},
+                "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8482}, "periodSeconds": 2},
+                "livenessProbe": {"httpGet": {"path": "/healthz", "port": 8482}, "periodSeconds": 10, "timeoutSeconds": 2},
+                "resources": {},
+                "securityContext": {
+                    "runAsNonRoot": true,
+                    "runAsUser": 65532,
+                    "runAsGroup": 65532,
+                    "allowPrivilegeEscalation": false,
+                    "readOnlyRootFilesystem": true,
+                    "capabilities": {"drop": ["ALL"]},
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+            }],
+        },
+    });
+    assert_eq!(pod, expected);
+}
+
+#[test]
+fn done_again_it_changes_nothing() {
+    for native in [true, false] {
+        let terms = Terms { native, ..terms() };
+        let (mut once, _) = injected(&http(), &terms);
+        assert_eq!(inject(&once, &terms, None).unwrap(), Outcome::Untouched);
+        // Another webhook that takes the label away does not get a second agent.
+        once["metadata"]["labels"] = json!({});
+        assert_eq!(inject(&once, &terms, None).unwrap(), Outcome::Untouched);
+    }
+    let mut by_hand = http();
+    by_hand["metadata"]["labels"][AGENT_LABEL] = "enabled".into();
+    assert_eq!(inject(&by_hand, &terms(), None).unwrap(), Outcome::Untouched);
+    let why = left_alone(&http(), "why");
+    assert_eq!(left_alone(&why, "why"), why);
+    // Reinvoked after something made it fit, it says nothing of the time before.
+    assert_eq!(injected(&why, &terms()).0["metadata"]["annotations"], json!({}));
+}
+
+#[test]
+fn other_containers_and_unknown_fields_stay_as_they_are() {
+    let spec = json!({
+        "somethingOf": {"kubernetes": 2.0},
+        "initContainers": [
+            {"name": "migrate", "image": "m"},
+            {"name": "istio-proxy", "image": "i", "restartPolicy": "Always", "ports": [{"containerPort": 15090, "name": "http-envoy-prom"}]},
+        ],
+        "containers": [
+            {"name": "app", "image": "a", "ports": [{"containerPort": 8080, "name": "http"}, {"containerPort": 9090, "name": "metrics"}]},
+            {"name": "logs", "image": "l", "ports": [{"containerPort": 2020, "name": "http-logs"}], "new": true},
+        ],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+    });
+    let (with, _) = injected(&pod(&spec), &terms());
+    let mut expected = spec;
+    expected["containers"][0]["ports"][0].as_object_mut().unwrap().remove("name");
+    let init = with["spec"]["initContainers"].as_array().unwrap();
+    assert_eq!(init.len(), 3);
+    expected["initContainers"].as_array_mut().unwrap().push(agent(&with).clone());
+    assert_eq!(with["spec"], expected);
+    assert_eq!(init[2]["name"], AGENT, "the last one: what runs before it needs no agent");
+}
+
+#[test]
+fn a_patch_leads_from_the_one_to_the_other() {
+    let before = annotated(http(), &[("a/b", "c")]);
+    let (after, _) = injected(&before, &terms());
+    let mut patched = before.clone();
+    json_patch::patch(&mut patched, &json_patch::diff(&before, &after)).unwrap();
+    assert_eq!(patched, after);
+}
+
+#[test]
+fn before_1_32_it_is_an_ordinary_container() {
+    let terms = Terms { native: false, ..terms() };
+    let mut pod = http();
+    pod["spec"]["terminationGracePeriodSeconds"] = 60.into();
+    pod["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 15}}});
+    let (with, _) = injected(&pod, &terms);
+    assert!(with["spec"].get("initContainers").is_none());
+    let containers = with["spec"]["containers"].as_array().unwrap();
+    assert_eq!((containers.len(), &containers[0]["name"]), (2, &json!("app")), "the app stays the first");
+    let agent = agent(&with);
+    assert!(agent.get("restartPolicy").is_none());
+    // The app stays up for 15 s, so the agent must; then both have the rest of the minute.
+    assert_eq!(agent["lifecycle"], json!({"preStop": {"sleep": {"seconds": 15}}}));
+    assert!(has_arg(agent, "--drain=43s"), "{agent}");
+
+    let mut job = http();
+    job["spec"]["restartPolicy"] = "Never".into();
+    let Outcome::Unfit { why } = inject(&job, &terms, None).unwrap() else { panic!("a job would never end") };
+    assert!(why.contains("1.32"), "{why}");
+    injected(&job, &self::terms());
+}
+
+#[test]
+fn the_drain_fits_the_grace_period() {
+    for (grace, drain) in [(json!(null), "28s"), (json!(300), "298s"), (json!(2), "1s"), (json!(0), "1s")] {
+        let mut pod = http();
+        pod["spec"]["terminationGracePeriodSeconds"] = grace;
+        pod["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 15}}});
+        let (with, _) = injected(&pod, &terms());
+        assert!(has_arg(agent(&with), &format!("--drain={drain}")), "{with}");
+        assert!(agent(&with).get("lifecycle").is_none(), "a native sidecar ends after the app anyway");
+    }
+}
+
+#[test]
+fn probes_follow_the_app() {
+    let mut pod = http();
+    let app = &mut pod["spec"]["containers"][0];
+    app["livenessProbe"] = json!({"httpGet": {"path": "/live", "port": "http"}, "periodSeconds": 3});
+    app["readinessProbe"] = json!({"tcpSocket": {"port": "http"}});
+    app["startupProbe"] = json!({"httpGet": {"path": "/", "port": 8080}});
+    app["lifecycle"] =
+        json!({"preStop": {"httpGet": {"path": "/bye", "port": "http"}}, "postStart": {"exec": {"command": ["x"]}}});
+    app["ports"] = json!([{"name": "http", "containerPort": 8080}, {"name": "admin", "containerPort": 9000}]);
+    let (with, warnings) = injected(&pod, &terms());
+    let mut expected = pod["spec"]["containers"][0].clone();
+    expected["livenessProbe"]["httpGet"]["port"] = 8080.into();
+    expected["readinessProbe"]["tcpSocket"]["port"] = 8080.into();
+    expected["lifecycle"]["preStop"]["httpGet"]["port"] = 8080.into();
+    expected["ports"][0] = json!({"containerPort": 8080});
+    assert_eq!(with["spec"]["containers"][0], expected);
+    assert_eq!(warnings, [""; 0]);
+
+    // Names of other ports stay names.
+    let mut pod = http();
+    pod["spec"]["containers"][0]["ports"] =
+        json!([{"name": "http", "containerPort": 8080}, {"name": "admin", "containerPort": 9000}]);
+    pod["spec"]["containers"][0]["livenessProbe"] = json!({"httpGet": {"port": "admin"}});
+    assert_eq!(injected(&pod, &terms()).0["spec"]["containers"][0]["livenessProbe"]["httpGet"]["port"], "admin");
+}
+
+#[test]
+fn which_port_is_guarded() {
+    let two = json!([{"name": "web", "containerPort": 80}, {"name": "admin", "containerPort": 9000}]);
+    let three =
+        json!([{"name": "grpc", "containerPort": 50051}, {"name": "http", "containerPort": 80}, {"containerPort": 81}]);
+    let udp = json!([{"name": "dns", "containerPort": 53, "protocol": "UDP"}, {"name": "web", "containerPort": 80}]);
+    let unnamed = json!([{"containerPort": 8080}]);
+    let mixed = json!([{"containerPort": 8443}, {"name": "web", "containerPort": 80}]);
+    let port = "weir.dev/port";
+    for (what, ports, annotations, upstream, name, warns) in [
+        ("called http", three.clone(), vec![], 80, "http", false),
+        ("the only one over TCP", udp, vec![], 80, "web", false),
+        ("the only one with a name", mixed, vec![], 80, "web", false),
+        ("by name", two.clone(), vec![(port, "admin")], 9000, "admin", false),
+        ("by the number of one with a name", two, vec![(port, "9000")], 9000, "admin", false),
+        ("by the number of one without", three, vec![(port, "81")], 81, "weir-proxy", true),
+        ("by number, not declared", json!(null), vec![(port, "8080")], 8080, "weir-proxy", true),
+        ("by number, no name", unnamed, vec![(port, "8080")], 8080, "weir-proxy", true),
+    ] {
+        let (with, warnings) = injected(&annotated(app(&ports), &annotations), &terms());
+        let agent = agent(&with);
+        assert!(has_arg(agent, &format!("--upstream=127.0.0.1:{upstream}")), "{what}: {agent}");
+        assert_eq!(agent["ports"][0], json!({"name": name, "containerPort": 8480, "protocol": "TCP"}), "{what}");
+        assert_eq!(
+            warnings.iter().any(|warning| warning.contains("passes the agent by")),
+            warns,
+            "{what}: {warnings:?}"
+        );
+    }
+    // Another container that is in front of it in the list, as other injectors put theirs.
+    let spec = json!({"containers": [
+        {"name": "mesh", "image": "m", "ports": [{"name": "http", "containerPort": 15090}]},
+        {"name": "app", "image": "a", "ports": [{"name": "web", "containerPort": 80}]},
+    ]});
+    let (with, _) = injected(&annotated(pod(&spec), &[("kubectl.kubernetes.io/default-container", "app")]), &terms());
+    assert!(has_arg(agent(&with), "--upstream=127.0.0.1:80"));
+    assert_eq!(with["spec"]["containers"][0]["ports"][0]["name"], "http");
+}
+
+#[test]
+fn pods_that_get_no_agent_and_why() {
+    let with = |field: &str, value: Value| {
+        let mut pod = http();
+        pod["spec"][field] = value;
+        pod
+    };
+    let own = |port: u16| app(&json!([{"name": "http", "containerPort": 8080}, {"containerPort": port}]));
+    let clash = pod(&json!({"containers": [
+        {"name": "a", "image": "a", "ports": [{"name": "http", "containerPort": 80}]},
+        {"name": "b", "image": "b", "ports": [{"name": "http", "containerPort": 81}]},
+    ]}));
+    for (what, pod, expected) in [
+        ("hostNetwork", with("hostNetwork", json!(true)), "(hostNetwork)"),
+        ("Windows", with("os", json!({"name": "windows"})), "not for Linux"),
+        ("no ports", app(&json!(null)), "no container port to guard"),
+        ("no TCP ports", app(&json!([{"name": "dns", "containerPort": 53, "protocol": "UDP"}])), "no container port"),
+        ("no names", app(&json!([{"containerPort": 80}])), "its ports have no names"),
+        (
+            "several",
+            app(&json!([{"name": "a", "containerPort": 1}, {"name": "b", "containerPort": 2}])),
+            "(a, b): say which",
+        ),
+        ("8480", own(8480), "container app has a port that the agent needs (8480, 8481, 8482)"),
+        ("8482", own(8482), "container app has a port that the agent needs"),
+        ("its own", app(&json!([{"name": "http", "containerPort": 8481}])), "port 8481 is the agent's own"),
+        ("one name twice", clash, "port name http is in containers a and b"),
+    ] {
+        match inject(&pod, &terms(), None).unwrap() {
+            Outcome::Unfit { why } => assert!(why.contains(expected), "{what}: {why}"),
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+    // The control port can be moved out of the way.
+    let moved = annotated(own(8481), &[("weir.dev/control-port", "9481")]);
+    assert!(has_arg(agent(&injected(&moved, &terms()).0), "--control=0.0.0.0:9481"));
+    assert!(inject(&json!({"spec": {"containers": "none"}}), &terms(), None).is_err());
+}
+
+#[test]
+fn wrong_wishes_are_told_with_the_annotation_and_the_mend() {
+    for (name, value, mend) in [
+        ("weir.dev/inject", "yes", "it must be enabled or disabled"),
+        ("weir.dev/port", "htpp", "no container has a TCP port of that name (http)"),
+        ("weir.dev/agent-memory-limit", "64MB", "it must be a quantity of memory such as 64Mi"),
+        ("weir.dev/redirect", "enabled", "set injection.redirect.image of its chart"),
+    ] {
+        match inject(&annotated(http(), &[(name, value)]), &terms(), None).unwrap() {
+            Outcome::Wrong { why } => assert!(why.contains(name) && why.contains(mend), "{why}"),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    let mut labelled = http();
+    labelled["metadata"]["labels"][INJECT] = "true".into();
+    assert!(
+        matches!(inject(&labelled, &terms(), None).unwrap(), Outcome::Wrong { why } if why.starts_with("label weir.dev/inject"))
+    );
+}
+
+#[test]
+fn disabled_wins_wherever_it_stands() {
+    for (label, annotation) in [("disabled", "enabled"), ("enabled", "disabled")] {
+        let mut pod = annotated(http(), &[(INJECT, annotation)]);
+        pod["metadata"]["labels"][INJECT] = label.into();
+        assert_eq!(inject(&pod, &terms(), None).unwrap(), Outcome::Declined);
+    }
+}
+
+#[test]
+fn annotations_choose_image_and_resources() {
+    let defaults = r#"{"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}}"#;
+    let resources = super::super::flags::parse_resources(defaults).unwrap();
+    let images = Images { pull_policy: Some("Never".to_owned()), ..terms().images };
+    let terms = Terms { resources, images, native: true };
+    let pod = annotated(http(), &[("weir.dev/agent-image", "mine:2"), ("weir.dev/agent-cpu-limit", "1")]);
+    let (with, _) = injected(&pod, &terms);
+    let agent = agent(&with);
+    assert_eq!((&agent["image"], &agent["imagePullPolicy"]), (&json!("mine:2"), &json!("Never")));
+    let expected = json!({"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "128Mi"}});
+    assert_eq!(agent["resources"], expected);
+    let (_, warnings) = injected(&annotated(http(), &[("weir.dev/limits", "x")]), &terms);
+    assert!(warnings.iter().any(|warning| warning.contains("annotation weir.dev/limits says nothing")), "{warnings:?}");
+}
+
+#[test]
+fn a_redirect_needs_an_image_and_warns_about_probes() {
+    let terms = Terms { images: Images { redirect: Some("iptables:1".to_owned()), ..terms().images }, ..terms() };
+    let mut pod = annotated(
+        app(&json!([{"containerPort": 8080}])),
+        &[("weir.dev/port", "8080"), ("weir.dev/redirect", "enabled")],
+    );
+    let (with, warnings) = injected(&pod, &terms);
+    assert_eq!(warnings, [""; 0], "nothing passes the agent by");
+    let init = with["spec"]["initContainers"].as_array().unwrap();
+    assert_eq!((init.len(), &init[0]["image"], &init[1]["name"]), (2, &json!("iptables:1"), &json!(AGENT)));
+    let script = init[0]["command"][2].as_str().unwrap();
+    assert!(
+        script.contains("iptables -w -t nat -A PREROUTING -p tcp --dport 8080 -j REDIRECT --to-ports 8480 &&"),
+        "{script}"
+    );
+    let security = &init[0]["securityContext"];
+    assert_eq!(security["capabilities"], json!({"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}));
+    assert_eq!((&security["privileged"], &security["readOnlyRootFilesystem"]), (&json!(null), &json!(true)));
+
+    pod["spec"]["containers"][0]["livenessProbe"] = json!({"httpGet": {"path": "/live", "port": 8080}});
+    let (_, warnings) = injected(&pod, &terms);
+    assert!(warnings.iter().any(|warning| warning.contains("probes of port 8080 come to the agent")), "{warnings:?}");
+}
+
+#[test]
+fn what_an_agent_starts_with() {
+    let start = |bootstrap: Option<&str>| {
+        let Outcome::Injected { pod, .. } = inject(&http(), &terms(), bootstrap).unwrap() else { panic!("it fits") };
+        agent(&pod)["env"].clone()
+    };
+    let closed = json!([{"name": "WEIR_WAIT_FOR_CONFIG", "value": "true"}]);
+    assert_eq!(start(None), closed, "nobody knows what holds: nothing passes before somebody does");
+    let long = format!("{{{}}}", " ".repeat(96 * 1024));
+    assert_eq!(start(Some(&long)), closed, "Linux would not start a process with it");
+    // The kubelet would expand $(HOME) and make one dollar sign of two.
+    let regex = json!({"pathRegexes": ["^/a$$", "$(HOME)"]});
+    let given = start(Some(&regex.to_string()));
+    let text = given[0]["value"].as_str().unwrap();
+    assert!(given[0]["name"] == "WEIR_BOOTSTRAP" && !text.contains('$'), "{text}");
+    assert_eq!(serde_json::from_str::<Value>(text).unwrap(), regex);
+}
+
+#[test]
+fn policies_select_by_the_labels_that_the_pod_will_have() {
+    let expected =
+        [("app", "web"), ("weir.dev/agent", "enabled")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(labels(&http()), BTreeMap::from(expected));
+    assert_eq!(labels(&json!({"metadata": {}})).len(), 1);
+}

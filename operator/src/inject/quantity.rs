@@ -1,0 +1,89 @@
+//! Quantities of resources as Kubernetes writes them, as far as it takes to refuse what the apiserver would refuse: a
+//! pod must not fail to start because of what was injected.
+
+use std::str::FromStr;
+
+/// A positive quantity: `100m`, `0.5`, `64Mi`, `1e3`.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Quantity {
+    text: String,
+    value: f64,
+}
+
+impl Quantity {
+    /// As it was written.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether it is more than the other one. Sizes of agents are far from where floating point rounds.
+    pub(super) fn exceeds(&self, other: &Self) -> bool {
+        self.value > other.value
+    }
+}
+
+impl FromStr for Quantity {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let number = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+        let (number, suffix) = text.split_at(number);
+        let number: f64 = number.parse().map_err(|_| ())?;
+        let value = number * scale(suffix).ok_or(())?;
+        if value > 0.0 && value.is_finite() { Ok(Self { text: text.to_owned(), value }) } else { Err(()) }
+    }
+}
+
+fn scale(suffix: &str) -> Option<f64> {
+    Some(match suffix {
+        "n" => 1e-9,
+        "u" => 1e-6,
+        "m" => 1e-3,
+        "" => 1.0,
+        "k" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "T" => 1e12,
+        "P" => 1e15,
+        "E" => 1e18,
+        "Ki" => 1024.0,
+        "Mi" => 1024f64.powi(2),
+        "Gi" => 1024f64.powi(3),
+        "Ti" => 1024f64.powi(4),
+        "Pi" => 1024f64.powi(5),
+        "Ei" => 1024f64.powi(6),
+        _ => {
+            let exponent = suffix.strip_prefix(['e', 'E'])?;
+            let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+            // Beyond two digits there is nothing that a node has.
+            let plain = (1..=2).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
+            10f64.powi(exponent.parse().ok().filter(|_| plain)?)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_a_quantity() {
+        for good in ["1", "100m", "0.5", ".5", "5.", "64Mi", "1e3", "1E3", "2E", "12E-3", "1e+2", "100u", "1k"] {
+            assert_eq!(good.parse::<Quantity>().map(|quantity| quantity.text), Ok(good.to_owned()), "{good}");
+        }
+        for bad in
+            ["", "0", "0m", "-1", "+1", "1 Mi", "1mi", "64MB", "Mi", "1.2.3", "1e", "1e999", "1e1.5", "inf", "NaN"]
+        {
+            assert_eq!(bad.parse::<Quantity>(), Err(()), "{bad}");
+        }
+    }
+
+    #[test]
+    fn quantities_are_compared_by_value() {
+        for (less, more) in [("64Mi", "128Mi"), ("999m", "1"), ("1M", "1Mi"), ("100m", "0.2"), ("1e3", "1Ki")] {
+            let [less, more] = [less, more].map(|text| text.parse::<Quantity>().unwrap());
+            assert!(more.exceeds(&less) && !less.exceeds(&more), "{less:?} {more:?}");
+        }
+        assert!(!"1".parse::<Quantity>().unwrap().exceeds(&"1000m".parse().unwrap()));
+    }
+}

@@ -1,0 +1,257 @@
+//! How the apiserver comes to know the webhook: authorities in a Secret, their certificates and the path in the
+//! MutatingWebhookConfiguration, and a certificate for this replica.
+//!
+//! Every replica does the same, from the same two objects, and comes to the same result; a write against an older
+//! Secret is refused by the apiserver. Both objects are watched, so that what somebody edits is mended at once and
+//! nothing is asked at rest. They must exist already: the chart makes them, and the operator has no right to.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::authority::Authorities;
+use super::bootstrap::Question;
+use super::flags::InjectFlags;
+use super::pod::Terms;
+use super::published::{authorities, fresh_token, names, registered, secret_with, token};
+use super::server::{self, Reviewer, Serving, path};
+use super::sidecar::Images;
+use super::tls;
+use crate::clock;
+use crate::metrics::Metrics;
+use crate::source::cluster::ShortBackoff;
+use crate::telemetry::Ready;
+
+/// Who writes, for server-side apply.
+const MANAGER: &str = "weir-operator-injection";
+/// How often it is asked whether something is about to expire, and what failed is tried again. Asks nobody else.
+const TICK: Duration = Duration::from_secs(5);
+
+/// Injection with its port bound, not yet serving.
+#[derive(Debug)]
+pub(crate) struct Injection {
+    pub(crate) listener: TcpListener,
+    pub(crate) flags: InjectFlags,
+}
+
+impl Injection {
+    /// Serves until `stop` is cancelled.
+    pub(crate) async fn run(
+        self,
+        client: Client,
+        engine: mpsc::Sender<Question>,
+        metrics: Metrics,
+        ready: Ready,
+        stop: CancellationToken,
+    ) {
+        ready.set_injecting(false);
+        let Self { listener, flags } = self;
+        let (serving, served) = watch::channel(None);
+        let registration = Registration::new(&client, &flags, serving, ready);
+        let work = async {
+            let terms = Terms {
+                images: Images {
+                    agent: flags.inject_image.expect("clap: required with --inject-listen"),
+                    pull_policy: flags.inject_image_pull_policy,
+                    redirect: flags.inject_redirect_image.filter(|image| !image.is_empty()),
+                },
+                resources: flags.inject_resources,
+                native: sidecars_have_named_ports(&client).await,
+            };
+            let reviewer = Reviewer { terms, refuse: flags.inject_refuse, engine, metrics, serving: served };
+            tokio::join!(registration.run(), server::run(listener, Arc::new(reviewer)));
+        };
+        tokio::select! {
+            () = work => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+/// Whether Services find the named ports of native sidecars (kubernetes/kubernetes#128850).
+async fn sidecars_have_named_ports(client: &Client) -> bool {
+    let mut backoff = ShortBackoff::default();
+    loop {
+        match client.apiserver_version().await {
+            Ok(version) => {
+                let native = is_from_1_32(&version.major, &version.minor);
+                tracing::info!(
+                    version = version.git_version,
+                    native,
+                    "agents are native sidecars, or ordinary containers"
+                );
+                return native;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the apiserver does not tell its version, asking again");
+                sleep(backoff.next().unwrap_or(TICK)).await;
+            }
+        }
+    }
+}
+
+/// Providers write such things as `32+`.
+fn is_from_1_32(major: &str, minor: &str) -> bool {
+    let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap_or(0);
+    (number(major), number(minor)) >= (1, 32)
+}
+
+struct Registration {
+    secrets: Api<Secret>,
+    webhooks: Api<MutatingWebhookConfiguration>,
+    secret_name: String,
+    webhook_name: String,
+    serving: watch::Sender<Option<Arc<Serving>>>,
+    ready: Ready,
+
+    /// As they were seen last; the outer one is none before they were looked for.
+    secret: Option<Option<Secret>>,
+    webhook: Option<Option<MutatingWebhookConfiguration>>,
+    /// What the certificate in use was made for, and until when it is used.
+    issued: Option<Issued>,
+}
+
+#[derive(PartialEq)]
+struct Issued {
+    authorities: String,
+    names: Vec<String>,
+    token: String,
+    renew_at: u64,
+}
+
+/// Why the webhook could not be registered, for now.
+#[derive(Debug, thiserror::Error)]
+enum RegistrationError {
+    #[error("{0}")]
+    Api(#[from] kube::Error),
+    #[error("no certificate: {0}")]
+    Certificate(#[from] rcgen::Error),
+    #[error("no TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    #[error("{0} {1} does not exist: install the chart, which makes it")]
+    Missing(&'static str, String),
+}
+
+impl Registration {
+    fn new(client: &Client, flags: &InjectFlags, serving: watch::Sender<Option<Arc<Serving>>>, ready: Ready) -> Self {
+        Self {
+            secrets: Api::default_namespaced(client.clone()),
+            webhooks: Api::all(client.clone()),
+            secret_name: flags.inject_secret.clone(),
+            webhook_name: flags.inject_webhook.clone(),
+            serving,
+            ready,
+            secret: None,
+            webhook: None,
+            issued: None,
+        }
+    }
+
+    async fn run(mut self) {
+        let mut secrets = objects(&self.secrets, &self.secret_name).boxed();
+        let mut webhooks = objects(&self.webhooks, &self.webhook_name).boxed();
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut told = String::new();
+        loop {
+            tokio::select! {
+                Some(secret) = secrets.next() => self.secret = Some(secret),
+                Some(webhook) = webhooks.next() => self.webhook = Some(webhook),
+                _ = tick.tick() => {}
+            }
+            let problem = self.reconcile(clock::unix_micros() / 1_000_000).await.err().map(|error| error.to_string());
+            // The same problem is told once.
+            let problem = problem.unwrap_or_default();
+            if problem != told && !problem.is_empty() {
+                tracing::warn!(problem, "the injection webhook cannot be registered, trying again");
+            }
+            told = problem;
+        }
+    }
+
+    async fn reconcile(&mut self, now: u64) -> Result<(), RegistrationError> {
+        let (Some(secret), Some(webhook)) = (&self.secret, &self.webhook) else { return Ok(()) };
+        let missing = |kind, name: &str| RegistrationError::Missing(kind, name.to_owned());
+        let secret = secret.as_ref().ok_or_else(|| missing("Secret", &self.secret_name))?;
+        let webhook = webhook.as_ref().ok_or_else(|| missing("MutatingWebhookConfiguration", &self.webhook_name))?;
+
+        let authorities = authorities(secret).unwrap_or_else(|error| {
+            tracing::error!(secret = self.secret_name, %error, "the authorities in it are replaced: they are not usable");
+            Authorities::default()
+        });
+        let renewed = authorities.renewed(now)?;
+        let token = token(secret);
+        if renewed.is_some() || token.is_empty() {
+            let token = if token.is_empty() { fresh_token() } else { token };
+            let patch = secret_with(secret, renewed.as_ref().unwrap_or(&authorities), &token);
+            // What comes of it is seen by the watch.
+            self.secrets.patch(&self.secret_name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&patch)).await?;
+            tracing::info!(secret = self.secret_name, "the webhook's authorities were renewed");
+            return Ok(());
+        }
+
+        let issued = Issued { authorities: authorities.certificates(), names: names(webhook), token, renew_at: 0 };
+        let current = self.issued.as_ref().is_some_and(|current| {
+            let same = (&current.authorities, &current.names, &current.token);
+            now < current.renew_at && same == (&issued.authorities, &issued.names, &issued.token)
+        });
+        // Served before it is published.
+        if !current && let Some(leaf) = authorities.issue(&issued.names, now)? {
+            let renew_at = leaf.renew_at;
+            let serving = Serving { tls: tls::server(leaf)?, token: issued.token.clone() };
+            self.serving.send_replace(Some(Arc::new(serving)));
+            tracing::info!(names = issued.names.join(","), "the webhook has a certificate");
+            self.issued = Some(Issued { renew_at, ..issued });
+            self.ready.set_injecting(true);
+        }
+        let issued = self.issued.as_ref().expect("there are authorities, so there is a certificate");
+        if let Some(patch) = registered(webhook, &issued.authorities, &path(&issued.token)) {
+            let manager = PatchParams::apply(MANAGER).force();
+            self.webhooks.patch(&self.webhook_name, &manager, &Patch::Apply(&patch)).await?;
+            tracing::info!(webhook = self.webhook_name, "the apiserver was told how to reach the webhook");
+        }
+        Ok(())
+    }
+}
+
+/// One object whenever it changes; none while it does not exist.
+fn objects<K>(api: &Api<K>, name: &str) -> impl Stream<Item = Option<K>> + use<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let events = watcher::watch_object(api.clone(), name).backoff(ShortBackoff::default());
+    events.filter_map(|event| async {
+        event.inspect_err(|error| tracing::warn!(%error, "watch failed, trying again")).ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_numbers_with_something_behind() {
+        for (major, minor, expected) in [
+            ("1", "31", false),
+            ("1", "32", true),
+            ("1", "32+", true),
+            ("1", "9", false),
+            ("2", "0", true),
+            ("", "", false),
+        ] {
+            assert_eq!(is_from_1_32(major, minor), expected, "{major}.{minor}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The webhook's server: reviews in, answers out, over TLS.
+//!
+//! Everybody in the cluster can reach it, and an answer holds policies of the namespace that the review names. So a
+//! review is only looked at if it comes by the path that the apiserver was told, which nobody can guess. Connections,
+//! sizes and times are bounded.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use kube::api::DynamicObject;
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
+use rustls::ServerConfig;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::bootstrap::{self, Question};
+use super::pod::{self, Outcome, Terms};
+use crate::metrics::Metrics;
+
+/// Others wait to be accepted.
+const MAX_CONNECTIONS: usize = 256;
+/// A pod is at most 1.5 MiB in etcd; a review holds it once.
+const MAX_REVIEW: usize = 4 * 1024 * 1024;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// For a request's head, and for keeping a connection idle: an apiserver comes back over the same one.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
+/// For a whole request. The apiserver gives up after at most 30 s.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long to leave the accept queue alone when the process has no file descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How this replica is reached at the moment.
+#[derive(Debug)]
+pub(super) struct Serving {
+    pub(super) tls: Arc<ServerConfig>,
+    /// The last part of the path of those who may ask.
+    pub(super) token: String,
+}
+
+/// What reviews are answered with.
+#[derive(Debug)]
+pub(super) struct Reviewer {
+    pub(super) terms: Terms,
+    /// Refuse pods that are wrong about the agent, instead of leaving them alone.
+    pub(super) refuse: bool,
+    pub(super) engine: mpsc::Sender<Question>,
+    pub(super) metrics: Metrics,
+    pub(super) serving: watch::Receiver<Option<Arc<Serving>>>,
+}
+
+/// Where reviews are posted.
+pub(super) fn path(token: &str) -> String {
+    format!("/inject/{token}")
+}
+
+/// Serves for ever.
+pub(super) async fn run(listener: TcpListener, reviewer: Arc<Reviewer>) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let router = Router::new()
+        .route(&path("{token}"), post(answer))
+        .layer(DefaultBodyLimit::max(MAX_REVIEW))
+        .with_state(reviewer.clone());
+    loop {
+        let place = places.clone().acquire_owned().await.expect("never closed");
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection to the webhook");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let serving = reviewer.serving.borrow().clone();
+        // Without a certificate there is nothing to say to anybody.
+        let Some(serving) = serving else { continue };
+        let router = router.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            if let Err(error) = serve(stream, &serving, router).await {
+                tracing::debug!(%error, "a connection to the webhook ended");
+            }
+        });
+    }
+}
+
+async fn serve(stream: TcpStream, serving: &Serving, router: Router) -> io::Result<()> {
+    let acceptor = TlsAcceptor::from(serving.tls.clone());
+    let stream = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await.map_err(io::Error::other)
+}
+
+async fn answer(State(reviewer): State<Arc<Reviewer>>, Path(token): Path<String>, body: Bytes) -> Response {
+    let known = reviewer.serving.borrow().as_ref().is_some_and(|serving| same(&serving.token, &token));
+    if !known {
+        return StatusCode::NOT_FOUND.into_response();
+    }
+    let review: Result<AdmissionReview<DynamicObject>, _> = serde_json::from_slice(&body);
+    let request: AdmissionRequest<DynamicObject> = match review.map(TryInto::try_into) {
+        Ok(Ok(request)) => request,
+        Ok(Err(error)) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
+        Err(error) => return (StatusCode::BAD_REQUEST, format!("not an AdmissionReview: {error}\n")).into_response(),
+    };
+    match timeout(REQUEST_TIMEOUT, reviewer.review(&request)).await {
+        Ok(Ok(response)) => {
+            let review = serde_json::to_string(&response.into_review()).expect("a review is plain data");
+            ([(CONTENT_TYPE, "application/json")], review).into_response()
+        }
+        Ok(Err(error)) => (StatusCode::BAD_REQUEST, format!("not a Pod: {error}\n")).into_response(),
+        Err(_) => StatusCode::GATEWAY_TIMEOUT.into_response(),
+    }
+}
+
+/// Tells nothing of where two tokens differ.
+fn same(one: &str, other: &str) -> bool {
+    Sha256::digest(one) == Sha256::digest(other)
+}
+
+impl Reviewer {
+    async fn review(&self, request: &AdmissionRequest<DynamicObject>) -> Result<AdmissionResponse, serde_json::Error> {
+        let response = AdmissionResponse::from(request);
+        let Some(object) = request.object.as_ref().filter(|_| request.operation == Operation::Create) else {
+            return Ok(response);
+        };
+        let pod = serde_json::to_value(object)?;
+        let namespace = request.namespace.as_deref().unwrap_or_default();
+        let bootstrap = bootstrap::snapshot(&self.engine, namespace, pod::labels(&pod)).await;
+        let outcome = pod::inject(&pod, &self.terms, bootstrap.as_deref())?;
+
+        let name = object.metadata.name.as_ref().or(object.metadata.generate_name.as_ref());
+        let name = name.map_or("", String::as_str);
+        let (word, response) = self.respond(response, &pod, outcome);
+        self.metrics.reviewed(word);
+        let warnings = response.warnings.as_deref().unwrap_or_default().join("; ");
+        tracing::info!(namespace, pod = name, outcome = word, dry_run = request.dry_run, warnings, "pod reviewed");
+        Ok(response)
+    }
+
+    fn respond(&self, response: AdmissionResponse, pod: &Value, outcome: Outcome) -> (&'static str, AdmissionResponse) {
+        match outcome {
+            Outcome::Untouched => ("untouched", response),
+            Outcome::Declined => ("declined", response),
+            Outcome::Unfit { why } => ("unfit", leave_alone(response, pod, &why)),
+            Outcome::Wrong { why } if self.refuse => {
+                ("refused", response.deny(format!("weir cannot give this pod its agent: {why}")))
+            }
+            Outcome::Wrong { why } => ("wrong", leave_alone(response, pod, &why)),
+            Outcome::Injected { pod: injected, warnings } => {
+                let warnings = warnings.into_iter().map(|warning| format!("weir: {warning}"));
+                ("injected", patched(response, pod, &injected, warnings.collect()))
+            }
+        }
+    }
+}
+
+fn leave_alone(response: AdmissionResponse, pod: &Value, why: &str) -> AdmissionResponse {
+    let warning = format!("weir: the pod starts without an agent, its requests are not limited: {why}");
+    patched(response, pod, &pod::left_alone(pod, why), vec![warning])
+}
+
+fn patched(response: AdmissionResponse, from: &Value, to: &Value, warnings: Vec<String>) -> AdmissionResponse {
+    let patch = json_patch::diff(from, to);
+    let mut response = response.with_patch(patch).expect("a patch is plain data");
+    response.warnings = Some(warnings).filter(|warnings| !warnings.is_empty());
+    response
+}

@@ -1,0 +1,153 @@
+//! The containers that are added: the agent, and what a redirect needs.
+//!
+//! The agent meets the restricted Pod Security Standard. It has no volume and no token: what it enforces at first is in
+//! its environment. The redirect cannot meet it, because the rules of the pod's network are the kernel's: it is only
+//! there for those who ask for it.
+
+use k8s_openapi::api::core::v1::PodSpec;
+use serde_json::{Value, json};
+
+use super::annotations::{Bounds, Wishes};
+use super::guard::Guarded;
+
+/// Name of the agent's container: a pod that has one is left as it is.
+pub(super) const AGENT: &str = "weir-agent";
+/// Name of the init container that sets up a redirect.
+const REDIRECT: &str = "weir-redirect";
+/// Where clients reach the agent.
+pub(super) const PROXY_PORT: u16 = 8480;
+/// Where the operator reaches it, unless the pod says otherwise.
+pub(super) const CONTROL_PORT: u16 = 8481;
+/// Where the kubelet and Prometheus reach it.
+pub(super) const TELEMETRY_PORT: u16 = 8482;
+/// What the port is called that takes over no name.
+const UNNAMED: &str = "weir-proxy";
+/// How long the kubelet waits for pods that do not say.
+const DEFAULT_GRACE: i64 = 30;
+/// What is left of the grace period for the agent to end after its drain.
+const MARGIN: i64 = 2;
+/// The longest snapshot that goes into an environment variable: Linux allows 128 KiB for one.
+const LONGEST_BOOTSTRAP: usize = 96 * 1024;
+
+/// What the cluster's owner decided.
+#[derive(Clone, Debug)]
+pub(super) struct Images {
+    /// Image of the agent.
+    pub(super) agent: String,
+    /// When it is pulled; none: as the cluster does.
+    pub(super) pull_policy: Option<String>,
+    /// Image with `sh` and `iptables`; none: there is no redirect.
+    pub(super) redirect: Option<String>,
+}
+
+/// The agent's container.
+///
+/// `native`: as a native sidecar, which is there before the app starts and stays until it has ended. Without a
+/// `bootstrap`, or with one that is too long, the agent lets nothing through before the operator has told it what holds.
+pub(super) fn agent(
+    spec: &PodSpec,
+    images: &Images,
+    wishes: &Wishes,
+    guarded: &Guarded,
+    native: bool,
+    bootstrap: Option<&str>,
+) -> Value {
+    let control = wishes.control_port.unwrap_or(CONTROL_PORT);
+    let sleep = if native { None } else { sleep_before_stop(spec, guarded) };
+    let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
+    // As long as the app may take: what it finishes must get out.
+    let drain = (grace - sleep.unwrap_or(0) - MARGIN).max(1);
+    let environment = match bootstrap {
+        // A dollar sign would be expanded by the kubelet; JSON has another way to write it, and none outside of strings.
+        Some(snapshot) if snapshot.len() <= LONGEST_BOOTSTRAP => {
+            json!({"name": "WEIR_BOOTSTRAP", "value": snapshot.replace('$', "\\u0024")})
+        }
+        _ => json!({"name": "WEIR_WAIT_FOR_CONFIG", "value": "true"}),
+    };
+    let mut agent = json!({
+        "name": AGENT,
+        "image": wishes.image.as_ref().unwrap_or(&images.agent),
+        "args": [
+            format!("--listen=0.0.0.0:{PROXY_PORT}"),
+            format!("--upstream=127.0.0.1:{}", guarded.number),
+            format!("--control=0.0.0.0:{control}"),
+            "--control-plaintext",
+            format!("--telemetry=0.0.0.0:{TELEMETRY_PORT}"),
+            format!("--drain={drain}s"),
+        ],
+        "env": [environment],
+        "ports": [
+            {"name": guarded.name.as_deref().unwrap_or(UNNAMED), "containerPort": PROXY_PORT, "protocol": "TCP"},
+            {"name": "weir-control", "containerPort": control, "protocol": "TCP"},
+            {"name": "weir-telemetry", "containerPort": TELEMETRY_PORT, "protocol": "TCP"},
+        ],
+        // Up, not ready: an agent that waits for what holds must not keep the app from starting.
+        "startupProbe": {
+            "httpGet": {"path": "/healthz", "port": TELEMETRY_PORT}, "periodSeconds": 1, "failureThreshold": 60,
+        },
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": TELEMETRY_PORT}, "periodSeconds": 2},
+        "livenessProbe": {
+            "httpGet": {"path": "/healthz", "port": TELEMETRY_PORT}, "periodSeconds": 10, "timeoutSeconds": 2,
+        },
+        "resources": resources(wishes),
+        "securityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": 65532,
+            "runAsGroup": 65532,
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    });
+    if let Some(policy) = &images.pull_policy {
+        agent["imagePullPolicy"] = policy.as_str().into();
+    }
+    if native {
+        agent["restartPolicy"] = "Always".into();
+    }
+    if let Some(seconds) = sleep {
+        agent["lifecycle"] = json!({"preStop": {"sleep": {"seconds": seconds}}});
+    }
+    agent
+}
+
+/// An ordinary container is told to stop together with the app. If the app stays up for a while so that the last
+/// requests still find it, the agent in front of it has to as well.
+fn sleep_before_stop(spec: &PodSpec, guarded: &Guarded) -> Option<i64> {
+    let app = &spec.containers[guarded.container?];
+    Some(app.lifecycle.as_ref()?.pre_stop.as_ref()?.sleep.as_ref()?.seconds)
+}
+
+fn resources(wishes: &Wishes) -> Value {
+    let mut resources = json!({});
+    for (name, Bounds { request, limit }) in [("cpu", &wishes.resources.cpu), ("memory", &wishes.resources.memory)] {
+        for (kind, quantity) in [("requests", request), ("limits", limit)] {
+            if let Some(quantity) = quantity {
+                resources[kind][name] = quantity.text().into();
+            }
+        }
+    }
+    resources
+}
+
+/// The init container that sends what comes to the guarded port's number to the agent. Rules are the pod's, and go with
+/// it. What the agent sends to the app goes over loopback, which these rules do not see.
+pub(super) fn redirect(image: &str, guarded: &Guarded) -> Value {
+    let rule = format!("-t nat -A PREROUTING -p tcp --dport {} -j REDIRECT --to-ports {PROXY_PORT}", guarded.number);
+    json!({
+        "name": REDIRECT,
+        "image": image,
+        // A node without IPv6 has no table for it, and nothing to redirect there.
+        "command": ["/bin/sh", "-c", format!("iptables -w {rule} && {{ ip6tables -w {rule} || true; }}")],
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "32Mi"}},
+        "securityContext": {
+            "runAsNonRoot": false,
+            "runAsUser": 0,
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    })
+}
