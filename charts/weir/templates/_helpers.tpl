@@ -7,6 +7,11 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Name of the webhook's Service and Secret, with room for what a longer name would lose. */}}
+{{- define "weir.webhook" -}}
+{{- printf "%s-webhook" (include "weir.fullname" . | trunc 55 | trimSuffix "-") -}}
+{{- end -}}
+
 {{/* What the Deployment selects its pods by: must never change between versions of the chart. */}}
 {{- define "weir.selectorLabels" -}}
 app.kubernetes.io/name: weir

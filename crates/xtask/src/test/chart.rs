@@ -28,6 +28,7 @@ pub(super) fn check(rendered: &str) -> anyhow::Result<()> {
         ensure!(seen.insert((kind.clone(), namespace, name.clone())), "{} is there twice", here());
         match kind.as_str() {
             "Role" | "ClusterRole" => check_role(&object).with_context(here)?,
+            "MutatingWebhookConfiguration" => check_webhooks(&object).with_context(here)?,
             "Deployment" => check_pod(at(&object, "/spec/template/spec")).with_context(here)?,
             _ => {}
         }
@@ -39,16 +40,36 @@ pub(super) fn check(rendered: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Exact verbs on exact resources, and no secrets.
+/// Exact verbs on exact resources, and no secrets but those of its own namespace that it names.
 fn check_role(role: &Value) -> anyhow::Result<()> {
     for rule in at(role, "/rules").as_sequence().context("no rules")? {
+        let names = at(rule, "/resourceNames").as_sequence();
+        let of_its_own = at(role, "/kind") == "Role" && names.is_some_and(|names| !names.is_empty());
         for field in ["apiGroups", "resources", "verbs"] {
             for value in at(rule, &format!("/{field}")).as_sequence().into_iter().flatten() {
                 let value = value.as_str().unwrap_or_default();
                 ensure!(value != "*", "{field} has a wildcard");
-                ensure!(field != "resources" || value != "secrets", "it may read secrets");
+                ensure!(field != "resources" || value != "secrets" || of_its_own, "it may read secrets");
             }
         }
+    }
+    Ok(())
+}
+
+/// What brings a cluster up must never wait for a webhook, and nothing for long.
+fn check_webhooks(configuration: &Value) -> anyhow::Result<()> {
+    for webhook in at(configuration, "/webhooks").as_sequence().context("no webhooks")? {
+        let name = text(webhook, "/name")?;
+        let selectors = at(webhook, "/namespaceSelector/matchExpressions").as_sequence();
+        let leaves_out = selectors.into_iter().flatten().any(|selector| {
+            let values = at(selector, "/values").as_sequence();
+            at(selector, "/key") == "kubernetes.io/metadata.name"
+                && at(selector, "/operator") == "NotIn"
+                && values.is_some_and(|values| values.contains(&"kube-system".into()))
+        });
+        ensure!(leaves_out, "{name} is asked about kube-system");
+        ensure!(at(webhook, "/sideEffects") == "None", "{name} may have side effects");
+        ensure!(at(webhook, "/timeoutSeconds").as_u64().is_some_and(|it| it <= 10), "{name} may take more than 10 s");
     }
     Ok(())
 }
@@ -144,6 +165,44 @@ spec:
             ("metadata: {name: a, namespace: weir}", "metadata: {}", "Deployment: no /metadata/name"),
         ] {
             assert_eq!(fault(from, to), expected);
+        }
+    }
+
+    #[test]
+    fn a_secret_may_be_read_by_its_name_where_it_is() {
+        let secret = GOOD.replace("resources: [pods]", "resources: [secrets], resourceNames: [own]");
+        assert!(check(&secret).is_err(), "a ClusterRole is for all namespaces");
+        check(&secret.replace("kind: ClusterRole", "kind: Role")).expect("its own");
+        let all =
+            secret.replace("resourceNames: [own]", "resourceNames: []").replace("kind: ClusterRole", "kind: Role");
+        assert!(check(&all).is_err(), "no name is every name");
+    }
+
+    #[test]
+    fn a_webhook_leaves_the_cluster_alone() {
+        let good = format!(
+            "{GOOD}---\n{}",
+            "\
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata: {name: a}
+webhooks:
+- name: w
+  sideEffects: None
+  timeoutSeconds: 5
+  namespaceSelector:
+    matchExpressions: [{key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system]}]
+"
+        );
+        check(&good).expect("good");
+        for (from, to, expected) in [
+            ("NotIn", "In", "w is asked about kube-system"),
+            ("[kube-system]", "[other]", "w is asked about kube-system"),
+            ("sideEffects: None", "sideEffects: Some", "w may have side effects"),
+            ("timeoutSeconds: 5", "timeoutSeconds: 30", "w may take more than 10 s"),
+        ] {
+            let error = format!("{:#}", check(&good.replace(from, to)).expect_err("it is wrong"));
+            assert_eq!(error, format!("MutatingWebhookConfiguration a: {expected}"));
         }
     }
 

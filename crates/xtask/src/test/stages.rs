@@ -141,6 +141,11 @@ impl Stage {
                         &["template", "weir", &chart, "--include-crds", "--set", "watchNamespaces={shop,bank}"],
                     )
                     .judge(chart::check),
+                    Step::new(
+                        &helm,
+                        &["template", "weir", &chart, "--include-crds", "--set", "injection.enabled=false"],
+                    )
+                    .judge(chart::check),
                 ]
             }
             Self::Examples => ["axum", "tonic", "live"]
