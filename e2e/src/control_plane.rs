@@ -28,10 +28,16 @@ const BINARIES: &str = "WEIR_KUBE_BIN";
 const PATIENCE: Duration = Duration::from_secs(120);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
+/// Whom the chart binds its roles to, as `helm template weir` names it in [`OPERATOR_NAMESPACE`].
+const OPERATOR: &str = "system:serviceaccount:weir-system:weir-operator";
+/// Namespace of the operator's service account.
+pub const OPERATOR_NAMESPACE: &str = "weir-system";
+
 /// A running control plane, with an administrator's client. It ends when it is dropped.
 pub struct ControlPlane {
     client: Client,
     kubeconfig: PathBuf,
+    operators_kubeconfig: PathBuf,
     binaries: PathBuf,
     // Dropped in this order: the apiserver before its store, and both before their files.
     apiserver: Process,
@@ -53,8 +59,8 @@ impl ControlPlane {
         let kubeconfig = Kubeconfig::read_from(&credentials.kubeconfig)?;
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         let client = Client::try_from(config)?;
-        let kubeconfig = credentials.kubeconfig;
-        let mut started = Self { client, kubeconfig, binaries, apiserver, etcd, directory };
+        let Credentials { kubeconfig, operators_kubeconfig } = credentials;
+        let mut started = Self { client, kubeconfig, operators_kubeconfig, binaries, apiserver, etcd, directory };
         started.wait_until_ready().await?;
         Ok(started)
     }
@@ -67,6 +73,16 @@ impl ControlPlane {
     /// A kubeconfig file that may do everything.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// A kubeconfig file that may do what the roles allow that are bound to the operator's service account.
+    pub fn operators_kubeconfig(&self) -> &Path {
+        &self.operators_kubeconfig
+    }
+
+    /// `helm`, which needs no cluster to render a chart.
+    pub fn helm(&self) -> Command {
+        Command::new(self.binaries.join("helm"))
     }
 
     /// `kubectl` for this control plane.
@@ -148,6 +164,7 @@ fn free_ports() -> Result<[u16; 3]> {
 /// The apiserver's certificate and keys, and an administrator's token.
 struct Credentials {
     kubeconfig: PathBuf,
+    operators_kubeconfig: PathBuf,
 }
 
 impl Credentials {
@@ -159,25 +176,40 @@ impl Credentials {
         let accounts = rcgen::KeyPair::generate()?;
         fs::write(directory.join("accounts.key"), accounts.serialize_pem())?;
         fs::write(directory.join("accounts.pub"), accounts.public_key_pem())?;
-        // As good as a random number: a public key that was made just now and is published nowhere.
-        let token: String =
-            rcgen::KeyPair::generate()?.public_key_raw().iter().map(|byte| format!("{byte:02x}")).collect();
-        fs::write(directory.join("tokens.csv"), format!("{token},admin,admin,system:masters\n"))?;
-        let kubeconfig = directory.join("kubeconfig");
-        let contents = serde_json::json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "weir",
-            "contexts": [{ "name": "weir", "context": { "cluster": "weir", "user": "admin" } }],
-            "clusters": [{ "name": "weir", "cluster": {
-                "server": format!("https://127.0.0.1:{port}"),
-                "certificate-authority": directory.join("server.crt"),
-            } }],
-            "users": [{ "name": "admin", "user": { "token": token } }],
-        });
-        fs::write(&kubeconfig, serde_yaml::to_string(&contents)?)?;
-        Ok(Self { kubeconfig })
+        let (admin, operator) = (token()?, token()?);
+        let groups = format!("system:serviceaccounts,system:serviceaccounts:{OPERATOR_NAMESPACE}");
+        let tokens = format!("{admin},admin,admin,system:masters\n{operator},{OPERATOR},operator,\"{groups}\"\n");
+        fs::write(directory.join("tokens.csv"), tokens)?;
+        let kubeconfig = write_kubeconfig(directory, "kubeconfig", port, &admin)?;
+        let operators_kubeconfig = write_kubeconfig(directory, "operators-kubeconfig", port, &operator)?;
+        Ok(Self { kubeconfig, operators_kubeconfig })
     }
+}
+
+/// As good as a random number: a public key that was made just now and is published nowhere.
+fn token() -> Result<String> {
+    Ok(rcgen::KeyPair::generate()?.public_key_raw().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn write_kubeconfig(directory: &Path, name: &str, port: u16, token: &str) -> Result<PathBuf> {
+    let path = directory.join(name);
+    let contents = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "weir",
+        "contexts": [{ "name": "weir", "context": {
+            "cluster": "weir",
+            "user": "user",
+            "namespace": OPERATOR_NAMESPACE,
+        } }],
+        "clusters": [{ "name": "weir", "cluster": {
+            "server": format!("https://127.0.0.1:{port}"),
+            "certificate-authority": directory.join("server.crt"),
+        } }],
+        "users": [{ "name": "user", "user": { "token": token } }],
+    });
+    fs::write(&path, serde_yaml::to_string(&contents)?)?;
+    Ok(path)
 }
 
 fn start_etcd(binaries: &Path, directory: &Path, client: &str, peer: &str) -> Result<Process> {

@@ -4,14 +4,15 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits for other programs, and measures how long they take")]
 
+mod programs;
+
 use std::{
-    path::{Path, PathBuf},
-    process::Stdio,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::{
@@ -32,13 +33,15 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
-    process::{Child, Command},
-    sync::{OnceCell, watch},
+    process::Command,
+    sync::watch,
     time::{sleep, timeout},
 };
 use weir_api::{DriftReason, RateLimitPolicy, RateLimitPolicyStatus};
 use weir_e2e::control_plane::ControlPlane;
 use weir_wire::Snapshot;
+
+use self::programs::{Program, build_programs, program};
 
 const NAMESPACE: &str = "shop";
 /// Every wait ends: with what was waited for, or with a failure.
@@ -354,20 +357,6 @@ impl Stage {
     }
 }
 
-/// A child process that ends with this value.
-struct Program(Child);
-
-impl Program {
-    fn start(mut command: Command) -> Result<Self> {
-        let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn();
-        Ok(Self(child.with_context(|| format!("start {:?}", command.as_std().get_program()))?))
-    }
-
-    async fn kill(mut self) -> Result<()> {
-        Ok(self.0.kill().await?)
-    }
-}
-
 /// A real agent in front of nothing.
 struct Agent {
     program: Program,
@@ -478,29 +467,4 @@ async fn get<T: DeserializeOwned>(address: &str, path: &str) -> Result<(http::St
     let status = response.status();
     let body = response.into_body().collect().await?.to_bytes();
     Ok((status, serde_json::from_slice(&body)?))
-}
-
-/// Builds the programs under test beside this one, once: cargo only does that for the programs of the same package.
-async fn build_programs() -> Result<()> {
-    static BUILT: OnceCell<()> = OnceCell::const_new();
-    BUILT
-        .get_or_try_init(|| async {
-            let mut cargo = Command::new(env!("CARGO"));
-            cargo.args(["build", "--quiet", "--locked", "--package", "weir-operator", "--package", "weir-agent"]);
-            cargo.arg("--target-dir").arg(folder()?.parent().context("a profile's folder is in the target folder")?);
-            let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().await?;
-            if status.success() { Ok(()) } else { bail!("cannot build the operator and the agent") }
-        })
-        .await
-        .copied()
-}
-
-/// Where cargo puts programs of the profile that this test is built with, which is the one for development.
-fn folder() -> Result<PathBuf> {
-    let this = std::env::current_exe()?;
-    Ok(this.ancestors().nth(2).context("tests are in the folder deps")?.to_owned())
-}
-
-fn program(name: &str) -> Result<PathBuf> {
-    Ok(folder()?.join(name))
 }

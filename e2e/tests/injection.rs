@@ -1,0 +1,445 @@
+//! Injection against a real apiserver: what the chart renders is applied, the operator runs with the rights that it gives,
+//! and pods are created as anybody would.
+//!
+//! There are no Services without a cluster network: the webhook is registered by its URL instead, and nothing else of
+//! the chart is changed.
+
+#![expect(clippy::disallowed_methods, reason = "waits for other programs")]
+
+mod programs;
+
+use std::{
+    net::TcpListener,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::{
+    admissionregistration::v1::MutatingWebhookConfiguration,
+    core::v1::{Namespace, Pod, Secret},
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    process::Command,
+    time::{sleep, timeout},
+};
+use weir_api::{DriftReason, RateLimitPolicy, RateLimitPolicyStatus};
+use weir_e2e::control_plane::{ControlPlane, OPERATOR_NAMESPACE};
+use weir_wire::Snapshot;
+
+use self::programs::{Program, build_programs, program};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
+/// Who gets an agent, with what, and that nothing is asked for that the chart's roles do not give.
+#[tokio::test]
+async fn pods_get_the_agent_and_the_policies_that_target_them() -> Result<()> {
+    let stage = Stage::set("Ignore").await?;
+    stage.namespace("shop", Some("enabled")).await?;
+    stage.namespace("bank", None).await?;
+    stage.namespace("closed", Some("disabled")).await?;
+    stage.policy("shop", "checkout", 1).await?;
+    stage.policy("bank", "transfers", 7).await?;
+    let _operator = stage.operator()?;
+    stage.until_injecting("shop").await?;
+
+    let pod = stage.pod("shop", "plain", &json!({})).await?;
+    let spec = &pod["spec"];
+    ensure!(spec["containers"].as_array().is_some_and(|all| all.len() == 1), "{spec:#}");
+    let app = &spec["containers"][0];
+    ensure!(app["ports"] == json!([{"containerPort": 8080, "protocol": "TCP"}]), "the name stayed: {app:#}");
+    ensure!(app["readinessProbe"]["httpGet"]["port"] == 8080, "the probe asks the agent: {app:#}");
+    let agent = agent(&pod)?;
+    ensure!(agent["image"] == "weir.dev/agent:0.1.0" && agent["imagePullPolicy"] == "IfNotPresent", "{agent:#}");
+    ensure!(agent["restartPolicy"] == "Always" && agent["ports"][0]["name"] == "http", "{agent:#}");
+    ensure!(agent["resources"]["limits"]["memory"] == "128Mi", "{agent:#}");
+    ensure!(pod["metadata"]["labels"]["weir.dev/agent"] == "enabled", "{pod:#}");
+    let bootstrap = bootstrap(agent)?;
+    let names: Vec<&str> = bootstrap.policies.iter().map(|policy| policy.name.as_str()).collect();
+    ensure!(names == ["checkout"] && bootstrap_requests(&bootstrap) == Some(1), "{bootstrap:?}");
+
+    // An agent that is started so, and that nobody ever pushes anything to, limits from the first request on.
+    let (_running, address) = run_as_injected(agent).await?;
+    ensure!(
+        [status_of(&address).await?, status_of(&address).await?] == [502, 429],
+        "the limit is one, and there is no app"
+    );
+
+    // By label of the pod, and with what the policies are now.
+    ensure!(stage.pod("bank", "unasked", &json!({})).await.is_ok_and(|pod| self::agent(&pod).is_err()), "unasked");
+    stage.edit_policy("bank", "transfers", 9).await?;
+    let of_pod = |pod: &Value| anyhow::Ok(bootstrap_requests(&self::bootstrap(self::agent(pod)?)?));
+    let asked = json!({"labels": {"app": "web", "weir.dev/inject": "enabled"}});
+    stage.until("the patched policy", async || Ok(of_pod(&stage.dry_pod("bank", &asked).await?)? == Some(9))).await?;
+
+    // Disabled wins, on either side.
+    let no = json!({"labels": {"app": "web", "weir.dev/inject": "disabled"}});
+    ensure!(self::agent(&stage.pod("shop", "opted-out", &no).await?).is_err(), "the pod said no");
+    ensure!(self::agent(&stage.pod("closed", "asked", &asked).await?).is_err(), "the namespace said no");
+
+    Ok(())
+}
+
+/// What an operator that was away left behind shows in the status, with the mend.
+#[tokio::test]
+async fn the_status_tells_of_pods_without_an_agent() -> Result<()> {
+    let stage = Stage::set("Ignore").await?;
+    stage.namespace("shop", None).await?;
+    let asked = json!({"labels": {"app": "web", "weir.dev/inject": "enabled"}});
+    let operator = stage.operator()?;
+    stage.until_injecting("shop").await?;
+    operator.kill().await?;
+
+    let missed = stage.pod("shop", "missed", &asked).await?;
+    ensure!(agent(&missed).is_err(), "nobody was there to give it one");
+    stage.policy("shop", "checkout", 50).await?;
+    let _operator = stage.operator()?;
+    let word = async |part: &'static str| {
+        stage.until_status("shop", "checkout", |status| drifts(status, part)).await.with_context(|| part.to_owned())
+    };
+    word("the webhook did not answer when it was created").await?;
+    stage.api::<Pod>("shop").delete("missed", &DeleteParams::default().grace_period(0)).await?;
+
+    // One that was asked about and left alone says why, too.
+    stage.until_injecting("shop").await?;
+    let mut host = app_pod("host", &asked);
+    host["spec"]["hostNetwork"] = true.into();
+    stage.create("shop", &host).await?;
+    word("hostNetwork").await?;
+    stage.api::<Pod>("shop").delete("host", &DeleteParams::default().grace_period(0)).await?;
+    let mut wrong = asked;
+    wrong["annotations"] = json!({"weir.dev/port": "htpp"});
+    stage.pod("shop", "wrong", &wrong).await?;
+    word("no container has a TCP port of that name").await?;
+    Ok(())
+}
+
+/// With `Fail` nothing starts unguarded: not while nobody answers, and not with wishes that cannot be met.
+#[tokio::test]
+async fn with_fail_no_pod_starts_unguarded() -> Result<()> {
+    let stage = Stage::set("Fail").await?;
+    stage.namespace("shop", Some("enabled")).await?;
+    let error = stage.pod("shop", "early", &json!({})).await.expect_err("there is no operator").to_string();
+    ensure!(error.contains("failed calling webhook \"namespace.inject.weir.dev\""), "{error}");
+    let operator = stage.operator()?;
+    stage.until_injecting("shop").await?;
+    agent(&stage.pod("shop", "good", &json!({})).await?)?;
+    let wrong = json!({"annotations": {"weir.dev/agent-memory-limit": "64MB"}});
+    let error = stage.pod("shop", "wrong", &wrong).await.expect_err("it is wrong").to_string();
+    let mend = "annotation weir.dev/agent-memory-limit is \"64MB\": it must be a quantity of memory such as 64Mi";
+    ensure!(error.contains(mend), "{error}");
+    // Others are not kept from starting, not even now.
+    operator.kill().await?;
+    stage.namespace("bank", None).await?;
+    stage.pod("bank", "other", &json!({})).await?;
+    let no = json!({"labels": {"weir.dev/inject": "disabled"}});
+    stage.pod("shop", "opted-out", &no).await?;
+    Ok(())
+}
+
+/// What somebody else does to the objects of the webhook is mended, and a second replica serves as well as the first.
+#[tokio::test]
+async fn the_registration_is_kept_and_shared() -> Result<()> {
+    let stage = Stage::set("Ignore").await?;
+    stage.namespace("shop", Some("enabled")).await?;
+    let first = stage.operator()?;
+    stage.until_injecting("shop").await?;
+    let before = stage.secret().await?;
+
+    let webhooks: Api<MutatingWebhookConfiguration> = Api::all(stage.client());
+    let name = "weir-operator";
+    let edit = json!([{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"},
+        {"op": "replace", "path": "/webhooks/1/clientConfig/url", "value": format!("https://127.0.0.1:{}/", stage.webhook)}]);
+    let patch: Patch<()> = Patch::Json(serde_json::from_value(edit)?);
+    webhooks.patch(name, &PatchParams::default(), &patch).await?;
+    stage
+        .until("the configuration to be mended", async || {
+            let webhook = webhooks.get(name).await?;
+            let configs = webhook.webhooks.iter().flatten().map(|hook| &hook.client_config);
+            Ok(configs.clone().all(|config| {
+                config.ca_bundle.is_some() && config.url.as_ref().is_some_and(|url| url.contains("/inject/"))
+            }))
+        })
+        .await?;
+    stage.until_injecting("shop").await?;
+    ensure!(stage.secret().await? == before, "there was no reason to write the Secret");
+
+    // The one that comes next takes what is there.
+    first.kill().await?;
+    let _second = stage.operator()?;
+    stage.until_injecting("shop").await?;
+    ensure!(stage.secret().await? == before, "the second replica made authorities of its own");
+
+    // Authorities that are lost are made anew, and the apiserver trusts them.
+    let secrets: Api<Secret> = stage.api(OPERATOR_NAMESPACE);
+    let emptied = Patch::Merge(json!({"data": {"ca.crt": "", "ca.key": ""}}));
+    secrets.patch("weir-operator-webhook", &PatchParams::default(), &emptied).await?;
+    stage
+        .until("new authorities", async || {
+            Ok(stage.secret().await?.data.is_some_and(|data| !data["ca.crt"].0.is_empty()))
+        })
+        .await?;
+    stage.until_injecting("shop").await
+}
+
+fn app_pod(name: &str, metadata: &Value) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [{
+            "name": "app",
+            "image": "none",
+            "ports": [{"name": "http", "containerPort": 8080}],
+            "readinessProbe": {"httpGet": {"path": "/", "port": "http"}},
+        }]},
+    });
+    for (field, value) in metadata.as_object().into_iter().flatten() {
+        pod["metadata"][field] = value.clone();
+    }
+    pod["metadata"]["name"] = name.into();
+    pod
+}
+
+fn agent(pod: &Value) -> Result<&Value> {
+    let init = pod["spec"]["initContainers"].as_array().into_iter().flatten();
+    init.into_iter().find(|container| container["name"] == "weir-agent").context("the pod has no agent")
+}
+
+fn bootstrap(agent: &Value) -> Result<Snapshot> {
+    let environment = agent["env"].as_array().context("the agent has an environment")?;
+    let variable = environment.iter().find(|variable| variable["name"] == "WEIR_BOOTSTRAP").context("no snapshot")?;
+    Ok(serde_json::from_str(variable["value"].as_str().context("a value")?)?)
+}
+
+fn bootstrap_requests(snapshot: &Snapshot) -> Option<u64> {
+    Some(snapshot.policies.first()?.rules[0].limits[0].requests)
+}
+
+/// A real agent with what the container says, but for the addresses.
+async fn run_as_injected(agent: &Value) -> Result<(Program, String)> {
+    let files = tempfile::tempdir()?;
+    let addresses = files.path().join("addresses");
+    let mut command = Command::new(program("weir-agent")?);
+    for arg in agent["args"].as_array().context("arguments")?.iter().filter_map(Value::as_str) {
+        match arg.split_once('=') {
+            Some((flag @ ("--listen" | "--control" | "--telemetry" | "--upstream"), _)) => {
+                let port = if flag == "--upstream" { 9 } else { 0 };
+                command.arg(format!("{flag}=127.0.0.1:{port}"));
+            }
+            _ => {
+                command.arg(arg);
+            }
+        }
+    }
+    for variable in agent["env"].as_array().into_iter().flatten() {
+        command.env(variable["name"].as_str().context("a name")?, variable["value"].as_str().context("a value")?);
+    }
+    command.arg("--addresses-file").arg(&addresses);
+    let running = Program::start(command)?;
+    let start = Instant::now();
+    loop {
+        let bound = std::fs::read(&addresses).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+        if let Some(address) = bound.as_ref().and_then(|bound| bound["listen"].as_str()) {
+            return Ok((running, address.to_owned()));
+        }
+        ensure!(start.elapsed() < PATIENCE, "the agent does not say where it listens");
+        sleep(BETWEEN_LOOKS).await;
+    }
+}
+
+async fn status_of(address: &str) -> Result<u16> {
+    let mut stream = tokio::net::TcpStream::connect(address).await?;
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n").await?;
+    let mut answer = String::new();
+    timeout(PATIENCE, stream.read_to_string(&mut answer)).await??;
+    Ok(answer.split(' ').nth(1).context("a status line")?.parse()?)
+}
+
+fn drifts(status: &RateLimitPolicyStatus, message: &str) -> bool {
+    let drifted = status.enforcement.iter().flat_map(|enforcement| &enforcement.drifted);
+    drifted.into_iter().any(|drift| {
+        drift.reason == DriftReason::NoAgent && drift.message.as_ref().is_some_and(|text| text.contains(message))
+    })
+}
+
+fn spec(requests: u32) -> Value {
+    json!({
+        "selector": {"matchLabels": {"app": "web"}},
+        "rules": [{"name": "all", "limits": [{"name": "hourly", "requests": requests, "per": "1h"}]}],
+    })
+}
+
+/// A control plane with what the chart renders.
+struct Stage {
+    control_plane: ControlPlane,
+    /// Ports of the operator.
+    webhook: u16,
+    telemetry: u16,
+}
+
+impl Stage {
+    async fn set(failure_policy: &str) -> Result<Self> {
+        build_programs().await?;
+        let control_plane = ControlPlane::start().await?;
+        control_plane.install_crd().await?;
+        // Looked for together, so that they differ.
+        let listeners = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
+        let (webhook, telemetry) = (listeners.0.local_addr()?.port(), listeners.1.local_addr()?.port());
+        let stage = Self { control_plane, webhook, telemetry };
+        stage.namespace(OPERATOR_NAMESPACE, None).await?;
+        stage.install(failure_policy).await?;
+        Ok(stage)
+    }
+
+    /// Applies what injection needs of the chart, and all of its roles.
+    async fn install(&self, failure_policy: &str) -> Result<()> {
+        let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
+        let mut helm = self.control_plane.helm();
+        helm.args(["template", "weir"]).arg(chart).args(["--namespace", OPERATOR_NAMESPACE]);
+        helm.arg("--set").arg(format!("injection.failurePolicy={failure_policy}"));
+        let output = helm.output().context("run helm")?;
+        ensure!(output.status.success(), "helm: {}", String::from_utf8_lossy(&output.stderr));
+        let mut applied = Vec::new();
+        for document in serde_yaml::Deserializer::from_str(std::str::from_utf8(&output.stdout)?) {
+            let mut object = Value::deserialize(document)?;
+            let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+            if kind == "MutatingWebhookConfiguration" {
+                for webhook in object["webhooks"].as_array_mut().context("webhooks")? {
+                    let url = format!("https://127.0.0.1:{}/", self.webhook);
+                    webhook["clientConfig"] = json!({"url": url});
+                }
+            }
+            let wanted =
+                ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Secret", "MutatingWebhookConfiguration"];
+            if wanted.contains(&kind.as_str()) {
+                applied.push(kind);
+                self.apply(&object).await?;
+            }
+        }
+        for needed in ["ClusterRole", "Role", "Secret", "MutatingWebhookConfiguration"] {
+            ensure!(applied.iter().any(|kind| kind == needed), "the chart renders no {needed}");
+        }
+        Ok(())
+    }
+
+    async fn apply(&self, object: &Value) -> Result<()> {
+        let mut kubectl = Command::from(self.control_plane.kubectl());
+        kubectl.args(["apply", "--server-side", "-f", "-"]).kill_on_drop(true);
+        let files = tempfile::tempdir()?;
+        let file = files.path().join("object.json");
+        std::fs::write(&file, object.to_string())?;
+        let output = kubectl.stdin(std::fs::File::open(&file)?).output().await?;
+        ensure!(output.status.success(), "kubectl: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
+    fn client(&self) -> Client {
+        self.control_plane.client()
+    }
+
+    fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client(), namespace)
+    }
+
+    fn operator(&self) -> Result<Program> {
+        let mut command = Command::new(program("weir-operator")?);
+        command.env("KUBECONFIG", self.control_plane.operators_kubeconfig());
+        command.args(["run", "--telemetry", &format!("127.0.0.1:{}", self.telemetry)]);
+        command.args(["--inject-listen", &format!("127.0.0.1:{}", self.webhook)]);
+        command.args(["--inject-image", "weir.dev/agent:0.1.0", "--inject-image-pull-policy", "IfNotPresent"]);
+        let webhooks =
+            self.control_plane.kubectl().args(["get", "mutatingwebhookconfigurations", "-ojson"]).output()?;
+        if String::from_utf8_lossy(&webhooks.stdout).contains("\"failurePolicy\": \"Fail\"") {
+            command.arg("--inject-refuse");
+        }
+        Program::start(command)
+    }
+
+    async fn namespace(&self, name: &str, inject: Option<&str>) -> Result<()> {
+        let labels = inject.map(|value| json!({"weir.dev/inject": value}));
+        let namespace = serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}}))?;
+        Api::<Namespace>::all(self.client()).create(&PostParams::default(), &namespace).await?;
+        Ok(())
+    }
+
+    async fn policy(&self, namespace: &str, name: &str, requests: u32) -> Result<()> {
+        let policy = RateLimitPolicy::new(name, serde_json::from_value(spec(requests))?);
+        self.api(namespace).create(&PostParams::default(), &policy).await?;
+        Ok(())
+    }
+
+    async fn edit_policy(&self, namespace: &str, name: &str, requests: u32) -> Result<()> {
+        let policies: Api<RateLimitPolicy> = self.api(namespace);
+        policies.patch(name, &PatchParams::default(), &Patch::Merge(&json!({"spec": spec(requests)}))).await?;
+        Ok(())
+    }
+
+    async fn pod(&self, namespace: &str, name: &str, metadata: &Value) -> Result<Value> {
+        self.create(namespace, &app_pod(name, metadata)).await
+    }
+
+    async fn create(&self, namespace: &str, pod: &Value) -> Result<Value> {
+        let pods: Api<Pod> = self.api(namespace);
+        let created = pods.create(&PostParams::default(), &serde_json::from_value(pod.clone())?).await?;
+        Ok(serde_json::to_value(created)?)
+    }
+
+    /// As it would be created.
+    async fn dry_pod(&self, namespace: &str, metadata: &Value) -> Result<Value> {
+        let pods: Api<Pod> = self.api(namespace);
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        let pod = serde_json::from_value(app_pod("dry", metadata))?;
+        Ok(serde_json::to_value(pods.create(&dry, &pod).await?)?)
+    }
+
+    /// Waits until the webhook is asked and answers; leaves nothing behind.
+    async fn until_injecting(&self, namespace: &str) -> Result<()> {
+        let asked = json!({"labels": {"app": "web", "weir.dev/inject": "enabled"}});
+        self.until("the webhook to be asked and to know the policies", async || {
+            // With `Fail`, a webhook that is not there yet is an error.
+            let Ok(pod) = self.dry_pod(namespace, &asked).await else { return Ok(false) };
+            Ok(agent(&pod).is_ok_and(|agent| bootstrap(agent).is_ok()))
+        })
+        .await
+    }
+
+    async fn until_status(
+        &self,
+        namespace: &str,
+        name: &str,
+        wanted: impl Fn(&RateLimitPolicyStatus) -> bool,
+    ) -> Result<()> {
+        let policies: Api<RateLimitPolicy> = self.api(namespace);
+        self.until("the status", async || Ok(policies.get(name).await?.status.is_some_and(|status| wanted(&status))))
+            .await
+    }
+
+    async fn until(&self, what: &str, wanted: impl AsyncFn() -> Result<bool>) -> Result<()> {
+        let start = Instant::now();
+        while !wanted().await? {
+            ensure!(start.elapsed() < PATIENCE, "waited for {what}");
+            sleep(BETWEEN_LOOKS).await;
+        }
+        Ok(())
+    }
+
+    /// The Secret of the webhook, without what the apiserver notes about writes.
+    async fn secret(&self) -> Result<Secret> {
+        let secrets: Api<Secret> = self.api(OPERATOR_NAMESPACE);
+        let mut secret = secrets.get("weir-operator-webhook").await?;
+        secret.managed_fields_mut().clear();
+        Ok(secret)
+    }
+}

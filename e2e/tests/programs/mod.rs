@@ -1,0 +1,49 @@
+//! The programs under test: built, started, and ended with the value that stands for them.
+
+use std::{path::PathBuf, process::Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use tokio::{
+    process::{Child, Command},
+    sync::OnceCell,
+};
+
+/// A child process that ends with this value.
+pub(crate) struct Program(Child);
+
+impl Program {
+    pub(crate) fn start(mut command: Command) -> Result<Self> {
+        let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn();
+        Ok(Self(child.with_context(|| format!("start {:?}", command.as_std().get_program()))?))
+    }
+
+    pub(crate) async fn kill(mut self) -> Result<()> {
+        Ok(self.0.kill().await?)
+    }
+}
+
+/// Builds the programs under test beside this one, once: cargo only does that for the programs of the same package.
+pub(crate) async fn build_programs() -> Result<()> {
+    static BUILT: OnceCell<()> = OnceCell::const_new();
+    BUILT
+        .get_or_try_init(|| async {
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.args(["build", "--quiet", "--locked", "--package", "weir-operator", "--package", "weir-agent"]);
+            cargo.arg("--target-dir").arg(folder()?.parent().context("a profile's folder is in the target folder")?);
+            let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().await?;
+            if status.success() { Ok(()) } else { bail!("cannot build the operator and the agent") }
+        })
+        .await
+        .copied()
+}
+
+/// Where cargo puts programs of the profile that this test is built with, which is the one for development.
+fn folder() -> Result<PathBuf> {
+    let this = std::env::current_exe()?;
+    Ok(this.ancestors().nth(2).context("tests are in the folder deps")?.to_owned())
+}
+
+/// Where a program under test is.
+pub(crate) fn program(name: &str) -> Result<PathBuf> {
+    Ok(folder()?.join(name))
+}
