@@ -127,12 +127,16 @@ impl Forward {
         if !lease.fresh {
             let spare = copy_if_empty(&request).filter(|spare| spare.method().is_idempotent());
             match lease.sender.try_send_request(request).await {
-                Ok(response) => return Ok((response, Lease::Http1(lease))),
+                Ok(response) => {
+                    lease.answered(response.version());
+                    return Ok((response, Lease::Http1(lease)));
+                }
                 Err(failed) => request = again(failed, spare)?,
             }
             lease = pool.connect().await?;
         }
         let response = lease.sender.send_request(request).await.map_err(Failure::of)?;
+        lease.answered(response.version());
         Ok((response, Lease::Http1(lease)))
     }
 

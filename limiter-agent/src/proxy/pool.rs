@@ -7,6 +7,7 @@
 
 use std::{cell::RefCell, net::SocketAddr, rc::Rc};
 
+use http::Version;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
@@ -40,6 +41,9 @@ pub(super) struct Lease {
     pub(super) sender: Sender,
     /// Made for this request: if it fails, no other connection would do better.
     pub(super) fresh: bool,
+    /// The app answers as HTTP/1.0. hyper would then ask in the same way, and send a body of unknown length without a word
+    /// about its end: whatever is in it would be the next request.
+    once: bool,
     pool: Rc<Pool>,
 }
 
@@ -51,7 +55,7 @@ impl Pool {
     /// An idle connection, or else a new one.
     pub(super) async fn lease(self: &Rc<Self>) -> Result<Lease, ConnectError> {
         match self.pop() {
-            Some(sender) => Ok(Lease { sender, fresh: false, pool: Rc::clone(self) }),
+            Some(sender) => Ok(Lease { sender, fresh: false, once: false, pool: Rc::clone(self) }),
             None => self.connect().await,
         }
     }
@@ -66,7 +70,7 @@ impl Pool {
                 tracing::debug!(%error, "upstream connection ended");
             }
         });
-        Ok(Lease { sender, fresh: true, pool: Rc::clone(self) })
+        Ok(Lease { sender, fresh: true, once: false, pool: Rc::clone(self) })
     }
 
     /// Closes what was idle since the last call.
@@ -98,10 +102,15 @@ impl Pool {
 }
 
 impl Lease {
+    /// To be told which version the response has.
+    pub(super) fn answered(&mut self, version: Version) {
+        self.once |= version < Version::HTTP_11;
+    }
+
     /// To be called once the response is read to its end.
     pub(super) fn give_back(self) {
         let idle = &mut *self.pool.idle.borrow_mut();
-        if idle.stack.len() < MAX_IDLE && !self.sender.is_closed() {
+        if !self.once && idle.stack.len() < MAX_IDLE && !self.sender.is_closed() {
             idle.stack.push(self.sender);
         }
     }
