@@ -12,6 +12,8 @@ mod bootstrap;
 mod cache;
 mod config;
 mod control;
+#[cfg(test)]
+mod fuzz;
 mod histogram;
 mod jwks;
 mod listen;

@@ -1,4 +1,6 @@
-//! Runs scripts of random bytes against the limiters for a while; see `crates/core/fuzz/main.rs`.
+//! Random input for a while, until something fails: `weir-core` by a program of its own (`crates/core/fuzz/main.rs`), the
+//! agent by the same tests that `cargo test` runs for a moment (`limiter-agent/src/fuzz.rs` and
+//! `limiter-agent/tests/agent/differential`).
 
 use std::process::{Command, ExitCode};
 
@@ -14,8 +16,8 @@ pub(crate) struct FuzzArgs {
     /// How long
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Run this script only, as hex
-    #[arg(long, value_name = "HEX")]
+    /// Run this one only, as it was printed when it failed: hex, or a seed of `http`
+    #[arg(long, value_name = "HEX|SEED")]
     replay: Option<String>,
 }
 
@@ -23,15 +25,46 @@ pub(crate) struct FuzzArgs {
 enum Target {
     /// Quotas, retunes and decisions of `weir-core`
     Core,
+    /// Connections of HTTP/1.1 through the agent's two ways, which must do the same
+    Http,
+    /// Snapshots: refused with a path, or enforced without a panic
+    Snapshot,
+    /// Normal forms, globs and the index of rules
+    Paths,
+    /// Frames of WebSocket
+    Frames,
+}
+
+impl Target {
+    /// The test of `weir-agent` that it is, and where.
+    fn test(self) -> Option<[&'static str; 2]> {
+        match self {
+            Self::Core => None,
+            Self::Http => Some(["--test=agent", "differential::any_connection_goes_both_ways_alike"]),
+            Self::Snapshot => Some(["--lib", "apply::fuzz::any_snapshot_is_refused_or_enforced"]),
+            Self::Paths => Some(["--lib", "matching::fuzz::any_path_and_glob_agree_with_the_definition"]),
+            Self::Frames => Some(["--lib", "proxy::websocket::fuzz::any_frames_are_read_as_others_read_them"]),
+        }
+    }
 }
 
 pub(crate) fn run(workspace: &Workspace, args: &FuzzArgs) -> anyhow::Result<ExitCode> {
-    let Target::Core = args.target;
+    let seconds = args.seconds.to_string();
     let mut command = Command::new("cargo");
-    command.args(["run", "--quiet", "--release", "-p", "weir-core", "--example", "fuzz", "--"]);
-    command.current_dir(workspace.root()).args(["--seconds", &args.seconds.to_string()]);
-    if let Some(hex) = &args.replay {
-        command.args(["--replay", hex]);
+    command.current_dir(workspace.root());
+    if let Some([place, test]) = args.target.test() {
+        // Not in release: an overflow is to be seen, and the tests are built already.
+        command.args(["test", "--quiet", "-p", "weir-agent", place, test, "--", "--exact", "--nocapture"]);
+        command.env("WEIR_FUZZ_SECONDS", &seconds);
+        if let Some(replay) = &args.replay {
+            command.env("WEIR_FUZZ_REPLAY", replay);
+        }
+    } else {
+        command.args(["run", "--quiet", "--release", "-p", "weir-core", "--example", "fuzz", "--"]);
+        command.args(["--seconds", &seconds]);
+        if let Some(hex) = &args.replay {
+            command.args(["--replay", hex]);
+        }
     }
     let status = command.status().context("run cargo")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

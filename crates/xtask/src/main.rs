@@ -57,7 +57,7 @@ enum Command {
     Clients(clients::ClientsArgs),
     /// Write crds/ (and the chart's copy) from the types in crates/api
     Crds(crds::CrdsArgs),
-    /// Random scripts of quotas, changes and requests against the limiters, until one fails or time is up
+    /// Random input against the limiters and the agent, until something fails or time is up
     Fuzz(fuzz::FuzzArgs),
     /// Tests of weir-core under miri: atomics show every value that the memory model allows, threads switch anywhere
     ///

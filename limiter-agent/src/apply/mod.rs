@@ -6,6 +6,8 @@
 //! What the agent started with only fills the time until somebody puts a snapshot: whatever is put replaces a bootstrap
 //! snapshot, whichever of the two has the larger sequence.
 
+#[cfg(test)]
+mod fuzz;
 mod words;
 
 use std::sync::{
@@ -213,10 +215,7 @@ fn parse(body: &[u8]) -> Result<Snapshot, Refused> {
         wire_version: u32,
     }
 
-    serde_json::from_slice::<IgnoredAny>(body).map_err(|error| {
-        let message = format!("the body is not JSON: {error}");
-        Refused(Outcome::Malformed, RefusalKind::Malformed, message, Vec::new())
-    })?;
+    serde_json::from_slice::<IgnoredAny>(body).map_err(|error| malformed(&error))?;
     // Words that another version added are its smallest fault.
     if let Ok(Version { wire_version }) = serde_json::from_slice(body)
         && wire_version != WIRE_VERSION
@@ -224,7 +223,16 @@ fn parse(body: &[u8]) -> Result<Snapshot, Refused> {
         let message = format!("is {wire_version}, but this agent speaks {WIRE_VERSION}: upgrade the older of the two");
         return Err(invalid(vec![Fault { path: "wireVersion".into(), message }]));
     }
-    serde_json::from_slice(body).map_err(|_| invalid(words::faults(body)))
+    serde_json::from_slice(body).map_err(|_| match serde_json::from_slice(body) {
+        Ok(snapshot) => invalid(words::faults(body, snapshot)),
+        // Text that is not UTF-8 and the like, which is not looked at in what is ignored.
+        Err(error) => malformed(&error),
+    })
+}
+
+fn malformed(error: &serde_json::Error) -> Refused {
+    let message = format!("the body is not JSON: {error}");
+    Refused(Outcome::Malformed, RefusalKind::Malformed, message, Vec::new())
 }
 
 fn too_large() -> Refused {

@@ -7,21 +7,19 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use weir_wire::{Fault, Limit, Match, Override, PolicyRules, Rule, Snapshot};
 
-/// The faults of a body that is JSON and no [`Snapshot`]: at least one.
-pub(super) fn faults(body: &[u8]) -> Vec<Fault> {
+/// The faults of a body that is JSON (`snapshot`) and no [`Snapshot`]: at least one.
+pub(super) fn faults(body: &[u8], mut snapshot: Value) -> Vec<Fault> {
     let mut faults = Vec::new();
-    if let Ok(mut snapshot) = serde_json::from_slice::<Value>(body) {
-        for (path, mut policy) in take(&mut snapshot, "policies", "") {
-            for (path, mut rule) in take(&mut policy, "rules", &path) {
-                entries::<Match>(&mut rule, "match", &path, &mut faults);
-                entries::<Limit>(&mut rule, "limits", &path, &mut faults);
-                entries::<Override>(&mut rule, "overrides", &path, &mut faults);
-                check::<Rule>(rule, &path, &mut faults);
-            }
-            check::<PolicyRules>(policy, &path, &mut faults);
+    for (path, mut policy) in take(&mut snapshot, "policies", "") {
+        for (path, mut rule) in take(&mut policy, "rules", &path) {
+            entries::<Match>(&mut rule, "match", &path, &mut faults);
+            entries::<Limit>(&mut rule, "limits", &path, &mut faults);
+            entries::<Override>(&mut rule, "overrides", &path, &mut faults);
+            check::<Rule>(rule, &path, &mut faults);
         }
-        check::<Snapshot>(snapshot, "", &mut faults);
+        check::<PolicyRules>(policy, &path, &mut faults);
     }
+    check::<Snapshot>(snapshot, "", &mut faults);
     // Two fields of one name are a fault that a `Value` does not show.
     if faults.is_empty() {
         let json = &mut serde_json::Deserializer::from_slice(body);

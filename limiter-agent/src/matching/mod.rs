@@ -6,6 +6,8 @@
 //! normal form, what is forwarded is what came.
 
 mod conditions;
+#[cfg(test)]
+mod fuzz;
 mod glob;
 mod host;
 mod index;

@@ -20,6 +20,8 @@ mod app;
 mod between;
 mod client;
 mod frame;
+#[cfg(test)]
+mod fuzz;
 pub(super) mod handshake;
 mod relay;
 

@@ -121,6 +121,7 @@ fn lower_policy(policy: &PolicyRules, path: &Path, faults: &mut Faults) -> Optio
 }
 
 fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRule> {
+    let before = faults.len();
     let matcher = conditions::lower_matches(&rule.matches, &path.field("match"), faults);
     let limits = match rule.action {
         Action::Bypass => {
@@ -146,6 +147,10 @@ fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRu
             let cost = cost::lower_cost(rule, terms.as_ref(), path, faults);
             let max_wait = on_limit::lower_max_wait(rule, &path.field("onLimit"), faults);
             let refusal = on_limit::lower_form(rule, &path.field("onLimit"), faults);
+            // What follows writes fields with names in them.
+            if faults.len() > before {
+                return None;
+            }
             let style = rule.on_limit.as_ref().map_or(HeaderStyle::Ietf, |on_limit| on_limit.headers);
             let (key, terms) = (key?, terms?);
             let advice = Advice::new(style, &terms, rule.overrides.len());

@@ -80,6 +80,7 @@ fn each_fault_has_its_path() {
         (json!({"limits": (0..9).map(|n| limit(&format!("l{n}"))).collect::<Vec<_>>()}), "limits", "at most 8"),
         (json!({"limits": [limit("l"), limit("l")]}), "limits[1].name", "own name"),
         (json!({"limits": [limit("a\"b")]}), "limits[0].name", "DNS label"),
+        (json!({"limits": [limit("a\0b")]}), "limits[0].name", "DNS label"),
         (
             json!({"limits": [{"name": "l", "strategy": "GCRA", "requests": 0, "periodMillis": 1}]}),
             "limits[0].requests",

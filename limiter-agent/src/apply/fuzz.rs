@@ -1,0 +1,322 @@
+//! Snapshots that are nearly right, in a row: each is refused with faults that name a place, or enforced, and then
+//! whatever is asked of it is decided.
+
+use std::{convert::Infallible, net::Ipv4Addr};
+
+use futures::FutureExt;
+use http::{Request, Response};
+use serde_json::{Value, json};
+use tower::{Layer, Service};
+use weir_wire::ExplainRequest;
+
+use super::*;
+use crate::{
+    fuzz::{self, Choices},
+    proxy::ResponseBody,
+    rules::{Gate, LimitLayer},
+};
+
+/// What once failed, as hex: text that is not UTF-8 was a fault at a path that did not exist; a control character in the
+/// name of a limit made a panic.
+const CORPUS: &str = "
+0000a400000000000000fd0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000a60000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000fe00e20000dd00f9b8
+00f1b6ce000000360000000000715f000062";
+
+const GOLDEN: [&str; 2] = [
+    include_str!("../../../crates/wire/tests/golden/snapshot.json"),
+    include_str!("../../../crates/wire/tests/golden/snapshot-full.json"),
+];
+
+/// What people and programs write in the wrong place.
+const WORDS: &[&str] = &[
+    "",
+    "a",
+    "TokenBucket",
+    "GCRA",
+    "LeakyBucket",
+    "SlidingWindowLog",
+    "SlidingWindowCounter",
+    "FixedWindow",
+    "TokenBucketWithDebt",
+    "Bypass",
+    "Limit",
+    "Shadow",
+    "Disabled",
+    "Message",
+    "Legacy",
+    "Both",
+    "None",
+    "Close",
+    "responseBytes",
+    "/",
+    "/**",
+    "/a/**/b",
+    "/***",
+    "/a?b",
+    "*",
+    "*.",
+    "*.example.com",
+    "[::1]",
+    "a:80",
+    "a b",
+    "x-a",
+    "X-A",
+    "\u{e4}",
+    "a\r\nb",
+    "\0",
+    "0",
+    "-1",
+    "::1",
+    "192.0.2.1",
+    "1.2.3.4/33",
+    "^(a+)+$",
+    "(",
+    "[a-",
+    "\\p{L}",
+    "a{1000}{1000}",
+    "(?i)x",
+    "true",
+    "request.method == 'GET'",
+    "request.headers['x']",
+    "request.path.matches('(a+)+')",
+    "1 / 0 == 1",
+    "request.query.a.startsWith('b')",
+    "[1].all(x, x > 0)",
+    "!!true",
+    "a in a",
+    "((((",
+    "request.headers.exists(h, h == 'a')",
+    "size(request.path) > 4",
+    "request",
+    "''",
+    "a.b.c",
+    ".a",
+    "text/plain",
+    "text/plain\nx",
+];
+
+const NUMBERS: &[u64] = &[
+    0,
+    1,
+    2,
+    3,
+    8,
+    63,
+    64,
+    100,
+    128,
+    129,
+    200,
+    400,
+    429,
+    599,
+    600,
+    1000,
+    65_536,
+    1_000_000,
+    1_000_001,
+    86_400_000,
+    1 << 20,
+    1 << 30,
+    1 << 32,
+    1 << 53,
+    i64::MAX as u64,
+    u64::MAX,
+];
+
+#[test]
+fn any_snapshot_is_refused_or_enforced() {
+    fuzz::run("snapshot", CORPUS, 100, script);
+}
+
+fn script(bytes: &[u8]) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let _inside = runtime.enter();
+    let mut choices = Choices(bytes);
+    let clock = MonotonicClock::of_tokio();
+    let rules = Arc::new(ArcSwap::from_pointee(RulesInForce::default()));
+    let snapshots = Snapshots::new(Arc::clone(&rules), clock, None);
+    let mut snapshot: Value = serde_json::from_str(GOLDEN[choices.below(2)]).map_err(|error| error.to_string())?;
+    let mut sequence = 1;
+    while !choices.is_over() {
+        let mut changed = snapshot.clone();
+        for _ in 0..1 + choices.below(3) {
+            change(&mut changed, &mut choices);
+        }
+        if let Some(fields) = changed.as_object_mut()
+            && !choices.rarely(10)
+        {
+            sequence += 1;
+            fields.insert("sequence".to_owned(), json!(sequence));
+            fields.insert("revision".to_owned(), json!(format!("r{sequence}")));
+        }
+        let mut body = changed.to_string().into_bytes();
+        if choices.rarely(10) {
+            let at = choices.below(body.len());
+            match choices.below(6) {
+                // Some of it is JSON until somebody looks.
+                kind @ 0..3 => drop(body.splice(at..at, ["\\ud800", "1e999", "[[[[[[[["][kind].bytes())),
+                _ => body[at] = choices.byte(),
+            }
+        }
+        match snapshots.put(Some(&body)) {
+            // Those that are enforced grow odder and odder.
+            Ok(_) => snapshot = changed,
+            Err(refusal) => told(&refusal, &body)?,
+        }
+        for _ in 0..3 {
+            ask(&rules, clock, &mut choices)?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts something else in the place of something, takes it out, or puts it in twice.
+fn change(value: &mut Value, choices: &mut Choices<'_>) {
+    let count = nodes(value);
+    // Something that is somewhere else in it is more often right than what is made up.
+    let copy = node(value, &mut choices.below(count)).cloned().unwrap_or_default();
+    let Some(target) = node_mut(value, &mut choices.below(count)) else { return };
+    match target {
+        Value::Array(list) if choices.rarely(2) => match choices.below(3) {
+            0 if !list.is_empty() => drop(list.remove(choices.below(list.len()))),
+            1 if !list.is_empty() => list.push(list[choices.below(list.len())].clone()),
+            _ => list.push(copy),
+        },
+        Value::Object(fields) if choices.rarely(2) && !fields.is_empty() => {
+            let names: Vec<String> = fields.keys().cloned().collect();
+            let name = choices.one(&names);
+            match choices.below(3) {
+                0 => drop(fields.remove(name)),
+                1 => drop(fields.insert(name.clone(), copy)),
+                _ => drop(fields.insert((*choices.one(WORDS)).to_owned(), copy)),
+            }
+        }
+        Value::Number(_) if !choices.rarely(8) => *target = json!(choices.one(NUMBERS)),
+        Value::String(_) if !choices.rarely(8) => *target = json!(choices.one(WORDS)),
+        _ => {
+            *target = match choices.below(8) {
+                0 => Value::Null,
+                1 => json!(choices.one(NUMBERS)),
+                2 => json!(choices.one(WORDS)),
+                3 => json!(true),
+                4 => json!([]),
+                5 => json!({}),
+                6 => json!(-1.5),
+                _ => copy,
+            }
+        }
+    }
+}
+
+fn nodes(value: &Value) -> usize {
+    1 + children(value).map(nodes).sum::<usize>()
+}
+
+fn children(value: &Value) -> impl Iterator<Item = &Value> {
+    let list = value.as_array().into_iter().flatten();
+    list.chain(value.as_object().into_iter().flat_map(serde_json::Map::values))
+}
+
+fn node<'a>(value: &'a Value, place: &mut usize) -> Option<&'a Value> {
+    if *place == 0 {
+        return Some(value);
+    }
+    *place -= 1;
+    children(value).find_map(|child| node(child, place))
+}
+
+fn node_mut<'a>(value: &'a mut Value, place: &mut usize) -> Option<&'a mut Value> {
+    if *place == 0 {
+        return Some(value);
+    }
+    *place -= 1;
+    match value {
+        Value::Array(list) => list.iter_mut().find_map(|child| node_mut(child, place)),
+        Value::Object(fields) => fields.values_mut().find_map(|child| node_mut(child, place)),
+        _ => None,
+    }
+}
+
+/// A refusal says what is wrong and where; the last word of a path may be what is missing.
+fn told(refusal: &Refusal, body: &[u8]) -> Result<(), String> {
+    let wrong = |what: &str| Err(format!("{what}: {refusal:?} of {}", String::from_utf8_lossy(body)));
+    if refusal.message.is_empty() {
+        return wrong("a refusal without a word");
+    }
+    if refusal.error != RefusalKind::Invalid {
+        return Ok(());
+    }
+    if refusal.faults.is_empty() {
+        return wrong("it is invalid, and nobody says why");
+    }
+    // Of another version, it is not read any further.
+    let body: Option<Value> = serde_json::from_slice(body).ok();
+    for Fault { path, message } in &refusal.faults {
+        if path.is_empty() || message.is_empty() {
+            return wrong("a fault without a path or a word");
+        }
+        if body.as_ref().is_some_and(|body| !leads(path, body)) {
+            return wrong(&format!("there is no {path}"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether it leads to something, or to the one field that is missing there.
+fn leads(path: &str, to: &Value) -> bool {
+    let path = path.strip_prefix('.').unwrap_or(path);
+    match to {
+        _ if path.is_empty() => true,
+        // One that is read as an object, its fields in order.
+        Value::Array(_) if !path.starts_with('[') => true,
+        Value::Array(list) => {
+            path.strip_prefix('[').and_then(|rest| rest.split_once(']')).is_some_and(|(index, rest)| {
+                index.parse().ok().and_then(|index: usize| list.get(index)).is_some_and(|entry| leads(rest, entry))
+            })
+        }
+        Value::Object(fields) => {
+            // Names may have dots in them.
+            let mut named = fields.iter().filter_map(|(name, value)| Some((path.strip_prefix(name.as_str())?, value)));
+            named.any(|(rest, value)| leads(rest, value)) || !path.contains(['.', '['])
+        }
+        _ => false,
+    }
+}
+
+/// Asks for something, and for an explanation of it.
+fn ask(rules: &Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, choices: &mut Choices<'_>) -> Result<(), String> {
+    let method = *choices.one(&["GET", "POST", "PUT", "OPTIONS", "a"]);
+    let target =
+        *choices.one(&["/api/v1/x?page=2&user=a", "/", "/healthz", "/ws", "/api/%2e/b?user=%zz", "/a/b", "*", "//x"]);
+    let fields = [
+        ("host", *choices.one(&["shop.example.com", "a", "[::1]:80", ":"])),
+        ("x-api-key", *choices.one(&["gold-key", "", "b"])),
+        ("x-forwarded-for", *choices.one(&["192.0.2.7", "x", "2001:db8::1, 192.0.2.1"])),
+        ("cookie", *choices.one(&["session=a", "a", "=;;"])),
+        ("authorization", *choices.one(&["Bearer a.eyJzdWIiOiJ4In0.c", "x", "Bearer .."])),
+        ("x-tier", *choices.one(&["free", "gold"])),
+        ("x-cost", *choices.one(&["1", "18446744073709551615", "-1", "x"])),
+    ];
+    let mut request = Request::builder().method(method).uri(target);
+    for (name, value) in fields {
+        request = request.header(name, value);
+    }
+    let request = request.body(()).map_err(|error| error.to_string())?;
+    let app = tower::service_fn(async |_: Request<()>| {
+        let answer = Response::builder().header("x-units", "7").header("x-cost", "18446744073709551615");
+        Ok::<_, Infallible>(answer.body(ResponseBody::own("ok")).expect("a response"))
+    });
+    let gate = Gate::new(Arc::clone(rules), clock, Ipv4Addr::LOCALHOST.into(), true);
+    let messages = gate.messages(&request);
+    if let Some(messages) = messages {
+        let _ = (messages.decide(), messages.decide());
+    }
+    // Whoever has to wait leaves, and gives its turn back.
+    let _ = LimitLayer::new(gate).layer(app).call(request).now_or_never();
+    let headers = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let described = ExplainRequest { method: method.to_owned(), target: target.to_owned(), headers, peer: None };
+    let _ = rules.load().explain(&described, clock);
+    Ok(())
+}
