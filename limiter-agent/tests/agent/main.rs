@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod costs;
+mod differential;
 mod drain;
 mod events;
 mod explain;

@@ -90,12 +90,10 @@ fn added(host: &str) -> String {
 
 const BEHIND: &str = "GET /behind HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
 
-#[tokio::test]
-async fn what_can_be_read_in_two_ways_is_refused() {
-    let app = Recorder::start().await;
-    let agent = Agent::start(app.address, &[]);
+/// Requests that others might read differently, and what they are answered with.
+pub(crate) fn ambiguous() -> Vec<(String, u16)> {
     let post = |rest: &str| format!("POST /first HTTP/1.1\r\nhost: a\r\n{rest}");
-    for (sent, status) in [
+    vec![
         // Two lengths.
         (post("content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"), 400),
         (post("transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n"), 400),
@@ -160,7 +158,14 @@ async fn what_can_be_read_in_two_ways_is_refused() {
         (post(&format!("{}\r\n", "x: y\r\n".repeat(101))), 431),
         (format!("GET /{} HTTP/1.1\r\nhost: a\r\n\r\n", "y".repeat(70_000)), 431),
         ("CONNECT a:80 HTTP/1.1\r\nhost: a:80\r\n\r\n".into(), 501),
-    ] {
+    ]
+}
+
+#[tokio::test]
+async fn what_can_be_read_in_two_ways_is_refused() {
+    let app = Recorder::start().await;
+    let agent = Agent::start(app.address, &[]);
+    for (sent, status) in ambiguous() {
         // Latin-1, so that a character is a byte.
         let bytes: Vec<u8> =
             (sent.clone() + BEHIND).chars().map(|c| u8::try_from(u32::from(c)).expect("small")).collect();
@@ -174,24 +179,27 @@ async fn what_can_be_read_in_two_ways_is_refused() {
     }
 }
 
+/// Chunks that are none, and what comes with them.
+pub(crate) const WRONG_BODIES: &[&str] = &[
+    "5\r\nhelloX\r\n0\r\n\r\n",
+    "5\nhello\r\n0\r\n\r\n",
+    "5\r\nhello\n0\r\n\r\n",
+    "5 \r\nhello\r\n0\r\n\r\n",
+    "5;a\nb\r\nhello\r\n0\r\n\r\n",
+    "0x5\r\nhello\r\n0\r\n\r\n",
+    "-5\r\nhello\r\n0\r\n\r\n",
+    "10000000000000005\r\nhello\r\n0\r\n\r\n",
+    "\r\n\r\n",
+    "5\r\nhello\r\n0\r\ncontent-length: 5\r\n\r\n",
+    "5\r\nhello\r\n0\r\nx: y\n\r\n",
+];
+
 /// The head is fine, so that the app may have heard it; but never an end that the body did not have.
 #[tokio::test]
 async fn a_body_that_goes_wrong_is_never_ended() {
     let app = Recorder::start().await;
     let agent = Agent::start(app.address, &[]);
-    for rest in [
-        "5\r\nhelloX\r\n0\r\n\r\n",
-        "5\nhello\r\n0\r\n\r\n",
-        "5\r\nhello\n0\r\n\r\n",
-        "5 \r\nhello\r\n0\r\n\r\n",
-        "5;a\nb\r\nhello\r\n0\r\n\r\n",
-        "0x5\r\nhello\r\n0\r\n\r\n",
-        "-5\r\nhello\r\n0\r\n\r\n",
-        "10000000000000005\r\nhello\r\n0\r\n\r\n",
-        "\r\n\r\n",
-        "5\r\nhello\r\n0\r\ncontent-length: 5\r\n\r\n",
-        "5\r\nhello\r\n0\r\nx: y\n\r\n",
-    ] {
+    for rest in WRONG_BODIES {
         let sent = format!("POST /first HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n{rest}{BEHIND}");
         let answer = send(&agent, sent.as_bytes()).await;
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400 "), "{rest:?}: {answer:?}");

@@ -1,0 +1,264 @@
+//! An app that plays a part: it writes down what it is asked and answers each request with the next bytes of its script.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::{Notify, watch},
+};
+
+use super::{
+    case::{Answer, Then, When, pieces},
+    http::{Kind, Message},
+};
+
+/// Asked last on most connections, and always answered in the same way.
+pub(super) const LAST: &str = "/last";
+const LAST_ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-last: 1\r\n\r\nok";
+
+/// Between two pieces, so that they are read one by one.
+pub(super) const PIECE_PAUSE: Duration = Duration::from_millis(1);
+
+/// A request as the app has understood it.
+#[derive(Debug)]
+pub(super) struct Heard {
+    pub(super) message: Result<Message, String>,
+    /// It was answered before its body was there, or was not going to be.
+    pub(super) early: bool,
+    /// Which answer it got.
+    pub(super) answer: Option<usize>,
+}
+
+/// One agent's app.
+#[derive(Clone)]
+pub(super) struct App {
+    pub(super) address: SocketAddr,
+    stage: Arc<Stage>,
+}
+
+struct Stage {
+    play: Mutex<Play>,
+    moved: Notify,
+    /// Runs whose connections are to be closed.
+    over: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Play {
+    /// Counts the runs, so that whoever is late finds nobody.
+    run: u64,
+    script: VecDeque<(usize, Answer)>,
+    heard: Vec<Heard>,
+    /// Connections in the middle of a message.
+    busy: usize,
+    /// Grows with all that happens.
+    progress: u64,
+}
+
+impl App {
+    pub(super) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let stage = Arc::new(Stage { play: Mutex::default(), moved: Notify::new(), over: watch::Sender::new(0) });
+        let app = Self { address, stage };
+        let stage = Arc::clone(&app.stage);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let _ = stream.set_nodelay(true);
+                let stage = Arc::clone(&stage);
+                tokio::spawn(async move {
+                    let over = stage.over.subscribe();
+                    Connection { stream, stage: &stage, bytes: Vec::new(), over }.serve().await;
+                });
+            }
+        });
+        app
+    }
+
+    pub(super) fn begin(&self, script: &[Answer]) {
+        let mut play = self.stage.play();
+        play.run += 1;
+        play.script = script.iter().cloned().enumerate().collect();
+        play.heard.clear();
+    }
+
+    /// What was heard, and how many connections are left in the middle of something.
+    pub(super) async fn end(&self, patience: Duration) -> (Vec<Heard>, usize) {
+        let _ = tokio::time::timeout(patience, async {
+            while self.stage.play().busy > 0 {
+                self.stage.moved.notified().await;
+            }
+        })
+        .await;
+        // The next case finds no connection from this one: whether one is used again is to depend on that case alone.
+        self.hang_up();
+        let mut play = self.stage.play();
+        (std::mem::take(&mut play.heard), play.busy)
+    }
+
+    /// Closes all connections, also those on which an answer has no other end.
+    pub(super) fn hang_up(&self) {
+        self.stage.over.send_modify(|over| *over += 1);
+    }
+
+    pub(super) fn progress(&self) -> u64 {
+        self.stage.play().progress
+    }
+
+    /// The method of the request that got this answer.
+    pub(super) fn method_answered(&self, answer: &str) -> Option<String> {
+        let play = self.stage.play();
+        let heard = play.heard.iter().find(|heard| heard.answer.is_some_and(|index| index.to_string() == answer))?;
+        Some(heard.message.as_ref().ok()?.head.method().to_owned())
+    }
+}
+
+impl Stage {
+    fn play(&self) -> MutexGuard<'_, Play> {
+        self.play.lock().expect("not poisoned")
+    }
+
+    fn moved<T>(&self, change: impl FnOnce(&mut Play) -> T) -> T {
+        let mut play = self.play();
+        play.progress += 1;
+        let value = change(&mut play);
+        drop(play);
+        self.moved.notify_waiters();
+        self.moved.notify_one();
+        value
+    }
+}
+
+struct Connection<'a> {
+    stream: TcpStream,
+    stage: &'a Stage,
+    /// Read and not yet part of a message.
+    bytes: Vec<u8>,
+    over: watch::Receiver<u64>,
+}
+
+impl Connection<'_> {
+    async fn serve(mut self) {
+        loop {
+            if self.bytes.is_empty() && !self.read().await {
+                return;
+            }
+            self.stage.moved(|play| play.busy += 1);
+            let goes_on = self.exchange().await;
+            self.stage.moved(|play| play.busy -= 1);
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    async fn read(&mut self) -> bool {
+        let mut bytes = [0; 16 * 1024];
+        let read = tokio::select! {
+            read = self.stream.read(&mut bytes) => read,
+            _ = self.over.changed() => return false,
+        };
+        match read {
+            Ok(count @ 1..) => {
+                self.bytes.extend_from_slice(&bytes[..count]);
+                self.stage.moved(|_| ());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What has come of the request, once `enough` of it has; false if no more comes.
+    async fn request(&mut self, enough: impl Fn(&Message) -> bool) -> (Option<Result<Message, String>>, bool) {
+        loop {
+            let message = Message::read(&self.bytes, false, |_| Kind::Request).transpose();
+            match &message {
+                Some(Ok(message)) if !enough(message) => {}
+                Some(_) => return (message, true),
+                None => {}
+            }
+            if !self.read().await {
+                // A head that breaks off is nothing that an app would act on.
+                return (message, false);
+            }
+        }
+    }
+
+    /// Whether the connection goes on.
+    async fn exchange(&mut self) -> bool {
+        let run = self.stage.play().run;
+        let (Some(message), _) = self.request(|_| true).await else { return false };
+        let last = message.as_ref().is_ok_and(|message| message.head.target() == LAST);
+        let (index, answer) = self.stage.moved(|play| {
+            let answer = if last { None } else { play.script.pop_front() };
+            let (index, answer) = answer.unzip();
+            let early = answer.as_ref().is_some_and(|answer| answer.when == When::Head);
+            if play.run == run {
+                play.heard.push(Heard { message: message.clone(), early, answer: index });
+            }
+            (play.heard.len().wrapping_sub(1), answer)
+        });
+        let Ok(message) = message else { return false };
+        let early = answer.as_ref().is_some_and(|answer| answer.when == When::Head);
+        let to_head = message.head.method() == "HEAD";
+        let mut used = message.used;
+        if !early {
+            let (read, whole) = self.request(|message| message.whole).await;
+            let Some(read) = read else { return false };
+            used = read.as_ref().map_or(0, |message| message.used);
+            let sound = whole && read.is_ok();
+            self.stage.moved(|play| {
+                if play.run == run
+                    && let Some(heard) = play.heard.get_mut(index)
+                {
+                    heard.message = read;
+                }
+            });
+            if !sound {
+                return false;
+            }
+        }
+        let (bytes, splits, then) = match &answer {
+            Some(answer) => (answer.bytes(to_head), answer.splits.as_slice(), answer.then),
+            None if to_head => (LAST_ANSWER[..LAST_ANSWER.len() - 2].to_vec(), [].as_slice(), Then::Keep),
+            None => (LAST_ANSWER.to_vec(), [].as_slice(), Then::Keep),
+        };
+        for (number, piece) in pieces(&bytes, splits).enumerate() {
+            if number > 0 {
+                tokio::time::sleep(PIECE_PAUSE).await;
+            }
+            if self.stream.write_all(piece).await.is_err() {
+                return false;
+            }
+            self.stage.moved(|_| ());
+        }
+        match then {
+            Then::Keep if early => {
+                let (read, whole) = self.request(|message| message.whole).await;
+                let Some(Ok(read)) = read else { return false };
+                self.bytes.drain(..read.used);
+                whole
+            }
+            Then::Keep => {
+                self.bytes.drain(..used);
+                true
+            }
+            Then::Close => {
+                let _ = self.stream.shutdown().await;
+                // Until the agent has seen it, if it looks.
+                let _ = tokio::time::timeout(PIECE_PAUSE * 20, async { while self.read().await {} }).await;
+                false
+            }
+            Then::Reset => {
+                let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What a client sends and what an app answers: plain data, so that a case can be shown, repeated and made smaller.
+
+use std::fmt::{self, Display, Formatter};
+
+use super::http::text;
+
+/// One client connection.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Case {
+    /// Index into [`super::rules::sets`].
+    pub(super) rules: usize,
+    pub(super) sent: Vec<Sent>,
+    /// In the order in which the app is asked; when there are no more, it answers with `ok`.
+    pub(super) script: Vec<Answer>,
+}
+
+/// What the client sends, mostly a request.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub(super) bytes: Vec<u8>,
+    /// Where it is cut in pieces.
+    pub(super) splits: Vec<usize>,
+    /// Only once all before it is answered.
+    pub(super) waits: bool,
+}
+
+/// What the app answers to one request.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) head: Vec<u8>,
+    /// Not sent to HEAD, unless the app is `rude`.
+    pub(super) body: Vec<u8>,
+    /// Bytes that belong to nothing.
+    pub(super) extra: Vec<u8>,
+    pub(super) rude: bool,
+    pub(super) splits: Vec<usize>,
+    pub(super) when: When,
+    pub(super) then: Then,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// Once the head is there.
+    Head,
+    /// Once the body is.
+    Body,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    Keep,
+    Close,
+    Reset,
+}
+
+impl Answer {
+    pub(super) fn bytes(&self, to_head: bool) -> Vec<u8> {
+        let body: &[u8] = if to_head && !self.rude { &[] } else { &self.body };
+        [&self.head, body, &self.extra].concat()
+    }
+}
+
+/// `bytes` cut at `splits`.
+pub(super) fn pieces<'a>(bytes: &'a [u8], splits: &[usize]) -> impl Iterator<Item = &'a [u8]> {
+    let mut ends: Vec<usize> = splits.iter().map(|at| (*at).min(bytes.len())).chain([bytes.len()]).collect();
+    ends.sort_unstable();
+    let mut from = 0;
+    ends.into_iter().filter_map(move |end| {
+        let piece = &bytes[from..end];
+        from = end;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+impl Case {
+    /// The same with something left out or made simpler, the largest first.
+    pub(super) fn smaller(&self) -> Vec<Self> {
+        let mut smaller = Vec::new();
+        let mut with = |change: &dyn Fn(&mut Self)| {
+            let mut case = self.clone();
+            change(&mut case);
+            smaller.push(case);
+        };
+        for index in 0..self.sent.len() {
+            with(&|case| drop(case.sent.remove(index)));
+        }
+        for index in 0..self.script.len() {
+            with(&|case| drop(case.script.remove(index)));
+        }
+        if self.rules > 0 {
+            with(&|case| case.rules = 0);
+        }
+        for (index, sent) in self.sent.iter().enumerate() {
+            if !sent.splits.is_empty() {
+                with(&|case| case.sent[index].splits.clear());
+            }
+            for without in without_a_line(&sent.bytes) {
+                with(&|case| case.sent[index].bytes.clone_from(&without));
+            }
+        }
+        for (index, answer) in self.script.iter().enumerate() {
+            if !answer.splits.is_empty() {
+                with(&|case| case.script[index].splits.clear());
+            }
+            if !answer.extra.is_empty() {
+                with(&|case| case.script[index].extra.clear());
+            }
+            for without in without_a_line(&answer.head) {
+                with(&|case| case.script[index].head.clone_from(&without));
+            }
+        }
+        smaller
+    }
+}
+
+fn without_a_line(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let lines: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
+    (1..lines.len()).map(move |index| [&lines[..index], &lines[index + 1..]].concat().concat())
+}
+
+impl Display for Case {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "rules {}", self.rules)?;
+        for sent in &self.sent {
+            writeln!(f, "client{}", if sent.waits { ", when all is answered" } else { "" })?;
+            pieces(&sent.bytes, &sent.splits).try_for_each(|piece| writeln!(f, "    {}", shown(piece)))?;
+        }
+        for (index, answer) in self.script.iter().enumerate() {
+            writeln!(f, "app, answer {index}, at the {:?}{}", answer.when, if answer.rude { ", rude" } else { "" })?;
+            pieces(&answer.bytes(false), &answer.splits).try_for_each(|piece| writeln!(f, "    {}", shown(piece)))?;
+            writeln!(f, "    then {:?}", answer.then)?;
+        }
+        Ok(())
+    }
+}
+
+/// As a literal, without the middle if it is long.
+pub(super) fn shown(bytes: &[u8]) -> String {
+    const ENDS: usize = 200;
+    if bytes.len() <= 2 * ENDS {
+        return format!("{:?}", text(bytes));
+    }
+    let (start, end) = (&bytes[..ENDS], &bytes[bytes.len() - ENDS..]);
+    format!("{:?} … {} bytes … {:?}", text(start), bytes.len() - 2 * ENDS, text(end))
+}

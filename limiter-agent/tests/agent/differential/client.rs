@@ -1,0 +1,188 @@
+//! A client that sends what it is told, in pieces, and writes down all that comes back.
+
+use std::{
+    io::ErrorKind,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpStream, tcp::OwnedReadHalf},
+    sync::Notify,
+    time::timeout,
+};
+
+use super::{
+    app::{App, PIECE_PAUSE},
+    case::{Sent, pieces},
+    http::{Head, Kind, Message},
+};
+
+/// If nothing at all happens for so long, nothing will before the client does something.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// How long the agent may take to hang up once the client has.
+const LEAVE: Duration = Duration::from_secs(8);
+
+/// What a client has seen.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) answers: Vec<Message>,
+    /// What is behind the last one that makes sense, or in place of it.
+    pub(super) rest: Result<Vec<u8>, String>,
+    pub(super) end: End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The agent closed the connection.
+    Closed,
+    /// It would have gone on, and was closed by the client.
+    Open,
+    Reset,
+    /// It does not even end when the client has left.
+    Stuck,
+}
+
+#[derive(Default)]
+struct Received {
+    bytes: Mutex<(Vec<u8>, Option<End>)>,
+    more: Notify,
+}
+
+/// Plays the client of one case.
+pub(super) async fn play(agent: SocketAddr, sent: &[Sent], app: &App) -> Seen {
+    let stream = TcpStream::connect(agent).await.expect("the agent listens");
+    let _ = stream.set_nodelay(true);
+    let (read, mut write) = stream.into_split();
+    let received = Arc::new(Received::default());
+    let reader = tokio::spawn(receive(read, Arc::clone(&received)));
+    let client = Client { received: &received, app, sent };
+    'all: for (index, sent) in sent.iter().enumerate() {
+        if sent.waits {
+            client.until(|seen| seen.final_answers() >= index || seen.ended()).await;
+        }
+        for (number, piece) in pieces(&sent.bytes, &sent.splits).enumerate() {
+            if number > 0 {
+                tokio::time::sleep(PIECE_PAUSE).await;
+            }
+            let mut written = 0;
+            while written < piece.len() {
+                match timeout(QUIET * 4, write.write(&piece[written..])).await {
+                    Ok(Ok(count)) => written += count,
+                    // It is not read any more.
+                    Ok(Err(_)) | Err(_) => break 'all,
+                }
+            }
+        }
+    }
+    client.until(Seen::ended).await;
+    // Answers that have no other end, one after the other.
+    let mut before = u64::MAX;
+    while !client.seen().ended() && app.progress() != before {
+        app.hang_up();
+        before = app.progress();
+        client.until(Seen::ended).await;
+    }
+    let open = client.seen().end == End::Open;
+    let _ = write.shutdown().await;
+    let left = timeout(LEAVE, reader).await.is_ok();
+    let mut seen = client.seen();
+    if !left {
+        seen.end = End::Stuck;
+    } else if open && seen.end == End::Closed {
+        seen.end = End::Open;
+    }
+    seen
+}
+
+async fn receive(mut stream: OwnedReadHalf, received: Arc<Received>) {
+    let mut bytes = [0; 16 * 1024];
+    loop {
+        let read = stream.read(&mut bytes).await;
+        let mut received_now = received.bytes.lock().expect("not poisoned");
+        let end = match read {
+            Ok(0) => Some(End::Closed),
+            Ok(count) => {
+                received_now.0.extend_from_slice(&bytes[..count]);
+                None
+            }
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Some(End::Reset),
+            Err(_) => Some(End::Closed),
+        };
+        received_now.1 = end;
+        drop(received_now);
+        received.more.notify_one();
+        if end.is_some() {
+            return;
+        }
+    }
+}
+
+struct Client<'a> {
+    received: &'a Received,
+    app: &'a App,
+    sent: &'a [Sent],
+}
+
+impl Client<'_> {
+    /// Waits until it is so, or until nothing happens.
+    async fn until(&self, enough: impl Fn(&Seen) -> bool) {
+        let progress = || (self.received.bytes.lock().expect("not poisoned").0.len(), self.app.progress());
+        let mut before = progress();
+        while !enough(&self.seen()) {
+            if timeout(QUIET, self.received.more.notified()).await.is_err() {
+                let now = progress();
+                if now == before {
+                    return;
+                }
+                before = now;
+            }
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        let (bytes, end) = self.received.bytes.lock().expect("not poisoned").clone();
+        let ended = end.is_some();
+        let (mut answers, mut at) = (Vec::<Message>::new(), 0);
+        let rest = loop {
+            let asked = answers.iter().filter(|answer| !is_informational(answer)).count();
+            match Message::read(&bytes[at..], ended, |head| self.kind(head, asked)) {
+                Ok(Some(message)) => {
+                    at += message.used;
+                    answers.push(message);
+                }
+                Ok(None) => break Ok(bytes[at..].to_vec()),
+                Err(why) => break Err(why),
+            }
+        };
+        Seen { answers, rest, end: end.unwrap_or(End::Open) }
+    }
+
+    /// Answers say what they answer, unless the agent has made them.
+    fn kind(&self, head: &Head, asked: usize) -> Kind {
+        let answered = head.get("x-answer").first().and_then(|answer| self.app.method_answered(answer));
+        let to_head = match answered {
+            Some(method) => method == "HEAD",
+            None => self.sent.get(asked).is_some_and(|sent| sent.bytes.trim_ascii_start().starts_with(b"HEAD ")),
+        };
+        Kind::Response { to_head }
+    }
+}
+
+/// Which an agent may pass on or keep to itself (RFC 9110 section 15.2).
+pub(super) fn is_informational(answer: &Message) -> bool {
+    matches!(answer.head.status(), "100" | "102" | "103")
+}
+
+impl Seen {
+    fn ended(&self) -> bool {
+        self.end != End::Open
+    }
+
+    fn final_answers(&self) -> usize {
+        self.answers.iter().filter(|answer| answer.whole && !is_informational(answer)).count()
+    }
+}

@@ -1,0 +1,202 @@
+//! HTTP/1.1 as RFC 9112 has it and not a byte more: what the app and the client of these tests believe.
+//!
+//! This is not the agent's parser, nor hyper's, and must never become either: whatever the agent writes has to be read
+//! in one way by somebody who mends nothing. It is simple and slow: it begins at the start of a message each time.
+
+/// A first line and the fields, names in lower case, a character for a byte.
+#[derive(Clone, Debug)]
+pub(super) struct Head {
+    pub(super) line: String,
+    pub(super) fields: Vec<(String, String)>,
+}
+
+/// How the end of a body is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    Nothing,
+    Length(usize),
+    Chunked,
+    UntilClose,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Request,
+    Response { to_head: bool },
+}
+
+/// One message, as far as it has come.
+#[derive(Clone, Debug)]
+pub(super) struct Message {
+    pub(super) head: Head,
+    pub(super) framing: Framing,
+    pub(super) body: Vec<u8>,
+    pub(super) trailers: Vec<(String, String)>,
+    /// It is there to its end.
+    pub(super) whole: bool,
+    /// How many bytes it took.
+    pub(super) used: usize,
+}
+
+pub(super) fn text(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| char::from(*byte)).collect()
+}
+
+impl Head {
+    /// Reads one with the empty line behind it. None: there is more to come.
+    pub(super) fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, String> {
+        let Some((lines, used)) = lines(bytes)? else { return Ok(None) };
+        let (line, fields) = lines.split_first().ok_or("an empty line in place of a first line")?;
+        let fields = fields.iter().map(|line| field(line)).collect::<Result<_, _>>()?;
+        Ok(Some((Self { line: line.clone(), fields }, used)))
+    }
+
+    pub(super) fn get(&self, name: &str) -> Vec<&str> {
+        self.fields.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
+    }
+
+    pub(super) fn method(&self) -> &str {
+        self.line.split(' ').next().unwrap_or_default()
+    }
+
+    pub(super) fn target(&self) -> &str {
+        self.line.split(' ').nth(1).unwrap_or_default()
+    }
+
+    pub(super) fn status(&self) -> &str {
+        self.target()
+    }
+
+    fn framing(&self, kind: Kind) -> Result<Framing, String> {
+        let (lengths, codings) = (self.get("content-length"), self.get("transfer-encoding"));
+        if lengths.len() + codings.len() > 1 {
+            return Err(format!("it says twice where it ends: {lengths:?} {codings:?}"));
+        }
+        let length = match lengths.first() {
+            Some(digits) if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Some(digits.parse().map_err(|_| format!("a length of {digits}"))?)
+            }
+            Some(other) => return Err(format!("a length of {other:?}")),
+            None => None,
+        };
+        let chunked = match codings.first() {
+            Some(coding) if coding.eq_ignore_ascii_case("chunked") => true,
+            Some(other) => return Err(format!("a coding of {other:?}")),
+            None => false,
+        };
+        let parts: Vec<&str> = self.line.split(' ').collect();
+        match kind {
+            Kind::Request => {
+                let [method, target, "HTTP/1.1"] = parts[..] else {
+                    return Err(format!("a request line of {:?}", self.line));
+                };
+                let printable = |text: &str| !text.is_empty() && text.chars().all(|c| c > ' ' && c != '\u{7f}');
+                if !is_token(method) || !printable(target) || self.get("host").len() != 1 {
+                    return Err(format!("method, target or host: {self:?}"));
+                }
+                Ok(if chunked { Framing::Chunked } else { length.map_or(Framing::Nothing, Framing::Length) })
+            }
+            Kind::Response { to_head } => {
+                let status = parts.get(1).copied().unwrap_or_default();
+                if !matches!(parts[0], "HTTP/1.1" | "HTTP/1.0") || status.len() != 3 || status.parse::<u16>().is_err() {
+                    return Err(format!("a status line of {:?}", self.line));
+                }
+                Ok(match status {
+                    "204" | "304" => Framing::Nothing,
+                    informational if informational.starts_with('1') => Framing::Nothing,
+                    _ if to_head => Framing::Nothing,
+                    _ if chunked => Framing::Chunked,
+                    _ => length.map_or(Framing::UntilClose, Framing::Length),
+                })
+            }
+        }
+    }
+}
+
+impl Message {
+    /// Reads one. None: its head has more to come. `ended` is when nothing does.
+    pub(super) fn read(bytes: &[u8], ended: bool, kind: impl FnOnce(&Head) -> Kind) -> Result<Option<Self>, String> {
+        let Some((head, start)) = Head::read(bytes)? else { return Ok(None) };
+        let framing = head.framing(kind(&head))?;
+        let rest = &bytes[start..];
+        let (body, trailers, whole, used) = match framing {
+            Framing::Nothing => (Vec::new(), Vec::new(), true, 0),
+            Framing::Length(length) => {
+                let count = length.min(rest.len());
+                (rest[..count].to_vec(), Vec::new(), count == length, count)
+            }
+            Framing::UntilClose => (rest.to_vec(), Vec::new(), ended, rest.len()),
+            Framing::Chunked => chunks(rest)?,
+        };
+        Ok(Some(Self { head, framing, body, trailers, whole, used: start + used }))
+    }
+}
+
+type Chunks = (Vec<u8>, Vec<(String, String)>, bool, usize);
+
+fn chunks(bytes: &[u8]) -> Result<Chunks, String> {
+    let mut body = Vec::new();
+    let mut at = 0;
+    loop {
+        let Some(end) = line_end(&bytes[at..])? else { return Ok((body, Vec::new(), false, bytes.len())) };
+        let line = text(&bytes[at..at + end]);
+        let digits = line.split(';').next().unwrap_or_default();
+        if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(format!("a chunk size of {line:?}"));
+        }
+        let size = usize::from_str_radix(digits, 16).map_err(|error| error.to_string())?;
+        at += end + 2;
+        if size == 0 {
+            let Some((lines, used)) = lines(&bytes[at..])? else { return Ok((body, Vec::new(), false, bytes.len())) };
+            let trailers = lines.iter().map(|line| field(line)).collect::<Result<_, _>>()?;
+            return Ok((body, trailers, true, at + used));
+        }
+        let rest = &bytes[at..];
+        body.extend_from_slice(&rest[..size.min(rest.len())]);
+        let behind = &rest[size.min(rest.len())..];
+        if !b"\r\n".starts_with(&behind[..behind.len().min(2)]) {
+            return Err(format!("a chunk of {size} is not over where it should be"));
+        }
+        if behind.len() < 2 {
+            return Ok((body, Vec::new(), false, bytes.len()));
+        }
+        at += size + 2;
+    }
+}
+
+/// Lines up to an empty one.
+fn lines(bytes: &[u8]) -> Result<Option<(Vec<String>, usize)>, String> {
+    let (mut lines, mut at) = (Vec::new(), 0);
+    while let Some(end) = line_end(&bytes[at..])? {
+        let line = text(&bytes[at..at + end]);
+        at += end + 2;
+        if line.is_empty() {
+            return Ok(Some((lines, at)));
+        }
+        lines.push(line);
+    }
+    Ok(None)
+}
+
+/// Where a line ends that ends as it should.
+fn line_end(bytes: &[u8]) -> Result<Option<usize>, String> {
+    match bytes.iter().position(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
+        None => Ok(None),
+        Some(at) if bytes[at] == b'\r' && at + 1 == bytes.len() => Ok(None),
+        Some(at) if bytes[at..].starts_with(b"\r\n") => Ok(Some(at)),
+        Some(at) => Err(format!("a line with CR, LF or NUL in it: {:?}", text(&bytes[..at + 1]))),
+    }
+}
+
+fn field(line: &str) -> Result<(String, String), String> {
+    match line.split_once(':') {
+        Some((name, value)) if is_token(name) && value.chars().all(|c| c == '\t' || (c >= ' ' && c != '\u{7f}')) => {
+            Ok((name.to_ascii_lowercase(), value.trim_matches([' ', '\t']).to_owned()))
+        }
+        _ => Err(format!("a field of {line:?}")),
+    }
+}
+
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+}

@@ -1,0 +1,171 @@
+//! Two agents that differ in nothing but the way, and how a case is tried on both.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::{app::App, case::Case, client, outcome::Outcome, rules};
+use crate::support::{Agent, json_of, snapshot, with};
+
+/// How many cases run at once, each lane with two agents.
+const LANES: u64 = 6;
+
+/// How often an outcome is looked for on the ordinary way that was seen on the other.
+const LOOKS: usize = 25;
+
+/// How often a case that fails is run to make it smaller.
+const SHRINKS: usize = 300;
+
+/// For how long connections to the app may be busy once the client has left.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// One agent and its app.
+struct Side {
+    agent: Agent,
+    app: App,
+    sequence: u64,
+    failures: BTreeMap<String, u64>,
+}
+
+/// Two agents that differ in nothing but the way.
+struct Lane {
+    off: Side,
+    on: Side,
+    /// Cases that came out in more than one way.
+    again: u64,
+}
+
+impl Side {
+    async fn start(in_place: &str) -> Self {
+        let app = App::start().await;
+        let agent = Agent::start(app.address, &["--workers", "1", "--in-place", in_place]);
+        Self { agent, app, sequence: 0, failures: BTreeMap::new() }
+    }
+
+    async fn run(&mut self, case: &Case) -> Outcome {
+        self.sequence += 1;
+        // Counters belong to a policy's UID: every run begins with fresh ones.
+        let sequence = self.sequence;
+        let fresh = |policy: &Value| {
+            let uid = format!("{}-{sequence}", policy["name"].as_str().expect("a name"));
+            with(policy.clone(), json!({ "uid": uid }))
+        };
+        let policies: Vec<Value> = rules::sets()[case.rules].iter().map(fresh).collect();
+        self.agent.apply(&snapshot(sequence, &policies)).await;
+        self.app.begin(&case.script);
+        let seen = client::play(self.agent.addresses.listen, &case.sent, &self.app).await;
+        let (heard, left) = self.app.end(SETTLE).await;
+        let mut outcome = Outcome::new(&heard, left, &seen, &self.counts().await);
+        // Whoever names no host is for the app, and each agent has its own.
+        outcome.text = outcome.text.replace(&self.app.address.to_string(), "app");
+        outcome
+    }
+
+    async fn counts(&mut self) -> String {
+        let status = json_of(&self.agent.control("GET", "/v1/status", "").await);
+        let rules = status["policies"].as_array().into_iter().flatten().flat_map(|policy| {
+            let rules = policy["rules"].as_array().expect("rules");
+            rules
+                .iter()
+                .map(|rule| ["allowed", "limited", "shadowLimited"].map(|count| rule[count].to_string()).join(" "))
+        });
+        let rules: Vec<String> = rules.collect();
+        let (_, metrics) = self.agent.telemetry("/metrics").await;
+        let mut failures = BTreeMap::<String, u64>::new();
+        for line in metrics.lines().filter(|line| line.starts_with("weir_upstream_errors_total{")) {
+            let (name, count) = line.rsplit_once(' ').expect("a sample");
+            let count: u64 = count.parse().expect("a count");
+            let before = self.failures.insert(name.to_owned(), count).unwrap_or(0);
+            // An answer that is cut short and wrong is one or the other.
+            let name = name.replace("\"closed\"", "\"protocol\"");
+            *failures.entry(name).or_default() += count - before;
+        }
+        failures.retain(|_, count| *count > 0);
+        format!("{}; {failures:?}", rules.join(", "))
+    }
+}
+
+impl Lane {
+    async fn start() -> Self {
+        Self { off: Side::start("off").await, on: Side::start("on").await, again: 0 }
+    }
+
+    /// Runs a case both ways.
+    ///
+    /// # Errors
+    ///
+    /// What is different, or wrong by itself.
+    async fn check(&mut self, case: &Case) -> Result<(), String> {
+        let (mut off, on) = tokio::join!(self.off.run(case), self.on.run(case));
+        for outcome in [&off, &on] {
+            if let Some(wrong) = &outcome.wrong {
+                return Err(format!("{wrong}\n{}", off.beside(&on)));
+            }
+        }
+        self.again += u64::from(off.text != on.text);
+        let first = off.clone();
+        for _ in 0..LOOKS {
+            if off.text == on.text {
+                return Ok(());
+            }
+            // Again, and both at once, because that is what makes for other orders.
+            (off, _) = tokio::join!(self.off.run(case), self.on.run(case));
+        }
+        Err(first.beside(&on))
+    }
+
+    async fn smallest(&mut self, mut case: Case, mut wrong: String) -> (Case, String) {
+        let mut left = SHRINKS;
+        'smaller: loop {
+            for smaller in case.smaller() {
+                if left == 0 {
+                    break 'smaller;
+                }
+                left -= 1;
+                // Twice, so that it does not end in what happens once.
+                if self.check(&smaller).await.is_err()
+                    && let Err(still) = self.check(&smaller).await
+                {
+                    (case, wrong) = (smaller, still);
+                    continue 'smaller;
+                }
+            }
+            break;
+        }
+        (case, wrong)
+    }
+
+    async fn hold(&mut self, name: &str, case: &Case) -> Result<(), String> {
+        let Err(wrong) = self.check(case).await else { return Ok(()) };
+        // Before the long search for a smaller one, which somebody may not wait for.
+        eprintln!("{name} does not hold:\n{case}{wrong}");
+        let (case, wrong) = self.smallest(case.clone(), wrong).await;
+        Err(format!("{name} at its smallest:\n{case}{wrong}"))
+    }
+}
+
+/// One lane after the other gets the next case.
+pub(super) async fn in_lanes(
+    next: impl Fn(u64) -> Option<(String, Case)> + Clone + Send + 'static,
+) -> (u64, u64, Vec<String>) {
+    let mut lanes = JoinSet::new();
+    for number in 0..LANES {
+        let next = next.clone();
+        lanes.spawn(async move {
+            let (mut lane, mut wrong, mut cases) = (Lane::start().await, Vec::new(), 0);
+            while let Some((name, case)) = next(number + cases * LANES) {
+                wrong.extend(lane.hold(&name, &case).await.err());
+                cases += 1;
+                // One is enough to see; more are of use to whoever mends.
+                if wrong.len() > 2 {
+                    break;
+                }
+            }
+            (cases, lane.again, wrong)
+        });
+    }
+    let outcomes = lanes.join_all().await;
+    let (cases, again) = outcomes.iter().fold((0, 0), |(cases, again), one| (cases + one.0, again + one.1));
+    (cases, again, outcomes.into_iter().flat_map(|(.., wrong)| wrong).collect())
+}

@@ -1,0 +1,149 @@
+//! All that one way of HTTP/1.1 did with a case, as text: what is the same must read the same.
+//!
+//! Left out is only what may differ: dates and other times, the pieces in which a body came, informational answers, how
+//! a number or a length of no body is written, and how much of something that broke off had come by then.
+
+use std::fmt::Write;
+
+use super::{
+    app::Heard,
+    case::shown,
+    client::{End, Seen, is_informational},
+    http::{Framing, Message, text},
+};
+
+/// What came of a case.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Outcome {
+    pub(super) text: String,
+    /// What nobody may do, whatever the other does.
+    pub(super) wrong: Option<String>,
+}
+
+impl Outcome {
+    /// `left` are connections to the app that are neither closed nor ready for a request.
+    pub(super) fn new(heard: &[Heard], left: usize, seen: &Seen, counts: &str) -> Self {
+        let mut out = String::from("the app heard\n");
+        let mut wrong = None;
+        for heard in heard {
+            match &heard.message {
+                // Whether an app hears of what breaks off is a matter of moments; it must not act on it.
+                Ok(message) if !message.whole && !heard.early => {}
+                Ok(message) => request(&mut out, message, heard.early),
+                Err(why) => {
+                    wrong = Some(format!("the app was sent what it cannot read: {why}"));
+                    let _ = writeln!(out, "  nonsense: {why}");
+                }
+            }
+        }
+        if left > 0 {
+            let _ = writeln!(out, "  and was left in the middle {left} times");
+        }
+        out += "the client saw\n";
+        // Whether the head of an answer that breaks off at once is sent before the connection ends is one, too.
+        for answer in seen.answers.iter().filter(|answer| answer.whole && !is_informational(answer)) {
+            response(&mut out, answer);
+        }
+        match &seen.rest {
+            Ok(rest) if rest.is_empty() => {}
+            Ok(_) => out += "  something that breaks off\n",
+            Err(why) => {
+                wrong = Some(format!("the client was sent what it cannot read: {why}"));
+                let _ = writeln!(out, "  nonsense: {why}");
+            }
+        }
+        let _ = writeln!(out, "  and at the end the connection was {:?}", seen.end);
+        if matches!(seen.end, End::Stuck) {
+            wrong = Some("the connection does not end when the client has left".to_owned());
+        }
+        let _ = writeln!(out, "counted\n  {counts}");
+        Self { text: out, wrong }
+    }
+
+    /// Both, with a mark at the lines between what they begin and end with alike.
+    pub(super) fn beside(&self, other: &Self) -> String {
+        let (this, that): (Vec<&str>, Vec<&str>) = (self.text.lines().collect(), other.text.lines().collect());
+        let alike = |(one, another): &(&&str, &&str)| one == another;
+        let head = this.iter().zip(&that).take_while(alike).count();
+        let rest = this.len().min(that.len()) - head;
+        let tail = this.iter().rev().zip(that.iter().rev()).take(rest).take_while(alike).count();
+        let mut shown = String::new();
+        for (name, lines) in [("off", this), ("on", that)] {
+            let _ = writeln!(shown, "--- in place: {name}");
+            let differs = head..lines.len() - tail;
+            for (number, line) in lines.iter().enumerate() {
+                let _ = writeln!(shown, "{} {line}", if differs.contains(&number) { '!' } else { ' ' });
+            }
+        }
+        shown
+    }
+}
+
+fn request(out: &mut String, message: &Message, early: bool) {
+    let _ = writeln!(out, "  {:?}", message.head.line);
+    fields(out, &message.head.fields);
+    if early {
+        *out += "    answered without its body\n";
+    } else {
+        body(out, message);
+    }
+}
+
+fn response(out: &mut String, message: &Message) {
+    let _ = writeln!(out, "  {:?}", message.head.line);
+    // A length of what has no body (RFC 9110 section 8.6) helps nobody, and is kept or not.
+    let bodiless = matches!(message.head.status(), "204" | "304");
+    let own = message.head.status() == "502" && message.body.starts_with(b"weir-agent: ");
+    let told = |name: &str| name != "date" && !(bodiless && name == "content-length");
+    let masked = message.head.fields.iter().filter(|(name, _)| told(name)).map(|(name, value)| {
+        let value = match name.as_str() {
+            // The body is compared.
+            "content-length" if own => "some".to_owned(),
+            // The same number, whether it was written anew or not.
+            "content-length" => value.trim_start_matches('0').to_owned(),
+            "ratelimit" => value.split(";t=").next().unwrap_or_default().to_owned(),
+            // Of the agent's own. The app says 7.
+            "retry-after" | "x-ratelimit-reset" if value != "7" => "some time".to_owned(),
+            _ => value.clone(),
+        };
+        (name.clone(), value)
+    });
+    fields(out, &masked.collect::<Vec<_>>());
+    body(out, message);
+}
+
+fn fields(out: &mut String, fields: &[(String, String)]) {
+    let mut sorted = fields.to_vec();
+    // The order of those with one name means something.
+    sorted.sort_by(|(one, _), (other, _)| one.cmp(other));
+    for (name, value) in sorted {
+        let _ = writeln!(out, "    {name}: {}", shown(&value.chars().map(|c| c as u8).collect::<Vec<_>>()));
+    }
+}
+
+fn body(out: &mut String, message: &Message) {
+    if message.framing == Framing::Nothing {
+        return;
+    }
+    if !message.whole {
+        let _ = writeln!(out, "    a body by {:?} that breaks off", message.framing);
+        return;
+    }
+    let mut content = text(&message.body);
+    if let Some((before, after)) = content.split_once("\"retryAfterSeconds\":") {
+        content = format!("{before}{}", after.trim_start_matches(|c: char| c.is_ascii_digit()));
+    }
+    // An answer that is cut short and wrong is one or the other.
+    for failure in ["the app closed the connection before it answered", "the app's answer is not HTTP/1.1"] {
+        if content.starts_with(&format!("weir-agent: {failure}")) {
+            "no answer".clone_into(&mut content);
+        }
+    }
+    let framing = match message.framing {
+        // The agent's own tells how long to wait, or what is wrong.
+        Framing::Length(_) if content == "no answer" || content.contains("rate limited") => "Length".to_owned(),
+        other => format!("{other:?}"),
+    };
+    let _ = writeln!(out, "    a body by {framing}: {}", shown(&content.chars().map(|c| c as u8).collect::<Vec<_>>()));
+    fields(out, &message.trailers);
+}
