@@ -16,7 +16,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::check::{Verdict, check};
 use crate::inject::{InjectFlags, Injection};
-use crate::operator::Operator;
+use crate::leader::{LeaseName, Timing};
+use crate::operator::{Candidacy, Operator};
 use crate::source::directory::StandaloneAgent;
 
 /// Failed while running.
@@ -55,6 +56,18 @@ struct Run {
     telemetry: SocketAddr,
     #[command(flatten)]
     inject: InjectFlags,
+    /// Which of several operators leads is agreed in this Lease: all of one installation name the same
+    #[arg(long, value_name = "NAME", env = "WEIR_LEASE", default_value = "weir-operator")]
+    lease: String,
+    /// Namespace of the Lease [default: the one that the operator runs in]
+    #[arg(long, value_name = "NS", env = "POD_NAMESPACE")]
+    lease_namespace: Option<String>,
+    /// How long a leader that does not answer any more keeps the others waiting, in whole seconds
+    #[arg(long, value_name = "SECONDS", default_value = "8", value_parser = parse_seconds)]
+    lease_duration: Duration,
+    /// How often the leader renews the Lease, in seconds: at least three times while it lasts
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_seconds)]
+    lease_renewal: Duration,
 }
 
 #[derive(Debug, Args)]
@@ -134,6 +147,7 @@ fn in_runtime(work: impl Future<Output = Result<(), Failed>>) -> ExitCode {
 }
 
 async fn run_cluster(arguments: Run) -> Result<(), Failed> {
+    let timing = Timing::new(arguments.lease_duration, arguments.lease_renewal).or_exit(WRONG)?;
     let listener = listen("telemetry", arguments.telemetry).await.or_exit(FAILED)?;
     let injection = match arguments.inject.listen() {
         Some(address) => {
@@ -146,10 +160,24 @@ async fn run_cluster(arguments: Run) -> Result<(), Failed> {
     let client = kube::Client::try_from(config).context("cannot reach the cluster").or_exit(FAILED)?;
     let instance = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));
     let instance = instance.unwrap_or_else(|_| "weir-operator".to_owned());
+    let namespace = arguments.lease_namespace.filter(|namespace| !namespace.is_empty());
+    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+    let candidacy = Candidacy {
+        lease: LeaseName { namespace, name: arguments.lease },
+        identity: identity(&instance, std::env::var("POD_UID").ok()),
+        timing,
+    };
     // A variable that is set to nothing is how charts say that there is none.
     let namespaces = arguments.namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect();
-    let operator = Operator::cluster(client, namespaces, instance).injection(injection);
+    let operator = Operator::cluster(client, namespaces, instance, candidacy).injection(injection);
     operator.run(Some(listener), stop_on_signal().or_exit(FAILED)?).await.or_exit(FAILED)
+}
+
+/// A name that no other running process has. A pod runs one at a time: when its container is started again, it may go on
+/// with the Lease that it held.
+fn identity(instance: &str, pod_uid: Option<String>) -> String {
+    let unique = pod_uid.filter(|uid| !uid.is_empty());
+    format!("{instance}_{}", unique.unwrap_or_else(|| format!("{:016x}", rand::random::<u64>())))
 }
 
 async fn run_standalone(arguments: Standalone) -> Result<(), Failed> {

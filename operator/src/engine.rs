@@ -2,6 +2,11 @@
 //!
 //! The engine owns all state and is alone with it; what it calls is pure or does not wait. It pushes nothing before the
 //! world is complete, because a pod whose policies are not listed yet would lose its limits.
+//!
+//! Without a term of leadership it takes in, compiles and plans just the same, but talks to no agent and reports
+//! nothing: with the first moment of a term everything that is planned is pushed.
+
+mod report;
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -9,22 +14,20 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
-use weir_api::RateLimitPolicyStatus;
 
 use crate::clock;
-use crate::compile::{Compiled, Compiler};
+use crate::compile::Compiler;
 use crate::followed::Followed;
 use crate::inject::Question;
+use crate::leader::{Term, Terms};
 use crate::link::{Link, Observation, Seen, Shared};
-use crate::metrics::{Metrics, PodCounts};
-use crate::observed::{Observed, PATIENCE, Standing, Wanted};
+use crate::metrics::Metrics;
+use crate::observed::Observed;
 use crate::plan::{Plan, foresee, plan};
-use crate::report::{Announcement, Landed, Message, Report};
-use crate::status::{self, Facts, Tally};
-use crate::story::Telling;
-use crate::telemetry::Ready;
+use crate::report::{Landed, Message};
+use crate::telemetry::{Pulse, Ready};
 use crate::traffic::Traffic;
-use crate::world::{Change, ObjectKey, Update, World};
+use crate::world::{Beside, Change, ObjectKey, Update, World};
 
 /// Changes that come closer together are handled together.
 const GATHER: Duration = Duration::from_millis(5);
@@ -37,9 +40,12 @@ pub struct Engine {
     shared: Shared,
     metrics: Metrics,
     ready: Ready,
+    pulse: Pulse,
     reports: mpsc::UnboundedSender<Message>,
     /// Between two status writes that only bring traffic.
     traffic_interval: Duration,
+    /// Since when it leads, if it does.
+    leads_since: Option<Instant>,
 
     world: World,
     /// When the world was complete.
@@ -50,8 +56,8 @@ pub struct Engine {
     observed: Observed,
     traffic: Traffic,
     policies: HashMap<ObjectKey, Followed>,
-    /// Statuses that policies had when they were first seen.
-    found: HashMap<ObjectKey, RateLimitPolicyStatus>,
+    /// What is beside the policies that nobody here looks after yet.
+    found: HashMap<ObjectKey, Beside>,
     /// When the first change that is not planned yet was seen.
     changed_at: Option<Instant>,
 }
@@ -66,6 +72,7 @@ impl Engine {
     pub fn new(
         shared: Shared,
         ready: Ready,
+        pulse: Pulse,
         reports: mpsc::UnboundedSender<Message>,
         traffic_interval: Duration,
     ) -> Self {
@@ -73,8 +80,10 @@ impl Engine {
             metrics: shared.metrics.clone(),
             shared,
             ready,
+            pulse,
             reports,
             traffic_interval,
+            leads_since: None,
             world: World::default(),
             complete_at: None,
             compiler: Compiler::default(),
@@ -99,15 +108,22 @@ impl Engine {
         mut observations: mpsc::Receiver<Observation>,
         mut landings: mpsc::Receiver<Landed>,
         mut questions: mpsc::Receiver<Question>,
+        mut terms: Terms,
         stop: CancellationToken,
     ) -> Result<(), SourceEnded> {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut look_at: Option<Instant> = None;
+        terms.mark_changed();
         loop {
             let due = look_at.unwrap_or_else(|| clock::now() + TICK);
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
+                Ok(()) = terms.changed() => {
+                    let term = terms.borrow_and_update().clone();
+                    self.serve(clock::now(), term);
+                    look_at = Some(clock::now());
+                }
                 update = updates.recv() => {
                     if self.take_in(clock::now(), update.ok_or(SourceEnded)?) {
                         look_at.get_or_insert(clock::now() + GATHER);
@@ -125,6 +141,7 @@ impl Engine {
                     self.look(clock::now());
                 }
                 _ = tick.tick() => {
+                    self.pulse.beat(clock::since_boot());
                     self.traffic.expire(clock::now());
                     self.look(clock::now());
                 }
@@ -132,16 +149,32 @@ impl Engine {
         }
     }
 
+    /// Begins a term, or stands by.
+    fn serve(&mut self, now: Instant, term: Option<Term>) {
+        // Links and what they told end with their term: another leader may have pushed since.
+        self.links.clear();
+        self.observed = Observed::default();
+        self.traffic = Traffic::default();
+        self.found.extend(self.policies.drain().map(|(key, followed)| (key, followed.leave())));
+        self.metrics.forget_pods();
+        self.leads_since = term.is_some().then_some(now);
+        self.shared.term = term.unwrap_or_else(Term::over);
+        self.changed_at.get_or_insert(now);
+    }
+
     /// True if there is something to plan. The operator's own status writes come back through here and are not.
     fn take_in(&mut self, now: Instant, update: Update) -> bool {
         for mut change in update.changes {
-            if let Change::Policy(key, Some((policy, status))) = &mut change {
-                let status = status.take();
-                if let Some(followed) = self.policies.get_mut(key).filter(|followed| followed.uid == policy.uid) {
-                    followed.echo.shown(now, status);
-                } else if let Some(status) = status {
-                    self.found.insert(key.clone(), *status);
+            match &mut change {
+                Change::Policy(key, Some((policy, beside))) => {
+                    let beside = std::mem::take(beside);
+                    match self.policies.get_mut(key).filter(|followed| followed.uid == policy.uid) {
+                        Some(followed) => followed.shown(now, beside),
+                        None => drop(self.found.insert(key.clone(), beside)),
+                    }
                 }
+                Change::Policy(key, None) => drop(self.found.remove(key)),
+                Change::Pod(..) | Change::Workload(..) => {}
             }
             if self.world.apply(change) {
                 self.changed_at.get_or_insert(now);
@@ -157,13 +190,14 @@ impl Engine {
 
     fn land(&mut self, now: Instant, landed: Landed) {
         if let Some(followed) = self.policies.get_mut(&landed.key).filter(|followed| followed.uid == landed.uid) {
-            followed.echo.landed(now, landed.number, landed.stored);
+            followed.landed(now, landed.number, landed.stored);
         }
     }
 
     fn observe(&mut self, observation: &Observation) -> bool {
         let is_current = self.plan.agents.get(&observation.pod).is_some_and(|a| a.pod_uid == observation.pod_uid);
-        if !is_current {
+        // What a link of an earlier term told may have been overtaken by another leader.
+        if !is_current || self.leads_since.is_none_or(|since| observation.at < since) {
             return false;
         }
         if let Seen::Status(status) = &observation.seen {
@@ -184,17 +218,20 @@ impl Engine {
     fn look(&mut self, now: Instant) {
         let Some(complete_at) = self.complete_at else { return };
         if let Some(changed_at) = self.changed_at.take() {
-            self.replan(changed_at);
+            self.compiler.update(&self.world.policies);
+            self.plan = plan(&self.world, self.compiler.compiled(), &self.plan);
+            if self.leads_since.is_some() {
+                self.push(changed_at);
+            }
             self.ready.set(true);
         }
-        self.report(now, complete_at);
+        if let Some(leads_since) = self.leads_since {
+            self.report(now, complete_at.max(leads_since));
+        }
     }
 
-    /// Compiles what changed, plans anew and tells the links.
-    fn replan(&mut self, changed_at: Instant) {
-        self.compiler.update(&self.world.policies);
-        let compiled = self.compiler.compiled();
-        self.plan = plan(&self.world, compiled, &self.plan);
+    /// Tells the links what is planned.
+    fn push(&mut self, changed_at: Instant) {
         self.follow_policies(changed_at);
 
         let gone: Vec<ObjectKey> =
@@ -219,12 +256,13 @@ impl Engine {
 
     fn follow_policies(&mut self, changed_at: Instant) {
         let compiled = self.compiler.compiled();
-        let reports = &self.reports;
+        let (reports, metrics) = (&self.reports, &self.metrics);
         self.policies.retain(|key, _| {
             let stays = compiled.contains_key(key);
             if !stays {
                 // Closed only while the process ends, when nothing is left to report to.
                 let _ = reports.send(Message::Removed(key.clone()));
+                metrics.forget_policy(key);
             }
             stays
         });
@@ -232,7 +270,7 @@ impl Engine {
             match self.policies.get_mut(key).filter(|followed| followed.uid == policy.uid) {
                 Some(followed) => followed.story.want(changed_at, policy.rules.as_ref()),
                 None => {
-                    let found = self.found.remove(key);
+                    let found = self.found.remove(key).unwrap_or_default();
                     let followed = Followed::begin(changed_at, policy, self.traffic_interval, found);
                     self.policies.insert(key.clone(), followed);
                 }
@@ -240,78 +278,4 @@ impl Engine {
         }
         self.found.clear();
     }
-
-    /// Looks at every policy and reports what is new.
-    fn report(&mut self, now: Instant, complete_at: Instant) {
-        let mut pods: HashMap<&ObjectKey, Standing> = HashMap::new();
-        let mut accepted = 0;
-        for (key, compiled) in self.compiler.compiled() {
-            let Some(followed) = self.policies.get_mut(key) else { continue };
-            let targets = self.plan.policies.get(key).expect("every compiled policy is planned");
-            accepted += usize::from(compiled.faults.is_empty());
-            let since = followed.story.since();
-            let revision = compiled.rules.as_ref().map_or("", |rules| &rules.revision);
-            let wanted = Wanted { uid: &compiled.uid, revision, since };
-            let standings: Vec<(&ObjectKey, Standing)> = (targets.pods.iter())
-                .map(|pod| (pod, self.observed.standing(now, pod, &self.world.pods[pod], wanted)))
-                .collect();
-            for (pod, standing) in &standings {
-                let worst = pods.entry(pod).or_insert(Standing::Enforcing);
-                if standing.severity() > worst.severity() {
-                    *worst = standing.clone();
-                }
-            }
-            // After a start nothing is known of any pod; what the status says is better than "Pending" until it is.
-            let just_started = now.duration_since(complete_at) < PATIENCE;
-            let unheard = |pod: &ObjectKey| self.plan.agents.contains_key(pod) && !self.observed.heard(pod);
-            if just_started && targets.pods.iter().any(unheard) {
-                continue;
-            }
-            let rules = rule_traffic(now, compiled, &self.traffic);
-            let facts = Facts {
-                compiled,
-                targets,
-                standings: &standings,
-                traffic: (&rules, self.traffic.policy(now, &compiled.uid)),
-            };
-            let tally = Tally::of(&standings);
-            let (_, reason, message) = status::enforced(&facts, tally);
-            if let Some(telling) = followed.story.tell(now, reason, &message, tally) {
-                announce(key, &compiled.uid, telling, &self.reports, &self.metrics);
-            }
-            let status = status::build(&facts, followed.pace.written(), clock::timestamp());
-            if let Some(number) = followed.writes(now, &status) {
-                let (key, uid, file) = (key.clone(), compiled.uid.clone(), compiled.file.clone());
-                let _ = self.reports.send(Message::Status(Box::new(Report { key, uid, file, number, status })));
-            }
-        }
-        self.metrics.set_policies(accepted, self.compiler.compiled().len() - accepted);
-        self.metrics.set_pods(count(pods.values()));
-    }
-}
-
-fn announce(key: &ObjectKey, uid: &str, telling: Telling, reports: &mpsc::UnboundedSender<Message>, metrics: &Metrics) {
-    if let Some(took) = telling.took {
-        metrics.propagated(took);
-    }
-    let Telling { warning, reason, note, .. } = telling;
-    let _ =
-        reports.send(Message::Announce(Announcement { key: key.clone(), uid: uid.to_owned(), warning, reason, note }));
-}
-
-fn rule_traffic(now: Instant, compiled: &Compiled, traffic: &Traffic) -> Vec<(String, crate::traffic::Counts)> {
-    let rules = compiled.rules.iter().flat_map(|rules| &rules.rules);
-    rules.map(|rule| (rule.name.clone(), traffic.rule(now, &compiled.uid, &rule.name))).collect()
-}
-
-fn count<'a>(standings: impl Iterator<Item = &'a Standing>) -> PodCounts {
-    let mut counts = PodCounts::default();
-    for standing in standings {
-        match standing {
-            Standing::Enforcing => counts.enforcing += 1,
-            Standing::Waiting(..) => counts.pending += 1,
-            Standing::Drifted(..) => counts.drifted += 1,
-        }
-    }
-    counts
 }

@@ -20,6 +20,7 @@ pub mod documents;
 pub mod engine;
 pub mod followed;
 pub mod inject;
+pub mod leader;
 pub mod link;
 pub mod metrics;
 pub mod observed;
@@ -33,4 +34,4 @@ pub mod telemetry;
 pub mod traffic;
 pub mod world;
 
-pub use operator::{Operator, TRAFFIC_INTERVAL};
+pub use operator::{Candidacy, Operator, TRAFFIC_INTERVAL};

@@ -1,10 +1,16 @@
-//! The operator's own metrics. Labels come from closed sets; nothing here is proportional to pods or policies.
+//! The operator's own metrics. One is proportional to policies, for alerts that name them; nothing is to pods, and no
+//! other label is open.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus::{
-    Histogram, HistogramOpts, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder, exponential_buckets,
+    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    exponential_buckets,
 };
+
+use crate::world::ObjectKey;
 
 /// Handles to every metric. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -15,8 +21,14 @@ pub struct Metrics {
     propagation: Histogram,
     policies: IntGaugeVec,
     pods: IntGaugeVec,
+    policy_pods: IntGaugeVec,
     status_writes: IntCounterVec,
     reviews: IntCounterVec,
+    leader: IntGauge,
+    leader_transitions: IntCounter,
+    lease_age: Gauge,
+    /// When the Lease was last seen to be alive: microseconds since boot, and 0 for never.
+    lease_seen: Arc<AtomicU64>,
 }
 
 /// How many pods are in which state.
@@ -30,6 +42,12 @@ pub struct PodCounts {
     pub drifted: usize,
 }
 
+impl PodCounts {
+    fn by_state(self) -> [(&'static str, usize); 3] {
+        [("enforcing", self.enforcing), ("pending", self.pending), ("drifted", self.drifted)]
+    }
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         let registry = Registry::new();
@@ -38,8 +56,23 @@ impl Default for Metrics {
             registry.register(Box::new(metric.clone())).expect("each name is registered once");
             metric
         };
-        let gauges = |name: &str, help: &str, label: &str| {
-            let metric = IntGaugeVec::new(Opts::new(name, help), &[label]).expect("the name is well-formed");
+        let gauges = |name: &str, help: &str, labels: &[&str]| {
+            let metric = IntGaugeVec::new(Opts::new(name, help), labels).expect("the name is well-formed");
+            registry.register(Box::new(metric.clone())).expect("each name is registered once");
+            metric
+        };
+        let gauge = |name: &str, help: &str| {
+            let metric = IntGauge::new(name, help).expect("the name is well-formed");
+            registry.register(Box::new(metric.clone())).expect("each name is registered once");
+            metric
+        };
+        let counter = |name: &str, help: &str| {
+            let metric = IntCounter::new(name, help).expect("the name is well-formed");
+            registry.register(Box::new(metric.clone())).expect("each name is registered once");
+            metric
+        };
+        let age = |name: &str, help: &str| {
+            let metric = Gauge::new(name, help).expect("the name is well-formed");
             registry.register(Box::new(metric.clone())).expect("each name is registered once");
             metric
         };
@@ -60,14 +93,29 @@ impl Default for Metrics {
                 "weir_operator_propagation_seconds",
                 "Time from seeing a changed policy to the acknowledgement of its last pod.",
             ),
-            policies: gauges("weir_operator_policies", "Policies, by whether they are accepted.", "accepted"),
-            pods: gauges("weir_operator_pods", "Targeted pods, by state.", "state"),
+            policies: gauges("weir_operator_policies", "Policies, by whether they are accepted.", &["accepted"]),
+            pods: gauges("weir_operator_pods", "Targeted pods, by state.", &["state"]),
+            policy_pods: gauges(
+                "weir_operator_policy_pods",
+                "Pods that a policy targets, by state. Only the leader knows.",
+                &["namespace", "policy", "state"],
+            ),
             status_writes: counters("weir_operator_status_writes_total", "Status writes, by result.", "result"),
             reviews: counters(
                 "weir_operator_pod_reviews_total",
                 "Pods that the injection webhook was asked about, by what became of them.",
                 "outcome",
             ),
+            leader: gauge("weir_operator_leader", "1 while this operator leads, 0 while it stands by."),
+            leader_transitions: counter(
+                "weir_operator_leader_transitions_total",
+                "How often this operator began or ceased to lead.",
+            ),
+            lease_age: age(
+                "weir_operator_lease_age_seconds",
+                "Time since the lease was last seen to be made or renewed, by whomever.",
+            ),
+            lease_seen: Arc::default(),
             registry,
         }
     }
@@ -103,13 +151,54 @@ impl Metrics {
 
     /// How the targeted pods are.
     pub fn set_pods(&self, counts: PodCounts) {
-        self.pods.with_label_values(&["enforcing"]).set(gauge(counts.enforcing));
-        self.pods.with_label_values(&["pending"]).set(gauge(counts.pending));
-        self.pods.with_label_values(&["drifted"]).set(gauge(counts.drifted));
+        for (state, count) in counts.by_state() {
+            self.pods.with_label_values(&[state]).set(gauge(count));
+        }
+    }
+
+    /// How the pods of one policy are.
+    pub fn set_policy_pods(&self, policy: &ObjectKey, counts: PodCounts) {
+        let ObjectKey { namespace, name } = policy;
+        for (state, count) in counts.by_state() {
+            self.policy_pods.with_label_values(&[namespace, name, state]).set(gauge(count));
+        }
+    }
+
+    /// The policy is gone.
+    pub fn forget_policy(&self, policy: &ObjectKey) {
+        let ObjectKey { namespace, name } = policy;
+        for (state, _) in PodCounts::default().by_state() {
+            // Fails only if nothing was ever counted for it.
+            let _ = self.policy_pods.remove_label_values(&[namespace, name, state]);
+        }
+    }
+
+    /// Nothing is known of any pod any more: another operator leads.
+    pub fn forget_pods(&self) {
+        self.policy_pods.reset();
+        self.set_pods(PodCounts::default());
+    }
+
+    /// Whether this operator leads.
+    pub fn set_leader(&self, leads: bool) {
+        if self.leader.get() != i64::from(leads) {
+            self.leader_transitions.inc();
+        }
+        self.leader.set(i64::from(leads));
+    }
+
+    /// The Lease was last seen to be made or renewed at that time since boot.
+    pub fn lease_seen(&self, since_boot: Duration) {
+        let micros = u64::try_from(since_boot.as_micros()).unwrap_or(u64::MAX);
+        self.lease_seen.store(micros, Ordering::Relaxed);
     }
 
     /// Everything in the Prometheus text format.
-    pub fn render(&self) -> String {
+    pub fn render(&self, since_boot: Duration) -> String {
+        let seen = Duration::from_micros(self.lease_seen.load(Ordering::Relaxed));
+        if !seen.is_zero() {
+            self.lease_age.set(since_boot.saturating_sub(seen).as_secs_f64());
+        }
         TextEncoder::new().encode_to_string(&self.registry.gather()).expect("the text encoder writes to a string")
     }
 }

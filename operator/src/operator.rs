@@ -6,25 +6,27 @@ use std::time::Duration;
 
 use kube::Client;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock;
 use crate::engine::{Engine, SourceEnded};
 use crate::inject::Injection;
+use crate::leader::{self, Campaign, LeaseName, Term, Terms};
 use crate::link::{Client as AgentClient, Lanes, Shared, Timing};
 use crate::metrics::Metrics;
 use crate::report::{self, ClusterSink, FileSink, Message, Sink};
 use crate::source::cluster;
 use crate::source::directory::{Directory, DirectoryError, Notice, StandaloneAgent};
-use crate::telemetry::{self, Ready};
+use crate::telemetry::{self, Pulse, Ready};
 use crate::world::Update;
 
 /// Between two status writes that only bring traffic, unless something else is asked for.
 pub const TRAFFIC_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the last reports may take at the end.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the last reports may take at the end, and how long giving the lease back: both together less than 2 s.
+const FAREWELL: Duration = Duration::from_millis(900);
 
 /// An operator that has found its source but does nothing yet.
 #[derive(Debug)]
@@ -35,10 +37,22 @@ pub struct Operator {
     metrics: Metrics,
     ready: Ready,
     injection: Option<Injection>,
+    pulse: Pulse,
+}
+
+/// How one of several operators on a cluster becomes its leader.
+#[derive(Clone, Debug)]
+pub struct Candidacy {
+    /// What it holds while it leads.
+    pub lease: LeaseName,
+    /// Its name in the Lease: no other process that runs may have it.
+    pub identity: String,
+    /// How long the Lease lasts.
+    pub timing: leader::Timing,
 }
 
 enum Source {
-    Cluster { client: Client, namespaces: Vec<String>, instance: String },
+    Cluster { client: Client, namespaces: Vec<String>, instance: String, candidacy: Candidacy },
     Directory { path: PathBuf, directory: Directory, agents: Vec<StandaloneAgent> },
 }
 
@@ -52,9 +66,10 @@ impl std::fmt::Debug for Source {
 }
 
 impl Operator {
-    /// Works on a cluster. No `namespaces`: all of them. `instance` names this operator in Events.
-    pub fn cluster(client: Client, namespaces: Vec<String>, instance: String) -> Self {
-        Self::new(Source::Cluster { client, namespaces, instance })
+    /// Works on a cluster, as its leader or standing by. No `namespaces`: all of them. `instance` names this operator in
+    /// Events.
+    pub fn cluster(client: Client, namespaces: Vec<String>, instance: String, candidacy: Candidacy) -> Self {
+        Self::new(Source::Cluster { client, namespaces, instance, candidacy })
     }
 
     /// Works on a directory of policies and a list of agents.
@@ -75,6 +90,7 @@ impl Operator {
             metrics: Metrics::default(),
             ready: Ready::default(),
             injection: None,
+            pulse: Pulse::new(clock::since_boot()),
         }
     }
 
@@ -121,22 +137,30 @@ impl Operator {
             lanes: Arc::new(Lanes::default()),
             observations,
             metrics: self.metrics.clone(),
+            term: Term::over(),
         };
         if let (Some(injection), Source::Cluster { client, .. }) = (self.injection, &self.source) {
             let (client, metrics, ready) = (client.clone(), self.metrics.clone(), self.ready.clone());
             tokio::spawn(injection.run(client, questions, metrics, ready, stop.clone()));
         }
-        let engine = Engine::new(shared, self.ready, reports.clone(), self.traffic_interval);
+        let resign = CancellationToken::new();
+        let (terms, campaign) = start_campaign(&self.source, &self.metrics, resign.clone());
+        let engine = Engine::new(shared, self.ready, self.pulse, reports.clone(), self.traffic_interval);
         let (sink, source) = start_source(self.source, updates, reports);
         let writer = tokio::spawn(report::run(sink, outgoing, landings, self.metrics));
 
-        let outcome = engine.run(incoming, observed, landed, asked, stop.clone()).await;
+        let outcome = engine.run(incoming, observed, landed, asked, terms, stop.clone()).await;
         stop.cancel();
         source.abort();
         // A source that was aborted says so; there is nothing else to learn from it.
         let _ = source.await;
         if timeout(FAREWELL, writer).await.is_err() {
             tracing::warn!("gave up on the last reports");
+        }
+        // Only now, when nothing is written any more, may another operator lead.
+        resign.cancel();
+        if timeout(FAREWELL, campaign).await.is_err() {
+            tracing::warn!("gave up on giving the lease back");
         }
         if let Some(telemetry) = telemetry {
             let _ = timeout(FAREWELL, telemetry).await;
@@ -145,7 +169,7 @@ impl Operator {
     }
 
     fn serve_telemetry(&self, listener: TcpListener, stop: CancellationToken) -> JoinHandle<()> {
-        let router = telemetry::router(self.metrics.clone(), self.ready.clone());
+        let router = telemetry::router(self.metrics.clone(), self.ready.clone(), self.pulse.clone());
         tokio::spawn(async move {
             let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
             if let Err(error) = served {
@@ -155,13 +179,29 @@ impl Operator {
     }
 }
 
+/// Competes for leadership, unless there is nobody to compete with.
+fn start_campaign(source: &Source, metrics: &Metrics, resign: CancellationToken) -> (Terms, JoinHandle<()>) {
+    match source {
+        Source::Cluster { client, candidacy, .. } => {
+            let Candidacy { lease, identity, timing } = candidacy;
+            let (campaign, terms) = Campaign::new(client.clone(), lease, identity.clone(), *timing, metrics.clone());
+            (terms, tokio::spawn(campaign.run(resign)))
+        }
+        Source::Directory { .. } => {
+            metrics.set_leader(true);
+            let (_, terms) = watch::channel(Some(Term::unbounded()));
+            (terms, tokio::spawn(async {}))
+        }
+    }
+}
+
 fn start_source(
     source: Source,
     updates: mpsc::Sender<Update>,
     reports: mpsc::UnboundedSender<Message>,
 ) -> (Sink, JoinHandle<()>) {
     match source {
-        Source::Cluster { client, namespaces, instance } => {
+        Source::Cluster { client, namespaces, instance, .. } => {
             let sink = Sink::Cluster(ClusterSink::new(client.clone(), instance));
             (sink, tokio::spawn(cluster::run(client, namespaces, updates)))
         }

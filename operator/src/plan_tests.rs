@@ -29,7 +29,7 @@ fn add_policy(world: &mut World, key: &ObjectKey, created: i64, target: &serde_j
         spec: Ok(Arc::new(serde_json::from_value(spec).unwrap())),
         file: None,
     };
-    world.apply(Change::Policy(key.clone(), Some((policy, None))));
+    world.apply(Change::Policy(key.clone(), Some((policy, crate::world::Beside::default()))));
 }
 
 fn planned(world: &World) -> Plan {

@@ -1,7 +1,11 @@
 //! The operator's own HTTP endpoints: `/metrics`, `/healthz`, `/readyz`. Nothing here changes anything.
+//!
+//! `/healthz` is about this process: its loop turns over. `/readyz` is about what it knows: everything was listed and
+//! compiled, so that it can lead at once. Neither asks whether it leads, or how the apiserver is: a restart mends neither.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -9,7 +13,11 @@ use axum::routing::get;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 
+use crate::clock;
 use crate::metrics::Metrics;
+
+/// The engine's loop turns over twice a second; after this long without, something holds it up for good.
+const STUCK_AFTER: Duration = Duration::from_secs(10);
 
 /// Whether everything that existed at the start was compiled, and the injection webhook, if there is one, has a
 /// certificate to show. Cheap to clone; clones share the answer.
@@ -54,12 +62,44 @@ impl Ready {
     }
 }
 
+/// When the engine's loop last turned over. Cheap to clone; clones share it.
+#[derive(Clone, Debug)]
+pub struct Pulse(Arc<AtomicU64>);
+
+impl Pulse {
+    /// Begins with a beat. Times are those of [`clock::since_boot`].
+    pub fn new(now: Duration) -> Self {
+        let pulse = Self(Arc::default());
+        pulse.beat(now);
+        pulse
+    }
+
+    /// The loop turned over.
+    pub fn beat(&self, now: Duration) {
+        self.0.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How long ago that was.
+    pub fn rested(&self, now: Duration) -> Duration {
+        now.saturating_sub(Duration::from_millis(self.0.load(Ordering::Relaxed)))
+    }
+}
+
 /// The endpoints.
-pub fn router(metrics: Metrics, ready: Ready) -> Router {
+pub fn router(metrics: Metrics, ready: Ready, pulse: Pulse) -> Router {
     Router::new()
-        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/healthz", get(healthz).with_state(pulse))
         .route("/readyz", get(readyz).with_state(ready))
         .route("/metrics", get(render).with_state(metrics))
+}
+
+async fn healthz(State(pulse): State<Pulse>) -> (StatusCode, String) {
+    let rested = pulse.rested(clock::since_boot());
+    if rested < STUCK_AFTER {
+        (StatusCode::OK, "ok\n".to_owned())
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, format!("the engine has not turned over for {} s\n", rested.as_secs()))
+    }
 }
 
 async fn readyz(State(ready): State<Ready>) -> (StatusCode, &'static str) {
@@ -67,5 +107,23 @@ async fn readyz(State(ready): State<Ready>) -> (StatusCode, &'static str) {
 }
 
 async fn render(State(metrics): State<Metrics>) -> impl axum::response::IntoResponse {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render())
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render(clock::since_boot()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn health_is_a_loop_that_turns_over() {
+        let now = clock::since_boot();
+        let pulse = Pulse::new(now);
+        assert_eq!(healthz(State(pulse.clone())).await.0, StatusCode::OK);
+        pulse.beat(now.saturating_sub(STUCK_AFTER));
+        let (status, said) = healthz(State(pulse.clone())).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{said}");
+        assert!(said.contains("not turned over for 10 s"), "{said}");
+        pulse.beat(clock::since_boot());
+        assert_eq!(healthz(State(pulse)).await.0, StatusCode::OK);
+    }
 }

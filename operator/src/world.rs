@@ -138,12 +138,21 @@ pub struct World {
 /// One thing that is different now. `None`: it is gone.
 #[derive(Debug)]
 pub enum Change {
-    /// A policy, and the status that its source shows with it. A status is never a reason to plan anew.
-    Policy(ObjectKey, Option<(Policy, Option<Box<RateLimitPolicyStatus>>)>),
+    /// A policy, and what its source shows beside it, which is never a reason to plan anew.
+    Policy(ObjectKey, Option<(Policy, Beside)>),
     /// A pod.
     Pod(ObjectKey, Option<Pod>),
     /// A workload.
     Workload(Workload, Option<Option<Selector>>),
+}
+
+/// What a source shows beside a policy.
+#[derive(Clone, Debug, Default)]
+pub struct Beside {
+    /// The policy's status.
+    pub status: Option<Box<RateLimitPolicyStatus>>,
+    /// The version of the whole object, if the source has versions.
+    pub version: Option<String>,
 }
 
 /// What a source sends.
@@ -195,7 +204,8 @@ mod tests {
             };
             let revision = Some(revision.to_owned());
             let status = RateLimitPolicyStatus { revision, ..RateLimitPolicyStatus::default() };
-            Change::Policy(key.clone(), Some((policy, Some(Box::new(status)))))
+            let beside = Beside { status: Some(Box::new(status)), version: Some(generation.to_string()) };
+            Change::Policy(key.clone(), Some((policy, beside)))
         };
         let mut world = World::default();
         assert!(world.apply(change(1, "a")));

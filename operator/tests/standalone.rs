@@ -315,7 +315,7 @@ async fn it_ends_when_told_to_and_leaves_the_agents_as_they_are() {
     let agent = FakeAgent::start(Manner::Good).await;
     let operator = started(50, &[&agent]).await;
     operator.until("1/1", |status| count(status) == "1/1").await;
-    let metrics = operator.metrics.render();
+    let metrics = operator.metrics.render(Duration::ZERO);
     for line in [
         "weir_operator_pushes_total{result=\"applied\"} 1",
         "weir_operator_policies{accepted=\"true\"} 1",

@@ -17,6 +17,7 @@ use weir_wire::Status;
 
 pub use client::{Client, ContactError};
 
+use crate::leader::Term;
 use crate::metrics::Metrics;
 use crate::plan::Content;
 use crate::world::ObjectKey;
@@ -100,6 +101,8 @@ pub struct Shared {
     pub observations: mpsc::Sender<Observation>,
     /// Counters of pushes.
     pub metrics: Metrics,
+    /// Nothing is pushed outside of it.
+    pub term: Term,
 }
 
 /// Simultaneous pushes are bounded. Agents that did not answer last time wait in a lane of their own, so that many

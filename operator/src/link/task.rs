@@ -90,6 +90,11 @@ impl Task {
             self.numbered.clone_from(&content.revision);
             self.sequence = self.next_sequence();
         }
+        if !self.shared.term.holds(clock::since_boot()) {
+            // Whoever leads now has a link of its own, and this one is about to end.
+            self.push_at = None;
+            return None;
+        }
         let started = clock::now();
         let body = content.body(self.sequence);
         let outcome = self.shared.client.put_config(&self.url, body, self.shared.timing.timeout).await;
@@ -176,7 +181,7 @@ impl Task {
     }
 
     fn next_sequence(&self) -> u64 {
-        clock::unix_micros().max(self.sequence.saturating_add(1))
+        self.shared.term.sequence(clock::since_boot()).max(self.sequence.saturating_add(1))
     }
 
     fn push_later(&mut self) {

@@ -8,8 +8,7 @@ use kube::{Api, Client, Resource};
 use serde_json::json;
 use weir_api::RateLimitPolicy;
 
-use super::echo::Shown;
-use super::{Announcement, Report, SinkError};
+use super::{Announcement, Report, SinkError, Stored};
 use crate::clock;
 use crate::source::objects;
 
@@ -37,19 +36,25 @@ impl ClusterSink {
         Self { client, instance }
     }
 
-    pub(super) async fn write(&self, report: &Report) -> Result<Shown, SinkError> {
+    pub(super) async fn write(&self, report: &Report) -> Result<Stored, SinkError> {
         // Only the status of the answer is read: a spec that this program cannot read must not make a write fail.
         let resource = ApiResource::erase::<RateLimitPolicy>(&());
         let policies: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &report.key.namespace, &resource);
-        let patch = json!({
+        let mut patch = json!({
             "apiVersion": RateLimitPolicy::api_version(&()),
             "kind": RateLimitPolicy::kind(&()),
             "metadata": {"name": report.key.name, "namespace": report.key.namespace, "uid": report.uid},
             "status": report.status,
         });
+        if let Some(version) = &report.version {
+            patch["metadata"]["resourceVersion"] = json!(version);
+        }
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         match policies.patch_status(&report.key.name, &parameters, &Patch::Apply(&patch)).await {
-            Ok(mut policy) => Ok(objects::take_status(&mut policy)),
+            Ok(mut policy) => {
+                let status = objects::take_status(&mut policy);
+                Ok(Stored { status, version: policy.metadata.resource_version })
+            }
             // Any other 404 comes from an apiserver that does not serve policies at the moment.
             Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Err(SinkError::Gone),
             // Either another policy took the name, or somebody wrote at the same time.
@@ -57,8 +62,10 @@ impl ClusterSink {
                 // Listed, because that is all that the operator is allowed to do with policies.
                 let named = ListParams::default().fields(&format!("metadata.name={}", report.key.name));
                 let found = policies.list_metadata(&named).await.map_err(Box::new)?.items.pop();
-                match found.and_then(|policy| policy.metadata.uid) {
-                    Some(uid) if uid == report.uid => Err(SinkError::Api(Box::new(kube::Error::Api(status)))),
+                match found.map(|policy| policy.metadata) {
+                    Some(found) if found.uid.as_deref() == Some(&report.uid) => {
+                        Err(SinkError::Conflict { version: found.resource_version })
+                    }
                     _ => Err(SinkError::Gone),
                 }
             }
@@ -67,7 +74,7 @@ impl ClusterSink {
     }
 
     pub(super) async fn announce(&self, announcement: &Announcement) {
-        let Announcement { key, uid, warning, reason, note } = announcement;
+        let Announcement { key, uid, warning, reason, note, .. } = announcement;
         let now = clock::timestamp();
         let event = Event {
             metadata: ObjectMeta {

@@ -18,6 +18,7 @@ pub use cluster::ClusterSink;
 pub use files::FileSink;
 pub use writer::run;
 
+use crate::leader::Term;
 use crate::world::ObjectKey;
 use echo::Shown;
 
@@ -34,6 +35,11 @@ pub struct Report {
     pub number: u64,
     /// What to write.
     pub status: RateLimitPolicyStatus,
+    /// The version of the policy that it was made from, if its source has versions: a status must not land on one that
+    /// somebody else, perhaps a later leader, has written to since.
+    pub version: Option<String>,
+    /// The term that it was made in: it is not written outside of it.
+    pub term: Term,
 }
 
 /// A status that was written.
@@ -45,12 +51,21 @@ pub struct Landed {
     pub uid: String,
     /// The number of its [`Report`].
     pub number: u64,
+    /// What the policy has become.
+    pub stored: Stored,
+}
+
+/// A policy after a status was written to it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stored {
     /// The status as the source of policies will show it.
-    pub stored: Shown,
+    pub status: Shown,
+    /// The policy's version, if its source has versions.
+    pub version: Option<String>,
 }
 
 /// Something worth telling a person, once.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Announcement {
     /// The policy.
     pub key: ObjectKey,
@@ -62,6 +77,8 @@ pub struct Announcement {
     pub reason: &'static str,
     /// One sentence.
     pub note: String,
+    /// The term that it was made in: it is not told outside of it.
+    pub term: Term,
 }
 
 /// What the engine sends to the writer.
@@ -83,6 +100,12 @@ pub enum SinkError {
     /// The policy is gone or another one took its name: there is nothing to write to.
     #[error("the policy is gone")]
     Gone,
+    /// Somebody else wrote to the policy in the meantime.
+    #[error("it was changed meanwhile")]
+    Conflict {
+        /// Its version now.
+        version: Option<String>,
+    },
     /// The apiserver did not take it.
     #[error("{0}")]
     Api(#[from] Box<kube::Error>),
@@ -104,11 +127,11 @@ pub enum Sink {
 }
 
 impl Sink {
-    async fn write(&self, report: &Report) -> Result<Shown, SinkError> {
+    async fn write(&self, report: &Report) -> Result<Stored, SinkError> {
         match self {
             Self::Cluster(sink) => sink.write(report).await,
             // Policies in files are shown without a status: theirs is in another file.
-            Self::Files(sink) => sink.write(report).map(|()| None),
+            Self::Files(sink) => sink.write(report).map(|()| Stored::default()),
         }
     }
 

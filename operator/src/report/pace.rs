@@ -41,6 +41,11 @@ impl Pace {
         self.written.as_ref()
     }
 
+    /// The same, once there is nothing more to write.
+    pub fn into_written(self) -> Option<RateLimitPolicyStatus> {
+        self.written
+    }
+
     /// Whether to write this status now. If so, it counts as written.
     pub fn admits(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {
         if self.seen != status.traffic {

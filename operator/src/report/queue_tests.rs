@@ -5,7 +5,15 @@ use super::*;
 fn report(name: &str, number: u64) -> Box<Report> {
     let key = ObjectKey::new("shop", name);
     let status = RateLimitPolicyStatus::default();
-    Box::new(Report { key, uid: "1".to_owned(), file: None, number, status })
+    Box::new(Report {
+        key,
+        uid: "1".to_owned(),
+        file: None,
+        number,
+        status,
+        version: None,
+        term: crate::leader::Term::unbounded(),
+    })
 }
 
 fn taken(queue: &mut Queue, now: Instant) -> Option<(String, u64)> {

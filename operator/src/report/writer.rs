@@ -8,11 +8,11 @@ use rand::Rng;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, timeout};
 
-use super::echo::Shown;
 use super::queue::Queue;
-use super::{Announcement, Landed, Message, Report, Sink, SinkError};
+use super::{Announcement, Landed, Message, Report, Sink, SinkError, Stored};
 use crate::clock;
 use crate::metrics::Metrics;
+use crate::world::ObjectKey;
 
 /// How many statuses are written side by side.
 const WRITERS: usize = 8;
@@ -36,6 +36,9 @@ pub async fn run(
 async fn announce(sink: &Sink, mut announced: mpsc::Receiver<Announcement>) {
     let Sink::Cluster(sink) = sink else { return };
     while let Some(announcement) = announced.recv().await {
+        if !announcement.term.holds(clock::since_boot()) {
+            continue;
+        }
         if timeout(LIMIT, sink.announce(&announcement)).await.is_err() {
             tracing::warn!(policy = %announcement.key, reason = announcement.reason, "gave up writing an event");
         }
@@ -59,6 +62,11 @@ impl Writer<'_> {
             while writing.len() < WRITERS
                 && let Some(report) = self.queue.take(clock::now())
             {
+                if !report.term.holds(clock::since_boot()) {
+                    tracing::debug!(policy = %report.key, "not writing a status of a term that is over");
+                    self.leave(&report.key);
+                    continue;
+                }
                 writing.push(async move {
                     let outcome = timeout(LIMIT, sink.write(&report)).await.unwrap_or(Err(SinkError::Timeout));
                     (report, outcome)
@@ -97,7 +105,7 @@ impl Writer<'_> {
         }
     }
 
-    async fn end(&mut self, report: Box<Report>, outcome: Result<Shown, SinkError>) {
+    async fn end(&mut self, report: Box<Report>, outcome: Result<Stored, SinkError>) {
         let now = clock::now();
         let removed = match outcome {
             Ok(stored) => {
@@ -112,12 +120,23 @@ impl Writer<'_> {
             Err(error) => {
                 self.metrics.status_written(false);
                 let key = report.key.clone();
+                let report = match &error {
+                    SinkError::Conflict { version } => Box::new(Report { version: version.clone(), ..*report }),
+                    _ => report,
+                };
                 tracing::warn!(policy = %key, error = %format!("{error:#}"), "cannot write the status, trying again");
                 self.queue.failed(now, report, rand::rng().random_range(0.5..=1.0)).then_some(key)
             }
         };
         if let Some(key) = removed {
             self.sink.removed(&key);
+        }
+    }
+
+    /// A status is not written after all.
+    fn leave(&mut self, key: &ObjectKey) {
+        if self.queue.ended(clock::now(), key) {
+            self.sink.removed(key);
         }
     }
 }

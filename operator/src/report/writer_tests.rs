@@ -17,6 +17,7 @@ use weir_api::{RateLimitPolicyStatus, Summary};
 
 use super::super::ClusterSink;
 use super::*;
+use crate::leader::Term;
 use crate::world::ObjectKey;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -37,6 +38,8 @@ struct Script {
     /// The UID that the policy has now.
     uid: String,
     writes: Vec<Value>,
+    /// The versions that they were made from.
+    versions: Vec<Value>,
 }
 
 type Shared = Arc<Mutex<Script>>;
@@ -47,7 +50,7 @@ async fn answer(State(script): State<Shared>, method: Method, uri: Uri, body: By
     }
     let mut script = script.lock().unwrap();
     if method == Method::GET {
-        let metadata = json!({"name": "checkout", "namespace": "shop", "uid": script.uid});
+        let metadata = json!({"name": "checkout", "namespace": "shop", "uid": script.uid, "resourceVersion": "42"});
         let items = json!([{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata}]);
         let kind = "PartialObjectMetadataList";
         let body = json!({"apiVersion": "meta.k8s.io/v1", "kind": kind, "metadata": {}, "items": items});
@@ -56,6 +59,7 @@ async fn answer(State(script): State<Shared>, method: Method, uri: Uri, body: By
     assert!(method == Method::PATCH && uri.path().ends_with("/ratelimitpolicies/checkout/status"), "{method} {uri}");
     let body: Value = serde_json::from_slice(&body).unwrap();
     script.writes.push(body["status"].clone());
+    script.versions.push(body["metadata"]["resourceVersion"].clone());
     match script.answers.pop_front() {
         None => axum::Json(body).into_response(),
         Some(Answer::Plain404) => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
@@ -106,14 +110,19 @@ impl Stage {
     }
 
     fn write(&self, number: u64) {
+        self.write_in(number, Term::unbounded());
+    }
+
+    fn write_in(&self, number: u64, term: Term) {
         let key = ObjectKey::new("shop", "checkout");
-        let report = Report { key, uid: UID.to_owned(), file: None, number, status: status(number) };
+        let version = Some(number.to_string());
+        let report = Report { key, uid: UID.to_owned(), file: None, number, status: status(number), version, term };
         self.messages.send(Message::Status(Box::new(report))).unwrap();
     }
 
     async fn lands(&mut self, number: u64) {
         let landed = timeout(PATIENCE, self.landed.recv()).await.expect("it lands in time").expect("it lands");
-        assert_eq!((landed.number, landed.stored), (number, Some(Box::new(status(number)))));
+        assert_eq!((landed.number, landed.stored.status), (number, Some(Box::new(status(number)))));
     }
 
     /// Nothing more is written: the writer has nothing left to do.
@@ -126,7 +135,7 @@ impl Stage {
 
     fn count(&self, result: &str) -> u64 {
         let name = format!("weir_operator_status_writes_total{{result=\"{result}\"}} ");
-        self.metrics.render().lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or(0)
+        self.metrics.render(Duration::ZERO).lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or(0)
     }
 }
 
@@ -145,6 +154,21 @@ async fn a_write_that_fails_is_tried_again_until_it_lands() {
     stage.write(2);
     stage.lands(2).await;
     assert_eq!(stage.ends().await, failures.len() + 2);
+}
+
+#[tokio::test]
+async fn a_policy_that_was_changed_meanwhile_is_written_to_as_it_is_now() {
+    let mut stage = Stage::set(&[Answer::Status(409)]).await;
+    stage.write(1);
+    stage.lands(1).await;
+    assert_eq!(stage.script.lock().unwrap().versions, ["1", "42"]);
+}
+
+#[tokio::test]
+async fn nothing_is_written_outside_of_its_term() {
+    let stage = Stage::set(&[]).await;
+    stage.write_in(1, Term::over());
+    assert_eq!(stage.ends().await, 0);
 }
 
 #[tokio::test]
@@ -202,7 +226,8 @@ async fn events_that_hang_hold_up_no_status() {
         for _ in 0..ANNOUNCEMENTS {
             let key = ObjectKey::new("shop", "checkout");
             let (reason, note) = ("Enforced", String::new());
-            let announcement = Announcement { key, uid: UID.to_owned(), warning: false, reason, note };
+            let announcement =
+                Announcement { key, uid: UID.to_owned(), warning: false, reason, note, term: Term::unbounded() };
             stage.messages.send(Message::Announce(announcement)).unwrap();
         }
         stage.write(number);

@@ -14,7 +14,7 @@ use weir_api::RateLimitPolicySpec;
 
 use crate::compile::revision_of;
 use crate::documents;
-use crate::world::{Change, Fault, ObjectKey, Policy};
+use crate::world::{Beside, Change, Fault, ObjectKey, Policy};
 
 /// How long something bad must last to be believed.
 pub(super) const CONFIRM: Duration = Duration::from_millis(250);
@@ -192,7 +192,7 @@ impl Folder {
         let uid = revision_of(&(&key.namespace, &key.name));
         let policy = Policy { uid, generation, created: None, spec, file: Some(file) };
         self.current.insert(key.clone(), policy.clone());
-        outcome.changes.push(Change::Policy(key, Some((policy, None))));
+        outcome.changes.push(Change::Policy(key, Some((policy, Beside::default()))));
     }
 }
 

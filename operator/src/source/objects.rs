@@ -12,7 +12,7 @@ use kube::core::Selector;
 use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus};
 
 use crate::inject::{INJECT, NOT_INJECTED};
-use crate::world::{Agent, Change, Fault, Membership, ObjectKey, Policy, Workload, WorkloadKind};
+use crate::world::{Agent, Beside, Change, Fault, Membership, ObjectKey, Policy, Workload, WorkloadKind};
 
 /// A pod takes part in Weir when it carries this label with the value `enabled`.
 pub(crate) const AGENT_LABEL: &str = "weir.dev/agent";
@@ -37,7 +37,7 @@ pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
         spec,
         file: None,
     };
-    Change::Policy(key, Some((policy, status)))
+    Change::Policy(key, Some((policy, Beside { status, version: object.metadata.resource_version })))
 }
 
 /// A policy's status. One that another version wrote may be unreadable, which is as good as none.

@@ -1,0 +1,141 @@
+//! The loop of one candidate: takes the steps that its [`Election`] names, and hands out the [`Term`].
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use kube::Client;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::election::{Claim, Election, Outcome, Record, Step};
+use super::lease::{LeaseName, Store};
+use super::term::Term;
+use super::timing::Timing;
+use crate::clock;
+use crate::metrics::Metrics;
+
+/// Where a term is handed out; none while somebody else leads, or nobody.
+pub type Terms = watch::Receiver<Option<Term>>;
+
+/// One candidate.
+pub struct Campaign {
+    store: Store,
+    timing: Timing,
+    identity: String,
+    election: Election,
+    terms: watch::Sender<Option<Term>>,
+    metrics: Metrics,
+}
+
+impl std::fmt::Debug for Campaign {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Campaign").field("election", &self.election).finish_non_exhaustive()
+    }
+}
+
+impl Campaign {
+    /// A candidate for this Lease. `identity` must be nobody else's.
+    pub fn new(client: Client, lease: &LeaseName, identity: String, timing: Timing, metrics: Metrics) -> (Self, Terms) {
+        let (terms, handed_out) = watch::channel(None);
+        let election = Election::new(identity.clone(), timing, rand::random());
+        metrics.set_leader(false);
+        (Self { store: Store::new(client, lease), timing, identity, election, terms, metrics }, handed_out)
+    }
+
+    /// Competes until `stop` is cancelled, and then gives the Lease back. Whoever writes must have stopped before.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut changes = self.store.changes();
+        if stop.clone().run_until_cancelled_owned(self.compete(&mut changes)).await.is_none() {
+            self.resign().await;
+        }
+    }
+
+    async fn compete(&mut self, changes: &mut BoxStream<'static, Option<Record>>) {
+        loop {
+            let step = self.election.next(clock::since_boot(), clock::unix_micros());
+            self.hand_out();
+            match step {
+                Step::Read => self.read().await,
+                Step::Claim(claim) => self.claim(&claim).await,
+                Step::Wait(until) => tokio::select! {
+                    () = sleep(until.saturating_sub(clock::since_boot())) => {}
+                    Some(record) = changes.next() => self.election.shown(clock::since_boot(), record),
+                },
+            }
+        }
+    }
+
+    async fn read(&mut self) {
+        let answer = match timeout(self.timing.renew(), self.store.read()).await {
+            Ok(Ok(record)) => Ok(record),
+            Ok(Err(error)) => {
+                tracing::warn!(error = %format!("{error:#}"), "cannot read the lease");
+                Err(())
+            }
+            Err(_) => {
+                tracing::warn!("no answer when reading the lease");
+                Err(())
+            }
+        };
+        self.election.read(clock::since_boot(), answer);
+    }
+
+    async fn claim(&mut self, claim: &Claim) {
+        let sent = clock::since_boot();
+        let outcome = match timeout(self.timing.renew(), self.store.claim(claim)).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(error)) => {
+                tracing::warn!(error = %format!("{error:#}"), "cannot write the lease");
+                Outcome::Unknown
+            }
+            Err(_) => {
+                tracing::warn!("no answer when writing the lease");
+                Outcome::Unknown
+            }
+        };
+        self.election.claimed(sent, clock::since_boot(), claim, outcome);
+        self.hand_out();
+    }
+
+    /// Hands out what the election says: a new term, a longer one, or none.
+    fn hand_out(&self) {
+        if let Some(seen) = self.election.sign_of_life() {
+            self.metrics.lease_seen(seen);
+        }
+        let tenure = self.election.tenure(clock::since_boot());
+        let current = self.terms.borrow().clone();
+        match (current, tenure) {
+            (Some(term), Some(tenure)) if term.is(&tenure) => term.extend(&tenure),
+            (None, None) => {}
+            (current, tenure) => {
+                if let Some(term) = current {
+                    term.end();
+                    tracing::warn!(identity = self.identity, "no longer leading");
+                }
+                self.metrics.set_leader(tenure.is_some());
+                self.terms.send_replace(tenure.as_ref().map(Term::of));
+                if let Some(tenure) = tenure {
+                    tracing::info!(identity = self.identity, sequence = tenure.first_sequence, "leading");
+                }
+            }
+        }
+    }
+
+    async fn resign(mut self) {
+        if let Some(term) = self.terms.send_replace(None) {
+            term.end();
+        }
+        self.metrics.set_leader(false);
+        if self.election.release().is_none() {
+            // A write was cut off, perhaps the one that won.
+            self.read().await;
+        }
+        let Some(claim) = self.election.release() else { return };
+        match timeout(self.timing.renew(), self.store.claim(&claim)).await {
+            Ok(Ok(Outcome::Stored(_))) => tracing::info!(identity = self.identity, "gave the lease back"),
+            Ok(Ok(outcome)) => tracing::warn!(?outcome, "could not give the lease back"),
+            Ok(Err(error)) => tracing::warn!(error = %format!("{error:#}"), "could not give the lease back"),
+            Err(_) => tracing::warn!("no answer when giving the lease back"),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+use super::*;
+
+const UNIX: u64 = 1_700_000_000_000_000;
+
+fn seconds(seconds: f64) -> Moment {
+    Duration::from_secs_f64(seconds)
+}
+
+fn candidate() -> Election {
+    let timing = Timing::new(seconds(8.0), seconds(2.0)).unwrap();
+    Election::new("a".to_owned(), timing, 1)
+}
+
+fn record(version: u32, holder: Option<&str>) -> Record {
+    Record {
+        version: version.to_string(),
+        holder: holder.map(str::to_owned),
+        lease: seconds(8.0),
+        transitions: 3,
+        sequences_below: 0,
+    }
+}
+
+fn claim(election: &mut Election, at: f64) -> Claim {
+    match election.next(seconds(at), UNIX) {
+        Step::Claim(claim) => claim,
+        step => panic!("{step:?} at {at}"),
+    }
+}
+
+/// Lets the claim of this moment be stored as this version, a tenth of a second later.
+fn win(election: &mut Election, at: f64, version: u32) -> Claim {
+    let claim = claim(election, at);
+    let stored = Record { sequences_below: claim.sequences_below, ..record(version, Some("a")) };
+    election.claimed(seconds(at), seconds(at + 0.1), &claim, Outcome::Stored(stored));
+    claim
+}
+
+fn leads(election: &Election, at: f64) -> bool {
+    election.tenure(seconds(at)).is_some()
+}
+
+fn wakes(election: &mut Election, at: f64) -> f64 {
+    match election.next(seconds(at), UNIX) {
+        Step::Wait(until) => until.as_secs_f64(),
+        step => panic!("{step:?} at {at}"),
+    }
+}
+
+#[test]
+fn a_lease_that_never_was_is_made_at_once() {
+    let mut election = candidate();
+    assert_eq!(election.next(seconds(1.0), UNIX), Step::Read);
+    election.read(seconds(1.0), Ok(None));
+    let claim = win(&mut election, 1.0, 1);
+    assert_eq!((claim.version.as_deref(), claim.holder.as_deref(), claim.transitions), (None, Some("a"), 0));
+    assert!(claim.acquires && leads(&election, 1.1));
+    let tenure = election.tenure(seconds(1.1)).unwrap();
+    assert_eq!((tenure.since, tenure.until, tenure.first_sequence), (seconds(1.0), seconds(7.0), UNIX));
+    assert_eq!(tenure.sequences_below, UNIX + 8_000_000);
+}
+
+#[test]
+fn a_lease_that_is_held_is_waited_for_from_when_it_was_seen() {
+    let mut election = candidate();
+    election.read(seconds(1.0), Ok(Some(record(5, Some("b")))));
+    assert!((9.0..=9.2).contains(&wakes(&mut election, 1.0)));
+    // A renewal begins the wait anew; the same version again is no sign of life.
+    election.shown(seconds(3.0), Some(record(6, Some("b"))));
+    election.shown(seconds(5.0), Some(record(6, Some("b"))));
+    election.read(seconds(6.0), Ok(Some(record(6, Some("b")))));
+    let until = wakes(&mut election, 6.0);
+    assert!((11.0..=11.2).contains(&until), "{until}");
+    let claim = win(&mut election, 11.2, 7);
+    assert_eq!((claim.version.as_deref(), claim.acquires, claim.transitions), (Some("6"), true, 4));
+    assert!(leads(&election, 11.3));
+}
+
+#[test]
+fn how_long_a_holder_keeps_it_is_bounded_on_both_sides() {
+    for (says, waits) in [(0.0, 8.0), (1.0, 8.0), (30.0, 30.0), (86_400.0, 300.0)] {
+        let mut election = candidate();
+        election.read(seconds(1.0), Ok(Some(Record { lease: seconds(says), ..record(5, Some("b")) })));
+        let until = wakes(&mut election, 1.0) - 1.0;
+        assert!((waits..=waits + 0.2).contains(&until), "{says} gave {until}");
+    }
+}
+
+#[test]
+fn one_that_was_given_back_is_taken_at_once() {
+    let mut election = candidate();
+    election.read(seconds(1.0), Ok(Some(record(5, Some("b")))));
+    election.shown(seconds(2.0), Some(Record { lease: seconds(1.0), ..record(6, None) }));
+    assert_eq!(claim(&mut election, 2.0).version.as_deref(), Some("6"));
+}
+
+#[test]
+fn a_leader_renews_and_keeps_its_term_and_its_sequences() {
+    let mut election = candidate();
+    election.read(seconds(1.0), Ok(None));
+    win(&mut election, 1.0, 1);
+    let renew_at = wakes(&mut election, 1.2);
+    assert!((2.8..=3.0).contains(&renew_at), "{renew_at}");
+    let claim = win(&mut election, 3.0, 2);
+    assert_eq!(
+        (claim.version.as_deref(), claim.acquires, claim.sequences_below),
+        (Some("1"), false, UNIX + 10_000_000)
+    );
+    let tenure = election.tenure(seconds(8.9)).unwrap();
+    assert_eq!((tenure.since, tenure.until, tenure.first_sequence), (seconds(1.0), seconds(9.0), UNIX));
+}
+
+#[test]
+fn a_leader_that_cannot_renew_stops_before_anybody_else_begins() {
+    let mut election = candidate();
+    election.read(seconds(1.0), Ok(None));
+    win(&mut election, 1.0, 1);
+    let mut at = 3.0;
+    while at < 6.9 {
+        match election.next(seconds(at), UNIX) {
+            Step::Claim(claim) => election.claimed(seconds(at), seconds(at), &claim, Outcome::Unknown),
+            Step::Read => election.read(seconds(at), Err(())),
+            Step::Wait(until) => at = until.as_secs_f64(),
+        }
+    }
+    assert!((at - 7.0).abs() < 1e-6, "woke at {at}, not when the term ends");
+    assert!(leads(&election, 6.999) && !leads(&election, 7.0));
+    // It comes back to what it holds by name, but that is another term, beyond what the last one reserved.
+    let reserved = UNIX + 60_000_000;
+    let mut read = None;
+    while read.is_none() {
+        match election.next(seconds(at), UNIX) {
+            Step::Wait(until) => at = until.as_secs_f64(),
+            step => read = Some(step),
+        }
+    }
+    assert_eq!(read, Some(Step::Read));
+    election.read(seconds(at), Ok(Some(Record { sequences_below: reserved, ..record(4, Some("a")) })));
+    assert!(!leads(&election, at), "what was read makes no leader");
+    let claim = win(&mut election, at, 5);
+    assert!(!claim.acquires && claim.version.as_deref() == Some("4"));
+    assert_eq!(election.tenure(seconds(at + 0.1)).unwrap().first_sequence, reserved);
+}
+
+#[test]
+fn an_answer_that_comes_after_the_term_does_not_revive_it() {
+    let mut election = candidate();
+    election.read(seconds(1.0), Ok(None));
+    win(&mut election, 1.0, 1);
+    let renewal = claim(&mut election, 3.0);
+    election.claimed(seconds(3.0), seconds(7.5), &renewal, Outcome::Stored(record(2, Some("a"))));
+    assert!(!leads(&election, 7.5));
+    assert!(win(&mut election, 7.5, 3).first_sequence.is_some());
+    assert!(leads(&election, 7.6));
+}
+
+#[test]
+fn only_a_read_unmakes_a_leader() {
+    let mut election = candidate();
+    election.read(seconds(1.0), Ok(None));
+    win(&mut election, 1.0, 9);
+    // The watch lags behind: what it shows is from before the claim.
+    election.shown(seconds(1.2), Some(record(8, None)));
+    assert_eq!(election.next(seconds(1.2), UNIX), Step::Read);
+    assert!(leads(&election, 1.2));
+    election.read(seconds(1.3), Ok(Some(record(9, Some("a")))));
+    assert!(leads(&election, 1.3) && wakes(&mut election, 1.3) > 2.7);
+    // Somebody put another name in by hand.
+    election.shown(seconds(1.4), Some(record(10, Some("b"))));
+    election.read(seconds(1.5), Ok(Some(record(10, Some("b")))));
+    assert!(!leads(&election, 1.5) && wakes(&mut election, 1.5) > 9.4);
+}
+
+#[test]
+fn one_that_is_deleted_is_the_leader_s_at_once_and_nobody_else_s_before_its_time() {
+    let mut leader = candidate();
+    leader.read(seconds(1.0), Ok(None));
+    win(&mut leader, 1.0, 1);
+    leader.shown(seconds(2.0), None);
+    assert_eq!(leader.next(seconds(2.0), UNIX), Step::Read);
+    leader.read(seconds(2.0), Ok(None));
+    let claim = win(&mut leader, 2.0, 7);
+    assert!(claim.version.is_none() && claim.first_sequence.is_none() && leads(&leader, 2.1));
+
+    let mut standby = candidate();
+    standby.read(seconds(1.0), Ok(Some(record(1, Some("b")))));
+    standby.shown(seconds(2.0), None);
+    assert!(wakes(&mut standby, 2.0) >= 10.0);
+    standby.shown(seconds(2.2), Some(record(7, Some("b"))));
+    assert!(wakes(&mut standby, 2.2) >= 10.2);
+}
+
+#[test]
+fn a_conflict_is_looked_into_at_once_and_failures_after_growing_pauses() {
+    let mut election = candidate();
+    election.read(seconds(1.0), Ok(Some(record(5, None))));
+    let lost = claim(&mut election, 1.0);
+    election.claimed(seconds(1.0), seconds(1.1), &lost, Outcome::Conflict);
+    assert_eq!(election.next(seconds(1.1), UNIX), Step::Read);
+    let mut at = 1.1;
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        election.read(seconds(at), Err(()));
+        let until = wakes(&mut election, at);
+        pauses.push(until - at);
+        at = until;
+    }
+    assert!(pauses[0] <= 0.1 && pauses[7] <= 2.0 && pauses[7] >= 1.0, "{pauses:?}");
+    assert!(pauses[3] > pauses[0], "{pauses:?}");
+}
+
+#[test]
+fn sequences_begin_above_what_was_reserved_whatever_the_clock_says() {
+    for (reserved, first) in [
+        (0, UNIX),
+        (UNIX - 1, UNIX),
+        (UNIX + 3_600_000_000, UNIX + 3_600_000_000),
+        // Nobody reserves decades: somebody wrote that by hand, and nothing may be left to count with.
+        (u64::MAX, UNIX),
+    ] {
+        let mut election = candidate();
+        election.read(seconds(1.0), Ok(Some(Record { sequences_below: reserved, ..record(5, None) })));
+        win(&mut election, 1.0, 6);
+        assert_eq!(election.tenure(seconds(1.1)).unwrap().first_sequence, first, "{reserved}");
+    }
+}
+
+#[test]
+fn what_is_held_is_given_back_with_its_reservation() {
+    let mut election = candidate();
+    assert_eq!(election.release(), None);
+    election.read(seconds(1.0), Ok(Some(record(5, Some("b")))));
+    assert_eq!(election.release(), None);
+    let mut election = candidate();
+    election.read(seconds(1.0), Ok(None));
+    win(&mut election, 1.0, 6);
+    let release = election.release().unwrap();
+    assert_eq!((release.version.as_deref(), release.holder), (Some("6"), None));
+    assert_eq!(release.sequences_below, UNIX + 8_000_000);
+    assert!(!leads(&election, 1.1));
+}

@@ -1,0 +1,175 @@
+//! The Lease in the apiserver: read, claimed, watched. Says what is there and decides nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::stream::BoxStream;
+use futures::{StreamExt, stream};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::election::{Claim, Outcome, Record};
+use crate::clock;
+use crate::source::cluster::ShortBackoff;
+
+/// The annotation that reserves sequences for the holder: those of its snapshots are smaller, those of later holders
+/// are not.
+pub const SEQUENCES_BELOW: &str = "weir.dev/sequences-below";
+const FIELD_MANAGER: &str = "weir-operator";
+
+/// Where the Lease is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// The Lease of one namespace and name.
+#[derive(Clone)]
+pub(super) struct Store {
+    leases: Api<Lease>,
+    name: String,
+}
+
+impl Store {
+    pub(super) fn new(client: Client, lease: &LeaseName) -> Self {
+        Self { leases: Api::namespaced(client, &lease.namespace), name: lease.name.clone() }
+    }
+
+    pub(super) async fn read(&self) -> Result<Option<Record>, kube::Error> {
+        Ok(self.leases.get_opt(&self.name).await?.map(record))
+    }
+
+    pub(super) async fn claim(&self, claim: &Claim) -> Result<Outcome, kube::Error> {
+        let stored = match &claim.version {
+            None => self.leases.create(&PostParams::default(), &self.first(claim)).await,
+            Some(version) => {
+                let patch = Patch::Merge(patch(claim, version));
+                let parameters =
+                    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+                self.leases.patch(&self.name, &parameters, &patch).await
+            }
+        };
+        match stored {
+            Ok(lease) => Ok(Outcome::Stored(record(lease))),
+            // Changed, made or deleted by somebody else in the meantime.
+            Err(kube::Error::Api(status)) if status.code == 409 || (status.code == 404 && claim.version.is_some()) => {
+                Ok(Outcome::Conflict)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The Lease as it changes; none: it is gone. Goes on for ever.
+    pub(super) fn changes(&self) -> BoxStream<'static, Option<Record>> {
+        let this_one = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
+        let events = watch(self.leases.clone(), this_one).backoff(ShortBackoff::default());
+        let changes = events.filter_map(|event| async {
+            match event {
+                Ok(Event::InitApply(lease) | Event::Apply(lease)) => Some(Some(record(lease))),
+                Ok(Event::Delete(_)) => Some(None),
+                Ok(Event::Init | Event::InitDone) => None,
+                Err(error) => {
+                    tracing::warn!(kind = "Lease", error = %format!("{error:#}"), "watch failed, trying again");
+                    None
+                }
+            }
+        });
+        changes.chain(stream::pending()).boxed()
+    }
+
+    fn first(&self, claim: &Claim) -> Lease {
+        let now = Some(MicroTime(clock::timestamp()));
+        let reserved = BTreeMap::from([(SEQUENCES_BELOW.to_owned(), claim.sequences_below.to_string())]);
+        Lease {
+            metadata: ObjectMeta {
+                name: Some(self.name.clone()),
+                annotations: Some(reserved),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: claim.holder.clone(),
+                lease_duration_seconds: Some(seconds(claim.lease)),
+                lease_transitions: Some(claim.transitions),
+                acquire_time: now.clone(),
+                renew_time: now,
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+}
+
+/// What is to be different. The times are for people: no candidate reads them.
+fn patch(claim: &Claim, version: &str) -> Value {
+    let now = MicroTime(clock::timestamp());
+    let mut spec = json!({
+        "holderIdentity": claim.holder.as_deref().unwrap_or_default(),
+        "leaseDurationSeconds": seconds(claim.lease),
+        "leaseTransitions": claim.transitions,
+        "renewTime": now,
+    });
+    if claim.acquires {
+        spec["acquireTime"] = json!(now);
+    }
+    let reserved = json!({ SEQUENCES_BELOW: claim.sequences_below.to_string() });
+    json!({"metadata": {"resourceVersion": version, "annotations": reserved}, "spec": spec})
+}
+
+/// What a candidate has to know. Whatever somebody has written by hand means something: at worst that it is held.
+fn record(lease: Lease) -> Record {
+    let spec = lease.spec.unwrap_or_default();
+    let annotations = lease.metadata.annotations.unwrap_or_default();
+    Record {
+        version: lease.metadata.resource_version.unwrap_or_default(),
+        holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
+        lease: Duration::from_secs(spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(0)),
+        transitions: spec.lease_transitions.unwrap_or(0),
+        sequences_below: annotations.get(SEQUENCES_BELOW).and_then(|text| text.parse().ok()).unwrap_or(0),
+    }
+}
+
+fn seconds(lease: Duration) -> i32 {
+    i32::try_from(lease.as_secs()).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lease: Value) -> Record {
+        record(serde_json::from_value(lease).unwrap())
+    }
+
+    #[test]
+    fn a_lease_means_something_whatever_is_in_it() {
+        let held = json!({"metadata": {"resourceVersion": "7", "annotations": {SEQUENCES_BELOW: "99"}},
+            "spec": {"holderIdentity": "a", "leaseDurationSeconds": 8, "leaseTransitions": 3}});
+        let expected = Record {
+            version: "7".to_owned(),
+            holder: Some("a".to_owned()),
+            lease: Duration::from_secs(8),
+            transitions: 3,
+            sequences_below: 99,
+        };
+        assert_eq!(read(held), expected);
+        for (lease, holder) in [
+            (json!({"metadata": {"resourceVersion": "8"}}), None),
+            (json!({"metadata": {}, "spec": {"holderIdentity": ""}}), None),
+            (
+                json!({"metadata": {"annotations": {SEQUENCES_BELOW: "-5"}},
+                "spec": {"holderIdentity": "b", "leaseDurationSeconds": -1}}),
+                Some("b"),
+            ),
+        ] {
+            let record = read(lease);
+            assert_eq!((record.holder.as_deref(), record.lease, record.sequences_below), (holder, Duration::ZERO, 0));
+        }
+    }
+}

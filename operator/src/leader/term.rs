@@ -1,0 +1,101 @@
+//! The time for which an operator may write, and the numbers that it may put on snapshots.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::election::{Moment, Tenure};
+use crate::clock;
+
+/// A term of leadership. Cheap to clone; clones share its end, which moves with each renewal.
+///
+/// Whoever writes asks [`Term::holds`] just before. Sequences of snapshots are taken from the term: they grow with time,
+/// and all those of one term are larger than all those of the terms before it, because each leader keeps the ones that
+/// it may use reserved in the Lease.
+#[derive(Clone, Debug)]
+pub struct Term(Arc<Bounds>);
+
+#[derive(Debug)]
+struct Bounds {
+    since: Moment,
+    first_sequence: u64,
+    /// Microseconds since boot.
+    until: AtomicU64,
+}
+
+impl Term {
+    /// The term of an operator that has no rivals, and never ends.
+    pub fn unbounded() -> Self {
+        Self::new(clock::since_boot(), Duration::MAX, clock::unix_micros())
+    }
+
+    /// A term that is over.
+    pub fn over() -> Self {
+        Self::new(Duration::ZERO, Duration::ZERO, 0)
+    }
+
+    pub(super) fn of(tenure: &Tenure) -> Self {
+        Self::new(tenure.since, tenure.until, tenure.first_sequence)
+    }
+
+    fn new(since: Moment, until: Moment, first_sequence: u64) -> Self {
+        Self(Arc::new(Bounds { since, first_sequence, until: AtomicU64::new(micros(until)) }))
+    }
+
+    /// Whether whoever holds this term may write now.
+    pub fn holds(&self, now: Moment) -> bool {
+        micros(now) < self.0.until.load(Ordering::Acquire)
+    }
+
+    /// The sequence of a snapshot that is put together now.
+    pub fn sequence(&self, now: Moment) -> u64 {
+        self.0.first_sequence.saturating_add(micros(now.saturating_sub(self.0.since)))
+    }
+
+    /// It was renewed.
+    pub(super) fn extend(&self, tenure: &Tenure) {
+        self.0.until.store(micros(tenure.until), Ordering::Release);
+    }
+
+    /// It ends now, whatever was agreed.
+    pub(super) fn end(&self) {
+        self.0.until.store(0, Ordering::Release);
+    }
+
+    pub(super) fn is(&self, tenure: &Tenure) -> bool {
+        self.0.since == tenure.since
+    }
+}
+
+pub(super) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenure(since: u64, until: u64) -> Tenure {
+        let [since, until] = [since, until].map(Duration::from_secs);
+        Tenure { since, until, first_sequence: 1000, sequences_below: 9_001_000 }
+    }
+
+    #[test]
+    fn a_term_ends_at_its_time_for_every_clone_and_moves_with_renewals() {
+        let term = Term::of(&tenure(10, 16));
+        let clone = term.clone();
+        assert!(clone.holds(Duration::from_micros(15_999_999)) && !clone.holds(Duration::from_secs(16)));
+        term.extend(&tenure(10, 18));
+        assert!(clone.holds(Duration::from_secs(17)) && clone.is(&tenure(10, 18)));
+        term.end();
+        assert!(!clone.holds(Duration::from_secs(11)));
+        assert!(!Term::over().holds(Duration::ZERO) && Term::unbounded().holds(Duration::from_secs(1 << 40)));
+    }
+
+    #[test]
+    fn sequences_grow_by_the_microsecond() {
+        let term = Term::of(&tenure(10, 16));
+        assert_eq!(term.sequence(Duration::from_secs(10)), 1000);
+        assert_eq!(term.sequence(Duration::from_micros(10_000_007)), 1007);
+    }
+}

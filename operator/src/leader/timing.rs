@@ -1,0 +1,95 @@
+//! How long a Lease lasts, how often it is renewed, and how long its holder may count on it.
+
+use std::time::Duration;
+
+/// However long a Lease says that it lasts, nobody waits longer for a holder that is silent.
+pub(super) const LONGEST_LEASE: Duration = Duration::from_secs(300);
+
+/// How long a Lease lasts and how often it is renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    lease: Duration,
+    renew: Duration,
+}
+
+/// A [`Timing`] that cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidTiming {
+    /// The API counts whole seconds.
+    #[error("a lease must last a whole number of seconds from 2 to 300, not {0:?}")]
+    Lease(Duration),
+    /// A leader must have time for a second try.
+    #[error(
+        "renewing every {renew:?} leaves no time for a second try in a lease of {lease:?}: renew at least three times in it"
+    )]
+    Renew {
+        /// What was asked for.
+        renew: Duration,
+        /// How long the lease lasts.
+        lease: Duration,
+    },
+}
+
+impl Timing {
+    /// Checks the two against each other.
+    ///
+    /// # Errors
+    ///
+    /// A lease that is not a whole number of seconds from 2 to 300, or is not renewed at least three times.
+    pub fn new(lease: Duration, renew: Duration) -> Result<Self, InvalidTiming> {
+        if lease < Duration::from_secs(2) || lease > LONGEST_LEASE || lease.subsec_nanos() != 0 {
+            return Err(InvalidTiming::Lease(lease));
+        }
+        if renew.is_zero() || renew * 3 > lease {
+            return Err(InvalidTiming::Renew { renew, lease });
+        }
+        Ok(Self { lease, renew })
+    }
+
+    /// How long a leader may write from the moment when it sent a renewal. The rest is for clocks that run at
+    /// different speeds, and for what is on its way.
+    pub(super) fn term(&self) -> Duration {
+        self.lease * 3 / 4
+    }
+
+    /// How long the others wait for a holder that is silent.
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// Between two renewals.
+    pub fn renew(&self) -> Duration {
+        self.renew
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timings_leave_room_for_a_second_try() {
+        let timing =
+            |lease: f64, renew: f64| Timing::new(Duration::from_secs_f64(lease), Duration::from_secs_f64(renew));
+        for (lease, renew) in [(8.0, 2.0), (2.0, 0.5), (300.0, 100.0)] {
+            assert!(timing(lease, renew).is_ok(), "{lease} {renew}");
+        }
+        for (lease, renew, expected) in [
+            (1.0, 0.1, "a lease must last a whole number of seconds from 2 to 300, not 1s"),
+            (2.5, 0.5, "a lease must last a whole number of seconds from 2 to 300, not 2.5s"),
+            (301.0, 2.0, "a lease must last a whole number of seconds from 2 to 300, not 301s"),
+            (
+                8.0,
+                3.0,
+                "renewing every 3s leaves no time for a second try in a lease of 8s: renew at least three times in it",
+            ),
+            (
+                8.0,
+                0.0,
+                "renewing every 0ns leaves no time for a second try in a lease of 8s: renew at least three times in it",
+            ),
+        ] {
+            assert_eq!(timing(lease, renew).unwrap_err().to_string(), expected);
+        }
+    }
+}
