@@ -12,20 +12,29 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client, Config, ResourceExt as _,
     api::{ListParams, Patch, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
+use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
 use weir_api::RateLimitPolicy;
 
 /// Names the folder with `etcd`, `kube-apiserver` and `kubectl`.
 const BINARIES: &str = "WEIR_KUBE_BIN";
 /// Starting takes seconds; this is for machines that are busy with something else.
 const PATIENCE: Duration = Duration::from_secs(120);
+const AUDIT_POLICY: &str = "audit-policy.yaml";
+const AUDIT_LOG: &str = "audit.log";
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// Whom the chart binds its roles to, as `helm template weir` names it in [`OPERATOR_NAMESPACE`].
@@ -39,6 +48,9 @@ pub struct ControlPlane {
     kubeconfig: PathBuf,
     operators_kubeconfig: PathBuf,
     binaries: PathBuf,
+    /// Where etcd and the apiserver listen.
+    store: String,
+    port: u16,
     // Dropped in this order: the apiserver before its store, and both before their files.
     apiserver: Process,
     etcd: Process,
@@ -60,7 +72,8 @@ impl ControlPlane {
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         let client = Client::try_from(config)?;
         let Credentials { kubeconfig, operators_kubeconfig } = credentials;
-        let mut started = Self { client, kubeconfig, operators_kubeconfig, binaries, apiserver, etcd, directory };
+        let mut started =
+            Self { client, kubeconfig, operators_kubeconfig, binaries, store, port, apiserver, etcd, directory };
         started.wait_until_ready().await?;
         Ok(started)
     }
@@ -91,6 +104,44 @@ impl ControlPlane {
         let cache = self.directory.path().join("kubectl");
         kubectl.arg("--kubeconfig").arg(&self.kubeconfig).arg("--cache-dir").arg(cache);
         kubectl
+    }
+
+    /// Kills the apiserver. Whatever is asked of it fails until it is started again.
+    pub fn kill_apiserver(&mut self) {
+        self.apiserver.kill();
+    }
+
+    /// Starts the apiserver again, where it was, and waits until it is ready.
+    pub async fn start_apiserver(&mut self) -> Result<()> {
+        self.apiserver = start_apiserver(&self.binaries, self.directory.path(), &self.store, self.port)?;
+        self.wait_until_ready().await
+    }
+
+    /// Makes etcd forget all versions but the newest, so that no watch can go on from where it was.
+    pub async fn compact(&self) -> Result<()> {
+        let everything = json!({"key": "AA==", "range_end": "AA==", "count_only": true});
+        let answer = self.ask_etcd("/v3/kv/range", &everything).await?;
+        let revision = answer.pointer("/header/revision").with_context(|| format!("no revision in {answer}"))?;
+        let answer = self.ask_etcd("/v3/kv/compaction", &json!({"revision": revision, "physical": true})).await?;
+        ensure!(answer.get("error").is_none(), "etcd does not compact: {answer}");
+        Ok(())
+    }
+
+    async fn ask_etcd(&self, path: &str, question: &Value) -> Result<Value> {
+        let address = self.store.trim_start_matches("http://");
+        let stream = TokioIo::new(TcpStream::connect(address).await?);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
+        tokio::spawn(connection);
+        let request = http::Request::post(path).header(http::header::HOST, address);
+        let response = sender.send_request(request.body(Full::new(Bytes::from(question.to_string())))?).await?;
+        Ok(serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?)
+    }
+
+    /// What members of `system:serviceaccounts` have asked for, one entry of the audit log each.
+    pub fn audited(&self) -> Result<Vec<Value>> {
+        let log = fs::read_to_string(self.directory.path().join(AUDIT_LOG))?;
+        // The last line may be half written.
+        Ok(log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
     /// Installs the definition of `RateLimitPolicy` and waits until policies can be listed.
@@ -182,6 +233,9 @@ impl Credentials {
         fs::write(directory.join("tokens.csv"), tokens)?;
         let kubeconfig = write_kubeconfig(directory, "kubeconfig", port, &admin)?;
         let operators_kubeconfig = write_kubeconfig(directory, "operators-kubeconfig", port, &operator)?;
+        let audit = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+            "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]});
+        fs::write(directory.join(AUDIT_POLICY), serde_yaml::to_string(&audit)?)?;
         Ok(Self { kubeconfig, operators_kubeconfig })
     }
 }
@@ -193,7 +247,7 @@ fn token() -> Result<String> {
 
 fn write_kubeconfig(directory: &Path, name: &str, port: u16, token: &str) -> Result<PathBuf> {
     let path = directory.join(name);
-    let contents = serde_json::json!({
+    let contents = json!({
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "weir",
@@ -241,6 +295,8 @@ fn start_apiserver(binaries: &Path, directory: &Path, store: &str, port: u16) ->
         .arg("--service-account-issuer=https://kubernetes.default.svc")
         .arg(format!("--service-account-key-file={}", file("accounts.pub")))
         .arg(format!("--service-account-signing-key-file={}", file("accounts.key")))
+        .arg(format!("--audit-policy-file={}", file(AUDIT_POLICY)))
+        .arg(format!("--audit-log-path={}", file(AUDIT_LOG)))
         .arg("--service-cluster-ip-range=10.0.0.0/24")
         .arg("--endpoint-reconciler-type=none") // no Service can lead to a loopback address
         .arg("--disable-admission-plugins=ServiceAccount"); // no controller makes the account that it asks for
@@ -275,10 +331,16 @@ impl Process {
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
+impl Process {
+    fn kill(&mut self) {
         // Both fail only if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
     }
 }

@@ -29,6 +29,8 @@ use crate::{
 pub(crate) const NAMESPACE: &str = "weir-system";
 const RELEASE: &str = "weir";
 const DEPLOYMENT: &str = "weir-operator";
+/// As many as the chart starts.
+const REPLICAS: i32 = 2;
 const CRD: &str = "ratelimitpolicies.weir.dev";
 const PODS: &str = "app.kubernetes.io/component=operator";
 const START: Duration = Duration::from_secs(120);
@@ -82,10 +84,10 @@ pub(crate) async fn kill(client: &Client) -> Result<()> {
 
 /// Brings it back; returns once it says that it is ready.
 pub(crate) async fn bring_back(client: &Client) -> Result<()> {
-    set_replicas(client, 1).await?;
+    set_replicas(client, REPLICAS).await?;
     wait_for("the operator to be ready", START, || async {
         let pods = pods(client).await?;
-        let ready = pods.len() == 1 && pods.iter().all(workload::is_ready);
+        let ready = pods.len() == REPLICAS as usize && pods.iter().all(workload::is_ready);
         Ok(Seen::when(ready, pods.iter().map(workload::describe).collect::<Vec<_>>().join(", ")))
     })
     .await

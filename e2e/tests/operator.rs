@@ -43,7 +43,14 @@ use weir_wire::Snapshot;
 
 use self::programs::{Program, build_programs, program};
 
+#[path = "operator/availability.rs"]
+mod availability;
+#[path = "operator/rights.rs"]
+mod rights;
+
 const NAMESPACE: &str = "shop";
+/// Where operators agree on who leads: a namespace that is there.
+const LEASE: [&str; 2] = ["--lease-namespace", "default"];
 /// Every wait ends: with what was waited for, or with a failure.
 const PATIENCE: Duration = Duration::from_secs(30);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
@@ -257,7 +264,10 @@ impl Stage {
 
     fn operator(&self) -> Result<Program> {
         let mut command = Command::new(program("weir-operator")?);
-        command.args(["run", "--telemetry", "127.0.0.1:0"]).env("KUBECONFIG", self.control_plane.kubeconfig());
+        command
+            .args(["run", "--telemetry", "127.0.0.1:0"])
+            .args(LEASE)
+            .env("KUBECONFIG", self.control_plane.kubeconfig());
         Program::start(command)
     }
 

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 /// A child process that ends with this value.
-pub(crate) struct Program(Child);
+pub(crate) struct Program(pub(crate) Child);
 
 impl Program {
     pub(crate) fn start(mut command: Command) -> Result<Self> {

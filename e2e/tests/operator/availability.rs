@@ -1,0 +1,271 @@
+//! Two operators, one of which leads: it is killed, stopped, paused; the apiserver goes away and forgets.
+//!
+//! The figures that are printed are what one run on one machine has shown; the bounds are for busy machines.
+
+use std::{process::Stdio, sync::Mutex};
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use k8s_openapi::api::coordination::v1::Lease;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::*;
+
+/// What is promised of a leader that is killed, and of one that is stopped. A busy machine may take longer than the second.
+const KILLED: Duration = Duration::from_secs(10);
+const STOPPED: Duration = Duration::from_secs(5);
+
+#[tokio::test]
+async fn a_standby_takes_over_from_a_leader_that_is_killed_and_from_one_that_is_stopped() -> Result<()> {
+    let stage = Stage::set().await?;
+    let agent = stage.pod("a").await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+    let first = Operator::start(&stage).await?;
+    first.until_leader(true).await?;
+    stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
+    let second = Operator::start(&stage).await?;
+    second.until_ready().await?;
+    ensure!(!second.leads().await? && first.leads().await?, "two lead, or none");
+
+    let killed = Instant::now();
+    first.program.kill().await?;
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
+    agent.until("the patch", |snapshot| requests(&Some(snapshot.clone())) == Some(60)).await?;
+    let took = killed.elapsed();
+    println!("killed: pushed by the standby after {took:?}");
+    ensure!(took < KILLED, "took {took:?}");
+    stage.until("the new leader's status", |s| s.observed_generation == Some(2) && count(s) == "1/1").await?;
+    ensure!(second.leads().await?, "it pushes and does not lead");
+
+    let third = Operator::start(&stage).await?;
+    third.until_ready().await?;
+    ensure!(!third.leads().await?, "two lead");
+    let stopped = Instant::now();
+    let mut second = second;
+    second.signal(Signal::TERM)?;
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(70)]}})).await?;
+    agent.until("the patch", |snapshot| requests(&Some(snapshot.clone())) == Some(70)).await?;
+    let took = stopped.elapsed();
+    println!("stopped: pushed by the standby after {took:?}");
+    ensure!(took < STOPPED, "took {took:?}");
+    let status = timeout(PATIENCE, second.program.0.wait()).await.context("it does not end")??;
+    ensure!(status.success(), "a stopped operator ended with {status}");
+    stage.until("the new leader's status", |s| s.observed_generation == Some(3) && count(s) == "1/1").await?;
+    let transitions = stage.lease().await?.spec.and_then(|spec| spec.lease_transitions);
+    ensure!(transitions == Some(2), "the lease changed hands {transitions:?} times");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_leader_that_was_paused_and_wakes_up_writes_nothing() -> Result<()> {
+    let stage = Stage::set().await?;
+    let agent = Agent::start(&stage.files.path().join("a")).await?;
+    let pushes = Pushes::of(agent.control.clone()).await?;
+    stage.pod_object("a", &pushes.port).await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+    let old = Operator::start(&stage).await?;
+    stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
+    let new = Operator::start(&stage).await?;
+    new.until_ready().await?;
+    ensure!(old.leads().await?, "the first does not lead");
+    let by_old = pushes.sequences();
+
+    old.signal(Signal::STOP)?;
+    // Its watch gets this change, and keeps it for the moment when it wakes up.
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
+    new.until_leader(true).await?;
+    stage.until("the new leader's status", |s| s.observed_generation == Some(2) && count(s) == "1/1").await?;
+    let polled = pushes.until_polled(2).await?;
+    let rest = (stage.version().await?, stage.status_writes().await?, pushes.sequences());
+    let by_new = &rest.2[by_old.len()..];
+    ensure!(!by_new.is_empty() && !by_old.is_empty(), "{by_old:?} {by_new:?}");
+    let (last, first) = (by_old.iter().max().copied(), by_new.iter().min().copied());
+    ensure!(first > last, "the new leader's sequences {by_new:?} are not above the old one's {by_old:?}");
+
+    old.signal(Signal::CONT)?;
+    old.until_leader(false).await?;
+    pushes.until_polled(polled + 10).await?;
+    let after = (stage.version().await?, stage.status_writes().await?, pushes.sequences());
+    ensure!(rest == after, "something was written: {rest:?} became {after:?}");
+    ensure!(new.leads().await?, "the new leader gave way");
+    ensure!(requests(&agent.in_force().await?) == Some(60), "the agent enforces something else");
+
+    // It is as good a standby as any.
+    old.until_ready().await?;
+    new.program.kill().await?;
+    old.until_leader(true).await?;
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(70)]}})).await?;
+    stage.until("the old leader's status", |s| s.observed_generation == Some(3) && count(s) == "1/1").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_apiserver_that_goes_away_and_forgets_is_caught_up_with() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    let agent = stage.pod("a").await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+    let operator = Operator::start(&stage).await?;
+    stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
+
+    // Away for less than a term: the leader stays.
+    stage.control_plane.kill_apiserver();
+    stage.control_plane.start_apiserver().await?;
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
+    stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "1/1").await?;
+
+    // Away for longer, and it has forgotten the versions that the watches would go on from.
+    stage.control_plane.kill_apiserver();
+    operator.until_leader(false).await?;
+    ensure!(requests(&agent.in_force().await?) == Some(60), "the limit went away with the apiserver");
+    ensure!(operator.answers("/healthz").await? && operator.answers("/readyz").await?, "a restart would mend nothing");
+    stage.control_plane.compact().await?;
+    stage.control_plane.start_apiserver().await?;
+    let back = Instant::now();
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(70)]}})).await?;
+    agent.until("the change", |snapshot| requests(&Some(snapshot.clone())) == Some(70)).await?;
+    println!("apiserver back: pushed after {:?}", back.elapsed());
+    stage.until("the change", |s| s.observed_generation == Some(3) && count(s) == "1/1").await?;
+    // What goes away while nobody watches is gone.
+    stage.control_plane.kill_apiserver();
+    stage.control_plane.start_apiserver().await?;
+    stage.api::<RateLimitPolicy>().delete("checkout", &DeleteParams::default()).await?;
+    agent.until("emptiness", |snapshot| snapshot.policies.is_empty()).await
+}
+
+impl Stage {
+    async fn lease(&self) -> Result<Lease> {
+        let leases: Api<Lease> = Api::namespaced(self.client(), "default");
+        Ok(leases.get("weir-operator").await?)
+    }
+}
+
+/// An operator with its telemetry.
+pub(super) struct Operator {
+    pub(super) program: Program,
+    telemetry: String,
+}
+
+impl Operator {
+    async fn start(stage: &Stage) -> Result<Self> {
+        Self::with(stage.control_plane.kubeconfig(), &LEASE, Stdio::inherit()).await
+    }
+
+    pub(super) async fn with(kubeconfig: &Path, args: &[&str], log: Stdio) -> Result<Self> {
+        let telemetry = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string();
+        let mut command = Command::new(program("weir-operator")?);
+        command.args(["run", "--telemetry", &telemetry]).args(args).env("KUBECONFIG", kubeconfig).stderr(log);
+        Ok(Self { program: Program::start(command)?, telemetry })
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+        let id = self.program.0.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        Ok(kill_process(id.context("it has ended")?, signal)?)
+    }
+
+    async fn get(&self, path: &str) -> Result<(http::StatusCode, String)> {
+        let stream = TokioIo::new(TcpStream::connect(&self.telemetry).await?);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
+        tokio::spawn(connection);
+        let request = http::Request::get(path).header(http::header::HOST, &self.telemetry);
+        let response = sender.send_request(request.body(Full::new(Bytes::new()))?).await?;
+        let status = response.status();
+        Ok((status, String::from_utf8(response.into_body().collect().await?.to_bytes().to_vec())?))
+    }
+
+    async fn answers(&self, path: &str) -> Result<bool> {
+        Ok(self.get(path).await?.0 == http::StatusCode::OK)
+    }
+
+    async fn leads(&self) -> Result<bool> {
+        let (_, metrics) = self.get("/metrics").await?;
+        let value = metrics.lines().find_map(|line| line.strip_prefix("weir_operator_leader "));
+        Ok(value.context("no metric says who leads")? == "1")
+    }
+
+    pub(super) async fn until_leader(&self, wanted: bool) -> Result<()> {
+        let start = Instant::now();
+        while self.leads().await.ok() != Some(wanted) {
+            ensure!(start.elapsed() < PATIENCE, "waited for leads to be {wanted}");
+            sleep(BETWEEN_LOOKS).await;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn until_ready(&self) -> Result<()> {
+        let start = Instant::now();
+        while !self.answers("/readyz").await.unwrap_or(false) {
+            ensure!(start.elapsed() < PATIENCE, "waited for an operator to be ready");
+            sleep(BETWEEN_LOOKS).await;
+        }
+        Ok(())
+    }
+}
+
+/// Stands between operators and an agent, and takes note of every snapshot's sequence and of every question.
+struct Pushes {
+    port: String,
+    seen: Arc<Mutex<Vec<u64>>>,
+    polls: watch::Receiver<u64>,
+}
+
+impl Pushes {
+    async fn of(control: String) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let port = listener.local_addr()?.port().to_string();
+        let (counter, polls) = watch::channel(0);
+        let (seen, counter) = (Arc::new(Mutex::new(Vec::new())), Arc::new(counter));
+        let notes = seen.clone();
+        tokio::spawn(async move {
+            while let Ok((operator, _)) = listener.accept().await {
+                tokio::spawn(note(operator, control.clone(), notes.clone(), counter.clone()));
+            }
+        });
+        Ok(Self { port, seen, polls })
+    }
+
+    fn sequences(&self) -> Vec<u64> {
+        self.seen.lock().expect("nobody panics while noting").clone()
+    }
+
+    /// Waits until the agent was asked so often in all, from now on; how often that is.
+    async fn until_polled(&self, times: u64) -> Result<u64> {
+        let mut polls = self.polls.clone();
+        let wanted = times.max(*polls.borrow_and_update() + 2);
+        timeout(PATIENCE, polls.wait_for(|count| *count >= wanted)).await.context("the agent is not asked")??;
+        Ok(wanted)
+    }
+}
+
+/// Passes on what both say. Snapshots are small here; one that comes in pieces has its sequence in an early one.
+async fn note(
+    operator: TcpStream,
+    control: String,
+    seen: Arc<Mutex<Vec<u64>>>,
+    polls: Arc<watch::Sender<u64>>,
+) -> Result<()> {
+    let agent = TcpStream::connect(control).await?;
+    let (mut from_operator, mut to_operator) = operator.into_split();
+    let (mut from_agent, mut to_agent) = agent.into_split();
+    let requests = async {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let piece = match from_operator.read(&mut buffer).await? {
+                0 => return anyhow::Ok(()),
+                length => &buffer[..length],
+            };
+            let text = String::from_utf8_lossy(piece);
+            if let Some((_, rest)) = text.split_once("\"sequence\":") {
+                let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+                seen.lock().expect("nobody panics while noting").push(digits.parse()?);
+            }
+            if text.starts_with("GET /v1/status ") {
+                polls.send_modify(|count| *count += 1);
+            }
+            to_agent.write_all(piece).await?;
+        }
+    };
+    tokio::select! {
+        done = requests => done,
+        done = tokio::io::copy(&mut from_agent, &mut to_operator) => { done?; Ok(()) }
+    }
+}

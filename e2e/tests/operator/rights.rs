@@ -1,0 +1,117 @@
+//! The operator with the rights that the chart gives it, and with no others: it lacks none, and it uses each.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::{
+    core::v1::ServiceAccount,
+    rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding},
+};
+use rustix::process::Signal;
+use serde::Deserialize as _;
+
+use weir_e2e::control_plane::OPERATOR_NAMESPACE;
+
+use super::{availability::Operator, *};
+
+const HOME: &str = OPERATOR_NAMESPACE;
+const ACCOUNT: &str = "weir-operator";
+
+/// Verb and resource, with its group and subresource.
+type Right = (String, String);
+
+#[tokio::test]
+async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
+    let stage = Stage::set().await?;
+    let namespace = serde_json::from_value(json!({"metadata": {"name": HOME}}))?;
+    Api::<Namespace>::all(stage.client()).create(&PostParams::default(), &namespace).await?;
+    let granted = grant(&stage).await?;
+    let kubeconfig = stage.control_plane.operators_kubeconfig();
+    let log = stage.files.path().join("operator.log");
+    let lease = ["--lease", ACCOUNT, "--lease-namespace", HOME];
+    let mut operator = Operator::with(kubeconfig, &lease, std::fs::File::create(&log)?.into()).await?;
+    operator.until_ready().await?;
+    operator.until_leader(true).await?;
+
+    let _agent = stage.pod("a").await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+    stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
+    stage.until_event("Enforced", "pods enforce revision").await?;
+    operator.signal(Signal::TERM)?;
+    timeout(PATIENCE, operator.program.0.wait()).await.context("it does not end")??;
+
+    let (mut used, mut refused) = (BTreeSet::new(), Vec::new());
+    for request in stage.control_plane.audited()? {
+        let text = |pointer: &str| request.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        if request.pointer("/responseStatus/code") == Some(&json!(403)) {
+            refused.push(request.clone());
+        }
+        let [group, resource, part] = ["apiGroup", "resource", "subresource"].map(|f| text(&format!("/objectRef/{f}")));
+        used.insert((text("/verb"), named(&group, &resource, &part)));
+    }
+    ensure!(refused.is_empty(), "the chart does not allow what the operator does: {refused:#?}");
+    let unused: Vec<_> = granted.difference(&used).collect();
+    ensure!(unused.is_empty(), "the chart allows what the operator does not do: {unused:?}, it did {used:?}");
+    let log = std::fs::read_to_string(&log)?;
+    ensure!(log.contains("gave the lease back"), "it kept the lease: {log}");
+    Ok(())
+}
+
+/// Gives the account what the chart gives it; what that is.
+async fn grant(stage: &Stage) -> Result<BTreeSet<Right>> {
+    let mut rights = BTreeSet::new();
+    for object in rendered().await? {
+        let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+        match kind.as_str() {
+            "ServiceAccount" => create::<ServiceAccount>(Api::namespaced(stage.client(), HOME), object).await?,
+            "ClusterRole" => {
+                rights.extend(object["rules"].as_array().into_iter().flatten().flat_map(expand));
+                create::<ClusterRole>(Api::all(stage.client()), object).await?;
+            }
+            "Role" => {
+                rights.extend(object["rules"].as_array().into_iter().flatten().flat_map(expand));
+                create::<Role>(Api::namespaced(stage.client(), HOME), object).await?;
+            }
+            "ClusterRoleBinding" => create::<ClusterRoleBinding>(Api::all(stage.client()), object).await?,
+            "RoleBinding" => create::<RoleBinding>(Api::namespaced(stage.client(), HOME), object).await?,
+            _ => {}
+        }
+    }
+    ensure!(!rights.is_empty(), "the chart gives no rights at all");
+    Ok(rights)
+}
+
+async fn rendered() -> Result<Vec<Value>> {
+    let folder = std::env::var_os("WEIR_KUBE_BIN").context("WEIR_KUBE_BIN is not set")?;
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
+    let mut helm = Command::new(Path::new(&folder).join("helm"));
+    // Injection has rights and tests of its own.
+    helm.args(["template", "weir"]).arg(chart).args(["--namespace", HOME, "--set", "injection.enabled=false"]);
+    let output = helm.output().await.context("run helm")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout)?;
+    serde_yaml::Deserializer::from_str(&text).map(|document| Ok(Value::deserialize(document)?)).collect()
+}
+
+async fn create<K>(api: Api<K>, object: Value) -> Result<()>
+where
+    K: kube::Resource + Clone + DeserializeOwned + serde::Serialize + std::fmt::Debug,
+{
+    api.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
+    Ok(())
+}
+
+fn expand(rule: &Value) -> Vec<Right> {
+    let rule: PolicyRule = serde_json::from_value(rule.clone()).unwrap_or_default();
+    let mut rights = Vec::new();
+    for group in rule.api_groups.iter().flatten() {
+        for resource in rule.resources.iter().flatten() {
+            let (resource, part) = resource.split_once('/').unwrap_or((resource, ""));
+            rights.extend(rule.verbs.iter().map(|verb| (verb.clone(), named(group, resource, part))));
+        }
+    }
+    rights
+}
+
+fn named(group: &str, resource: &str, part: &str) -> String {
+    format!("{resource}.{group}/{part}")
+}
