@@ -16,6 +16,8 @@ pub(crate) enum Headers<'a> {
     Map(&'a HeaderMap),
     /// Names in any case, and values: as a parser leaves them in its buffer.
     Lines(&'a [(&'a str, &'a [u8])]),
+    /// The same as httparse has them.
+    Parsed(&'a [httparse::Header<'a>]),
 }
 
 impl<'a> Headers<'a> {
@@ -24,33 +26,38 @@ impl<'a> Headers<'a> {
     pub(crate) fn get(self, name: &HeaderName) -> Option<&'a [u8]> {
         match self {
             Self::Map(map) => map.get(name).map(HeaderValue::as_bytes),
-            Self::Lines(lines) => lines.iter().find(|line| is_named(line, name)).map(|(_, value)| *value),
+            Self::Lines(lines) => lines.iter().find(|line| is(line.0, name)).map(|(_, value)| *value),
+            Self::Parsed(fields) => fields.iter().find(|field| is(field.name, name)).map(|field| field.value),
         }
     }
 
     /// The values of all fields of this name, in order.
     pub(crate) fn all<'b>(self, name: &'b HeaderName) -> impl DoubleEndedIterator<Item = &'a [u8]> + use<'a, 'b> {
-        let (map, lines) = match self {
-            Self::Map(map) => (Some(map.get_all(name)), [].as_slice()),
-            Self::Lines(lines) => (None, lines),
+        let (map, lines, fields) = match self {
+            Self::Map(map) => (Some(map.get_all(name)), [].as_slice(), [].as_slice()),
+            Self::Lines(lines) => (None, lines, [].as_slice()),
+            Self::Parsed(fields) => (None, [].as_slice(), fields),
         };
         let mapped = map.into_iter().flatten().map(HeaderValue::as_bytes);
-        mapped.chain(lines.iter().filter(move |line| is_named(line, name)).map(|(_, value)| *value))
+        let lined = lines.iter().filter(move |line| is(line.0, name)).map(|(_, value)| *value);
+        let parsed = fields.iter().filter(move |field| is(field.name, name)).map(|field| field.value);
+        mapped.chain(lined).chain(parsed)
     }
 
     /// All fields; names may be in any case.
     pub(super) fn iter(self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
-        let (map, lines) = match self {
-            Self::Map(map) => (Some(map), [].as_slice()),
-            Self::Lines(lines) => (None, lines),
+        let (map, lines, fields) = match self {
+            Self::Map(map) => (Some(map), [].as_slice(), [].as_slice()),
+            Self::Lines(lines) => (None, lines, [].as_slice()),
+            Self::Parsed(fields) => (None, [].as_slice(), fields),
         };
         let mapped = map.into_iter().flatten().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        mapped.chain(lines.iter().copied())
+        mapped.chain(lines.iter().copied()).chain(fields.iter().map(|field| (field.name, field.value)))
     }
 }
 
-fn is_named(line: &(&str, &[u8]), name: &HeaderName) -> bool {
-    line.0.eq_ignore_ascii_case(name.as_str())
+fn is(one: &str, name: &HeaderName) -> bool {
+    one.eq_ignore_ascii_case(name.as_str())
 }
 
 /// What matchers and keys need to know of a request.
@@ -73,18 +80,31 @@ impl<'a> RequestView<'a> {
         Self::of_parts(request.method().as_str(), request.uri(), Headers::Map(request.headers()), peer)
     }
 
-    /// A request with these parts: `target` has the form of a request line's, with or without scheme and authority.
-    pub(crate) fn of_parts(method: &'a str, target: &'a http::Uri, headers: Headers<'a>, peer: IpAddr) -> Self {
+    /// A request for a path that it came with alone: no host but that of the fields.
+    pub(crate) fn of_target(
+        method: &'a str,
+        (path, query): (&'a str, Option<&'a str>),
+        headers: Headers<'a>,
+        peer: IpAddr,
+    ) -> Self {
         Self {
             method,
-            path: target.path(),
-            query: target.query(),
-            authority: target.authority().map(http::uri::Authority::as_str),
+            path,
+            query,
+            authority: None,
             headers,
             peer,
             normal_path: OnceCell::new(),
             host: OnceCell::new(),
             facts: OnceCell::new(),
+        }
+    }
+
+    /// A request with these parts: `target` has the form of a request line's, with or without scheme and authority.
+    pub(crate) fn of_parts(method: &'a str, target: &'a http::Uri, headers: Headers<'a>, peer: IpAddr) -> Self {
+        Self {
+            authority: target.authority().map(http::uri::Authority::as_str),
+            ..Self::of_target(method, (target.path(), target.query()), headers, peer)
         }
     }
 
@@ -139,7 +159,8 @@ mod tests {
             map.append(name.parse::<HeaderName>().unwrap(), HeaderValue::from_bytes(value).unwrap());
         }
         let tier = HeaderName::from_static("x-tier");
-        for headers in [Headers::Map(&map), Headers::Lines(&lines)] {
+        let parsed = lines.map(|(name, value)| httparse::Header { name, value });
+        for headers in [Headers::Map(&map), Headers::Lines(&lines), Headers::Parsed(&parsed)] {
             assert_eq!(headers.get(&tier), Some(&b"free"[..]));
             assert_eq!(headers.get(&HeaderName::from_static("x")), None);
             assert_eq!(headers.all(&tier).collect::<Vec<_>>(), [&b"free"[..], b"\xff"]);

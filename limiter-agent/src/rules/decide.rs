@@ -79,38 +79,68 @@ thread_local! {
 
 impl RulesInForce {
     pub(super) fn decide(&self, asked: &Asked<'_>) -> Result<Pass, Refusal> {
+        self.decide_if(asked, |_| true).expect("whatever the rules are")
+    }
+
+    /// The same if nothing can come of it but a refusal or a pass with nothing more to be done. Otherwise none, and
+    /// nothing is charged or counted.
+    pub(super) fn decide_at_once(&self, asked: &Asked<'_>) -> Option<Result<Pass, Refusal>> {
+        self.decide_if(asked, |placed| !placed.may_take_more())
+    }
+
+    /// Decides if all rules that match are of a kind.
+    fn decide_if(&self, asked: &Asked<'_>, all: impl Fn(&Placed) -> bool) -> Option<Result<Pass, Refusal>> {
         let set = &*self.requests;
         SCRATCH.with_borrow_mut(|Scratch { places, keys }| {
             let (enforced, shadows) = match set.matching(&asked.request, places) {
                 Matching::Bypass(placed) => {
                     placed.rule.counters.count_bypassed();
-                    return Ok(Pass::default());
+                    return Some(Ok(Pass::default()));
                 }
                 Matching::Rules { enforced, shadows } => (enforced, shadows),
             };
-            let mut pass = match enforced {
-                [] => Pass::default(),
-                [only] => asked.enforce_one(set.get(*only), keys)?,
-                several => asked.enforce_all(&limiting(set, several), keys)?,
-            };
-            if !shadows.is_empty() {
-                asked.try_out(set, shadows, keys, &mut pass);
-            }
-            Ok(pass)
+            let mut matching = enforced.iter().chain(shadows).map(|place| set.get(*place));
+            matching.all(all).then(|| asked.decide(set, enforced, shadows, keys))
         })
     }
 }
 
+impl Placed {
+    /// Whether a request that this rule lets through may have to wait, to end in time, or to be charged again.
+    fn may_take_more(&self) -> bool {
+        let Some(limits) = &self.rule.limits else { return false };
+        self.deadline.is_some() || limits.is_patient() || limits.cost.is_known_later()
+    }
+}
+
 impl Asked<'_> {
+    fn decide(
+        &self,
+        set: &RuleSet,
+        enforced: &[usize],
+        shadows: &[usize],
+        keys: &mut Vec<u8>,
+    ) -> Result<Pass, Refusal> {
+        let mut pass = match enforced {
+            [] => Pass::default(),
+            [only] => self.enforce_one(set.get(*only), keys)?,
+            several => self.enforce_all(&limiting(set, several), keys)?,
+        };
+        if !shadows.is_empty() {
+            self.try_out(set, shadows, keys, &mut pass);
+        }
+        Ok(pass)
+    }
+
     pub(super) fn now(&self) -> Time {
         self.clock.now()
     }
 
     /// The ordinary case, which needs no list: one rule, decided at once and for good.
     fn enforce_one(&self, placed: &Placed, keys: &mut Vec<u8>) -> Result<Pass, Refusal> {
-        let Placed { rule, deadline, .. } = placed;
+        let rule = &placed.rule;
         let Some(limits) = &rule.limits else { return Ok(Pass::default()) };
-        if deadline.is_some() || limits.is_patient() || limits.cost.is_known_later() {
+        if placed.may_take_more() {
             return self.enforce_all(&[(placed, limits)], keys);
         }
         keys.clear();

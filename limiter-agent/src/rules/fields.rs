@@ -90,6 +90,33 @@ impl Fields {
     }
 }
 
+impl Fields {
+    /// The same as lines of a head.
+    pub(crate) fn append_to(&self, head: &mut Vec<u8>) {
+        let mut line = |name: &HeaderName, value: &[u8]| {
+            for part in [name.as_str().as_bytes(), b": ", value, b"\r\n"] {
+                head.extend_from_slice(part);
+            }
+        };
+        if let Some([policy, limit]) = &self.ietf {
+            line(&POLICY, policy.as_bytes());
+            line(&LIMIT, limit.as_bytes());
+        }
+        if let Some(numbers) = self.legacy {
+            for (name, number) in [LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET].iter().zip(numbers) {
+                line(name, itoa::Buffer::new().format(number).as_bytes());
+            }
+        }
+    }
+
+    /// Whether a field of the app's is not to be seen beside these.
+    pub(crate) fn replace(&self, name: &str) -> bool {
+        let is = |known: &[HeaderName]| known.iter().any(|known| name.eq_ignore_ascii_case(known.as_str()));
+        (self.ietf.is_some() && is(&[POLICY, LIMIT]))
+            || (self.legacy.is_some() && is(&[LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET]))
+    }
+}
+
 /// One `RateLimit-Policy` out of those of several rules.
 pub(super) fn join<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {
     let mut policies = policies.peekable();
@@ -152,6 +179,16 @@ mod tests {
             advice.fields(&place, advice.policy(None).clone()).write(&mut headers);
             let sent: Vec<(&str, &str)> = headers.iter().map(|(k, v)| (k.as_str(), v.to_str().unwrap())).collect();
             assert_eq!(sent, expected, "{style:?}");
+
+            let fields = advice.fields(&place, advice.policy(None).clone());
+            let mut lines = Vec::new();
+            fields.append_to(&mut lines);
+            let expected_lines: String = expected.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+            assert_eq!(str::from_utf8(&lines).unwrap(), expected_lines, "{style:?}");
+            for name in ["RateLimit", "ratelimit-policy", "X-RateLimit-Limit", "x-ratelimit-reset", "retry-after"] {
+                let replaced = expected.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
+                assert_eq!(fields.replace(name), replaced, "{style:?} {name}");
+            }
         }
         let advice = Advice::new(HeaderStyle::Ietf, &terms, 1);
         assert_eq!(advice.policy(Some(0)), "\"burst\";q=1000;w=2, \"hourly\";q=2000;w=3600");

@@ -3,17 +3,22 @@
 use std::{net::IpAddr, sync::Arc};
 
 use arc_swap::{ArcSwap, Guard};
-use http::Request;
+use http::{Request, Response};
 use weir_core::Time;
 use weir_tower::MonotonicClock;
 
 use super::{
     decide::{Asked, Pass, Refusal},
+    fields::Fields,
     in_force::RulesInForce,
     jwt::Tokens,
     messages::Messages,
+    respond::{self, Asking},
 };
-use crate::matching::RequestView;
+use crate::{
+    matching::{Headers, RequestView},
+    proxy::ResponseBody,
+};
 
 /// Decides on the requests of one client connection.
 #[derive(Clone, Debug)]
@@ -36,6 +41,27 @@ impl Gate {
         self.ask(&rules, request, |asked| {
             rules.decide(asked).inspect_err(|refusal| rules.log(refusal, asked, self.log_keys))
         })
+    }
+
+    /// Decides on a request for a path and a query, and charges it; none, and nothing charged, if it may take more than a
+    /// word to do what its rules say. Then [`admit`](Self::admit) is to be asked.
+    pub(crate) fn admit_at_once(
+        &self,
+        method: &str,
+        target: (&str, Option<&str>),
+        headers: Headers<'_>,
+    ) -> Option<Result<Fields, Response<ResponseBody>>> {
+        let rules = self.rules.load();
+        let now = || -> Time { self.clock.now() };
+        let request = RequestView::of_target(method, target, headers, self.peer);
+        let asked = Asked { request, tokens: Tokens::new(rules.jwks(), &now), clock: self.clock };
+        match rules.decide_at_once(&asked)? {
+            Ok(pass) => Some(Ok(pass.fields)),
+            Err(refusal) => {
+                rules.log(&refusal, &asked, self.log_keys);
+                Some(Err(respond::refused(refusal, Asking::of(headers))))
+            }
+        }
     }
 
     /// What decides on the messages of the connection that this request opens; none if no rule per message is about it.

@@ -23,7 +23,7 @@ use super::{
     gate::Gate,
     respond::{self, Asking},
 };
-use crate::proxy::ResponseBody;
+use crate::{matching::Headers, proxy::ResponseBody};
 
 /// Puts the limits around a service, for the requests of one client connection.
 #[derive(Clone, Debug)]
@@ -75,11 +75,11 @@ where
                 // Readiness belongs to the instance that promised it.
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
-                let asking = Asking::of(request.headers());
+                let asking = Asking::of(Headers::Map(request.headers()));
                 LimitFuture::More { steps: Box::pin(go(ready, request, *more, fields, asking, self.gate.clock())) }
             }
             Err(refusal) => {
-                let refused = respond::refused(refusal, Asking::of(request.headers()));
+                let refused = respond::refused(refusal, Asking::of(Headers::Map(request.headers())));
                 LimitFuture::Refused { response: Some(refused.map(LimitedBody::Plain)) }
             }
         }

@@ -30,6 +30,7 @@ mod tests;
 mod wait;
 
 pub(crate) use self::{
+    fields::Fields,
     gate::Gate,
     in_force::{Policy, Rule, RulesInForce},
     jwt::Jwks,

@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer};
 
 use super::decide::Refusal;
-use crate::proxy::ResponseBody;
+use crate::{matching::Headers, proxy::ResponseBody};
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -23,9 +23,8 @@ pub(super) enum Asking {
 }
 
 impl Asking {
-    pub(super) fn of(headers: &HeaderMap) -> Self {
-        let grpc =
-            headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
+    pub(super) fn of(headers: Headers<'_>) -> Self {
+        let grpc = headers.get(&header::CONTENT_TYPE).is_some_and(|value| value.starts_with(b"application/grpc"));
         if grpc { Self::Grpc } else { Self::Http }
     }
 }
