@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures::FutureExt;
 use http::Request;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
@@ -178,6 +179,14 @@ pub(crate) struct UpstreamBody {
 impl ResponseBody {
     pub(crate) fn own(text: impl Into<Bytes>) -> Self {
         Self::Own(Full::new(text.into()))
+    }
+
+    /// The whole of a body that this program wrote; empty for another.
+    pub(super) fn into_own(self) -> Bytes {
+        match self {
+            Self::Own(full) => full.collect().now_or_never().and_then(Result::ok).unwrap_or_default().to_bytes(),
+            Self::Upstream(_) => Bytes::new(),
+        }
     }
 
     pub(super) fn upstream(incoming: Incoming, lease: Lease) -> Self {

@@ -35,6 +35,7 @@ use tokio::{
 use super::{
     activity::{Activity, Answer, Answering},
     body::RequestBody,
+    plain,
     socket::{Goodbye, Socket},
     strict::{Strict, is_h2c},
     traffic::Protocol,
@@ -56,7 +57,7 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// For how long a client that has closed its side is given the benefit of the doubt, while there is nothing to write to it
 /// that would tell.
-const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often to ask an HTTP/2 client whether it is still there, and how long it may take to say so.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
@@ -87,8 +88,9 @@ impl Next {
     }
 }
 
-/// Serves one client until it leaves or the drain sends it away. `service` is called with what it asks.
-pub(super) async fn serve<S, F, B>(mut stream: TcpStream, service: S, open: &Arc<Open>)
+/// Serves one client until it leaves or the drain sends it away. `service` is called with what it asks, but for what goes
+/// the short way.
+pub(super) async fn serve<S, F, B>(mut stream: TcpStream, service: S, plain: Option<plain::Client>, open: &Arc<Open>)
 where
     S: Fn(Request<RequestBody>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<B>, Infallible>> + 'static,
@@ -102,6 +104,17 @@ where
         if let Some(protocol) = next.protocol() {
             speaking.get_or_insert_with(|| open.proxy.traffic.speaking(protocol));
         }
+        let next = match (next, &plain) {
+            (Next::Http1, Some(client)) => match plain::serve(stream, before, client).await {
+                plain::End::HandOver(with, bytes) => {
+                    (stream, before) = (with, bytes);
+                    Next::Http1
+                }
+                plain::End::Leave(stream) => return leave(stream).await,
+                plain::End::Closed => return,
+            },
+            (next, _) => next,
+        };
         match next {
             Next::Http1 => match http1(stream, before, &service, open).await {
                 Some(idle) => (stream, before) = idle,

@@ -19,6 +19,8 @@ pub(super) enum Failure {
     Closed,
     #[error("the app's answer is not HTTP/1.1: {0}")]
     Protocol(hyper::Error),
+    #[error("the app's answer is not HTTP/1.1: {0}")]
+    Garbled(#[from] Garbled),
     #[error("CONNECT is not supported: this is a reverse proxy")]
     ConnectMethod,
     #[error(transparent)]
@@ -31,6 +33,37 @@ pub(super) enum Failure {
     Unanswered(Duration),
     #[error("the app switched protocols without having been asked")]
     UnaskedUpgrade,
+}
+
+/// What is wrong with an answer that was read without hyper, in hyper's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Garbled {
+    #[error("invalid HTTP header parsed")]
+    Header,
+    #[error("invalid HTTP status-code parsed")]
+    Status,
+    #[error("invalid HTTP version parsed")]
+    Version,
+    #[error("invalid content-length parsed")]
+    Length,
+    #[error("unexpected transfer-encoding parsed")]
+    Coding,
+    #[error("message head is too large")]
+    TooLarge,
+}
+
+impl From<httparse::Error> for Garbled {
+    fn from(error: httparse::Error) -> Self {
+        match error {
+            httparse::Error::Status => Self::Status,
+            httparse::Error::Version => Self::Version,
+            httparse::Error::TooManyHeaders => Self::TooLarge,
+            httparse::Error::HeaderName
+            | httparse::Error::HeaderValue
+            | httparse::Error::NewLine
+            | httparse::Error::Token => Self::Header,
+        }
+    }
 }
 
 /// Reasons as they stand in `weir_upstream_errors_total`, in the order of [`FailureCounts::get`].
@@ -65,7 +98,9 @@ impl Failure {
     fn status(&self) -> StatusCode {
         match self {
             Self::Connect(ConnectError::TimedOut(_)) | Self::Unanswered(_) => StatusCode::GATEWAY_TIMEOUT,
-            Self::Connect(_) | Self::Closed | Self::Protocol(_) | Self::UnaskedUpgrade => StatusCode::BAD_GATEWAY,
+            Self::Connect(_) | Self::Closed | Self::Protocol(_) | Self::Garbled(_) | Self::UnaskedUpgrade => {
+                StatusCode::BAD_GATEWAY
+            }
             Self::ConnectMethod => StatusCode::NOT_IMPLEMENTED,
             Self::Unsound(_) | Self::ClientBody(_) => StatusCode::BAD_REQUEST,
             Self::ClientStalled(_) => StatusCode::REQUEST_TIMEOUT,
@@ -79,7 +114,7 @@ impl Failure {
             Self::Connect(ConnectError::TimedOut(_)) => Some(1),
             Self::Connect(ConnectError::Handshake(..)) => Some(2),
             Self::Closed => Some(3),
-            Self::Protocol(_) | Self::UnaskedUpgrade => Some(4),
+            Self::Protocol(_) | Self::Garbled(_) | Self::UnaskedUpgrade => Some(4),
             Self::Unanswered(_) => Some(5),
             Self::ConnectMethod | Self::Unsound(_) | Self::ClientBody(_) | Self::ClientStalled(_) => None,
         }
@@ -121,6 +156,7 @@ mod tests {
             (Failure::Closed, 502),
             (Failure::ConnectMethod, 501),
             (Failure::UnaskedUpgrade, 502),
+            (Failure::Garbled(Garbled::Status), 502),
             (Failure::Unsound(Unsound::Host), 400),
             (Failure::ClientStalled(Duration::from_secs(1)), 408),
             (Failure::Unanswered(Duration::from_secs(1)), 504),
@@ -129,7 +165,7 @@ mod tests {
             assert_eq!(response.status(), status, "{failure}");
             reasons.extend(failure.reason());
         }
-        let counted: Vec<usize> = (0..REASONS.len()).filter(|&index| counts.get()[index] == 1).collect();
+        let counted: Vec<usize> = (0..REASONS.len()).filter(|&index| counts.get()[index] > 0).collect();
         assert_eq!(counted, Vec::from_iter(reasons));
     }
 }

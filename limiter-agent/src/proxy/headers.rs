@@ -20,7 +20,7 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 /// Of one connection by definition, besides `Connection` itself.
-const HOP_BY_HOP: [HeaderName; 7] = [
+pub(super) const HOP_BY_HOP: [HeaderName; 7] = [
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
     header::TE,
@@ -31,7 +31,7 @@ const HOP_BY_HOP: [HeaderName; 7] = [
 ];
 
 /// End-to-end fields that a client must not be able to take away from the app by naming them in `Connection`.
-const NEVER_DROPPED: [HeaderName; 6] =
+pub(super) const NEVER_DROPPED: [HeaderName; 6] =
     [header::HOST, header::CONTENT_LENGTH, header::FORWARDED, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST];
 
 /// Removes what belongs to the connection that a message came by.
@@ -61,6 +61,14 @@ pub(super) struct Peer {
 impl Peer {
     pub(super) fn new(ip: IpAddr) -> Self {
         Self { ip, text: HeaderValue::from_str(&ip.to_string()).expect("an address is a valid field value") }
+    }
+
+    pub(super) fn ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    pub(super) fn text(&self) -> &[u8] {
+        self.text.as_bytes()
     }
 }
 
@@ -101,15 +109,19 @@ pub(super) fn to_client(headers: &mut HeaderMap) {
 }
 
 fn append_forwarded(headers: &mut HeaderMap, ip: IpAddr) {
-    let node = match ip {
-        IpAddr::V4(ip) => ip.to_string(),
-        IpAddr::V6(ip) => format!("\"[{ip}]\""),
-    };
     // Quoted as it is: what a host is made of needs no escape.
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let element = format!("for={node};host=\"{host}\";proto=http");
+    let element = format!("{};host=\"{host}\";proto=http", forwarded_node(ip));
     let element = HeaderValue::from_maybe_shared(bytes::Bytes::from(element)).expect("made of text");
     join(headers, header::FORWARDED, ", ", Some(&element));
+}
+
+/// Who asked, as RFC 7239 wants it written.
+pub(super) fn forwarded_node(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(ip) => format!("for={ip}"),
+        IpAddr::V6(ip) => format!("for=\"[{ip}]\""),
+    }
 }
 
 /// One line for all occurrences of a field and one more: apps that read only the first must see the last too.

@@ -1,5 +1,7 @@
 //! The reverse proxy: HTTP/1 and HTTP/2 in, the same out if the app speaks it, bodies and trailers streaming both ways.
 //!
+//! Plain requests of HTTP/1.1 may take a shorter way ([`plain`]); what comes out of it is the same.
+//!
 //! Each worker is a thread with a runtime, a listener and upstream connections of its own; a request never leaves the
 //! thread that accepted it. Nothing here knows a rule: the limits are a tower layer around `forward::Forward`.
 //!
@@ -17,6 +19,7 @@ mod expect;
 mod failure;
 mod forward;
 mod headers;
+mod plain;
 mod pool;
 mod settings;
 mod socket;

@@ -76,7 +76,7 @@ fn one_length(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Unsound> {
 }
 
 /// What an authority is made of (RFC 3986 section 3.2) without user names, and without the commas that lists have.
-fn is_host_byte(byte: &u8) -> bool {
+pub(super) fn is_host_byte(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+;=".contains(byte)
 }
 

@@ -30,6 +30,7 @@ use super::{
     failure::FailureCounts,
     forward::Forward,
     headers::Peer,
+    plain,
     traffic::Traffic,
     upgrade::Tunnels,
 };
@@ -86,11 +87,12 @@ impl Worker {
         let Self { listener, proxy } = self;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let app = App::new(proxy.upstream, proxy.settings.upstream_http2);
+        let plain = plain::Shared::new(&proxy);
         let tasks = TaskTracker::new();
         let tunnels = Tunnels { tasks: tasks.clone(), drain: Rc::new(proxy.drain.clone()) };
         let start = |stream, peer, place: Option<OwnedSemaphorePermit>| {
             let open = Open::new(&proxy, place);
-            tasks.spawn_local(connection(stream, peer, Rc::clone(&app), tunnels.clone(), open));
+            tasks.spawn_local(connection(stream, peer, Rc::clone(&app), plain.clone(), tunnels.clone(), open));
         };
 
         let mut idle_check = tokio::time::interval(IDLE_CHECK);
@@ -111,10 +113,14 @@ impl Worker {
                         start(stream, peer, place.ok());
                     }
                 }
-                _ = idle_check.tick() => app.close_idle(),
+                _ = idle_check.tick() => {
+                    app.close_idle();
+                    plain.iter().for_each(|plain| plain.close_idle());
+                }
                 () = proxy.drain.cancelled() => break,
             }
         }
+        plain.iter().for_each(|plain| plain.drain());
         if let Some((stream, peer)) = waiting {
             start(stream, peer, None);
         }
@@ -154,15 +160,24 @@ impl Drop for Open {
 }
 
 /// Serves one client until it leaves or the drain sends it away.
-async fn connection(stream: TcpStream, peer: SocketAddr, app: Rc<App>, tunnels: Tunnels, open: Arc<Open>) {
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    app: Rc<App>,
+    plain: Option<Rc<plain::Shared>>,
+    tunnels: Tunnels,
+    open: Arc<Open>,
+) {
     // Only Nagle's delay is lost if this fails.
     let _ = stream.set_nodelay(true);
     let proxy = &open.proxy;
     let ip = peer.ip().to_canonical();
     let gate = Gate::new(Arc::clone(&proxy.rules), proxy.clock, ip, proxy.log_keys);
-    let forward = Forward { app, proxy: Arc::clone(proxy), tunnels, peer: Peer::new(ip), gate: gate.clone() };
+    let peer = Peer::new(ip);
+    let plain = plain.map(|shared| plain::Client { shared, gate: gate.clone(), peer: peer.clone() });
+    let forward = Forward { app, proxy: Arc::clone(proxy), tunnels, peer, gate: gate.clone() };
     let limited = LimitLayer::new(gate).layer(forward);
     // Neither the layer nor the proxy has to be waited for: both are always ready.
     let service = move |request| limited.clone().call(request);
-    client::serve(stream, service, &open).await;
+    client::serve(stream, service, plain, &open).await;
 }

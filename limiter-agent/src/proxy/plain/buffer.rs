@@ -1,0 +1,170 @@
+//! Room for bytes on their way, lent by the worker for as long as there are any.
+//!
+//! A connection that waits for its next request owns none. What was given back last is lent next, so that a busy worker
+//! turns over the same few, which its processor has in its cache.
+
+use std::{
+    cell::RefCell,
+    io,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    net::TcpStream,
+};
+
+/// What one holds, unless it had to grow.
+pub(super) const SIZE: usize = 16 * 1024;
+
+/// Kept at most; what thousands of connections needed at once is given back to the system.
+const MAX_SPARE: usize = 256;
+
+/// The buffers of one worker that nobody uses.
+#[derive(Debug, Default)]
+pub(super) struct Buffers {
+    read: RefCell<Vec<Vec<u8>>>,
+    written: RefCell<Vec<Vec<u8>>>,
+}
+
+/// Bytes that are to be sent.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    pub(super) bytes: Vec<u8>,
+    home: Rc<Buffers>,
+}
+
+/// Bytes that were read and not yet used, with room behind them for more.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+    home: Rc<Buffers>,
+}
+
+impl Buffers {
+    pub(super) fn lend(self: &Rc<Self>) -> Buffer {
+        let bytes = self.read.borrow_mut().pop().unwrap_or_else(|| vec![0; SIZE]);
+        Buffer { bytes, start: 0, end: 0, home: Rc::clone(self) }
+    }
+
+    /// An empty one.
+    pub(super) fn outbox(self: &Rc<Self>) -> Outbox {
+        Outbox { bytes: self.written.borrow_mut().pop().unwrap_or_default(), home: Rc::clone(self) }
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        let spare = &mut *self.home.written.borrow_mut();
+        if self.bytes.capacity() <= 2 * SIZE && spare.len() < MAX_SPARE {
+            self.bytes.clear();
+            spare.push(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let spare = &mut *self.home.read.borrow_mut();
+        if self.bytes.len() == SIZE && spare.len() < MAX_SPARE {
+            spare.push(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+impl Buffer {
+    /// What was not used yet.
+    pub(super) fn unread(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// That much was used.
+    pub(super) fn consume(&mut self, count: usize) {
+        self.start += count;
+        debug_assert!(self.start <= self.end, "used what was never read");
+        if self.is_empty() {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Makes room behind the bytes; false if there is none to be had within `most` bytes altogether.
+    pub(super) fn make_room(&mut self, most: usize) -> bool {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.end == self.bytes.len() && self.end < most {
+            self.bytes.resize(most.min(2 * self.end), 0);
+        }
+        self.end < self.bytes.len()
+    }
+
+    /// Puts bytes behind those that are there, as if they had been read.
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        let end = self.end + bytes.len();
+        if end > self.bytes.len() {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[self.end..end].copy_from_slice(bytes);
+        self.end = end;
+    }
+
+    /// Reads what has come, as far as there is room. 0 is the end of the stream.
+    pub(super) fn poll_fill(&mut self, stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut room = ReadBuf::new(&mut self.bytes[self.end..]);
+        ready!(Pin::new(stream).poll_read(cx, &mut room))?;
+        let count = room.filled().len();
+        self.end += count;
+        Poll::Ready(Ok(count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_stay_in_order_however_they_come_and_go() {
+        let buffers = Rc::new(Buffers::default());
+        let mut buffer = buffers.lend();
+        let bytes: Vec<u8> = (0..3 * SIZE).map(|at| u8::try_from(at % 251).expect("small")).collect();
+        buffer.put(&bytes[..100]);
+        buffer.consume(60);
+        buffer.put(&bytes[100..]);
+        assert_eq!(buffer.unread(), &bytes[60..]);
+        buffer.consume(bytes.len() - 60);
+        assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn there_is_room_up_to_the_limit_and_no_more() {
+        let buffers = Rc::new(Buffers::default());
+        let mut buffer = buffers.lend();
+        buffer.put(&[1; SIZE]);
+        assert!(!buffer.make_room(SIZE));
+        buffer.consume(1);
+        assert!(buffer.make_room(SIZE), "what was used makes room");
+        buffer.put(&[2]);
+        assert!(!buffer.make_room(SIZE));
+        assert!(buffer.make_room(SIZE + 1));
+        assert_eq!((buffer.unread().len(), buffer.unread().last()), (SIZE, Some(&2)));
+    }
+
+    #[test]
+    fn what_is_given_back_is_lent_again_unless_it_grew() {
+        let buffers = Rc::new(Buffers::default());
+        let (mut one, two) = (buffers.lend(), buffers.lend());
+        one.put(&[1; SIZE + 1]);
+        drop((one, two));
+        assert_eq!(buffers.read.borrow().len(), 1);
+        assert!(buffers.lend().is_empty());
+    }
+}

@@ -1,0 +1,74 @@
+//! The `Date` field, written once a second. The only place of this crate that reads the system's clock: a client may
+//! compare what it says with other dates, so it has to follow when somebody sets that clock.
+#![expect(clippy::disallowed_methods, reason = "this is the crate's wall clock")]
+
+use std::{
+    cell::RefCell,
+    time::{Duration, SystemTime},
+};
+
+use weir_core::Time;
+
+const FIELD: &[u8] = b"date: ";
+
+/// The current date as one worker writes it.
+#[derive(Debug)]
+pub(super) struct Date(RefCell<Written>);
+
+#[derive(Debug)]
+struct Written {
+    line: Vec<u8>,
+    /// By the monotonic clock; until then it is right.
+    until: Time,
+}
+
+impl Date {
+    pub(super) fn new() -> Self {
+        Self(RefCell::new(Written { line: Vec::new(), until: Time::from_nanos(0) }))
+    }
+
+    /// Appends the field's line. `now` is the time by the clock that all calls go by.
+    pub(super) fn write(&self, now: Time, to: &mut Vec<u8>) {
+        let written = &mut *self.0.borrow_mut();
+        if now >= written.until {
+            written.renew(now, SystemTime::now());
+        }
+        to.extend_from_slice(&written.line);
+    }
+}
+
+impl Written {
+    fn renew(&mut self, now: Time, date: SystemTime) {
+        let second = Duration::from_secs(1);
+        let passed = date.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().subsec_nanos();
+        self.until = now.saturating_add(second - Duration::from_nanos(passed.into()));
+        self.line.clear();
+        self.line.extend_from_slice(FIELD);
+        self.line.extend_from_slice(httpdate::fmt_http_date(date).as_bytes());
+        self.line.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_right_to_the_second_and_written_anew_with_the_next() {
+        let mut written = Written { line: Vec::new(), until: Time::from_nanos(0) };
+        let date = SystemTime::UNIX_EPOCH + Duration::from_millis(784_111_777_250);
+        written.renew(Time::from_nanos(5_000_000_000), date);
+        assert_eq!(written.line, b"date: Sun, 06 Nov 1994 08:49:37 GMT\r\n");
+        assert_eq!(written.until, Time::from_nanos(5_750_000_000));
+    }
+
+    #[test]
+    fn it_is_the_systems_date() {
+        let mut line = Vec::new();
+        let before = SystemTime::now() - Duration::from_secs(1);
+        Date::new().write(Time::from_nanos(1), &mut line);
+        let text = str::from_utf8(&line).unwrap().strip_prefix("date: ").unwrap().trim_end();
+        let date = httpdate::parse_http_date(text).unwrap();
+        assert!(date >= before && date <= SystemTime::now(), "{text}");
+    }
+}

@@ -1,0 +1,249 @@
+//! One request to the app, and its answer back to the client.
+
+use std::{
+    future::poll_fn,
+    io,
+    task::{Poll, ready},
+    time::Duration,
+};
+
+use http::Version;
+use tokio::{net::TcpStream, time::timeout};
+use weir_core::Time;
+
+use super::{
+    buffer::Outbox,
+    framing::Framing,
+    line::{Gone, Line},
+    response::{self, Answer},
+    upstream::Upstream,
+    write::{self, Ending},
+};
+use crate::{
+    proxy::{app::connect, failure::Failure},
+    rules::Fields,
+};
+
+/// How much of a body is held at most while the client does not take it.
+const MAX_HELD: usize = super::buffer::SIZE;
+
+/// A request that was let through, as it goes to the app.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) request: Outbox,
+    /// Whether it may be sent twice.
+    pub(super) repeatable: bool,
+    pub(super) terms: Terms,
+}
+
+/// What its answer depends on, besides the app.
+#[derive(Debug)]
+pub(super) struct Terms {
+    pub(super) to_head: bool,
+    /// Whether the client wants no other after it.
+    pub(super) last: bool,
+    pub(super) fields: Fields,
+}
+
+/// What is next on the client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Request,
+    /// The client knows that there is no other, or finds out by a body that has no end.
+    Leave,
+    /// It has left itself, or may as well have.
+    Nothing,
+}
+
+/// Why there is no answer.
+enum Cut {
+    Failure(Failure),
+    Gone,
+}
+
+impl<E: Into<Failure>> From<E> for Cut {
+    fn from(failure: E) -> Self {
+        Self::Failure(failure.into())
+    }
+}
+
+/// A body that is to come, behind a head that is written.
+struct Reply {
+    app: Upstream,
+    framing: Framing,
+    /// Whether the app keeps its connection.
+    kept: bool,
+    /// Whether the client's is closed behind it.
+    closes: bool,
+}
+
+pub(super) async fn exchange(line: &mut Line<'_>, asked: Asked) -> Next {
+    let Asked { request, repeatable, terms } = asked;
+    let mut out = line.client.shared.buffers.outbox();
+    line.watch();
+    match ask(line, request, repeatable, &terms, &mut out).await {
+        Ok(reply) => relay(line, reply, out).await,
+        Err(Cut::Gone) => Next::Nothing,
+        Err(Cut::Failure(failure)) => {
+            let (head, body) = failure.respond(&line.client.shared.proxy.failures, Version::HTTP_11).into_parts();
+            let ending = ending(line, terms.last);
+            out.bytes.clear();
+            write::own(&head, &body.into_own(), terms.to_head, &terms.fields, ending, &mut out.bytes);
+            let closes = ending.closes;
+            finish(line, &out.bytes, closes).await
+        }
+    }
+}
+
+/// How the response to a request ends.
+pub(super) fn ending<'a>(line: &Line<'a>, last: bool) -> Ending<'a> {
+    let shared = &line.client.shared;
+    Ending { closes: last || shared.drain.has_begun(), date: &shared.date, now: shared.proxy.clock.now() }
+}
+
+/// Sends what is left of an answer.
+pub(super) async fn finish(line: &mut Line<'_>, bytes: &[u8], closes: bool) -> Next {
+    match line.send(bytes).await {
+        Ok(()) if closes => Next::Leave,
+        Ok(()) => Next::Request,
+        Err(Gone) => Next::Nothing,
+    }
+}
+
+/// Sends the request; once more, on a new connection, if an idle one turns out to have been closed by the app.
+async fn ask(
+    line: &mut Line<'_>,
+    request: Outbox,
+    repeatable: bool,
+    terms: &Terms,
+    out: &mut Outbox,
+) -> Result<Reply, Cut> {
+    let shared = &line.client.shared;
+    let limit = shared.proxy.settings.response_timeout;
+    let sent = shared.proxy.clock.now();
+    line.begin(limit);
+    let mut app = match shared.pool.pop() {
+        Some(stream) => Upstream::new(stream, false, request),
+        None => Upstream::new(connected(line, limit).await?, true, request),
+    };
+    loop {
+        match hear(line, &mut app, terms, sent, out).await {
+            Ok((framing, kept, closes)) => return Ok(Reply { app, framing, kept, closes }),
+            // One of which nothing left this program may be sent again, whatever it is.
+            Err(Cut::Failure(Failure::Closed)) if !app.fresh && (repeatable || app.is_untouched()) => {
+                let request = app.into_request().ok_or(Failure::Closed)?;
+                app = Upstream::new(connected(line, limit).await?, true, request);
+            }
+            Err(cut) => return Err(cut),
+        }
+    }
+}
+
+async fn connected(line: &Line<'_>, limit: Option<Duration>) -> Result<TcpStream, Cut> {
+    let connecting = connect(line.client.shared.app);
+    match limit {
+        None => Ok(connecting.await?),
+        Some(limit) => Ok(timeout(limit, connecting).await.map_err(|_| Failure::Unanswered(limit))??),
+    }
+}
+
+/// Waits for the final answer and writes its head. Says how its body is framed, whether the app keeps its connection, and
+/// whether the client's is closed.
+async fn hear(
+    line: &mut Line<'_>,
+    app: &mut Upstream,
+    terms: &Terms,
+    sent: Time,
+    out: &mut Outbox,
+) -> Result<(Framing, bool, bool), Cut> {
+    loop {
+        match read(line, app, response::MAX_BYTES).await? {
+            Ok(1..) => {}
+            Ok(0) | Err(_) => return Err(Failure::Closed.into()),
+        }
+        loop {
+            let mut room = response::no_fields();
+            let head = match response::read(app.unread(), &mut room, terms.to_head)? {
+                Answer::Part => break,
+                Answer::Interim(length) => {
+                    app.consume(length);
+                    continue;
+                }
+                Answer::Switched => {
+                    note_time(line, sent);
+                    return Err(Failure::UnaskedUpgrade.into());
+                }
+                Answer::Final(head) => head,
+            };
+            note_time(line, sent);
+            let ending = ending(line, terms.last);
+            write::to_client(&head, terms.to_head, &terms.fields, ending, &mut out.bytes);
+            let (length, framing, kept) = (head.length, head.framing, head.kept);
+            app.consume(length);
+            app.answered();
+            return Ok((framing, kept, ending.closes));
+        }
+    }
+}
+
+fn note_time(line: &Line<'_>, sent: Time) {
+    let proxy = &line.client.shared.proxy;
+    proxy.upstream_time.record(proxy.clock.now().duration_since(sent));
+}
+
+/// Waits for more from the app, for as long as the client waits and may wait.
+async fn read(line: &mut Line<'_>, app: &mut Upstream, most: usize) -> Result<io::Result<usize>, Cut> {
+    let shared = &line.client.shared;
+    poll_fn(|cx| {
+        if let Poll::Ready(read) = app.poll_read(most, &shared.buffers, cx) {
+            return Poll::Ready(Ok(read));
+        }
+        if line.poll_gone(cx).is_ready() {
+            return Poll::Ready(Err(Cut::Gone));
+        }
+        ready!(line.pause.poll_over(cx));
+        Poll::Ready(Err(match shared.proxy.settings.response_timeout {
+            Some(limit) if line.poll_gone(cx).is_pending() => Failure::Unanswered(limit).into(),
+            _ => Cut::Gone,
+        }))
+    })
+    .await
+}
+
+/// Passes the body on behind its head.
+async fn relay(line: &mut Line<'_>, reply: Reply, mut out: Outbox) -> Next {
+    let Reply { mut app, mut framing, kept, closes } = reply;
+    let shared = &line.client.shared;
+    loop {
+        match framing.pass(app.unread(), &mut out.bytes) {
+            Ok(count) => app.consume(count),
+            Err(invalid) => {
+                tracing::debug!(%invalid, "the app's body broke off");
+                return broken_off(line, &out.bytes).await;
+            }
+        }
+        if framing.is_over() {
+            if let Some(idle) = app.into_idle().filter(|_| kept) {
+                shared.pool.push(idle);
+            }
+            return finish(line, &out.bytes, closes).await;
+        }
+        if line.send(&out.bytes).await.is_err() {
+            return Next::Nothing;
+        }
+        out.bytes.clear();
+        // Whatever the app takes its time for is its business.
+        line.begin(None);
+        match read(line, &mut app, MAX_HELD).await {
+            Ok(Ok(1..)) => {}
+            Ok(Ok(0)) if framing.closed(&mut out.bytes) => return finish(line, &out.bytes, closes).await,
+            Ok(Ok(0) | Err(_)) | Err(Cut::Failure(_)) => return broken_off(line, &[]).await,
+            Err(Cut::Gone) => return Next::Nothing,
+        }
+    }
+}
+
+/// The client gets what there is, and learns from its connection's end that it is not all.
+async fn broken_off(line: &mut Line<'_>, bytes: &[u8]) -> Next {
+    finish(line, bytes, true).await
+}

@@ -1,0 +1,174 @@
+//! How long the app's body is, and how it goes on to the client.
+//!
+//! A length is passed on as it is. Chunks are read to know where they end, and written anew around the same bytes: no
+//! extension, trailer or odd spelling of the app's reaches the client. A body that ends with its connection goes on in
+//! chunks, so that the client's own connection can stay. It must never let a byte behind the end through, and never
+//! write the end of a body that did not end.
+
+use super::chunks::{Chunks, InvalidChunk, Step};
+
+/// A body on its way.
+#[derive(Debug)]
+pub(super) enum Framing {
+    /// So many bytes more.
+    Length(u64),
+    Chunked(Chunks),
+    UntilClose,
+}
+
+impl Framing {
+    pub(super) fn is_chunked_to_client(&self) -> bool {
+        !matches!(self, Self::Length(_))
+    }
+
+    /// Whether nothing more is to come.
+    pub(super) fn is_over(&self) -> bool {
+        match self {
+            Self::Length(left) => *left == 0,
+            Self::Chunked(chunks) => chunks.are_over(),
+            Self::UntilClose => false,
+        }
+    }
+
+    /// How many of the bytes that have come go on as they are.
+    pub(super) fn take_whole(&mut self, bytes: &[u8]) -> Option<usize> {
+        let Self::Length(left) = self else { return None };
+        let count = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
+        *left -= count as u64;
+        Some(count)
+    }
+
+    /// Writes what goes on of the bytes that have come, and says how many of them belong to the body.
+    pub(super) fn pass(&mut self, bytes: &[u8], to: &mut Vec<u8>) -> Result<usize, InvalidChunk> {
+        if self.is_over() {
+            return Ok(0);
+        }
+        if let Some(count) = self.take_whole(bytes) {
+            to.extend_from_slice(&bytes[..count]);
+            return Ok(count);
+        }
+        let Self::Chunked(chunks) = self else {
+            write_chunk(bytes, to);
+            return Ok(bytes.len());
+        };
+        let mut at = 0;
+        while at < bytes.len() && !chunks.are_over() {
+            match chunks.step(&bytes[at..])? {
+                Step::Frame(count) => at += count,
+                Step::Data(count) => {
+                    write_chunk(&bytes[at..at + count], to);
+                    at += count;
+                }
+            }
+        }
+        if chunks.are_over() {
+            to.extend_from_slice(LAST_CHUNK);
+        }
+        Ok(at)
+    }
+
+    /// What the end of the app's connection means: the end of the body, or that it broke off.
+    pub(super) fn closed(&self, to: &mut Vec<u8>) -> bool {
+        let ended = matches!(self, Self::UntilClose);
+        if ended {
+            to.extend_from_slice(LAST_CHUNK);
+        }
+        ended
+    }
+}
+
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// An empty chunk would be the last one.
+fn write_chunk(data: &[u8], to: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    if data.is_empty() {
+        return;
+    }
+    let mut size = [0; 2 * size_of::<usize>()];
+    let (mut at, mut rest) = (size.len(), data.len());
+    while rest > 0 {
+        at -= 1;
+        size[at] = DIGITS[rest % 16];
+        rest /= 16;
+    }
+    to.extend_from_slice(&size[at..]);
+    to.extend_from_slice(b"\r\n");
+    to.extend_from_slice(data);
+    to.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Passes bytes that come in pieces of `size`, and the number of those that are behind the body.
+    fn pass(mut framing: Framing, bytes: &[u8], size: usize) -> Result<(Vec<u8>, usize), InvalidChunk> {
+        let (mut passed, mut rest) = (Vec::new(), 0);
+        for piece in bytes.chunks(size) {
+            let count = framing.pass(piece, &mut passed)?;
+            assert!(count == piece.len() || framing.is_over());
+            rest += piece.len() - count;
+        }
+        Ok((passed, rest))
+    }
+
+    /// The data of chunks that are written as simply as can be.
+    fn data_of(mut chunks: &[u8]) -> Vec<u8> {
+        let mut data = Vec::new();
+        loop {
+            let line = chunks.iter().position(|byte| *byte == b'\r').expect("a size");
+            let size = usize::from_str_radix(str::from_utf8(&chunks[..line]).unwrap(), 16).expect("a size");
+            data.extend_from_slice(&chunks[line + 2..line + 2 + size]);
+            assert_eq!(&chunks[line + 2 + size..line + 4 + size], b"\r\n");
+            chunks = &chunks[line + 4 + size..];
+            if size == 0 {
+                assert!(chunks.is_empty());
+                return data;
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_ends_where_it_says_however_the_bytes_come() {
+        for size in 1..=8 {
+            assert_eq!(pass(Framing::Length(5), b"hellorest", size).unwrap(), (b"hello".to_vec(), 4), "{size}");
+        }
+        assert!(Framing::Length(0).is_over());
+        let mut framing = Framing::Length(u64::MAX);
+        assert_eq!(framing.take_whole(b"abc"), Some(3));
+        assert!(!framing.is_over() && !framing.closed(&mut Vec::new()));
+    }
+
+    #[test]
+    fn chunks_keep_their_data_and_nothing_else() {
+        let long = [b"1F4\r\n".to_vec(), vec![b'x'; 500], b"\r\n0\r\n\r\n".to_vec()].concat();
+        for (chunks, data) in [
+            (&b"0\r\n\r\n"[..], &b""[..]),
+            (b"5\r\nhello\r\n0\r\n\r\n", b"hello"),
+            (b"3;name=value\r\nhel\r\n02 \r\nlo\r\n000;x\r\nx-trailer: y\r\nother: z\r\n\r\n", b"hello"),
+            (&long, &[b'x'; 500]),
+        ] {
+            let bytes = [chunks, b"rest"].concat();
+            for size in 1..=bytes.len() {
+                let (passed, rest) = pass(Framing::Chunked(Chunks::default()), &bytes, size).unwrap();
+                assert_eq!((data_of(&passed), rest), (data.to_vec(), 4), "{chunks:?} in pieces of {size}");
+            }
+            for end in 0..chunks.len() {
+                let mut framing = Framing::Chunked(Chunks::default());
+                framing.pass(&chunks[..end], &mut Vec::new()).unwrap();
+                assert!(!framing.is_over() && !framing.closed(&mut Vec::new()), "broken off at {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_ends_with_its_connection_goes_on_in_chunks() {
+        let mut framing = Framing::UntilClose;
+        let mut passed = Vec::new();
+        framing.pass(b"hel", &mut passed).unwrap();
+        framing.pass(b"lo", &mut passed).unwrap();
+        assert!(!framing.is_over() && framing.closed(&mut passed));
+        assert_eq!(passed, b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n");
+    }
+}

@@ -1,0 +1,147 @@
+//! A client's connection under the short way: what is waited for on it, and for how long.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::FutureExt;
+use tokio::{
+    io::{AsyncWrite, Interest},
+    net::TcpStream,
+};
+
+use weir_core::Time;
+use weir_tower::MonotonicClock;
+
+use super::{Client, buffer::Buffer, pause::Pause};
+use crate::proxy::client::HALF_CLOSED_TIMEOUT;
+
+#[derive(Debug)]
+pub(super) struct Line<'a> {
+    pub(super) stream: TcpStream,
+    pub(super) client: &'a Client,
+    pub(super) pause: Pause,
+    /// What was read and not used yet; none if there is nothing.
+    pub(super) inbox: Option<Buffer>,
+    leaving: Leaving,
+}
+
+/// What is known of the client's leaving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaving {
+    /// Nothing: to be looked for.
+    Unknown,
+    /// It has closed its side, and may wait for its answer all the same: until then, if nothing can be written to it.
+    HalfClosed(Time),
+    /// It is there, or a write will tell.
+    Settled,
+}
+
+/// The client is not there any more, or may as well not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gone;
+
+impl<'a> Line<'a> {
+    pub(super) fn new(stream: TcpStream, client: &'a Client) -> Self {
+        let pause = Pause::new(client.shared.proxy.clock);
+        Self { stream, client, pause, inbox: None, leaving: Leaving::Unknown }
+    }
+
+    /// Looks for the client's leaving from now on, until it sends something.
+    pub(super) fn watch(&mut self) {
+        self.leaving = if self.inbox.is_none() { Leaving::Unknown } else { Leaving::Settled };
+    }
+
+    /// What is waited for from now on may take so long; without a limit as long as it takes.
+    pub(super) fn begin(&mut self, limit: Option<Duration>) {
+        self.pause.begin(limit);
+        if let Leaving::HalfClosed(until) = self.leaving {
+            self.pause.end_by(until);
+        }
+    }
+
+    /// Ready when the client has left.
+    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.leaving {
+            Leaving::Settled => return Poll::Pending,
+            Leaving::HalfClosed(until) if self.clock().now() < until => return Poll::Pending,
+            Leaving::HalfClosed(_) => return Poll::Ready(()),
+            Leaving::Unknown => {}
+        }
+        match self.stream.poll_read_ready(cx) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Err(_)) => return Poll::Ready(()),
+            Poll::Ready(Ok(())) => {}
+        }
+        match self.stream.ready(Interest::READABLE | Interest::WRITABLE).now_or_never() {
+            Some(Ok(ready)) if ready.is_write_closed() => return Poll::Ready(()),
+            Some(Ok(ready)) if ready.is_read_closed() => {
+                let until = self.clock().now().saturating_add(HALF_CLOSED_TIMEOUT);
+                self.leaving = Leaving::HalfClosed(until);
+                self.pause.end_by(until);
+            }
+            // The next request, which stays in the kernel until its turn comes.
+            _ => self.leaving = Leaving::Settled,
+        }
+        Poll::Pending
+    }
+
+    fn clock(&self) -> MonotonicClock {
+        self.client.shared.proxy.clock
+    }
+
+    /// Reads more of a request, into a buffer that is there or comes with the first bytes. 0 is the end.
+    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Gone>> {
+        let mut inbox = match self.inbox.take() {
+            Some(inbox) => inbox,
+            None => {
+                if self.stream.poll_read_ready(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                self.client.shared.buffers.lend()
+            }
+        };
+        let read = inbox.poll_fill(&mut self.stream, cx);
+        self.inbox = Some(inbox).filter(|inbox| !inbox.is_empty());
+        read.map_err(|_| Gone)
+    }
+
+    /// That much of what was read was used.
+    pub(super) fn used(&mut self, count: usize) {
+        if let Some(inbox) = &mut self.inbox {
+            inbox.consume(count);
+            self.inbox.take_if(|inbox| inbox.is_empty());
+        }
+    }
+
+    /// Sends all of it, unless the client does not take it.
+    pub(super) async fn send(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+        let mut rest = bytes;
+        let mut held_up = false;
+        poll_fn(|cx| {
+            while !rest.is_empty() {
+                match Pin::new(&mut self.stream).poll_write(cx, rest) {
+                    Poll::Ready(Ok(count @ 1..)) => {
+                        rest = &rest[count..];
+                        held_up = false;
+                        self.leaving = Leaving::Settled;
+                    }
+                    Poll::Ready(_) => return Poll::Ready(Err(Gone)),
+                    Poll::Pending => {
+                        if !held_up {
+                            held_up = true;
+                            self.begin(Some(self.client.shared.proxy.settings.stall_timeout));
+                        }
+                        let over = self.poll_gone(cx).is_ready() || self.pause.poll_over(cx).is_ready();
+                        return if over { Poll::Ready(Err(Gone)) } else { Poll::Pending };
+                    }
+                }
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+}

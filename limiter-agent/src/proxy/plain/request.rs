@@ -1,0 +1,270 @@
+//! Which requests are plain: those whose meaning is in no doubt, and that ask for nothing but an answer.
+//!
+//! A request that is not plain is no mistake; it takes the ordinary way, which knows everything and refuses what is to be
+//! refused. So whatever is in the least doubt here is not plain: the cost is some microseconds. It must never call
+//! something plain that [`strict`](super::super::strict), [`vetting`](super::super::vetting) or hyper would refuse or
+//! understand differently.
+
+use std::mem::MaybeUninit;
+
+use httparse::{Header, Status};
+
+use super::{super::vetting::is_host_byte, field::Field};
+
+/// Heads with more fields are not plain, whatever the settings say.
+pub(super) const MAX_FIELDS: usize = 100;
+
+/// Room for the fields of a head.
+pub(super) type Fields<'b> = [MaybeUninit<Header<'b>>; MAX_FIELDS];
+
+/// Room that needs no preparation.
+pub(super) const fn no_fields<'b>() -> Fields<'b> {
+    [const { MaybeUninit::uninit() }; MAX_FIELDS]
+}
+
+/// How large a head may be, by the settings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) bytes: usize,
+    pub(super) fields: usize,
+}
+
+/// What the bytes at the beginning of a request are.
+#[derive(Debug)]
+pub(super) enum Look<'h, 'b> {
+    /// The beginning of something that may be plain. So many bytes will be there once it is whole, if that is known.
+    Part(Option<usize>),
+    Plain(Request<'h, 'b>),
+    Other,
+}
+
+/// A plain request, with its body, all of it there.
+#[derive(Debug)]
+pub(super) struct Request<'h, 'b> {
+    pub(super) method: &'b str,
+    /// A path, and maybe a query.
+    pub(super) target: &'b str,
+    pub(super) fields: &'h [Header<'b>],
+    pub(super) kinds: [Field; MAX_FIELDS],
+    pub(super) host: &'b [u8],
+    pub(super) body: &'b [u8],
+    /// Of head and body.
+    pub(super) length: usize,
+    /// Whether the client wants no other after it.
+    pub(super) last: bool,
+}
+
+impl<'h, 'b> Request<'h, 'b> {
+    /// Looks at the first bytes of a request, and at no field twice.
+    pub(super) fn look(bytes: &'b [u8], room: &'h mut Fields<'b>, limits: Limits) -> Look<'h, 'b> {
+        // httparse would pass over empty lines.
+        if !bytes.first().is_none_or(u8::is_ascii_uppercase) {
+            return Look::Other;
+        }
+        let mut head = httparse::Request::new(&mut []);
+        let room = &mut room[..limits.fields.min(MAX_FIELDS)];
+        let length = match head.parse_with_uninit_headers(bytes, room) {
+            Ok(Status::Complete(length)) if length <= limits.bytes => length,
+            Ok(Status::Partial) if bytes.len() <= limits.bytes => return Look::Part(None),
+            _ => return Look::Other,
+        };
+        let (Some(method), Some(target), Some(1)) = (head.method, head.path, head.version) else { return Look::Other };
+        if !is_plain_method(method) || !is_plain_target(target) || !has_sound_lines(&bytes[..length]) {
+            return Look::Other;
+        }
+        let fields = &*head.headers;
+        let Some(Known { kinds, host, body, last }) = Known::of(fields) else { return Look::Other };
+        let Some(whole) = length.checked_add(body) else { return Look::Other };
+        let Some(body) = bytes.get(length..whole) else { return Look::Part(Some(whole)) };
+        Look::Plain(Self { method, target, fields, kinds, host, body, length: whole, last })
+    }
+
+    pub(super) fn is_head(&self) -> bool {
+        self.method == "HEAD"
+    }
+
+    /// Whether it may be sent again if there was no answer (RFC 9110 section 9.2.2) and can be.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.body.is_empty() && matches!(self.method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS")
+    }
+
+    /// Path and query.
+    pub(super) fn path_and_query(&self) -> (&'b str, Option<&'b str>) {
+        match self.target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (self.target, None),
+        }
+    }
+}
+
+/// What the fields say that matters here.
+struct Known<'b> {
+    kinds: [Field; MAX_FIELDS],
+    host: &'b [u8],
+    body: usize,
+    last: bool,
+}
+
+impl<'b> Known<'b> {
+    /// None if any of them is not plain.
+    fn of(fields: &[Header<'b>]) -> Option<Self> {
+        let mut kinds = [Field::Other; MAX_FIELDS];
+        let (mut host, mut length, mut connection) = (None, None, None);
+        for (field, kind) in fields.iter().zip(&mut kinds) {
+            *kind = Field::of(field.name);
+            match kind {
+                Field::Host => {
+                    let sound = host.is_none() && field.value.iter().all(is_host_byte);
+                    host = Some(field.value).filter(|_| sound);
+                    host?;
+                }
+                Field::ContentLength => {
+                    let first = length.is_none();
+                    length = small_number(field.value).filter(|_| first);
+                    length?;
+                }
+                Field::Connection => {
+                    let first = connection.is_none();
+                    connection = is_last(field.value).filter(|_| first);
+                    connection?;
+                }
+                Field::Expect | Field::Te | Field::Trailer | Field::TransferEncoding | Field::Upgrade => return None,
+                _ => {}
+            }
+        }
+        Some(Self { kinds, host: host?, body: length.unwrap_or(0), last: connection.unwrap_or(false) })
+    }
+}
+
+fn is_plain_method(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS")
+}
+
+/// A path with all characters that RFC 3986 has for one, and a query with them.
+fn is_plain_target(target: &str) -> bool {
+    let of_path = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:@?[]".contains(&byte);
+    target.starts_with('/') && target.bytes().all(of_path)
+}
+
+/// Whether each line ends in CR LF. httparse takes LF alone, too.
+fn has_sound_lines(head: &[u8]) -> bool {
+    memchr::memchr_iter(b'\n', head).all(|at| at > 0 && head[at - 1] == b'\r')
+}
+
+/// A number of no more than six digits, and nothing else: larger bodies are not plain anyway.
+fn small_number(text: &[u8]) -> Option<usize> {
+    let digits = matches!(text.len(), 1..=6) && text.iter().all(u8::is_ascii_digit);
+    digits.then(|| text.iter().fold(0, |number, digit| 10 * number + usize::from(digit - b'0')))
+}
+
+/// What a `Connection` field says if it says nothing but that.
+fn is_last(value: &[u8]) -> Option<bool> {
+    if value.eq_ignore_ascii_case(b"keep-alive") {
+        Some(false)
+    } else {
+        value.eq_ignore_ascii_case(b"close").then_some(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { bytes: 8192, fields: 20 };
+
+    fn is_plain(bytes: &[u8]) -> Option<bool> {
+        match Request::look(bytes, &mut no_fields(), LIMITS) {
+            Look::Part(_) => None,
+            Look::Plain(_) => Some(true),
+            Look::Other => Some(false),
+        }
+    }
+
+    #[test]
+    fn plain_is_what_asks_for_nothing_but_an_answer() {
+        let long = format!("x: {}\r\n", "y".repeat(8192));
+        let many = "x: y\r\n".repeat(20);
+        for (head, plain) in [
+            ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", true),
+            ("GET /a%2fb/../%61//?q=%20&r HTTP/1.1\r\nHost: a.example:80\r\nAccept: */*\r\n\r\n", true),
+            ("HEAD / HTTP/1.1\r\nhost:a \r\nconnection: Keep-Alive\r\n\r\n", true),
+            ("DELETE / HTTP/1.1\r\nhost: [::1]:80\r\nConnection: close\r\n\r\n", true),
+            ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi", true),
+            ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 002\r\n\r\nhi", true),
+            ("GET / HTTP/1.1\r\nhost: a\r\nx: \u{e4}\tb\r\n\r\n", true),
+            ("GET / HTTP/1.1\r\nhost:\r\n\r\n", true),
+            // Other methods, targets and versions.
+            ("CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n", false),
+            ("TRACE / HTTP/1.1\r\nhost: a\r\n\r\n", false),
+            ("get / HTTP/1.1\r\nhost: a\r\n\r\n", false),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", false),
+            ("OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n", false),
+            ("GET http://a/ HTTP/1.1\r\nhost: a\r\n\r\n", false),
+            ("GET /a#b HTTP/1.1\r\nhost: a\r\n\r\n", false),
+            ("GET /a|b HTTP/1.1\r\nhost: a\r\n\r\n", false),
+            ("GET /\u{e4} HTTP/1.1\r\nhost: a\r\n\r\n", false),
+            ("GET /a\\b HTTP/1.1\r\nhost: a\r\n\r\n", false),
+            ("GET  / HTTP/1.1\r\nhost: a\r\n\r\n", false),
+            ("GET / HTTP/1.0\r\nhost: a\r\n\r\n", false),
+            ("GET / HTTP/2.0\r\nhost: a\r\n\r\n", false),
+            // Lines.
+            ("\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", false),
+            ("GET / HTTP/1.1\nhost: a\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: a\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: a\r\n\n", false),
+            ("GET / HTTP/1.1\r\nhost: a\r\nx: y\r\n z\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\n host: a\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: a\rb\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: a\r\nx : y\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: a\r\nx: \0\r\n\r\n", false),
+            // Hosts.
+            ("GET / HTTP/1.1\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: a\r\nHost: a\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: a, b\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: u@a\r\n\r\n", false),
+            // What asks for more.
+            ("GET / HTTP/1.1\r\nhost: a\r\nupgrade: h2c\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: a\r\ntrailer: x\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: a\r\nconnection: x\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: a\r\nconnection: close, x\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nconnection: close\r\n\r\n", false),
+            ("POST / HTTP/1.1\r\nhost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", false),
+            // Lengths.
+            ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: +2\r\n\r\nhi", false),
+            ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2, 2\r\n\r\nhi", false),
+            ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length:\r\n\r\nhi", false),
+            ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\ncontent-length: 2\r\n\r\nhi", false),
+            ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 18446744073709551618\r\n\r\nhi", false),
+            (&format!("GET / HTTP/1.1\r\nhost: a\r\n{long}\r\n"), false),
+            (&format!("GET / HTTP/1.1\r\nhost: a\r\n{many}\r\n"), false),
+        ] {
+            assert_eq!(is_plain(head.as_bytes()), Some(plain), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_plain_is_not_known_before_all_of_it_is_there() {
+        let whole = b"POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello";
+        for end in 0..whole.len() {
+            assert_eq!(is_plain(&whole[..end]), None, "{end}");
+        }
+        assert_eq!(is_plain(&[&whole[..], b"GET"].concat()), Some(true));
+        let Look::Part(Some(length)) = Request::look(&whole[..whole.len() - 1], &mut no_fields(), LIMITS) else {
+            panic!("its head says how long it is");
+        };
+        assert_eq!(length, whole.len());
+        assert_eq!(is_plain(&vec![b'G'; 8193]), Some(false));
+    }
+
+    #[test]
+    fn its_parts_are_those_of_the_bytes() {
+        let bytes = b"PUT /a?b?c HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhiGET";
+        let mut room = no_fields();
+        let Look::Plain(request) = Request::look(bytes, &mut room, LIMITS) else { panic!("plain") };
+        assert_eq!((request.method, request.path_and_query()), ("PUT", ("/a", Some("b?c"))));
+        assert_eq!((request.host, request.body, request.length), (&b"a"[..], &b"hi"[..], bytes.len() - 3));
+        assert!(request.last && !request.is_repeatable() && !request.is_head());
+    }
+}

@@ -1,0 +1,211 @@
+//! The app's answer, as far as its head says how to read it and what to pass on.
+//!
+//! This understands a response as hyper's client does, which the ordinary way asks the app with: what that accepts is
+//! accepted, what it takes for garbled is a 502 with the same words.
+
+use std::mem::MaybeUninit;
+
+use httparse::{Header, Status};
+
+use super::{chunks::Chunks, field::Field, framing::Framing};
+use crate::proxy::failure::Garbled;
+
+/// How many fields the app may send.
+pub(super) const MAX_FIELDS: usize = 100;
+
+/// How large a head may be.
+pub(super) const MAX_BYTES: usize = 400 * 1024;
+
+/// Room for the fields of a head.
+pub(super) type Fields<'b> = [MaybeUninit<Header<'b>>; MAX_FIELDS];
+
+pub(super) const fn no_fields<'b>() -> Fields<'b> {
+    [const { MaybeUninit::uninit() }; MAX_FIELDS]
+}
+
+/// The head of a final response.
+#[derive(Debug)]
+pub(super) struct Response<'h, 'b> {
+    pub(super) status: u16,
+    pub(super) reason: &'b str,
+    pub(super) fields: &'h [Header<'b>],
+    pub(super) kinds: [Field; MAX_FIELDS],
+    pub(super) framing: Framing,
+    /// Whether the app keeps its connection.
+    pub(super) kept: bool,
+    /// Whether `Connection` names other fields.
+    pub(super) names_fields: bool,
+    pub(super) length: usize,
+}
+
+/// What stands at the beginning of an answer.
+#[derive(Debug)]
+pub(super) enum Answer<'h, 'b> {
+    Part,
+    /// So many bytes say that there is more to come.
+    Interim(usize),
+    /// The app speaks another protocol from now on.
+    Switched,
+    Final(Response<'h, 'b>),
+}
+
+/// Reads one head. `to_head` is for the answer to a HEAD request.
+pub(super) fn read<'h, 'b>(
+    bytes: &'b [u8],
+    room: &'h mut Fields<'b>,
+    to_head: bool,
+) -> Result<Answer<'h, 'b>, Garbled> {
+    let mut head = httparse::Response::new(&mut []);
+    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut head, bytes, room)?;
+    let Status::Complete(length) = parsed else {
+        return if bytes.len() < MAX_BYTES { Ok(Answer::Part) } else { Err(Garbled::TooLarge) };
+    };
+    let (Some(status @ 100..), Some(minor)) = (head.code, head.version) else { return Err(Garbled::Status) };
+    let fields = &*head.headers;
+    let mut kinds = [Field::Other; MAX_FIELDS];
+    fields.iter().zip(&mut kinds).for_each(|(field, kind)| *kind = Field::of(field.name));
+    let of = |kind| fields.iter().zip(&kinds).filter(move |(_, one)| **one == kind).map(|(field, _)| field.value);
+    let framing = match status {
+        101 => return Ok(Answer::Switched),
+        ..200 => return Ok(Answer::Interim(length)),
+        204 | 304 => Framing::Length(0),
+        _ if to_head => Framing::Length(0),
+        _ => match codings(of(Field::TransferEncoding)) {
+            Some(_) if minor == 0 => return Err(Garbled::Coding),
+            Some(true) => Framing::Chunked(Chunks::default()),
+            Some(false) => Framing::UntilClose,
+            None => match one_length(of(Field::ContentLength))? {
+                Some(length) => Framing::Length(length),
+                None => Framing::UntilClose,
+            },
+        },
+    };
+    let mut options = of(Field::Connection).flat_map(tokens);
+    let kept = if minor == 1 {
+        !options.clone().any(|option| option.eq_ignore_ascii_case("close"))
+    } else {
+        options.clone().any(|option| option.eq_ignore_ascii_case("keep-alive"))
+            && !options.clone().any(|option| option.eq_ignore_ascii_case("close"))
+    };
+    let names_fields =
+        options.any(|option| !option.eq_ignore_ascii_case("close") && !option.eq_ignore_ascii_case("keep-alive"));
+    let reason = head.reason.unwrap_or_default();
+    Ok(Answer::Final(Response { status, reason, fields, kinds, framing, kept, names_fields, length }))
+}
+
+impl Response<'_, '_> {
+    /// Whether a response of this kind may have a body, or say how long one would be.
+    pub(super) fn may_have_body(&self) -> bool {
+        !matches!(self.status, 204 | 304)
+    }
+
+    pub(super) fn has(&self, kind: Field) -> bool {
+        self.kinds[..self.fields.len()].contains(&kind)
+    }
+
+    /// Whether the app says that a field is between it and the agent.
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        self.names_fields
+            && self
+                .fields
+                .iter()
+                .zip(&self.kinds)
+                .filter(|(_, kind)| **kind == Field::Connection)
+                .flat_map(|(field, _)| tokens(field.value))
+                .any(|option| option.eq_ignore_ascii_case(name))
+    }
+}
+
+/// Whether the last coding is `chunked`; none without any.
+fn codings<'b>(values: impl Iterator<Item = &'b [u8]>) -> Option<bool> {
+    let last = values.last()?;
+    let last = last.is_ascii().then(|| str::from_utf8(last).ok()).flatten().unwrap_or_default();
+    Some(last.rsplit(',').next().is_some_and(|coding| coding.trim().eq_ignore_ascii_case("chunked")))
+}
+
+/// The length that all values agree on.
+fn one_length<'b>(values: impl Iterator<Item = &'b [u8]>) -> Result<Option<u64>, Garbled> {
+    let mut length = None;
+    for value in values.flat_map(|value| value.split(|byte| *byte == b',')) {
+        let number = number(value.trim_ascii()).ok_or(Garbled::Length)?;
+        if *length.get_or_insert(number) != number {
+            return Err(Garbled::Length);
+        }
+    }
+    Ok(length)
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    let add = |number: u64, digit: &u8| {
+        let digit = char::from(*digit).to_digit(10)?;
+        number.checked_mul(10)?.checked_add(digit.into())
+    };
+    digits.iter().try_fold(0, add).filter(|_| !digits.is_empty())
+}
+
+fn tokens(value: &[u8]) -> impl Iterator<Item = &str> + Clone {
+    let text = if value.is_ascii() { str::from_utf8(value).unwrap_or_default() } else { "" };
+    text.split(',').map(str::trim).filter(|token| !token.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How a body is read, and whether the connection is kept.
+    fn summary(head: &str, to_head: bool) -> String {
+        match read(head.as_bytes(), &mut no_fields(), to_head) {
+            Ok(Answer::Part) => "part".into(),
+            Ok(Answer::Interim(length)) => format!("interim {length}"),
+            Ok(Answer::Switched) => "switched".into(),
+            Ok(Answer::Final(response)) => {
+                assert_eq!(response.length, head.len());
+                let framing = match response.framing {
+                    Framing::Length(length) => length.to_string(),
+                    Framing::Chunked(_) => "chunked".into(),
+                    Framing::UntilClose => "until close".into(),
+                };
+                format!("{} {framing} {}", response.status, if response.kept { "kept" } else { "closed" })
+            }
+            Err(garbled) => garbled.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_head_says_how_to_read_what_follows() {
+        for (lines, expected) in [
+            ("1 200 OK\r\nContent-Length: 5\r\n", "200 5 kept"),
+            ("1 200 OK\r\ncontent-length: 5\r\nconnection: Close\r\n", "200 5 closed"),
+            ("1 200 OK\r\ncontent-length: 5\r\nconnection: x, close\r\n", "200 5 closed"),
+            ("0 200 OK\r\ncontent-length: 5\r\n", "200 5 closed"),
+            ("0 200 OK\r\ncontent-length: 5\r\nconnection: keep-alive\r\n", "200 5 kept"),
+            ("1 200 OK\r\ntransfer-encoding: Chunked\r\n", "200 chunked kept"),
+            ("1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n", "200 chunked kept"),
+            ("1 200 OK\r\ntransfer-encoding: gzip\r\n", "200 until close kept"),
+            ("1 200 OK\r\n", "200 until close kept"),
+            ("1 200\r\ncontent-length: 0\r\n", "200 0 kept"),
+            ("1 204 No Content\r\ncontent-length: 5\r\n", "204 0 kept"),
+            ("1 304 Not Modified\r\ntransfer-encoding: chunked\r\n", "304 0 kept"),
+            ("1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5, 5\r\n", "200 5 kept"),
+            ("1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n", "invalid content-length parsed"),
+            ("1 200 OK\r\ncontent-length: +5\r\n", "invalid content-length parsed"),
+            ("1 200 OK\r\ncontent-length:\r\n", "invalid content-length parsed"),
+            ("1 200 OK\r\ncontent-length: 18446744073709551616\r\n", "invalid content-length parsed"),
+            ("0 200 OK\r\ntransfer-encoding: chunked\r\n", "unexpected transfer-encoding parsed"),
+            ("1 100 Continue\r\n", "interim 25"),
+            ("1 101 Switching Protocols\r\nupgrade: x\r\n", "switched"),
+            ("1 099 Low\r\n", "invalid HTTP status-code parsed"),
+            ("1 20 OK\r\n", "invalid HTTP status-code parsed"),
+            ("2 200 OK\r\n", "invalid HTTP version parsed"),
+            ("1 200 OK\r\nx y: z\r\n", "invalid HTTP header parsed"),
+        ] {
+            let head = format!("HTTP/1.{lines}\r\n");
+            assert_eq!(summary(&head, false), expected, "{lines:?}");
+        }
+        assert_eq!(summary("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", true), "200 0 kept");
+        let whole = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n";
+        assert!((0..whole.len()).all(|end| summary(&whole[..end], false) == "part"));
+        let large = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_BYTES));
+        assert_eq!(summary(&large, false), "message head is too large");
+    }
+}

@@ -1,0 +1,135 @@
+//! The life of a client's connection on the short way: request by request, until one comes that is not plain.
+
+use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+
+use bytes::Bytes;
+use tokio::{net::TcpStream, task::unconstrained};
+
+use super::{
+    Client,
+    buffer::{Buffer, Outbox, SIZE},
+    exchange::{Asked, Next, Terms, ending, exchange, finish},
+    line::{Gone, Line},
+    request::{Look, Request, no_fields},
+    write,
+};
+use crate::{matching::Headers, proxy::traffic::Protocol, rules::Fields};
+
+/// How long the rest of a request may take of which some has come, before the ordinary way takes over, which knows what
+/// to do with slow clients.
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// How the short way ended.
+#[derive(Debug)]
+pub(in crate::proxy) enum End {
+    /// The ordinary way is to go on, with these bytes first.
+    HandOver(TcpStream, Bytes),
+    /// To be closed so that the client gets everything that was sent.
+    Leave(TcpStream),
+    Closed,
+}
+
+/// What a request is, and what became of it.
+enum Judged {
+    Part(Option<usize>),
+    /// Not for the short way: not plain, or its rules may want more than a word.
+    Other,
+    /// Its bytes were used.
+    Refused {
+        answer: Outbox,
+        closes: bool,
+    },
+    Admitted(Asked),
+}
+
+/// Serves plain requests, the first of which has begun to come: `before` and what is on the socket.
+pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &Client) -> End {
+    let mut line = Line::new(stream, client);
+    if !before.is_empty() {
+        line.inbox.insert(client.shared.buffers.lend()).put(&before);
+    }
+    let drain = &client.shared.drain;
+    let mut wakes = pin!(drain.wakes());
+    // Not put off, or nothing would wake it.
+    let _ = futures::poll!(pin!(unconstrained(wakes.as_mut())));
+    loop {
+        if line.inbox.is_none() {
+            let _parked = client.shared.proxy.traffic.park();
+            line.pause.begin(Some(client.shared.proxy.settings.idle_timeout));
+            let first = poll_fn(|cx| {
+                if let Poll::Ready(read) = line.poll_fill(cx) {
+                    return Poll::Ready(Some(read));
+                }
+                // Whoever has already asked gets an answer.
+                let over = drain.has_begun() || line.pause.poll_over(cx).is_ready();
+                if over { Poll::Ready(None) } else { Poll::Pending }
+            });
+            match first.await {
+                Some(Ok(1..)) => {}
+                Some(Ok(0)) | None => return End::Leave(line.stream),
+                Some(Err(Gone)) => return End::Closed,
+            }
+        }
+        let next = match judge(&mut line) {
+            Judged::Admitted(asked) => exchange(&mut line, asked).await,
+            Judged::Refused { answer, closes } => finish(&mut line, &answer.bytes, closes).await,
+            Judged::Part(whole) if comes(&mut line, whole).await => continue,
+            Judged::Part(_) | Judged::Other => {
+                let bytes = Bytes::copy_from_slice(line.inbox.as_ref().map_or(&[], Buffer::unread));
+                return End::HandOver(line.stream, bytes);
+            }
+        };
+        match next {
+            Next::Request => {}
+            Next::Leave => return End::Leave(line.stream),
+            Next::Nothing => return End::Closed,
+        }
+    }
+}
+
+/// Waits for more of a request of which some is there.
+async fn comes(line: &mut Line<'_>, whole: Option<usize>) -> bool {
+    let Some(inbox) = &mut line.inbox else { return false };
+    if whole.is_some_and(|whole| whole > SIZE) || !inbox.make_room(SIZE) {
+        return false;
+    }
+    line.pause.begin(Some(MOMENT));
+    poll_fn(|cx| match line.poll_fill(cx) {
+        Poll::Ready(read) => Poll::Ready(matches!(read, Ok(1..))),
+        Poll::Pending => line.pause.poll_over(cx).map(|()| false),
+    })
+    .await
+}
+
+/// Looks at what was read, and decides on it if it is a plain request.
+fn judge(line: &mut Line<'_>) -> Judged {
+    let Client { shared, gate, peer } = line.client;
+    let bytes = line.inbox.as_ref().map_or(&[][..], Buffer::unread);
+    let mut room = no_fields();
+    let request = match Request::look(bytes, &mut room, shared.limits) {
+        Look::Plain(request) => request,
+        Look::Part(whole) => return Judged::Part(whole),
+        Look::Other => return Judged::Other,
+    };
+    let headers = Headers::Parsed(request.fields);
+    let decided = gate.admit_at_once(request.method, request.path_and_query(), headers);
+    let Some(decided) = decided else { return Judged::Other };
+    shared.proxy.traffic.request(Protocol::Http1);
+    let mut out = shared.buffers.outbox();
+    let (to_head, last, length) = (request.is_head(), request.last, request.length);
+    let judged = match decided {
+        Ok(fields) => {
+            write::to_app(&request, peer, &mut out.bytes);
+            let repeatable = request.is_repeatable();
+            Judged::Admitted(Asked { request: out, repeatable, terms: Terms { to_head, last, fields } })
+        }
+        Err(refusal) => {
+            let (head, body) = refusal.into_parts();
+            let ending = ending(line, last);
+            write::own(&head, &body.into_own(), to_head, &Fields::default(), ending, &mut out.bytes);
+            Judged::Refused { answer: out, closes: ending.closes }
+        }
+    };
+    line.used(length);
+    judged
+}

@@ -1,0 +1,102 @@
+//! One connection to the app while it answers one request.
+
+use std::{
+    io,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::{io::AsyncWrite, net::TcpStream};
+
+use super::buffer::{Buffer, Buffers, Outbox};
+
+#[derive(Debug)]
+pub(super) struct Upstream {
+    stream: TcpStream,
+    /// Made for this request: if it fails, no other connection would do better.
+    pub(super) fresh: bool,
+    request: Option<Outbox>,
+    sent: usize,
+    /// It takes no more of the request. What it said before may still be an answer.
+    deaf: bool,
+    /// What came of the answer.
+    inbox: Option<Buffer>,
+}
+
+impl Upstream {
+    pub(super) fn new(stream: TcpStream, fresh: bool, request: Outbox) -> Self {
+        Self { stream, fresh, request: Some(request), sent: 0, deaf: false, inbox: None }
+    }
+
+    /// Sends what is left of the request, and reads what has come of the answer, up to `most` bytes that are unread. 0 is
+    /// the end.
+    pub(super) fn poll_read(
+        &mut self,
+        most: usize,
+        buffers: &Rc<Buffers>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        self.push(cx);
+        // A buffer is wanted only once there is something to put into it.
+        let mut inbox = match self.inbox.take() {
+            Some(inbox) => inbox,
+            None => {
+                ready!(self.stream.poll_read_ready(cx))?;
+                buffers.lend()
+            }
+        };
+        if !inbox.make_room(most) {
+            self.inbox = Some(inbox);
+            return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
+        }
+        let read = inbox.poll_fill(&mut self.stream, cx);
+        self.inbox = Some(inbox).filter(|inbox| !inbox.is_empty());
+        read
+    }
+
+    fn push(&mut self, cx: &mut Context<'_>) {
+        let Some(request) = &self.request else { return };
+        while self.sent < request.bytes.len() && !self.deaf {
+            match Pin::new(&mut self.stream).poll_write(cx, &request.bytes[self.sent..]) {
+                Poll::Ready(Ok(count @ 1..)) => self.sent += count,
+                Poll::Ready(_) => self.deaf = true,
+                Poll::Pending => return,
+            }
+        }
+    }
+
+    /// What came of the answer and was not used yet.
+    pub(super) fn unread(&self) -> &[u8] {
+        self.inbox.as_ref().map_or(&[], Buffer::unread)
+    }
+
+    pub(super) fn consume(&mut self, count: usize) {
+        if let Some(inbox) = &mut self.inbox {
+            inbox.consume(count);
+            if inbox.is_empty() {
+                self.inbox = None;
+            }
+        }
+    }
+
+    /// Whether no byte of the request has left this program.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.sent == 0
+    }
+
+    /// The request, to be sent once more.
+    pub(super) fn into_request(self) -> Option<Outbox> {
+        self.request
+    }
+
+    /// Forgets the request if it was sent, once there is an answer to it.
+    pub(super) fn answered(&mut self) {
+        self.request.take_if(|request| self.sent == request.bytes.len());
+    }
+
+    /// The connection for the next request, if this one was sent and answered whole and nothing came behind the answer.
+    pub(super) fn into_idle(self) -> Option<TcpStream> {
+        (self.request.is_none() && self.unread().is_empty()).then_some(self.stream)
+    }
+}

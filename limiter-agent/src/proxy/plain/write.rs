@@ -1,0 +1,215 @@
+//! The heads that go out, written straight into the bytes that are sent.
+//!
+//! This says in lines what [`headers`](super::super::headers) says in a map, and adds what hyper adds: names in small
+//! letters, a length where it knows one, the date. Differences between the two ways are mistakes.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use http::{StatusCode, header};
+use weir_core::Time;
+
+use super::{date::Date, field::Field, request::Request, response::Response};
+use crate::{
+    proxy::headers::{NEVER_DROPPED, Peer},
+    rules,
+};
+
+/// What ends a response.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending<'a> {
+    /// Whether the connection is closed behind it.
+    pub(super) closes: bool,
+    pub(super) date: &'a Date,
+    pub(super) now: Time,
+}
+
+/// The request as the app gets it, with its body.
+pub(super) fn to_app(request: &Request<'_, '_>, peer: &Peer, to: &mut Vec<u8>) {
+    for part in [request.method, " ", request.target, " HTTP/1.1\r\n"] {
+        to.extend_from_slice(part.as_bytes());
+    }
+    let (mut cookies, mut forwarded, mut proto, mut host) = (0, false, false, false);
+    for (field, kind) in request.fields.iter().zip(&request.kinds) {
+        match kind {
+            Field::Connection | Field::HopByHop | Field::ForwardedFor => continue,
+            Field::Forwarded => {
+                forwarded = true;
+                continue;
+            }
+            Field::Cookie => {
+                cookies += 1;
+                continue;
+            }
+            Field::ForwardedProto => proto = true,
+            Field::ForwardedHost => host = true,
+            _ => {}
+        }
+        line(field.name, field.value, to);
+    }
+    if cookies > 0 {
+        to.extend_from_slice(b"cookie: ");
+        joined(request, Field::Cookie, b"; ", to);
+        end_line(to);
+    }
+    if forwarded {
+        to.extend_from_slice(b"forwarded: ");
+        joined(request, Field::Forwarded, b", ", to);
+        to.extend_from_slice(b", ");
+        forwarded_element(peer.ip(), request.host, to);
+        end_line(to);
+    }
+    to.extend_from_slice(b"x-forwarded-for: ");
+    if joined(request, Field::ForwardedFor, b", ", to) {
+        to.extend_from_slice(b", ");
+    }
+    to.extend_from_slice(peer.text());
+    end_line(to);
+    if !proto {
+        to.extend_from_slice(b"x-forwarded-proto: http\r\n");
+    }
+    if !host {
+        line("x-forwarded-host", request.host, to);
+    }
+    end_line(to);
+    to.extend_from_slice(request.body);
+}
+
+/// The head of the app's response as the client gets it.
+pub(super) fn to_client(
+    response: &Response<'_, '_>,
+    to_head: bool,
+    fields: &rules::Fields,
+    ending: Ending<'_>,
+    to: &mut Vec<u8>,
+) {
+    status_line(response.status, response.reason, to);
+    let may_have_body = response.may_have_body();
+    let coded = response.has(Field::TransferEncoding);
+    let has_length = !coded && response.has(Field::ContentLength);
+    let mut dated = false;
+    for (field, kind) in response.fields.iter().zip(&response.kinds) {
+        let passes = match kind {
+            Field::Connection | Field::HopByHop | Field::Te | Field::TransferEncoding | Field::Upgrade => false,
+            // Whoever has no body must not say how long it is, unless that is what was asked.
+            Field::ContentLength => has_length && to_head && may_have_body,
+            Field::Trailer => !to_head && may_have_body && !response.is_named(field.name),
+            Field::Date => {
+                let passes = !response.is_named(field.name);
+                dated |= passes;
+                passes
+            }
+            Field::Other => !fields.replace(field.name) && !response.is_named(field.name),
+            _ => !response.is_named(field.name) || NEVER_DROPPED.iter().any(|name| is(field.name, name)),
+        };
+        if passes {
+            line(field.name, field.value, to);
+        }
+    }
+    fields.append_to(to);
+    if ending.closes {
+        to.extend_from_slice(b"connection: close\r\n");
+    }
+    if may_have_body && !to_head {
+        if response.framing.is_chunked_to_client() {
+            to.extend_from_slice(b"transfer-encoding: chunked\r\n");
+        } else if let super::framing::Framing::Length(length) = response.framing {
+            content_length(length, to);
+        }
+    }
+    if !dated {
+        ending.date.write(ending.now, to);
+    }
+    end_line(to);
+}
+
+/// A response of this program's, with its body.
+pub(super) fn own(
+    head: &http::response::Parts,
+    body: &Bytes,
+    to_head: bool,
+    fields: &rules::Fields,
+    ending: Ending<'_>,
+    to: &mut Vec<u8>,
+) {
+    let status = head.status;
+    status_line(status.as_u16(), status.canonical_reason().unwrap_or("<none>"), to);
+    for (name, value) in &head.headers {
+        if !(ending.closes && name == header::CONNECTION) {
+            line(name.as_str(), value.as_bytes(), to);
+        }
+    }
+    fields.append_to(to);
+    if ending.closes {
+        to.extend_from_slice(b"connection: close\r\n");
+    }
+    let may_have_body = !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if may_have_body && !(to_head && body.is_empty()) {
+        content_length(body.len() as u64, to);
+    }
+    ending.date.write(ending.now, to);
+    end_line(to);
+    if may_have_body && !to_head {
+        to.extend_from_slice(body);
+    }
+}
+
+fn status_line(status: u16, reason: &str, to: &mut Vec<u8>) {
+    to.extend_from_slice(b"HTTP/1.1 ");
+    number(status.into(), to);
+    to.push(b' ');
+    to.extend_from_slice(reason.as_bytes());
+    end_line(to);
+}
+
+fn content_length(length: u64, to: &mut Vec<u8>) {
+    to.extend_from_slice(b"content-length: ");
+    number(length, to);
+    end_line(to);
+}
+
+/// Names are not told apart by their case; what an app sees is always the same.
+fn line(name: &str, value: &[u8], to: &mut Vec<u8>) {
+    let start = to.len();
+    to.extend_from_slice(name.as_bytes());
+    to[start..].make_ascii_lowercase();
+    to.extend_from_slice(b": ");
+    to.extend_from_slice(value);
+    end_line(to);
+}
+
+fn end_line(to: &mut Vec<u8>) {
+    to.extend_from_slice(b"\r\n");
+}
+
+fn is(name: &str, known: &header::HeaderName) -> bool {
+    name.eq_ignore_ascii_case(known.as_str())
+}
+
+/// The values of all fields of a kind; false if there is none.
+fn joined(request: &Request<'_, '_>, kind: Field, separator: &[u8], to: &mut Vec<u8>) -> bool {
+    let mut any = false;
+    for (field, _) in request.fields.iter().zip(&request.kinds).filter(|(_, one)| **one == kind) {
+        if any {
+            to.extend_from_slice(separator);
+        }
+        to.extend_from_slice(field.value);
+        any = true;
+    }
+    any
+}
+
+fn forwarded_element(ip: IpAddr, host: &[u8], to: &mut Vec<u8>) {
+    to.extend_from_slice(super::super::headers::forwarded_node(ip).as_bytes());
+    to.extend_from_slice(b";host=\"");
+    to.extend_from_slice(host);
+    to.extend_from_slice(b"\";proto=http");
+}
+
+fn number(number: u64, to: &mut Vec<u8>) {
+    to.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+#[cfg(test)]
+#[path = "write_tests.rs"]
+mod tests;
