@@ -84,7 +84,9 @@ impl<'a> Line<'a> {
                 self.pause.end_by(until);
             }
             // The next request, which stays in the kernel until its turn comes.
-            _ => self.leaving = Leaving::Settled,
+            Some(_) => self.leaving = Leaving::Settled,
+            // Put off because the task has had its share of the runtime, which wakes it.
+            None => {}
         }
         Poll::Pending
     }
@@ -127,7 +129,9 @@ impl<'a> Line<'a> {
                     Poll::Ready(Ok(count @ 1..)) => {
                         rest = &rest[count..];
                         held_up = false;
-                        self.leaving = Leaving::Settled;
+                        if let Leaving::HalfClosed(_) = self.leaving {
+                            self.leaving = Leaving::Settled;
+                        }
                     }
                     Poll::Ready(_) => return Poll::Ready(Err(Gone)),
                     Poll::Pending => {

@@ -103,6 +103,13 @@ impl Response<'_, '_> {
         self.kinds[..self.fields.len()].contains(&kind)
     }
 
+    /// The value of the only field of a kind.
+    pub(super) fn only(&self, kind: Field) -> Option<&[u8]> {
+        let mut values =
+            self.fields.iter().zip(&self.kinds).filter(|(_, one)| **one == kind).map(|(field, _)| field.value);
+        values.next().filter(|_| values.next().is_none())
+    }
+
     /// Whether the app says that a field is between it and the agent.
     pub(super) fn is_named(&self, name: &str) -> bool {
         self.names_fields

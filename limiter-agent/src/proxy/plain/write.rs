@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{StatusCode, header};
 use weir_core::Time;
 
-use super::{date::Date, field::Field, request::Request, response::Response};
+use super::{date::Date, field::Field, framing::Framing, request::Request, response::Response};
 use crate::{
     proxy::headers::{NEVER_DROPPED, Peer},
     rules,
@@ -92,7 +92,7 @@ pub(super) fn to_client(
         let passes = match kind {
             Field::Connection | Field::HopByHop | Field::Te | Field::TransferEncoding | Field::Upgrade => false,
             // Whoever has no body must not say how long it is, unless that is what was asked.
-            Field::ContentLength => has_length && to_head && may_have_body,
+            Field::ContentLength => has_length && to_head,
             Field::Trailer => !to_head && may_have_body && !response.is_named(field.name),
             Field::Date => {
                 let passes = !response.is_named(field.name);
@@ -113,8 +113,12 @@ pub(super) fn to_client(
     if may_have_body && !to_head {
         if response.framing.is_chunked_to_client() {
             to.extend_from_slice(b"transfer-encoding: chunked\r\n");
-        } else if let super::framing::Framing::Length(length) = response.framing {
-            content_length(length, to);
+        } else if let Framing::Length(length) = response.framing {
+            // As the app wrote it, if that can be read in one way only.
+            match response.only(Field::ContentLength).filter(|text| text.iter().all(u8::is_ascii_digit)) {
+                Some(digits) if length > 0 => line("content-length", digits, to),
+                _ => content_length(length, to),
+            }
         }
     }
     if !dated {
