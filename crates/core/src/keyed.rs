@@ -199,12 +199,11 @@ impl Table {
     ///
     /// Short, and all of it in sight of the compiler where it is called: the processor then fetches the cells of the next
     /// requests while it waits for this one's. No mark or word is chosen by arithmetic on what is waited for: where a branch
-    /// chooses, the processor goes on by a guess, and elsewhere it stops.
+    /// chooses, the processor goes on by a guess, and elsewhere it stops. The clock is read once the cell is on its way.
     #[inline(always)] // as in `Limiter::check`: an answer that is passed on in memory costs more than the decision
     pub(crate) fn charge_at_once(
         &self,
         key: &[u8],
-        now: Time,
         cost: u64,
         clock: Clock<'_>,
     ) -> Option<Result<RuleAdmitted, RuleRefused>> {
@@ -214,6 +213,7 @@ impl Table {
             Some(cell) => cell,
             None => self.find_word(mark)?,
         };
+        let now = clock();
         let floor = supply.floor(now);
         let level = meter::load(word).ok()?;
         let Some(after) = supply.charge(level, floor, cost) else {

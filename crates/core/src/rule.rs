@@ -111,13 +111,12 @@ impl RuleLimiter {
     /// [`RuleRefused`], with the first limit in order that refuses.
     #[inline]
     pub fn charge(&self, clock: impl Fn() -> Time, key: &[u8], cost: u64) -> Result<RuleAdmitted, RuleRefused> {
-        let now = clock();
         match &self.counted {
-            Counted::ByKey(table) => match table.charge_at_once(key, now, cost, &clock) {
+            Counted::ByKey(table) => match table.charge_at_once(key, cost, &clock) {
                 Some(decided) => decided,
-                None => table.charge(key, now, cost, &clock),
+                None => table.charge(key, clock(), cost, &clock),
             },
-            Counted::Shared { limiters, .. } => Self::charge_shared(limiters, now, clock, cost),
+            Counted::Shared { limiters, .. } => Self::charge_shared(limiters, clock(), clock, cost),
         }
     }
 

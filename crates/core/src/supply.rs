@@ -52,7 +52,9 @@ pub(crate) struct Supply {
     quota: Quota,
     units: u64,
     nanos: u64,
-    /// `units / nanos` in 2^-64, rounded down.
+    /// Whether it supplies one unit each nanosecond, so that levels are times: of most quotas.
+    is_time: bool,
+    /// `units / nanos` in 2^-64, rounded down; for windows `1 / nanos`.
     per_nano: u128,
     /// Units of one request.
     unit: u64,
@@ -77,15 +79,26 @@ impl Supply {
         if quota.strategy() == Strategy::FixedWindow {
             let base = Time::from_nanos(base.as_nanos() - base.as_nanos() % period);
             let day = (DAY / period + 2).saturating_mul(requests);
-            let capacity = quota.burst();
-            return Self { quota, units: requests, nanos: period, per_nano: 0, unit: 1, capacity, day, base };
+            let (per_nano, capacity) = ((1 << 64) / u128::from(period), quota.burst());
+            return Self {
+                quota,
+                units: requests,
+                nanos: period,
+                is_time: false,
+                per_nano,
+                unit: 1,
+                capacity,
+                day,
+                base,
+            };
         }
         let unit = unit_of_bucket(quota);
         let divisor = gcd(requests * unit, period);
         let (units, nanos) = (requests * unit / divisor, period / divisor);
         let per_nano = (u128::from(units) << 64) / u128::from(nanos);
         let day = narrow(((per_nano * u128::from(DAY)) >> 64) + 1).saturating_add(quota.most() * unit);
-        Self { quota, units, nanos, per_nano, unit, capacity: at_once(&quota) * unit, day, base }
+        let (is_time, capacity) = ((units, nanos) == (1, 1), at_once(&quota) * unit);
+        Self { quota, units, nanos, is_time, per_nano, unit, capacity, day, base }
     }
 
     pub(crate) fn quota(&self) -> Quota {
@@ -118,18 +131,25 @@ impl Supply {
     /// What has flowed by until `now`.
     #[inline]
     pub(crate) fn floor(&self, now: Time) -> u64 {
-        let elapsed = now.as_nanos().saturating_sub(self.base.as_nanos()).min(HORIZON);
-        if self.nanos == 1 {
-            return elapsed * self.units;
+        let elapsed = match now.as_nanos().checked_sub(self.base.as_nanos()) {
+            Some(elapsed) if elapsed <= HORIZON => elapsed,
+            _ => self.beyond_horizon(now),
+        };
+        if self.is_time {
+            return elapsed;
         }
-        if self.is_window() {
-            return elapsed / self.nanos * self.units;
-        }
+        let (flow, each) = if self.is_window() { (1, self.units) } else { (self.units, 1) };
         // Elapsed is below 2^63, so what the reciprocal lacks makes less than one unit: the quotient is right or one short.
         let [whole, fraction] = [self.per_nano >> 64, self.per_nano & u128::from(u64::MAX)].map(narrow);
         let quotient = elapsed * whole + narrow((u128::from(elapsed) * u128::from(fraction)) >> 64);
-        let rest = elapsed.wrapping_mul(self.units).wrapping_sub(quotient.wrapping_mul(self.nanos));
-        quotient + u64::from(rest >= self.nanos)
+        let rest = elapsed.wrapping_mul(flow).wrapping_sub(quotient.wrapping_mul(self.nanos));
+        (quotient + u64::from(rest >= self.nanos)) * each
+    }
+
+    /// What has elapsed where that is nothing yet, or too much.
+    #[cold]
+    fn beyond_horizon(&self, now: Time) -> u64 {
+        if now < self.base { 0 } else { HORIZON }
     }
 
     /// What has been supplied until `now`.
@@ -304,14 +324,14 @@ fn time_of(level: u64, units: u64, nanos: u64) -> u64 {
     narrow((u128::from(level) * u128::from(nanos)).div_ceil(u128::from(units)))
 }
 
-/// Units of one request: as many as fit; a multiple that makes the flow a whole number of units per nanosecond if one
-/// fits.
+/// Units of one request: the least that makes the flow a whole number of units per nanosecond, for time is no finer; and
+/// if that does not fit, as many as do.
 fn unit_of_bucket(quota: Quota) -> u64 {
     let (requests, period) = (quota.requests(), quota.period_nanos());
     let supplied = (u128::from(requests) << 62).div_ceil(u128::from(period)) + u128::from(quota.most());
     let most = narrow(u128::from(LEVELS) / supplied);
     let whole = period / gcd(requests, period);
-    if whole <= most { most - most % whole } else { most }
+    whole.min(most)
 }
 
 fn gcd(mut a: u64, mut b: u64) -> u64 {

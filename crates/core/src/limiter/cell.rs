@@ -39,16 +39,16 @@ pub(super) struct Cell {
 
 /// The state of one limit, in the cell itself where it is small.
 #[derive(Debug)]
-enum Words {
-    One(Alone),
-    Two([AtomicU64; 2]),
-    Many(Box<[AtomicU64]>),
+struct Words {
+    few: Alone,
+    /// If it takes more than two; else there are none.
+    many: Box<[AtomicU64]>,
 }
 
 /// Alone on its cache lines: what never changes must not travel with what always does.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Alone([AtomicU64; 1]);
+struct Alone([AtomicU64; 2]);
 
 impl Cell {
     pub(super) fn new(meter: Meter, generation: u64, first: u64) -> Self {
@@ -72,10 +72,8 @@ impl Cell {
     /// A decision that needs no second look; none if it is not that simple.
     #[inline(always)] // an answer that is passed on in memory costs more than the decision: 16 ns instead of 6
     pub(super) fn check_at_once(&self, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
-        let (Kind::Line(supply), Words::One(Alone([word]))) = (&self.meter.kind, &self.words) else {
-            return None;
-        };
-        let floor = supply.floor(now);
+        let Kind::Line(supply) = &self.meter.kind else { return None };
+        let (word, floor) = (self.words.line(), supply.floor(now));
         let (after, mark) = if let Some(leases) = self.leases.get() {
             let end = leases.take_at_once(supply, floor, cost)?;
             (word.load(Ordering::Relaxed) & !SEALED, end)
@@ -96,7 +94,8 @@ impl Cell {
     }
 
     pub(super) fn check(&self, now: Time, cost: u64) -> Result<Taken, Stop> {
-        if let (Kind::Line(supply), Words::One(Alone([word]))) = (&self.meter.kind, &self.words) {
+        if let Kind::Line(supply) = &self.meter.kind {
+            let word = self.words.line();
             match self.leases.get() {
                 None => line::check_contended(supply, word, now, cost, || self.heat_up(supply)),
                 Some(leases) => leases.check(supply, word, now, cost),
@@ -154,9 +153,10 @@ impl Cell {
 
     /// Where seats can be leased, they are given back as the seats they were: the last ones to the word, others into a slot.
     pub(super) fn refund(&self, place: &Place, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
-        let (Kind::Line(supply), Words::One(Alone([word]))) = (&self.meter.kind, &self.words) else {
+        let Kind::Line(supply) = &self.meter.kind else {
             return self.meter.refund(self.words.all(), place, clock);
         };
+        let word = self.words.line();
         loop {
             let level = meter::load(word)?;
             if place.mark > supply.ceiling(clock()) {
@@ -220,20 +220,20 @@ impl Cell {
 impl Words {
     fn new(count: usize, first: u64) -> Self {
         let word = |place| AtomicU64::new(if place == 0 { first } else { 0 });
-        match count {
-            1 => Self::One(Alone([word(0)])),
-            2 => Self::Two([word(0), word(1)]),
-            _ => Self::Many((0..count).map(word).collect()),
-        }
+        let many = if count > 2 { (0..count).map(word).collect() } else { Box::default() };
+        Self { few: Alone([word(0), word(1)]), many }
     }
 
+    /// The level, of what is counted by one: no question how many there are.
+    #[inline]
+    fn line(&self) -> &AtomicU64 {
+        &self.few.0[0]
+    }
+
+    /// One too many where there is one.
     #[inline]
     fn all(&self) -> &[AtomicU64] {
-        match self {
-            Self::One(Alone(words)) => words,
-            Self::Two(words) => words,
-            Self::Many(words) => words,
-        }
+        if self.many.is_empty() { &self.few.0 } else { &self.many }
     }
 }
 
