@@ -61,12 +61,14 @@ pub(super) struct Contender {
     pub(super) counts: Counts,
     /// Not [`Sync`], or not of use on more than one thread.
     pub(super) one_thread: bool,
+    /// It reads no clock to refuse: until a timer has run, it refuses unseen. No yardstick for refusals that do.
+    pub(super) refuses_unread: bool,
     /// A fresh limit; none if the contender cannot be set up so.
     pub(super) make: fn(Demand) -> Option<Batch>,
 }
 
 const fn peer(name: &'static str, counts: Counts, make: fn(Demand) -> Option<Batch>) -> Contender {
-    Contender { name, kind: Kind::Peer, counts, one_thread: false, make }
+    Contender { name, kind: Kind::Peer, counts, one_thread: false, refuses_unread: false, make }
 }
 
 pub(super) fn contenders() -> Vec<Contender> {
@@ -90,7 +92,11 @@ pub(super) fn contenders() -> Vec<Contender> {
         peer("governor", Counts::Bucket, governed::<DefaultClock>),
         peer("governor, std clock", Counts::Bucket, governed::<StdClock>),
         peer("leaky-bucket", Counts::Bucket, leaky_bucket),
-        Contender { one_thread: true, ..peer("tower RateLimit", Counts::Window, tower_rate_limit) },
+        Contender {
+            one_thread: true,
+            refuses_unread: true,
+            ..peer("tower RateLimit", Counts::Window, tower_rate_limit)
+        },
         clock("clock: std Instant", |_| {
             let start = Instant::now();
             Some(batch(move || Instant::now() >= start))

@@ -82,9 +82,10 @@ impl View<'_> {
         self.contenders.iter().position(|contender| contender.name == name).expect("a name of the list")
     }
 
-    /// The fastest peer; with more threads, the fastest that held its limit.
-    fn best(&self, threads: usize, among_exact: bool) -> Option<(&'static str, f64)> {
+    /// The fastest peer that reads a clock, as we do; with more threads, the fastest that held its limit.
+    fn best(&self, demand: Demand, threads: usize, among_exact: bool) -> Option<(&'static str, f64)> {
         let peers = self.of(Kind::Peer).filter(|(_, peer)| !among_exact || self.exact.held(peer.name));
+        let peers = peers.filter(|(_, peer)| demand == Demand::Admit || !peer.refuses_unread);
         let speeds = peers.filter_map(|(index, peer)| Some((peer.name, self.speed(index, threads)?)));
         speeds.max_by(|(_, left), (_, right)| left.total_cmp(right))
     }
@@ -102,13 +103,13 @@ impl View<'_> {
         report.aim(aim, found, nanos(ours) <= (nanos(clock) + 1.0) * 1.05);
         for threads in THREADS {
             let ours = self.speed(self.named("weir TokenBucket"), threads);
-            let (Some(ours), Some((name, best))) = (ours, self.best(threads, false)) else { continue };
-            let aim =
-                format!("{word}, {}: never slower than the best peer, exact or not, 5 % for noise", in_words(threads));
+            let (Some(ours), Some((name, best))) = (ours, self.best(demand, threads, false)) else { continue };
+            let among = if demand == Demand::Deny { "the best peer that reads a clock" } else { "the best peer" };
+            let aim = format!("{word}, {}: never slower than {among}, exact or not, 5 % for noise", in_words(threads));
             report.aim(aim, format!("{:.2}× {name}", ours / best), ours * 1.05 >= best);
         }
         let ours = self.speed(self.named("weir TokenBucket"), 2);
-        if let (Demand::Admit, Some(ours), Some((name, best))) = (demand, ours, self.best(2, true)) {
+        if let (Demand::Admit, Some(ours), Some((name, best))) = (demand, ours, self.best(demand, 2, true)) {
             let aim = "admitted, 2 threads: 3 times the best peer that holds its limit, 5 % for noise";
             report.aim(aim, format!("{:.2}× {name}", ours / best), ours * 1.05 >= 3.0 * best);
         }
@@ -214,6 +215,9 @@ impl View<'_> {
             && !self.exact.held(contender.name)
         {
             remarks.push("**does not hold its limit, see below**".to_owned());
+        }
+        if demand == Demand::Deny && contender.refuses_unread {
+            remarks.push("reads no clock to refuse: it waits for a timer".to_owned());
         }
         if contender.kind != Kind::Yardstick {
             for threads in THREADS {

@@ -114,7 +114,8 @@ mod tests {
     use super::*;
 
     const fn contender(make: fn(Demand) -> Option<Batch>) -> Contender {
-        Contender { name: "x", kind: Kind::Peer, counts: Counts::Bucket, one_thread: false, make }
+        let (kind, counts) = (Kind::Peer, Counts::Bucket);
+        Contender { name: "x", kind, counts, one_thread: false, refuses_unread: false, make }
     }
 
     #[test]

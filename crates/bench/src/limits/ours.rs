@@ -27,7 +27,14 @@ macro_rules! strategies {
                 let clock = MonotonicClock::start();
                 Some(batch(move || clock.now() > Time::default()))
             };
-            let ours = |name, counts, make| Contender { name, kind: Kind::Ours, counts, one_thread: false, make };
+            let ours = |name, counts, make| Contender {
+                name,
+                kind: Kind::Ours,
+                counts,
+                one_thread: false,
+                refuses_unread: false,
+                make,
+            };
             vec![
                 $(ours(concat!("weir ", $name), Counts::$counts, |demand| with_clock(Strategy::$strategy, demand)),)*
                 $(Contender {
