@@ -105,17 +105,21 @@ async fn a_request_that_gets_no_answer_is_repeated_or_not() {
     let methods = ["GET", "HEAD", "OPTIONS", "DELETE", "PUT", "TRACE", "POST", "PATCH", "PURGE"];
     let requests = methods.into_iter().flat_map(|method| {
         let head = format!("{method} /b/c HTTP/1.1\r\nhost: a\r\n");
+        // Each way has connections of its own to use again, so the one before must go the same way.
+        let before = if method == "HEAD" { "GET" } else { method };
+        let before = format!("{before} /plain HTTP/1.1\r\nhost: a\r\n\r\n");
         [
             format!("{head}\r\n"),
             format!("{head}content-length: 0\r\n\r\n"),
             format!("{head}content-length: 3\r\n\r\nabc"),
         ]
+        .map(|request| (before.clone(), request))
     });
-    let cases = requests.flat_map(|request| {
+    let cases = requests.flat_map(|(before, request)| {
         [Then::Close, Then::Reset].into_iter().flat_map(move |then| {
-            let request = request.clone();
+            let (before, request) = (before.clone(), request.clone());
             ["", "HTTP/1.1 200"].map(move |said| {
-                let mut case = connection(&[b"GET /plain HTTP/1.1\r\nhost: a\r\n\r\n", request.as_bytes()]);
+                let mut case = connection(&[before.as_bytes(), request.as_bytes()]);
                 case.rules = 0;
                 // Once the first is answered its connection is there to be used again.
                 case.sent.iter_mut().for_each(|sent| sent.waits = true);
