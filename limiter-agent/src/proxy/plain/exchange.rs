@@ -58,6 +58,8 @@ pub(super) enum Next {
 /// Why there is no answer.
 enum Cut {
     Failure(Failure),
+    /// The app's answer cannot be written.
+    Unfit,
     Gone,
 }
 
@@ -84,6 +86,7 @@ pub(super) async fn exchange(line: &mut Line<'_>, asked: Asked) -> Next {
     match ask(line, request, repeatable, &terms, &mut out).await {
         Ok(reply) => relay(line, reply, out).await,
         Err(Cut::Gone) => Next::Nothing,
+        Err(Cut::Unfit) => Next::Leave,
         Err(Cut::Failure(failure)) => {
             let (head, body) = failure.respond(&line.client.shared.proxy.failures, Version::HTTP_11).into_parts();
             let ending = ending(line, terms.last);
@@ -176,6 +179,10 @@ async fn hear(
                 Answer::Final(head) => head,
             };
             note_time(line, sent);
+            // No body shows which length holds. hyper's server drops such an answer, too.
+            if terms.to_head && head.repeats_length() {
+                return Err(Cut::Unfit);
+            }
             let ending = ending(line, terms.last);
             write::to_client(&head, terms.to_head, &terms.fields, ending, &mut out.bytes);
             let (length, framing, kept) = (head.length, head.framing, head.kept);
@@ -237,7 +244,7 @@ async fn relay(line: &mut Line<'_>, reply: Reply, mut out: Outbox) -> Next {
         match read(line, &mut app, MAX_HELD).await {
             Ok(Ok(1..)) => {}
             Ok(Ok(0)) if framing.closed(&mut out.bytes) => return finish(line, &out.bytes, closes).await,
-            Ok(Ok(0) | Err(_)) | Err(Cut::Failure(_)) => return broken_off(line, &[]).await,
+            Ok(Ok(0) | Err(_)) | Err(Cut::Failure(_) | Cut::Unfit) => return broken_off(line, &[]).await,
             Err(Cut::Gone) => return Next::Nothing,
         }
     }

@@ -110,6 +110,13 @@ impl Response<'_, '_> {
         values.next().filter(|_| values.next().is_none())
     }
 
+    /// Whether a client that asked with HEAD would be told several lengths.
+    pub(super) fn repeats_length(&self) -> bool {
+        !self.has(Field::TransferEncoding)
+            && self.has(Field::ContentLength)
+            && self.only(Field::ContentLength).is_none()
+    }
+
     /// Whether the app says that a field is between it and the agent.
     pub(super) fn is_named(&self, name: &str) -> bool {
         self.names_fields

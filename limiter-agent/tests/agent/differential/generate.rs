@@ -199,7 +199,7 @@ impl Make {
             fields.extend((0..count).map(|number| (format!("x-{number}"), "y".to_owned())));
         }
         if self.chance(0.01) {
-            let length = self.one(&[7_000, 9_000, 60_000], &[500_000]);
+            let length = self.one(&[7_000, 9_000, 60_000], &[300_000]);
             fields.push(("x-long".into(), "y".repeat(length)));
         }
         let mut then = if self.chance(0.1) { self.one(&[Then::Close], &[Then::Reset]) } else { Then::Keep };

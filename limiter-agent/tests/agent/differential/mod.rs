@@ -154,6 +154,27 @@ async fn an_app_that_answers_as_http10_is_told_where_bodies_end() {
     report("connections of HTTP/1.0", held);
 }
 
+/// Nothing but its fields says how long the body would be that HEAD does not ask for.
+#[tokio::test]
+async fn lengths_of_no_body_are_told_alike() {
+    let lengths: [&[&str]; 6] = [&["5", "5"], &["5", "6"], &["", "300"], &["5, 5"], &["+5"], &[""]];
+    let cases = ["200 OK", "304 Not Modified"].into_iter().flat_map(|status| {
+        lengths.into_iter().flat_map(move |lengths| {
+            ["", "transfer-encoding: chunked\r\n"].map(move |coding| {
+                let lines: String = lengths.iter().map(|length| format!("content-length: {length}\r\n")).collect();
+                let answer = format!("HTTP/1.1 {status}\r\nx-answer: 0\r\n{coding}{lines}\r\n");
+                let mut case = connection(&[b"HEAD /b/c HTTP/1.1\r\nhost: a\r\n\r\n"]);
+                case.sent[1].waits = true;
+                case.script = vec![said_whole(answer.as_bytes(), Then::Keep)];
+                (format!("HEAD answered with {answer:?}"), case)
+            })
+        })
+    });
+    let cases: Arc<[_]> = cases.collect();
+    let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
+    report("lengths of no body", held);
+}
+
 /// So many bytes and no more, in one piece.
 fn said_whole(bytes: &[u8], then: Then) -> Answer {
     let (head, body, extra, splits) = (bytes.to_vec(), Vec::new(), Vec::new(), Vec::new());
