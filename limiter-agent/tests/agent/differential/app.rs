@@ -33,6 +33,8 @@ pub(super) struct Heard {
     pub(super) early: bool,
     /// Which answer it got.
     pub(super) answer: Option<usize>,
+    /// On a connection that has said more than it was asked.
+    pub(super) behind_extra: bool,
 }
 
 /// One agent's app.
@@ -74,7 +76,7 @@ impl App {
                 let stage = Arc::clone(&stage);
                 tokio::spawn(async move {
                     let over = stage.over.subscribe();
-                    Connection { stream, stage: &stage, bytes: Vec::new(), over }.serve().await;
+                    Connection { stream, stage: &stage, bytes: Vec::new(), said_more: false, over }.serve().await;
                 });
             }
         });
@@ -140,6 +142,8 @@ struct Connection<'a> {
     stage: &'a Stage,
     /// Read and not yet part of a message.
     bytes: Vec<u8>,
+    /// It has said more than it was asked, in one go with an answer.
+    said_more: bool,
     over: watch::Receiver<u64>,
 }
 
@@ -195,12 +199,13 @@ impl Connection<'_> {
         let run = self.stage.play().run;
         let (Some(message), _) = self.request(|_| true).await else { return false };
         let last = message.as_ref().is_ok_and(|message| message.head.target() == LAST);
+        let behind_extra = self.said_more;
         let (index, answer) = self.stage.moved(|play| {
             let answer = if last { None } else { play.script.pop_front() };
             let (index, answer) = answer.unzip();
             let early = answer.as_ref().is_some_and(|answer| answer.when == When::Head);
             if play.run == run {
-                play.heard.push(Heard { message: message.clone(), early, answer: index });
+                play.heard.push(Heard { message: message.clone(), early, answer: index, behind_extra });
             }
             (play.heard.len().wrapping_sub(1), answer)
         });
@@ -229,6 +234,9 @@ impl Connection<'_> {
             None if to_head => (LAST_ANSWER[..LAST_ANSWER.len() - 2].to_vec(), [].as_slice(), Then::Keep),
             None => (LAST_ANSWER.to_vec(), [].as_slice(), Then::Keep),
         };
+        // Larger ones may be read in several pieces.
+        self.said_more |= answer.as_ref().is_some_and(|answer| !answer.extra.is_empty()) && bytes.len() < 4096;
+        self.said_more &= splits.is_empty();
         for (number, piece) in pieces(&bytes, splits).enumerate() {
             if number > 0 {
                 tokio::time::sleep(PIECE_PAUSE).await;

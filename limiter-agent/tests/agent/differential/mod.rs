@@ -175,6 +175,26 @@ async fn lengths_of_no_body_are_told_alike() {
     report("lengths of no body", held);
 }
 
+/// What is behind an answer would be taken for the next one.
+#[tokio::test]
+async fn a_connection_that_says_more_than_it_is_asked_is_not_used_again() {
+    let extras = ["x", "\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"];
+    let framings = ["content-length: 2\r\n\r\nok", "transfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"];
+    let cases = extras.into_iter().flat_map(|extra| {
+        framings.map(|framing| {
+            let mut case = connection(&[b"GET /plain HTTP/1.1\r\nhost: a\r\n\r\n"]);
+            case.sent[1].waits = true;
+            let mut answer = said_whole(format!("HTTP/1.1 200 OK\r\nx-answer: 0\r\n{framing}").as_bytes(), Then::Keep);
+            answer.extra = extra.into();
+            case.script = vec![answer];
+            (format!("{framing:?} and {extra:?}"), case)
+        })
+    });
+    let cases: Arc<[_]> = cases.collect();
+    let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
+    report("answers with more behind them", held);
+}
+
 /// So many bytes and no more, in one piece.
 fn said_whole(bytes: &[u8], then: Then) -> Answer {
     let (head, body, extra, splits) = (bytes.to_vec(), Vec::new(), Vec::new(), Vec::new());

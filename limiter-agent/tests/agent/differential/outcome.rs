@@ -26,6 +26,9 @@ impl Outcome {
         let mut out = String::from("the app heard\n");
         let mut wrong = None;
         for heard in heard {
+            if heard.behind_extra {
+                out += "  on a connection with bytes that nobody asked for\n";
+            }
             match &heard.message {
                 // Whether an app hears of what breaks off is a matter of moments; it must not act on it.
                 Ok(message) if !message.whole && !heard.early => {}
