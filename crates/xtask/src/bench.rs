@@ -13,7 +13,7 @@ use crate::{children::Child, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// `core`, `tower`, `burst` or `sla`, and these four if none is named; `proxy` or `gateway`, which install their peers
+    /// `core`, `tower`, `burst`, `sla` or `strategies`, and these five if none is named; `proxy` or `gateway`, which install their peers
     suites: Vec<String>,
     /// A run of some seconds: it shows that all works, and its figures mean nothing
     #[arg(long)]

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     bench::{finish, peers},
+    debian,
     workspace::Workspace,
 };
 
@@ -30,7 +31,7 @@ pub(crate) async fn run(
     args: &ClientsArgs,
     interrupt: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
-    let missing: Vec<_> = NEEDS.iter().filter(|(program, _)| !peers::is_on_path(program)).collect();
+    let missing: Vec<_> = NEEDS.iter().filter(|(program, _)| !debian::is_on_path(program)).collect();
     if !missing.is_empty() {
         eprintln!("clients: this machine lacks:");
         for (program, package) in missing {

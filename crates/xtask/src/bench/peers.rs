@@ -9,9 +9,7 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use super::finish;
-
-/// A program, its package of Debian, and what it is for.
-type Need = (&'static str, &'static str, &'static str);
+use crate::debian::{self, Need, SYSTEM};
 
 const LOAD: [Need; 2] =
     [("wrk", "wrk", "the load, HTTP/1.1"), ("setpriv", "util-linux", "ends what is measured with the benchmark")];
@@ -25,34 +23,12 @@ const PROXIES: [Need; 4] = [
 /// The release of Envoy that is compared with: a new one is a new comparison.
 const ENVOY: &str = "1.40.0";
 
-/// Folders that programs are in, though not everybody's PATH has them.
-const SYSTEM: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
-
 /// Finds or installs what the load needs, and the proxies if they are compared with; the PATH that has all, or none after
 /// saying what is missing.
 pub(crate) async fn ensure(proxies: bool, interrupt: &CancellationToken) -> anyhow::Result<Option<OsString>> {
     let needs = LOAD.into_iter().chain(PROXIES.into_iter().filter(|_| proxies));
-    let missing: Vec<Need> = needs.filter(|(program, _, _)| !is_on_path(program)).collect();
-    if !missing.is_empty() {
-        if !(Path::new("/etc/debian_version").exists() && rustix::process::geteuid().is_root()) {
-            eprintln!("bench: this machine lacks (on Debian as root it would be installed):");
-            for (program, package, reason) in missing {
-                eprintln!("  {program:<10} {reason}; package {package}");
-            }
-            return Ok(None);
-        }
-        let packages: Vec<_> = missing.iter().map(|(_, package, _)| *package).collect();
-        eprintln!("bench: installs {} with apt-get", packages.join(", "));
-        let apt = |args: &[&str]| {
-            let mut command = Command::new("apt-get");
-            command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y"]).args(args);
-            command
-        };
-        let update = finish("apt-get update", &mut apt(&["update"]), interrupt).await?;
-        ensure!(update == Some(0), "apt-get update failed");
-        let mut install = apt(&["install", "--no-install-recommends"]);
-        install.args(&packages);
-        ensure!(finish("apt-get install", &mut install, interrupt).await? == Some(0), "apt-get install failed");
+    if !debian::ensure("bench", needs, interrupt).await? {
+        return Ok(None);
     }
     let mut folders = if proxies { vec![envoy(interrupt).await?] } else { Vec::new() };
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
@@ -90,12 +66,6 @@ fn program_in(folder: &Path) -> Option<PathBuf> {
     let pythons = std::fs::read_dir(folder.join("lib")).ok()?;
     let folders = pythons.filter_map(|python| Some(python.ok()?.path().join("site-packages/envoy/_bin")));
     folders.into_iter().find(|folder| folder.join("envoy").is_file())
-}
-
-pub(crate) fn is_on_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders = std::env::split_paths(&path).chain(SYSTEM.map(PathBuf::from));
-    folders.any(|folder| folder.join(program).is_file())
 }
 
 #[cfg(test)]

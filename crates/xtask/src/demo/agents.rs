@@ -15,10 +15,10 @@ const POLL: Duration = Duration::from_millis(2);
 
 /// What an agent bound, as it writes it to its addresses file.
 #[derive(Clone, Copy, Deserialize)]
-pub(super) struct Agent {
-    pub(super) listen: SocketAddr,
-    pub(super) control: SocketAddr,
-    pub(super) telemetry: SocketAddr,
+pub(crate) struct Agent {
+    pub(crate) listen: SocketAddr,
+    pub(crate) control: SocketAddr,
+    pub(crate) telemetry: SocketAddr,
 }
 
 /// What of an agent's status matters here; other fields are left alone.
@@ -36,7 +36,7 @@ struct Policy {
 
 impl Agent {
     /// The revision of the policy that this agent has in force; none if it does not have the policy.
-    pub(super) async fn revision(&self, policy: &str) -> anyhow::Result<Option<String>> {
+    pub(crate) async fn revision(&self, policy: &str) -> anyhow::Result<Option<String>> {
         let body = get(self.control, "/v1/status").await?;
         let status: Status = serde_json::from_str(&body).with_context(|| format!("{} said: {body}", self.control))?;
         Ok(status.policies.into_iter().find(|known| known.name == policy).map(|known| known.revision))
@@ -44,7 +44,7 @@ impl Agent {
 
     /// Waits until the agent has the policy in force with a revision that `wanted` is content with; the moment at
     /// which it said so.
-    pub(super) async fn acknowledged(&self, policy: &str, wanted: impl Fn(&str) -> bool) -> Instant {
+    pub(crate) async fn acknowledged(&self, policy: &str, wanted: impl Fn(&str) -> bool) -> Instant {
         loop {
             // An agent that does not answer yet is one that has not acknowledged.
             if let Ok(Some(revision)) = self.revision(policy).await

@@ -4,6 +4,7 @@
 
 use std::{
     fs,
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -27,28 +28,29 @@ const GRACE: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(10);
 
-pub(super) struct Cast {
+pub(crate) struct Cast {
     folder: TempDir,
     root: PathBuf,
     binaries: PathBuf,
-    pub(super) policy: PolicyFile,
+    pub(crate) policy: PolicyFile,
     policy_name: String,
-    pub(super) agents: Vec<Agent>,
+    pub(crate) agents: Vec<Agent>,
     children: Vec<Child>,
 }
 
 /// How many agents have the newest revision in force, by their own word.
-pub(super) struct Enforcement {
-    pub(super) enforcing: usize,
-    pub(super) agents: usize,
-    pub(super) revision: Option<String>,
+pub(crate) struct Enforcement {
+    pub(crate) enforcing: usize,
+    pub(crate) agents: usize,
+    pub(crate) revision: Option<String>,
 }
 
 impl Cast {
-    pub(super) fn new(workspace: &Workspace) -> anyhow::Result<Self> {
+    /// With a copy of the policies of a folder, of which `policy.yaml` is the one that is followed.
+    pub(crate) fn new(workspace: &Workspace, policies_of: &str) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("weir-demo-").tempdir().context("make a temporary folder")?;
         let policies = folder.path().join("policies");
-        copy(&workspace.root().join("examples/demo"), &policies)?;
+        copy(&workspace.root().join(policies_of), &policies)?;
         let policy = PolicyFile::find(&policies)?;
         Ok(Self {
             folder,
@@ -61,7 +63,7 @@ impl Cast {
         })
     }
 
-    pub(super) async fn build(&mut self, screen: &Screen) -> anyhow::Result<()> {
+    pub(crate) async fn build(&mut self, screen: &Screen) -> anyhow::Result<()> {
         screen.note("building weir-agent, weir-operator and weir-testapp in release …");
         let mut command = Command::new(env!("CARGO"));
         command.args([
@@ -82,8 +84,8 @@ impl Cast {
         Ok(())
     }
 
-    /// Returns once all agents enforce the policy.
-    pub(super) async fn start(&mut self) -> anyhow::Result<()> {
+    /// Returns once all agents enforce the policy. The operator serves its metrics at `telemetry`.
+    pub(crate) async fn start(&mut self, telemetry: Option<SocketAddr>) -> anyhow::Result<()> {
         #[derive(serde::Deserialize)]
         struct App {
             listen: String,
@@ -100,6 +102,9 @@ impl Cast {
         for agent in &self.agents {
             operator.args(["--agent", &format!("http://{}", agent.control)]);
         }
+        if let Some(address) = telemetry {
+            operator.args(["--telemetry", &address.to_string()]);
+        }
         self.spawn("operator", &mut operator)?;
         for agent in &self.agents {
             let enforced = agent.acknowledged(&self.policy_name, |_| true);
@@ -111,7 +116,7 @@ impl Cast {
     }
 
     /// The load on all agents in turn, and the lines that it reports.
-    pub(super) fn start_load(&self, rate: f64) -> anyhow::Result<(Child, Lines<BufReader<ChildStdout>>)> {
+    pub(crate) fn start_load(&self, rate: f64) -> anyhow::Result<(Child, Lines<BufReader<ChildStdout>>)> {
         let mut command = self.program("weir-testapp");
         command.args(["load", "--json", "--rate", &rate.to_string(), "--duration", &LENGTH.as_secs().to_string()]);
         command.args(["--report-every", &REPORT_EVERY.as_millis().to_string()]);
@@ -124,8 +129,28 @@ impl Cast {
         Ok((load, BufReader::new(stdout).lines()))
     }
 
+    /// A load on all agents in turn that goes on beside everything else, until the end; `flags` say what is asked for.
+    pub(crate) fn keep_loading(&mut self, name: &str, path: &str, flags: &[&str]) -> anyhow::Result<()> {
+        let mut command = self.program("weir-testapp");
+        command.arg("load").args(flags);
+        for agent in &self.agents {
+            command.args(["--url", &format!("http://{}{path}", agent.listen)]);
+        }
+        self.spawn(name, &mut command)
+    }
+
+    /// A program of somebody else, ended with the others.
+    pub(crate) fn join(&mut self, name: &str, command: &mut Command) -> anyhow::Result<()> {
+        self.spawn(name, command)
+    }
+
+    /// A place for files that go when all is over.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Writes the policy's new text; how long it took until the last agent said that it enforces it.
-    pub(super) async fn change(&self, text: &str) -> anyhow::Result<Duration> {
+    pub(crate) async fn change(&self, text: &str) -> anyhow::Result<Duration> {
         let old = self.enforcement().await.revision.context("no agent says which revision it enforces")?;
         let written = Instant::now();
         self.policy.write(text)?;
@@ -143,7 +168,7 @@ impl Cast {
         Ok(last - written)
     }
 
-    pub(super) async fn enforcement(&self) -> Enforcement {
+    pub(crate) async fn enforcement(&self) -> Enforcement {
         let mut revisions = Vec::new();
         for agent in &self.agents {
             // One that does not answer is one that is not known to enforce anything.
@@ -155,7 +180,7 @@ impl Cast {
     }
 
     /// What the operator wrote beside the policy, once it says of the same revision that all agents enforce it.
-    pub(super) async fn reported(&self, actual: &Enforcement) -> anyhow::Result<String> {
+    pub(crate) async fn reported(&self, actual: &Enforcement) -> anyhow::Result<String> {
         let wanted = format!("{0}/{0}", self.agents.len());
         let agrees = async {
             loop {
@@ -185,7 +210,7 @@ impl Cast {
     }
 
     /// The name of the first process to end by itself.
-    pub(super) async fn first_to_end(&mut self) -> String {
+    pub(crate) async fn first_to_end(&mut self) -> String {
         loop {
             if let Some(child) = self.children.iter_mut().find_map(|child| child.ended().map(|_| child.name.clone())) {
                 return child;
@@ -195,7 +220,7 @@ impl Cast {
     }
 
     /// The end of every log that is not empty.
-    pub(super) fn last_words(&self) -> Vec<(String, String)> {
+    pub(crate) fn last_words(&self) -> Vec<(String, String)> {
         let names = self.children.iter().map(|child| child.name.as_str()).chain(["load"]);
         names
             .filter_map(|name| {
@@ -208,13 +233,13 @@ impl Cast {
     }
 
     /// In the reverse order: nobody is left without whom it talks to.
-    pub(super) async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         while let Some(mut child) = self.children.pop() {
             child.stop(GRACE).await;
         }
     }
 
-    pub(super) fn policies(&self) -> PathBuf {
+    pub(crate) fn policies(&self) -> PathBuf {
         self.folder.path().join("policies")
     }
 

@@ -22,11 +22,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{
-    cast::Cast,
-    rates::{Line, Rates},
-    screen::Screen,
-};
+use self::rates::{Line, Rates};
+pub(crate) use self::{cast::Cast, screen::Screen};
 use crate::workspace::Workspace;
 
 /// How often the load reports; windows are cut at these moments.
@@ -72,7 +69,7 @@ pub(crate) async fn run(
     interrupt: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
     let screen = Screen::new(args.json);
-    let mut cast = Cast::new(workspace)?;
+    let mut cast = Cast::new(workspace, "examples/demo")?;
     let result = tokio::select! {
         biased;
         () = interrupt.cancelled() => Err(anyhow::anyhow!("interrupted")),
@@ -101,7 +98,7 @@ pub(crate) async fn run(
 async fn play(cast: &mut Cast, screen: &Screen, json: bool) -> anyhow::Result<bool> {
     cast.build(screen).await?;
     let started = Instant::now();
-    cast.start().await?;
+    cast.start(None).await?;
     screen.note(&format!(
         "app, {} agents and operator are up after {:.1} s; policy: {}",
         cast.agents.len(),

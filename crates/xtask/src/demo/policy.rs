@@ -11,20 +11,20 @@ use anyhow::{Context as _, bail, ensure};
 use weir_api::{Action, RateLimitPolicy};
 
 /// The one policy of the folder.
-pub(super) struct PolicyFile {
-    pub(super) path: PathBuf,
+pub(crate) struct PolicyFile {
+    pub(crate) path: PathBuf,
 }
 
 /// The limit that the demo measures: the first one of the first rule that limits.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Limit {
-    pub(super) requests: i64,
+pub(crate) struct Limit {
+    pub(crate) requests: i64,
     per: String,
     period: f64,
 }
 
 impl Limit {
-    pub(super) fn per_second(&self) -> f64 {
+    pub(crate) fn per_second(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "the API bounds it at 1e9")]
         let requests = self.requests as f64;
         requests / self.period
@@ -39,30 +39,30 @@ impl fmt::Display for Limit {
 
 impl PolicyFile {
     /// Looks for it in `folder`.
-    pub(super) fn find(folder: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn find(folder: &Path) -> anyhow::Result<Self> {
         let path = folder.join("policy.yaml");
         ensure!(path.is_file(), "{} is missing", path.display());
         Ok(Self { path })
     }
 
     /// Where the operator writes the policy's status.
-    pub(super) fn status(&self) -> PathBuf {
+    pub(crate) fn status(&self) -> PathBuf {
         self.path.with_extension("status.yaml")
     }
 
-    pub(super) fn name(&self) -> anyhow::Result<String> {
+    pub(crate) fn name(&self) -> anyhow::Result<String> {
         parse(&self.text()?)?.metadata.name.context("the policy has no name")
     }
 
     /// The text, and the limit that it sets.
-    pub(super) fn read(&self) -> anyhow::Result<(String, Limit)> {
+    pub(crate) fn read(&self) -> anyhow::Result<(String, Limit)> {
         let text = self.text()?;
         let limit = limit(&text).with_context(|| self.path.display().to_string())?;
         Ok((text, limit))
     }
 
     /// `text` with another number of requests, and the limit that it then sets.
-    pub(super) fn with_requests(&self, text: &str, requests: i64) -> anyhow::Result<(String, Limit)> {
+    pub(crate) fn with_requests(&self, text: &str, requests: i64) -> anyhow::Result<(String, Limit)> {
         let changed = replace_requests(text, requests)?;
         let limit = limit(&changed).with_context(|| self.path.display().to_string())?;
         ensure!(limit.requests == requests, "changing `requests` in {} did not change the limit", self.path.display());
@@ -70,7 +70,7 @@ impl PolicyFile {
     }
 
     /// Replaces the file as editors do: the operator never sees half of it.
-    pub(super) fn write(&self, text: &str) -> anyhow::Result<()> {
+    pub(crate) fn write(&self, text: &str) -> anyhow::Result<()> {
         let draft = self.path.with_extension("yaml.part");
         fs::write(&draft, text)
             .and_then(|()| fs::rename(&draft, &self.path))
@@ -83,7 +83,9 @@ impl PolicyFile {
 }
 
 fn parse(text: &str) -> anyhow::Result<RateLimitPolicy> {
-    serde_yaml::from_str(text).context("not a RateLimitPolicy")
+    // As JSON, in which a map with one entry may be a variant: in YAML, serde wants a tag for that.
+    let value: serde_json::Value = serde_yaml::from_str(text).context("not YAML")?;
+    serde_json::from_value(value).context("not a RateLimitPolicy")
 }
 
 fn limit(text: &str) -> anyhow::Result<Limit> {

@@ -8,33 +8,33 @@ use anyhow::Context as _;
 use serde::Deserialize;
 
 /// A line of `weir-testapp load --json`.
-pub(super) enum Line {
+pub(crate) enum Line {
     Interval(Interval),
     Summary(Summary),
 }
 
 /// Counts of one interval, and when it ended: seconds since the load began.
 #[derive(Clone, Copy, Deserialize)]
-pub(super) struct Interval {
+pub(crate) struct Interval {
     t: f64,
-    pub(super) offered: u64,
-    pub(super) allowed: u64,
-    pub(super) limited: u64,
+    pub(crate) offered: u64,
+    pub(crate) allowed: u64,
+    pub(crate) limited: u64,
 }
 
 /// Counts of the whole load.
 #[derive(Deserialize)]
-pub(super) struct Summary {
-    pub(super) offered: u64,
-    pub(super) allowed: u64,
-    pub(super) limited: u64,
-    pub(super) errors: u64,
-    pub(super) unsent: u64,
-    pub(super) first_error: Option<String>,
+pub(crate) struct Summary {
+    pub(crate) offered: u64,
+    pub(crate) allowed: u64,
+    pub(crate) limited: u64,
+    pub(crate) errors: u64,
+    pub(crate) unsent: u64,
+    pub(crate) first_error: Option<String>,
 }
 
 impl Line {
-    pub(super) fn parse(line: &str) -> anyhow::Result<Self> {
+    pub(crate) fn parse(line: &str) -> anyhow::Result<Self> {
         let parse = || {
             let value: serde_json::Value = serde_json::from_str(line)?;
             if value.get("summary").is_some() {
@@ -49,22 +49,22 @@ impl Line {
 
 /// Every interval so far, in order.
 #[derive(Default)]
-pub(super) struct Rates {
+pub(crate) struct Rates {
     intervals: Vec<Interval>,
 }
 
 impl Rates {
-    pub(super) fn push(&mut self, interval: Interval) {
+    pub(crate) fn push(&mut self, interval: Interval) {
         self.intervals.push(interval);
     }
 
     /// Time since the load began, as of the last interval.
-    pub(super) fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         Duration::from_secs_f64(self.intervals.last().map_or(0.0, |interval| interval.t))
     }
 
     /// Sums over the last second.
-    pub(super) fn latest_second(&self) -> Interval {
+    pub(crate) fn latest_second(&self) -> Interval {
         // Intervals end a little late now and then: half of one is not the next second.
         let since = self.now().as_secs_f64() - 1.05;
         let mut sum = Interval { t: self.now().as_secs_f64(), offered: 0, allowed: 0, limited: 0 };
@@ -78,7 +78,7 @@ impl Rates {
     }
 
     /// Allowed requests per second over the intervals that lie between `from` and `to`; none if there are none.
-    pub(super) fn allowed_per_second(&self, from: Duration, to: Duration) -> Option<f64> {
+    pub(crate) fn allowed_per_second(&self, from: Duration, to: Duration) -> Option<f64> {
         // An interval that should end at `to` ends a few milliseconds later.
         let (from, to) = (from.as_secs_f64() - 0.05, to.as_secs_f64() + 0.05);
         let (mut allowed, mut seconds) = (0, 0.0);
@@ -99,7 +99,7 @@ impl Rates {
 }
 
 /// A rate without decimals that say nothing.
-pub(super) fn show(rate: f64) -> String {
+pub(crate) fn show(rate: f64) -> String {
     let text = format!("{rate:.1}");
     text.strip_suffix(".0").unwrap_or(&text).to_owned()
 }

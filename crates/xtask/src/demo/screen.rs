@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Where lines go, and whether colours may go with them.
-pub(super) struct Screen {
+pub(crate) struct Screen {
     to_stderr: bool,
     colours: bool,
 }
@@ -28,20 +28,20 @@ enum Style {
 }
 
 impl Screen {
-    pub(super) fn new(json: bool) -> Self {
+    pub(crate) fn new(json: bool) -> Self {
         let terminal = if json { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
         Self { to_stderr: json, colours: terminal && std::env::var_os("NO_COLOR").is_none() }
     }
 
-    pub(super) fn note(&self, text: &str) {
+    pub(crate) fn note(&self, text: &str) {
         self.line(Style::Dim, text);
     }
 
-    pub(super) fn header(&self) {
+    pub(crate) fn header(&self) {
         self.line(Style::Bold, "    time    offered    allowed    limited    enforcing    revision");
     }
 
-    pub(super) fn row(&self, second: u64, counts: &Interval, enforcement: &Enforcement) {
+    pub(crate) fn row(&self, second: u64, counts: &Interval, enforcement: &Enforcement) {
         let Interval { offered, allowed, limited, .. } = counts;
         let enforcing = format!("{}/{}", enforcement.enforcing, enforcement.agents);
         let revision = enforcement.revision.as_deref().unwrap_or("-");
@@ -51,7 +51,7 @@ impl Screen {
         );
     }
 
-    pub(super) fn changed(&self, before: &Limit, after: &Limit, took: Duration, agents: usize) {
+    pub(crate) fn changed(&self, before: &Limit, after: &Limit, took: Duration, agents: usize) {
         self.line(
             Style::Bold,
             &format!(
@@ -88,14 +88,14 @@ impl Screen {
         }
     }
 
-    pub(super) fn failed(&self, error: &anyhow::Error, logs: &[(String, String)]) {
+    pub(crate) fn failed(&self, error: &anyhow::Error, logs: &[(String, String)]) {
         for (name, tail) in logs {
             self.line(Style::Dim, &format!("--- end of the log of {name}\n{tail}"));
         }
         self.line(Style::Bad, &format!("FAILED: {error:#}"));
     }
 
-    pub(super) fn try_by_hand(&self, cast: &Cast) {
+    pub(crate) fn try_by_hand(&self, cast: &Cast) {
         let Some(agent) = cast.agents.first() else { return };
         let (listen, control, telemetry) = (agent.listen, agent.control, agent.telemetry);
         let (policy, status) = (cast.policy.path.display(), cast.policy.status().display().to_string());

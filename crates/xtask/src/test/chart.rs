@@ -40,6 +40,34 @@ pub(super) fn check(rendered: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The same of a chart with all that watches it; every alert says where to read on, and that is there.
+pub(super) fn check_monitored(rendered: &str) -> anyhow::Result<()> {
+    const RUNBOOK: &str = include_str!("../../../../docs/alerts.md");
+    check(rendered)?;
+    let mut found = BTreeSet::new();
+    for document in serde_yaml::Deserializer::from_str(rendered) {
+        let object = Value::deserialize(document)?;
+        let kind = at(&object, "/kind").as_str().unwrap_or_default().to_owned();
+        let groups = at(&object, "/spec/groups").as_sequence().filter(|_| kind == "PrometheusRule");
+        for rule in groups.into_iter().flatten().flat_map(|group| at(group, "/rules").as_sequence()).flatten() {
+            let Ok(alert) = text(rule, "/alert") else { continue };
+            let url = text(rule, "/annotations/runbook_url").with_context(|| alert.clone())?;
+            ensure!(url.ends_with(&format!("#{}", alert.to_lowercase())), "{alert}: {url} is another alert's");
+            ensure!(
+                RUNBOOK.contains(&format!("\n## {alert}\n")),
+                "docs/alerts.md does not say what to do about {alert}"
+            );
+            found.insert("alert".to_owned());
+        }
+        let board = at(&object, "/metadata/labels/grafana_dashboard").as_str() == Some("1");
+        found.insert(if board { "dashboard".to_owned() } else { kind });
+    }
+    for needed in ["ServiceMonitor", "PodMonitor", "alert", "dashboard"] {
+        ensure!(found.contains(needed), "the chart renders no {needed}");
+    }
+    Ok(())
+}
+
 /// Exact verbs on exact resources, and no secrets but those of its own namespace that it names.
 fn check_role(role: &Value) -> anyhow::Result<()> {
     for rule in at(role, "/rules").as_sequence().context("no rules")? {
@@ -165,6 +193,49 @@ spec:
             ("metadata: {name: a, namespace: weir}", "metadata: {}", "Deployment: no /metadata/name"),
         ] {
             assert_eq!(fault(from, to), expected);
+        }
+    }
+
+    #[test]
+    fn what_watches_must_be_there_and_lead_to_its_page() {
+        const MONITORS: &str = "\
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: board, labels: {grafana_dashboard: \"1\"}}
+---
+apiVersion: monitoring.coreos.com/v1
+kind: ServiceMonitor
+metadata: {name: a}
+---
+apiVersion: monitoring.coreos.com/v1
+kind: PodMonitor
+metadata: {name: a}
+---
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata: {name: a}
+spec:
+  groups:
+  - rules:
+    - {record: a, expr: b}
+    - {alert: WeirNoLeader, expr: b, annotations: {runbook_url: \"https://docs/alerts.md#weirnoleader\"}}
+";
+        let good = format!("{GOOD}{MONITORS}");
+        check_monitored(&good).expect("good");
+        for (from, to, expected) in [
+            ("#weirnoleader", "#other", "WeirNoLeader: https://docs/alerts.md#other is another alert's"),
+            (
+                "WeirNoLeader, expr: b, annotations: {runbook_url: \"https://docs/alerts.md#weirnoleader",
+                "WeirNo, expr: b, annotations: {runbook_url: \"https://docs/alerts.md#weirno",
+                "docs/alerts.md does not say what to do about WeirNo",
+            ),
+            ("kind: PodMonitor", "kind: ServiceMonitor2", "the chart renders no PodMonitor"),
+            ("grafana_dashboard: \"1\"", "grafana: \"1\"", "the chart renders no dashboard"),
+        ] {
+            assert!(good.contains(from), "{from}");
+            let fault = check_monitored(&good.replace(from, to)).expect_err("it is wrong");
+            assert_eq!(format!("{fault:#}"), expected);
         }
     }
 

@@ -21,6 +21,10 @@ const TOOLS: &[Need] = &[
     ("flock", "one build of these at a time"),
     ("sha256sum", "names the cache by what decides its content"),
 ];
+const PROMETHEUS: &[Need] = &[
+    ("prometheus", "scrapes the demo and answers the dashboards' queries"),
+    ("promtool", "tests the alerts; comes with Prometheus"),
+];
 const E2E: &[Need] = &[
     ("docker", "the nodes of the kind cluster are containers"),
     ("dockerd", "same"),
@@ -45,6 +49,8 @@ pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<
             // Installed below; the scripts know best which packages these are.
             Stage::Tools if !debian_root => needs.extend(TOOLS),
             Stage::E2e if !debian_root => needs.extend(E2E),
+            // Installed by the stage itself.
+            Stage::Dashboards if !debian_root => needs.extend(PROMETHEUS),
             _ => {}
         }
     }

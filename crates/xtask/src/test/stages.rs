@@ -12,6 +12,9 @@ use super::{
 };
 use crate::workspace::Workspace;
 
+/// With all that the Prometheus operator takes.
+const MONITORED: &str = "serviceMonitor.enabled=true,podMonitor.enabled=true,prometheusRule.enabled=true";
+
 /// A part of `cargo xtask test`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Stage {
@@ -41,6 +44,8 @@ pub(super) enum Stage {
     Examples,
     /// cargo xtask demo
     Demo,
+    /// Every alert with promtool, every query of every dashboard with a Prometheus that scrapes the demo's programs
+    Dashboards,
     /// Scenarios on a kind cluster of two nodes
     E2e,
 }
@@ -86,7 +91,7 @@ impl Stage {
         let tests = |args: &[&str]| Step::cargo(args).count(Count::CargoTests);
         Ok(match self {
             Self::Fmt => vec![Step::cargo(&["fmt", "--all", "--check"])],
-            Self::Generated => vec![xtask(&["crds", "--check"])?],
+            Self::Generated => vec![xtask(&["crds", "--check"])?, xtask(&["dashboards", "--check"])?],
             Self::Tidy => vec![xtask(&["tidy"])?],
             Self::Clippy => vec![Step::cargo(&[
                 "clippy",
@@ -146,12 +151,15 @@ impl Stage {
                         &["template", "weir", &chart, "--include-crds", "--set", "injection.enabled=false"],
                     )
                     .judge(chart::check),
+                    Step::new(&helm, &["template", "weir", &chart, "--include-crds", "--set", MONITORED])
+                        .judge(chart::check_monitored),
                 ]
             }
             Self::Examples => ["axum", "tonic", "live"]
                 .map(|example| Step::cargo(&["run", "--locked", "-p", "weir-tower", "--example", example]))
                 .into(),
             Self::Demo => vec![xtask(&["demo", "--json"])?],
+            Self::Dashboards => vec![xtask(&["dashboards", "--see"])?],
             Self::E2e => Vec::new(),
         })
     }
@@ -181,8 +189,8 @@ mod tests {
     #[test]
     fn everything_runs_in_order_unless_something_else_is_asked_for() {
         let all = Stage::plan(&[], true);
-        assert_eq!((all.len(), all.first(), all.last()), (14, Some(&Stage::Fmt), Some(&Stage::E2e)));
-        assert_eq!(Stage::plan(&[], false), all[..13]);
+        assert_eq!((all.len(), all.first(), all.last()), (15, Some(&Stage::Fmt), Some(&Stage::E2e)));
+        assert_eq!(Stage::plan(&[], false), all[..14]);
     }
 
     #[test]

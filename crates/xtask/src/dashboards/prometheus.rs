@@ -1,0 +1,164 @@
+//! A Prometheus that scrapes the demo's programs, and its answers to queries.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use serde::Deserialize;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    process::Command,
+};
+
+use crate::{demo::Cast, workspace::Workspace};
+
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Below the ports that the kernel gives to connections, so that none of them can take it in between.
+const PORTS: std::ops::Range<u16> = 19490..19590;
+
+/// A port of loopback that nobody listens on.
+pub(super) fn free_port() -> anyhow::Result<SocketAddr> {
+    let candidates = PORTS.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    candidates
+        .into_iter()
+        .find(|address| TcpListener::bind(address).is_ok())
+        .with_context(|| format!("every port from {} to {} is taken", PORTS.start, PORTS.end - 1))
+}
+
+pub(super) struct Prometheus {
+    address: SocketAddr,
+}
+
+/// A series of a result: its labels, and values with their Unix times.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Series {
+    pub(super) metric: std::collections::BTreeMap<String, String>,
+    #[serde(default)]
+    pub(super) values: Vec<(f64, String)>,
+    #[serde(default)]
+    pub(super) value: Option<(f64, String)>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "status", rename_all = "lowercase")]
+enum Answer {
+    Success { data: Data },
+    Error { error: String },
+}
+
+#[derive(Deserialize)]
+struct Data {
+    result: Vec<Series>,
+}
+
+impl Prometheus {
+    /// Starts it as one of the cast: it scrapes all agents and the operator, with the labels that a PodMonitor gives.
+    pub(super) fn start(workspace: &Workspace, cast: &mut Cast, operator: SocketAddr) -> anyhow::Result<Self> {
+        let address = free_port()?;
+        let agents = (1..).zip(&cast.agents).map(|(number, agent)| {
+            format!(
+                "  - targets: ['{}']\n    labels: {{namespace: default, pod: agent-{number}, container: weir-agent}}\n",
+                agent.telemetry
+            )
+        });
+        let rules = workspace.root().join("charts/weir/alerts/weir.yaml");
+        let config = format!(
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}']\nscrape_configs:\n\
+             - job_name: agents\n  honor_labels: true\n  static_configs:\n{}\
+             - job_name: operator\n  honor_labels: true\n  static_configs:\n  - targets: ['{operator}']\n    \
+             labels: {{namespace: weir-system, pod: operator-1, container: operator}}\n",
+            rules.display(),
+            agents.collect::<String>(),
+        );
+        let file = cast.folder().join("prometheus.yml");
+        fs::write(&file, config).with_context(|| format!("write {}", file.display()))?;
+        let mut command = Command::new("prometheus");
+        command
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--storage.tsdb.path={}", cast.folder().join("tsdb").display()))
+            .arg(format!("--web.listen-address={address}"));
+        cast.join("prometheus", &mut command)?;
+        Ok(Self { address })
+    }
+
+    pub(super) async fn is_ready(&self) -> bool {
+        self.get("/-/ready").await.is_ok()
+    }
+
+    /// The value of each series now.
+    pub(super) async fn query(&self, expr: &str) -> anyhow::Result<Vec<Series>> {
+        self.result(&format!("/api/v1/query?query={}", encode(expr))).await
+    }
+
+    /// The values of each series in a span of Unix time, one a second.
+    pub(super) async fn range(&self, expr: &str, start: f64, end: f64) -> anyhow::Result<Vec<Series>> {
+        self.result(&format!("/api/v1/query_range?query={}&start={start}&end={end}&step=1", encode(expr))).await
+    }
+
+    async fn result(&self, path: &str) -> anyhow::Result<Vec<Series>> {
+        let body = self.get(path).await?;
+        match serde_json::from_str(&body).with_context(|| format!("Prometheus said: {body}"))? {
+            Answer::Success { data } => Ok(data.result),
+            Answer::Error { error } => bail!("{error}"),
+        }
+    }
+
+    /// The body of an answer; one that is not 200 is an error unless it is JSON, which says why.
+    async fn get(&self, path: &str) -> anyhow::Result<String> {
+        let exchange = async {
+            let mut stream = TcpStream::connect(self.address).await?;
+            // HTTP/1.0: the body is not in chunks, and ends with the connection.
+            stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: {}\r\n\r\n", self.address).as_bytes()).await?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await?;
+            std::io::Result::Ok(answer)
+        };
+        let answer = tokio::time::timeout(ANSWER, exchange).await.context("Prometheus does not answer")??;
+        let (head, body) = answer.split_once("\r\n\r\n").context("Prometheus did not speak HTTP")?;
+        let status = head.split(' ').nth(1).unwrap_or_default();
+        if status != "200" && !body.starts_with('{') {
+            bail!("Prometheus answered {status}: {body}");
+        }
+        Ok(body.to_owned())
+    }
+}
+
+/// As a value of a query (RFC 3986 section 2.1).
+fn encode(text: &str) -> String {
+    use std::fmt::Write as _;
+    text.bytes().fold(String::new(), |mut encoded, byte| {
+        if byte.is_ascii_alphanumeric() {
+            encoded.push(byte.into());
+        } else {
+            write!(encoded, "%{byte:02X}").expect("a string takes everything");
+        }
+        encoded
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_survive_the_address_line() {
+        assert_eq!(encode("a{b=\"ü\"}"), "a%7Bb%3D%22%C3%BC%22%7D");
+    }
+
+    #[test]
+    fn answers_are_read_as_prometheus_writes_them() {
+        let text = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{"rule":"a"},"value":[1.5,"NaN"]}]}}"#;
+        let Answer::Success { data } = serde_json::from_str(text).expect("an answer") else { panic!("a success") };
+        assert_eq!(
+            (data.result[0].metric["rule"].as_str(), data.result[0].value.clone()),
+            ("a", Some((1.5, "NaN".into())))
+        );
+        let text = r#"{"status":"error","errorType":"bad_data","error":"no such function"}"#;
+        assert!(matches!(serde_json::from_str(text), Ok(Answer::Error { error }) if error == "no such function"));
+    }
+}

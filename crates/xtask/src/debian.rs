@@ -1,0 +1,55 @@
+//! Programs of other people that a command needs: found on this machine, or installed from Debian's packages, saying so.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::ensure;
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+use crate::bench::finish;
+
+/// A program, its package of Debian, and what it is for.
+pub(crate) type Need = (&'static str, &'static str, &'static str);
+
+/// Folders that programs are in, though not everybody's PATH has them.
+pub(crate) const SYSTEM: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// Whether all of `needs` are there in the end. On Debian as root what is missing is installed; elsewhere it is listed.
+pub(crate) async fn ensure(
+    command: &str,
+    needs: impl IntoIterator<Item = Need>,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<bool> {
+    let missing: Vec<Need> = needs.into_iter().filter(|(program, _, _)| !is_on_path(program)).collect();
+    if missing.is_empty() {
+        return Ok(true);
+    }
+    if !(Path::new("/etc/debian_version").exists() && rustix::process::geteuid().is_root()) {
+        eprintln!("{command}: this machine lacks (on Debian as root it would be installed):");
+        for (program, package, reason) in missing {
+            eprintln!("  {program:<10} {reason}; package {package}");
+        }
+        return Ok(false);
+    }
+    let packages: Vec<_> = missing.iter().map(|(_, package, _)| *package).collect();
+    eprintln!("{command}: installs {} with apt-get", packages.join(", "));
+    let apt = |args: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y"]).args(args);
+        // Standard output may be read by a program.
+        command.stdout(std::io::stderr());
+        command
+    };
+    let update = finish("apt-get update", &mut apt(&["update"]), interrupt).await?;
+    ensure!(update == Some(0), "apt-get update failed");
+    let mut install = apt(&["install", "--no-install-recommends"]);
+    install.args(&packages);
+    ensure!(finish("apt-get install", &mut install, interrupt).await? == Some(0), "apt-get install failed");
+    Ok(true)
+}
+
+pub(crate) fn is_on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path).chain(SYSTEM.map(PathBuf::from));
+    folders.any(|folder| folder.join(program).is_file())
+}
