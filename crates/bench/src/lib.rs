@@ -17,6 +17,7 @@ mod sla;
 mod soak;
 mod stacks;
 mod stats;
+mod strategies;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -50,6 +51,8 @@ enum Suite {
     Burst,
     /// A service of 10 slots behind limits, from 25 to 600 requests a second
     Sla,
+    /// What each strategy admits of the same traffic: pictures for the manual, the same in every run
+    Strategies,
     /// The agent beside nginx, HAProxy and Envoy: `cargo xtask bench proxy` installs them
     Proxy,
     /// A gateway with a bucket for each client, with Weir, `DashMap` and `Mutex<HashMap>`; its load is wrk
@@ -106,6 +109,7 @@ fn measure(suite: Suite, quick: bool) -> anyhow::Result<Report> {
         Suite::Tower => layers::measure(quick),
         Suite::Burst => burst::measure(quick),
         Suite::Sla => sla::measure(quick),
+        Suite::Strategies => strategies::measure(quick),
         Suite::Proxy => proxy::measure(quick),
         Suite::Gateway => gateway::measure(quick),
     }

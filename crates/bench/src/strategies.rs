@@ -1,0 +1,193 @@
+//! What each strategy admits of the same traffic: no clock is read, so that every run finds the same.
+//!
+//! The arrivals are made so that the strategies differ: too many at once around the edge of a window, twice the limit for
+//! a while, nothing for a while, and half the limit.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use weir_core::{Limiter, Quota, Strategy, Time};
+
+use crate::report::{Cell, Lines, Report, Row, Series, Table};
+
+/// 10 in a second, and as many saved up or waiting as are common.
+const REQUESTS: u64 = 10;
+const PERIOD: Duration = Duration::from_secs(1);
+const BURST: u64 = 20;
+const DEBT: u64 = 10;
+
+/// How long the traffic lasts, and how finely it is drawn.
+const SECONDS: f64 = 30.0;
+const STEP: f64 = 0.5;
+
+/// A request that may wait does, for so long at most.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+struct Contender {
+    name: &'static str,
+    file: &'static str,
+    strategy: Strategy,
+    burst: Option<u64>,
+    debt: u64,
+    waits: bool,
+}
+
+const CONTENDERS: [Contender; 8] = [
+    Contender::new("TokenBucket, burst 20", "token-bucket", Strategy::TokenBucket, Some(BURST)),
+    Contender::new("GCRA, burst 1", "gcra", Strategy::Gcra, None),
+    Contender::new("FixedWindow", "fixed-window", Strategy::FixedWindow, None),
+    Contender::new("SlidingWindowCounter", "sliding-window-counter", Strategy::SlidingWindowCounter, None),
+    Contender::new("SlidingWindowLog", "sliding-window-log", Strategy::SlidingWindowLog, None),
+    Contender {
+        debt: DEBT,
+        ..Contender::new("TokenBucketWithDebt, burst 20, debt 10", "debt", Strategy::TokenBucketWithDebt, Some(BURST))
+    },
+    Contender::new("LeakyBucket, refused at once", "leaky-bucket", Strategy::LeakyBucket, Some(BURST)),
+    Contender {
+        waits: true,
+        ..Contender::new("LeakyBucket, waiting up to 2 s", "leaky-bucket-wait", Strategy::LeakyBucket, Some(BURST))
+    },
+];
+
+impl Contender {
+    const fn new(name: &'static str, file: &'static str, strategy: Strategy, burst: Option<u64>) -> Self {
+        Self { name, file, strategy, burst, debt: 0, waits: false }
+    }
+
+    /// The moments at which requests go, of those that come at these.
+    fn admitted(&self, arrivals: &[f64]) -> anyhow::Result<Vec<f64>> {
+        let quota = Quota::new(self.strategy, REQUESTS, PERIOD, self.burst)?;
+        let quota = if self.debt > 0 { quota.with_debt(self.debt)? } else { quota };
+        // On the edge of a window, long after 1970.
+        let start = Time::from_nanos(1_800_000_000_000_000_000);
+        let limiter = Limiter::new(start, quota);
+        let mut gone = Vec::new();
+        for &arrival in arrivals {
+            let now = start.saturating_add(Duration::from_secs_f64(arrival));
+            let at = if self.waits {
+                limiter.reserve(now, 1, now.saturating_add(PATIENCE)).ok().map(|reserved| reserved.at)
+            } else {
+                limiter.check(now, 1).is_ok().then_some(now)
+            };
+            gone.extend(at.map(|at| at.duration_since(start).as_secs_f64()));
+        }
+        Ok(gone)
+    }
+}
+
+pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
+    let mut report = Report::new(
+        "strategies",
+        "Strategies",
+        "What each strategy lets through of the same traffic, with a limit of 10 requests in a second. The arrivals are the \
+         same for all and no clock is read: every run finds the same.",
+        quick,
+    )?;
+    let arrivals = arrivals();
+    let mut rows = Vec::new();
+    for contender in &CONTENDERS {
+        let gone = contender.admitted(&arrivals).with_context(|| contender.name)?;
+        let (second, at) = busiest(&gone);
+        rows.push(Row {
+            contender: contender.name.to_owned(),
+            cells: vec![
+                Cell::Number(count(gone.len())),
+                Cell::Number(count(arrivals.len() - gone.len())),
+                Cell::Number(count(second)),
+                Cell::Text(format!("{at:.2} s")),
+            ],
+        });
+        report.chart(Lines {
+            name: contender.file,
+            title: format!("{}: 10 requests in a second", contender.name),
+            x: "seconds",
+            y: "requests a second",
+            series: vec![
+                Series { name: "weir lets through".to_owned(), points: rates(&gone) },
+                Series { name: "offered".to_owned(), points: rates(&arrivals) },
+            ],
+        });
+    }
+    report.table(Table {
+        title: "What passed".to_owned(),
+        note: format!(
+            "Of {} requests in {SECONDS:.0} s. The busiest second is any span of one second, wherever it begins.",
+            arrivals.len()
+        ),
+        unit: "requests",
+        columns: ["passed", "refused", "in the busiest second", "which began at"].map(str::to_owned).into(),
+        rows,
+    });
+    Ok(report)
+}
+
+/// When requests come.
+fn arrivals() -> Vec<f64> {
+    let mut all = Vec::new();
+    let mut evenly = |from: f64, to: f64, rate: f64| {
+        let mut at = from;
+        while at < to - 1e-9 {
+            all.push(at);
+            at += 1.0 / rate;
+        }
+    };
+    evenly(0.0, 4.5, 5.0); // half the limit
+    evenly(4.75, 5.25, 100.0); // fifty around the edge of a window
+    evenly(8.0, 14.0, 20.0); // twice the limit
+    evenly(20.0, 20.2, 200.0); // forty at once after a silence
+    evenly(22.0, SECONDS, 9.0); // nearly the limit
+    all
+}
+
+/// Per second, in steps.
+fn rates(moments: &[f64]) -> Vec<(f64, f64)> {
+    let mut from = 0.0;
+    let mut rates = Vec::new();
+    while from < SECONDS {
+        let within = moments.iter().filter(|at| (from..from + STEP).contains(*at)).count();
+        rates.push((from, count(within) / STEP));
+        from += STEP;
+    }
+    rates
+}
+
+/// The most in any second, and where it begins.
+fn busiest(moments: &[f64]) -> (usize, f64) {
+    let within = |from: f64| moments.iter().filter(|at| **at >= from && **at < from + 1.0 - 1e-9).count();
+    moments
+        .iter()
+        .map(|from| (within(*from), *from))
+        .max_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)))
+        .unwrap_or_default()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "some hundred")]
+const fn count(number: usize) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn busiest_of(file: &str) -> usize {
+        let contender = CONTENDERS.iter().find(|contender| contender.file == file).expect("it takes part");
+        busiest(&contender.admitted(&arrivals()).expect("a valid quota")).0
+    }
+
+    #[test]
+    fn no_strategy_passes_more_in_a_second_than_it_says() {
+        assert_eq!(busiest_of("sliding-window-log"), 10);
+        assert_eq!(busiest_of("gcra"), 10);
+        assert_eq!(busiest_of("leaky-bucket-wait"), 10);
+        assert_eq!(busiest_of("fixed-window"), 19); // nearly twice as many, around an edge
+        assert!((21..=30).contains(&busiest_of("token-bucket"))); // the burst and what flows in meanwhile
+    }
+
+    #[test]
+    fn rates_count_every_request_once() {
+        let arrivals = arrivals();
+        let sum: f64 = rates(&arrivals).iter().map(|(_, rate)| rate * STEP).sum();
+        assert!((sum - count(arrivals.len())).abs() < 1e-6);
+    }
+}
