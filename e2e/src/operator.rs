@@ -43,7 +43,13 @@ pub(crate) async fn install(client: &Client, helm: &Helm, charts: &Path) -> Resu
     chart.push("weir");
     let chart = chart.to_str().context("the charts folder's path is UTF-8")?;
     // helm splits values at commas: this one is a single value.
-    let settings = ["image.repository=weir.test/operator", "image.tag=e2e", r"logLevel=info\,weir_operator=debug"];
+    let settings = [
+        "image.repository=weir.test/operator",
+        "image.tag=e2e",
+        "injection.agent.image.repository=weir.test/agent",
+        "injection.agent.image.tag=e2e",
+        r"logLevel=info\,weir_operator=debug",
+    ];
     let mut args = vec!["install", RELEASE, chart, "--wait", "--timeout=120s"];
     args.extend(settings.iter().flat_map(|setting| ["--set", setting]));
     helm.run(NAMESPACE, &args).await?;

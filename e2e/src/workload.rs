@@ -42,6 +42,12 @@ pub(crate) async fn create(space: &Space, replicas: i32) -> Result<()> {
     post::<Service>(space, &parse(include_str!("manifests/headless.yaml"))?).await
 }
 
+/// Makes the Deployment without agents of its own, and its Service. Two pods.
+pub(crate) async fn create_plain(space: &Space) -> Result<()> {
+    post::<Deployment>(space, &parse(include_str!("manifests/plain.yaml"))?).await?;
+    post::<Service>(space, &parse(include_str!("manifests/service.yaml"))?).await
+}
+
 /// Changes the number of pods.
 pub(crate) async fn scale(space: &Space, replicas: i32) -> Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(space.client(), &space.namespace);

@@ -2,6 +2,7 @@
 
 mod deleted_and_early;
 mod first_light;
+mod injected;
 mod live_patch;
 mod operator_killed;
 mod scale;
@@ -17,6 +18,8 @@ use crate::namespace::Space;
 pub(crate) enum Scenario {
     /// A policy limits three pods as it says, and its status tells the truth
     FirstLight,
+    /// Pods get the agent from the webhook, and what was created without it is told of
+    Injected,
     /// A limit changed under load is in force at once and gives nobody a fresh burst
     LivePatch,
     /// What is wrong is refused at apply, with the field and the mend
@@ -37,6 +40,7 @@ impl Scenario {
     pub(crate) async fn run(self, space: &Space) -> Result<()> {
         match self {
             Self::FirstLight => first_light::run(space).await,
+            Self::Injected => injected::run(space).await,
             Self::LivePatch => live_patch::run(space).await,
             Self::WrongPolicies => wrong_policies::run(space).await,
             Self::DeletedAndEarly => deleted_and_early::run(space).await,

@@ -1,0 +1,85 @@
+//! A Deployment without a word about agents but a label gets them, limits hold through its Service, and its own probes
+//! go on asking the app. A pod that was created while nobody answered is told of.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
+};
+
+use crate::{
+    conditions::{Seen, wait_for},
+    load::Load,
+    namespace::Space,
+    operator,
+    policy::{self, Observed},
+    report, workload,
+};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// By labels: it holds before the Deployment is there.
+const POLICY: &str = "
+apiVersion: weir.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  rules:
+  - name: all
+    limits: [{name: per-pod, requests: 5, per: 1s, burst: 5}]
+";
+
+pub(crate) async fn run(space: &Space) -> Result<()> {
+    space.apply(POLICY).await?;
+    policy::wait(space, policy::NAME, "read by the operator", SOON, |observed| {
+        observed.condition("Accepted").is_some()
+    })
+    .await?;
+    workload::create_plain(space).await?;
+    let pods = workload::ready(space, 2).await?;
+    policy::wait_enforced(space, policy::NAME, 2, Duration::from_secs(60)).await?;
+
+    let load = Load {
+        name: "through-the-service",
+        url: workload::SERVICE_URL,
+        addresses: 1,
+        rate: 100,
+        duration: Duration::from_secs(5),
+    };
+    let counted = load.run(space).await?;
+    // Two pods, each 5 a second and a burst of 5: at most 60 in 5 s, and some for the edges.
+    ensure!(counted.errors == 0 && counted.limited > 300, "{counted:?}");
+    ensure!((30..=70).contains(&counted.allowed), "{counted:?}");
+    report::note(format!("injected: {} allowed and {} limited through the Service", counted.allowed, counted.limited));
+    let bare: Vec<_> = workload::pods(space).await?.into_iter().filter(|pod| !starts_limited(pod)).collect();
+    ensure!(bare.is_empty(), "no snapshot in the environment: {bare:#?}");
+
+    // Nobody answers: the pod starts all the same, and the status says so as soon as somebody is back.
+    operator::kill(&space.client()).await?;
+    let api: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(space.client(), &space.namespace);
+    api.delete(&pods[0], &DeleteParams::default()).await?;
+    wait_for("another pod in its place", Duration::from_secs(60), || async {
+        let there = api.list(&ListParams::default().labels("app=web")).await?.items;
+        let ready = there.iter().filter(|pod| workload::is_ready(pod)).count();
+        let replaced = there.iter().all(|pod| pod.metadata.name.as_ref() != Some(&pods[0]));
+        Ok(Seen::when(replaced && ready == 2, format!("{ready} ready, replaced: {replaced}")))
+    })
+    .await?;
+    operator::bring_back(&space.client()).await?;
+    let told = |observed: &Observed| {
+        observed.condition("Enforced").is_some_and(|it| it.status == "False" && it.message.contains("NoAgent"))
+    };
+    let observed = policy::wait(space, policy::NAME, "a pod without an agent", SOON, told).await?;
+    report::note(format!("created while nobody answered: {observed}"));
+    Ok(())
+}
+
+fn starts_limited(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
+    let containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    let variables = containers.flat_map(|container| container.env.iter().flatten());
+    let mut snapshots = variables.filter(|variable| variable.name == "WEIR_BOOTSTRAP");
+    snapshots.any(|variable| variable.value.as_ref().is_some_and(|value| value.contains("per-pod")))
+}
