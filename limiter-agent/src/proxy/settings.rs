@@ -19,7 +19,7 @@ pub struct Settings {
 
     /// Whether plain requests of HTTP/1.1 are passed on in place, as the bytes that they came as, which costs less. All
     /// others go the ordinary way, which says and does the same.
-    #[arg(long, env = "WEIR_IN_PLACE", value_name = "ON|OFF", value_enum, default_value_t = Switch::Off)]
+    #[arg(long, env = "WEIR_IN_PLACE", value_name = "ON|OFF", value_enum, default_value_t = Switch::On)]
     pub(crate) in_place: Switch,
 
     /// How many client connections are served at once. Whoever comes then waits in the kernel's queue until one ends;
