@@ -32,7 +32,7 @@ pub(super) fn board() -> Board {
 fn now() -> Row {
     Row {
         title: "Now",
-        height: 4,
+        height: 5,
         panels: vec![
             Panel {
                 title: "Offered",

@@ -85,6 +85,7 @@ async fn look(workspace: &Workspace, cast: &mut Cast, draw: bool) -> anyhow::Res
     let seconds = (PATIENCE + BEFORE).as_secs().to_string();
     let steady = ["--rate", "400", "--duration", &seconds, "--vary-header", "x-api-key:20"];
     cast.keep_loading("load", "/", &steady)?;
+    cast.keep_loading("probes", "/healthz", &["--rate", "5", "--duration", &seconds])?;
     cast.keep_loading("reports", "/reports", &["--rate", "40", "--duration", &seconds, "--connections", "100"])?;
     // Faster than Prometheus would find out by itself.
     let started = Instant::now();
@@ -126,6 +127,8 @@ async fn look(workspace: &Workspace, cast: &mut Cast, draw: bool) -> anyhow::Res
     }
     println!("{} of {all} queries found something", all - open.len());
     if draw {
+        // As much from after the change as from before it.
+        tokio::time::sleep_until(started + 3 * BEFORE).await;
         pictures::draw(workspace, &prometheus, fill).await?;
     }
     Ok(open.is_empty())
