@@ -185,7 +185,7 @@ fn pods() -> Row {
         panels: vec![
             Panel {
                 title: "Allowed by pod",
-                description: "Requests per second that each pod let through: limits hold in each pod, so uneven pods refuse early.",
+                description: "Requests per second that the rules of each pod let through, counted once for each rule: limits hold in each pod, so uneven pods refuse early.",
                 unit: Unit::RequestsPerSecond,
                 kind: Kind::Lines,
                 queries: vec![Query::new(

@@ -85,7 +85,7 @@ impl<'h, 'b> Request<'h, 'b> {
 
     /// Whether it may be sent again if there was no answer (RFC 9110 section 9.2.2) and can be.
     pub(super) fn is_repeatable(&self) -> bool {
-        self.body.is_empty() && matches!(self.method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "TRACE")
+        self.body.is_empty() && matches!(self.method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS")
     }
 
     /// Path and query.
