@@ -344,6 +344,7 @@ fn a_redirect_needs_an_image_and_warns_about_probes() {
         script.contains("iptables -w -t nat -A PREROUTING -p tcp --dport 8080 -j REDIRECT --to-ports 8480 &&"),
         "{script}"
     );
+    assert!(script.contains("{ [ ! -e /proc/net/if_inet6 ] || ip6tables -w -t nat"), "{script}");
     let security = &init[0]["securityContext"];
     assert_eq!(security["capabilities"], json!({"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}));
     assert_eq!((&security["privileged"], &security["readOnlyRootFilesystem"]), (&json!(null), &json!(true)));

@@ -138,8 +138,9 @@ pub(super) fn redirect(image: &str, guarded: &Guarded) -> Value {
     json!({
         "name": REDIRECT,
         "image": image,
-        // A node without IPv6 has no table for it, and nothing to redirect there.
-        "command": ["/bin/sh", "-c", format!("iptables -w {rule} && {{ ip6tables -w {rule} || true; }}")],
+        // A pod without IPv6 has no table for it, and nothing to redirect there. Where there is one, a pod whose clients could
+        // go round the agent does not start.
+        "command": ["/bin/sh", "-c", format!("iptables -w {rule} && {{ [ ! -e /proc/net/if_inet6 ] || ip6tables -w {rule}; }}")],
         "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "32Mi"}},
         "securityContext": {
             "runAsNonRoot": false,
