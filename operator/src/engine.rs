@@ -8,7 +8,7 @@
 
 mod report;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -23,14 +23,16 @@ use crate::leader::{Term, Terms};
 use crate::link::{Link, Observation, Seen, Shared};
 use crate::metrics::Metrics;
 use crate::observed::Observed;
-use crate::plan::{Plan, foresee, plan};
+use crate::plan::{Plan, foresee};
 use crate::report::{Landed, Message};
 use crate::telemetry::{Pulse, Ready};
 use crate::traffic::Traffic;
-use crate::world::{Beside, Change, ObjectKey, Update, World};
+use crate::world::{Agent, Beside, Change, ObjectKey, Touched, Update, World};
 
 /// Changes that come closer together are handled together.
 const GATHER: Duration = Duration::from_millis(5);
+/// Reports are made no oftener than leaves this many times as long for everything else.
+const REST: u32 = 4;
 /// Traffic and the passing of time are looked at this often.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -50,16 +52,22 @@ pub struct Engine {
     world: World,
     /// When the world was complete.
     complete_at: Option<Instant>,
+    /// What changed in it since it was last planned.
+    touched: Touched,
     compiler: Compiler,
     plan: Plan,
-    links: BTreeMap<ObjectKey, Link>,
+    links: HashMap<ObjectKey, Link>,
     observed: Observed,
+    /// The pods of which it is not known that they enforce all that they should: only these are judged one by one.
+    unsettled: BTreeSet<ObjectKey>,
     traffic: Traffic,
     policies: HashMap<ObjectKey, Followed>,
     /// What is beside the policies that nobody here looks after yet.
     found: HashMap<ObjectKey, Beside>,
     /// When the first change that is not planned yet was seen.
     changed_at: Option<Instant>,
+    /// Not before: so that looking at thousands of pods that answer one by one leaves time for other things.
+    report_at: Option<Instant>,
 }
 
 /// Why an engine ended by itself.
@@ -86,14 +94,17 @@ impl Engine {
             leads_since: None,
             world: World::default(),
             complete_at: None,
+            touched: Touched::default(),
             compiler: Compiler::default(),
             plan: Plan::default(),
-            links: BTreeMap::new(),
+            links: HashMap::new(),
             observed: Observed::default(),
+            unsettled: BTreeSet::new(),
             traffic: Traffic::default(),
             policies: HashMap::new(),
             found: HashMap::new(),
             changed_at: None,
+            report_at: None,
         }
     }
 
@@ -126,24 +137,27 @@ impl Engine {
                 }
                 update = updates.recv() => {
                     if self.take_in(clock::now(), update.ok_or(SourceEnded)?) {
-                        look_at.get_or_insert(clock::now() + GATHER);
+                        let soon = clock::now() + GATHER;
+                        look_at = Some(look_at.map_or(soon, |look_at| look_at.min(soon)));
                     }
                 }
                 Some(landed) = landings.recv() => self.land(clock::now(), landed),
                 Some(observation) = observations.recv() => {
                     if self.observe(&observation) {
-                        look_at.get_or_insert(clock::now() + GATHER);
+                        let soon = clock::now() + GATHER;
+                        look_at.get_or_insert(self.report_at.map_or(soon, |report_at| report_at.max(soon)));
                     }
                 }
                 Some(question) = questions.recv() => self.foresee(question),
                 () = sleep_until(due), if look_at.is_some() => {
-                    look_at = None;
-                    self.look(clock::now());
+                    look_at = self.look(clock::now());
                 }
                 _ = tick.tick() => {
                     self.pulse.beat(clock::since_boot());
                     self.traffic.expire(clock::now());
-                    self.look(clock::now());
+                    if let Some(again) = self.look(clock::now()) {
+                        look_at.get_or_insert(again);
+                    }
                 }
             }
         }
@@ -154,11 +168,14 @@ impl Engine {
         // Links and what they told end with their term: another leader may have pushed since.
         self.links.clear();
         self.observed = Observed::default();
+        self.unsettled.clear();
         self.traffic = Traffic::default();
         self.found.extend(self.policies.drain().map(|(key, followed)| (key, followed.leave())));
         self.metrics.forget_pods();
         self.leads_since = term.is_some().then_some(now);
         self.shared.term = term.unwrap_or_else(Term::over);
+        // Each pod has its first push of the term to come.
+        self.touched.pods.extend(self.world.pods.keys().cloned());
         self.changed_at.get_or_insert(now);
     }
 
@@ -176,7 +193,7 @@ impl Engine {
                 Change::Policy(key, None) => drop(self.found.remove(key)),
                 Change::Pod(..) | Change::Workload(..) => {}
             }
-            if self.world.apply(change) {
+            if self.world.apply(change, &mut self.touched) {
                 self.changed_at.get_or_insert(now);
             }
         }
@@ -195,15 +212,36 @@ impl Engine {
     }
 
     fn observe(&mut self, observation: &Observation) -> bool {
-        let is_current = self.plan.agents.get(&observation.pod).is_some_and(|a| a.pod_uid == observation.pod_uid);
+        let Observation { pod: key, at, .. } = observation;
+        let is_current = self.world.pods.get(key).is_some_and(|pod| pod.uid == observation.pod_uid);
         // What a link of an earlier term told may have been overtaken by another leader.
-        if !is_current || self.leads_since.is_none_or(|since| observation.at < since) {
+        if !is_current || self.leads_since.is_none_or(|since| *at < since) {
             return false;
         }
         if let Seen::Status(status) = &observation.seen {
-            self.traffic.observe(observation.at, &observation.pod, status);
+            self.traffic.observe(*at, key, status);
         }
-        self.observed.observe(observation)
+        let wanted = self.plan.cohort(key).map(|cohort| &cohort.content);
+        let changed = self.observed.observe(observation, wanted);
+        if changed {
+            self.settle(key);
+        }
+        changed
+    }
+
+    /// Notes whether there is anything to judge about a pod.
+    fn settle(&mut self, key: &ObjectKey) {
+        let (pod, cohort) = (self.world.pods.get(key), self.plan.cohort(key));
+        let is_open = pod.zip(cohort).is_some_and(|(pod, cohort)| {
+            // A policy without rules in force is in no content.
+            let all_have_rules = cohort.policies.len() == cohort.content.policies.len();
+            !cohort.policies.is_empty() && !(all_have_rules && self.observed.is_settled(key, pod, &cohort.content))
+        });
+        if is_open {
+            self.unsettled.insert(key.clone());
+        } else {
+            self.unsettled.remove(key);
+        }
     }
 
     /// Says what a pod will have to enforce that is about to be created. Before the world is complete nobody knows.
@@ -211,47 +249,62 @@ impl Engine {
         if self.complete_at.is_some() {
             let Question { namespace, labels, answer } = question;
             // Whoever has waited too long went on without.
-            let _ = answer.send(foresee(&self.world, self.compiler.compiled(), &namespace, labels));
+            let _ = answer.send(foresee(&self.world.workloads, self.compiler.compiled(), &namespace, labels));
         }
     }
 
-    fn look(&mut self, now: Instant) {
-        let Some(complete_at) = self.complete_at else { return };
+    /// Plans what changed and reports what is new; when to look again, if it is too early for a report.
+    fn look(&mut self, now: Instant) -> Option<Instant> {
+        let complete_at = self.complete_at?;
         if let Some(changed_at) = self.changed_at.take() {
-            self.compiler.update(&self.world.policies);
-            self.plan = plan(&self.world, self.compiler.compiled(), &self.plan);
+            let touched = std::mem::take(&mut self.touched);
+            if !touched.policies.is_empty() {
+                self.compiler.update(&self.world.policies);
+            }
+            let pods = self.plan.update(&self.world, self.compiler.compiled(), &touched);
             if self.leads_since.is_some() {
-                self.push(changed_at);
+                self.push(changed_at, &pods);
             }
             self.ready.set(true);
         }
-        if let Some(leads_since) = self.leads_since {
-            self.report(now, complete_at.max(leads_since));
+        let leads_since = self.leads_since?;
+        if self.report_at.is_some_and(|report_at| now < report_at) {
+            return self.report_at;
         }
+        let begun = clock::now();
+        self.report(now, complete_at.max(leads_since));
+        let ended = clock::now();
+        self.report_at = Some(ended + REST * (ended - begun));
+        None
     }
 
-    /// Tells the links what is planned.
-    fn push(&mut self, changed_at: Instant) {
+    /// Tells the links of these pods what is planned.
+    fn push(&mut self, changed_at: Instant, pods: &BTreeSet<ObjectKey>) {
         self.follow_policies(changed_at);
-
-        let gone: Vec<ObjectKey> =
-            self.links.keys().filter(|pod| !self.plan.agents.contains_key(*pod)).cloned().collect();
-        for pod in gone {
-            self.links.remove(&pod);
-            self.observed.forget(&pod);
-            self.traffic.forget(&pod);
-        }
-        for (pod, agent) in &self.plan.agents {
-            match self.links.get(pod) {
-                Some(link) if link.is_for(&agent.pod_uid, &agent.url) => link.want(&agent.content),
-                _ => {
-                    self.observed.expect(changed_at, pod, &agent.pod_uid);
-                    let (uid, url) = (agent.pod_uid.clone(), agent.url.clone());
-                    let link = Link::start(self.shared.clone(), pod.clone(), uid, url, agent.content.clone());
-                    self.links.insert(pod.clone(), link);
+        // Before and after: what is started now must not all ask at once.
+        self.shared.poll.spread(self.links.len() + pods.len());
+        for key in pods {
+            let pod = self.world.pods.get(key).zip(self.plan.cohort(key));
+            if let Some((pod, cohort)) = pod
+                && let Agent::At(url) = &pod.agent
+            {
+                match self.links.get(key) {
+                    Some(link) if link.is_for(&pod.uid, url) => link.want(&cohort.content),
+                    _ => {
+                        self.observed.expect(changed_at, key, &pod.uid);
+                        let (uid, url) = (pod.uid.clone(), url.clone());
+                        let link = Link::start(self.shared.clone(), key.clone(), uid, url, cohort.content.clone());
+                        self.links.insert(key.clone(), link);
+                    }
                 }
+            } else {
+                self.links.remove(key);
+                self.observed.forget(key);
+                self.traffic.forget(key);
             }
+            self.settle(key);
         }
+        self.shared.poll.spread(self.links.len());
     }
 
     fn follow_policies(&mut self, changed_at: Instant) {

@@ -10,7 +10,19 @@ use crate::report::Stored;
 use crate::report::echo::Echo;
 use crate::report::pace::Pace;
 use crate::story::Story;
+use crate::traffic::Counts;
 use crate::world::Beside;
+
+/// What a status is made of where every pod enforces the policy.
+#[derive(Debug, PartialEq)]
+pub struct Glance {
+    /// Grows with each change of the policy and of what it targets.
+    pub changes: u64,
+    /// What each of its rules did in the last minute, in their order.
+    pub rules: Vec<(String, Counts)>,
+    /// What all of them did.
+    pub all: Counts,
+}
 
 /// A policy that is followed.
 #[derive(Debug)]
@@ -25,6 +37,8 @@ pub struct Followed {
     pub echo: Echo,
     /// Its version, as last shown or stored.
     pub version: Option<String>,
+    /// What it was last like, if nothing was left to be said of it.
+    rested: Option<Glance>,
 }
 
 impl Followed {
@@ -38,7 +52,19 @@ impl Followed {
             echo: Echo::new(found.clone().map(Box::new)),
             pace: Pace::new(traffic_interval, found),
             version,
+            rested: None,
         }
+    }
+
+    /// Whether there is nothing to say of a policy that all its pods enforce and that looks like this.
+    pub fn is_same(&self, now: Instant, glance: &Glance) -> bool {
+        self.rested.as_ref() == Some(glance) && !self.echo.is_foreign(now)
+    }
+
+    /// It was looked at, and its status should be this. A `glance` that is the same next time leads to the same status, if
+    /// every pod enforces the policy.
+    pub fn looked(&mut self, status: &RateLimitPolicyStatus, glance: Option<Glance>) {
+        self.rested = glance.filter(|_| self.pace.rests_with(status));
     }
 
     /// Its source shows this beside it.

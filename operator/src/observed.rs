@@ -4,12 +4,15 @@
 //! still answers; nothing that the operator intends counts.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_api::DriftReason;
+use weir_wire::Status;
 
 use crate::link::{Failure, FailureKind, Observation, Seen};
+use crate::plan::Content;
 use crate::world::{Agent, ObjectKey, Pod};
 
 /// A pod that has never answered, or one that is about to get a change, is waited for this long before it counts as
@@ -50,9 +53,64 @@ struct View {
     since: Instant,
     heard: bool,
     answered: bool,
-    /// Revision in force by policy UID.
-    in_force: HashMap<String, String>,
+    in_force: InForce,
     failure: Option<Failure>,
+}
+
+/// What an agent says it enforces.
+#[derive(Debug)]
+enum InForce {
+    Nothing,
+    /// Just what is in a content that was sent to it: thousands share one.
+    Content(Arc<Content>),
+    /// Something else: revision by policy UID.
+    Other(HashMap<String, String>),
+}
+
+impl InForce {
+    fn of(status: &Status, sent: Option<&Arc<Content>>) -> Self {
+        let told = &status.policies;
+        let is_same = |content: &&Arc<Content>| {
+            told.len() == content.policies.len()
+                && told
+                    .iter()
+                    .zip(&content.policies)
+                    .all(|(told, it)| told.uid == it.uid && told.revision == it.revision)
+        };
+        match sent.filter(is_same) {
+            _ if status.in_force.is_none() => Self::Nothing,
+            Some(content) => Self::Content(content.clone()),
+            None => Self::Other(told.iter().map(|policy| (policy.uid.clone(), policy.revision.clone())).collect()),
+        }
+    }
+
+    fn revision(&self, uid: &str) -> Option<&str> {
+        match self {
+            Self::Nothing => None,
+            Self::Content(content) => {
+                content.policies.iter().find(|policy| policy.uid == uid).map(|policy| policy.revision.as_str())
+            }
+            Self::Other(revisions) => revisions.get(uid).map(String::as_str),
+        }
+    }
+
+    /// False also for the same in another form: then it is only looked at once more.
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Nothing, Self::Nothing) => true,
+            // A revision names the policies and their revisions.
+            (Self::Content(content), Self::Content(other)) => content.revision == other.revision,
+            (Self::Other(revisions), Self::Other(others)) => revisions == others,
+            _ => false,
+        }
+    }
+
+    fn has(&self, wanted: &Content) -> bool {
+        match self {
+            Self::Content(content) if content.revision == wanted.revision => true,
+            _ => wanted.policies.iter().all(|policy| self.revision(&policy.uid) == Some(&policy.revision)),
+        }
+    }
 }
 
 /// What a policy wants of its pods.
@@ -75,7 +133,7 @@ impl Observed {
                 since: now,
                 heard: false,
                 answered: false,
-                in_force: HashMap::new(),
+                in_force: InForce::Nothing,
                 failure: None,
             };
             self.views.insert(pod.clone(), view);
@@ -87,22 +145,22 @@ impl Observed {
         self.views.remove(pod);
     }
 
-    /// Takes in an observation; true if it may change how the pod stands to any policy.
-    pub fn observe(&mut self, observation: &Observation) -> bool {
+    /// Takes in an observation of a pod that should enforce `wanted`; true if it may change how the pod stands to any
+    /// policy.
+    pub fn observe(&mut self, observation: &Observation, wanted: Option<&Arc<Content>>) -> bool {
         let Some(view) = self.views.get_mut(&observation.pod) else { return false };
         if view.pod_uid != observation.pod_uid {
             return false;
         }
         let first = !std::mem::replace(&mut view.heard, true);
-        let in_force: HashMap<String, String> = match &observation.seen {
+        let in_force = match &observation.seen {
             Seen::Failed(failure) => {
                 let changed = view.failure.as_ref() != Some(failure);
                 view.failure = Some(failure.clone());
                 return changed || first;
             }
-            Seen::Applied(content) => content.policies.iter().map(|p| (p.uid.clone(), p.revision.clone())).collect(),
-            Seen::Status(status) if status.in_force.is_none() => HashMap::new(),
-            Seen::Status(status) => status.policies.iter().map(|p| (p.uid.clone(), p.revision.clone())).collect(),
+            Seen::Applied(content) => InForce::Content(content.clone()),
+            Seen::Status(status) => InForce::of(status, wanted),
         };
         view.answered = true;
         // A refusal stands until the agent takes something; silence ends with any answer.
@@ -111,7 +169,7 @@ impl Observed {
         if cleared {
             view.failure = None;
         }
-        let changed = view.in_force != in_force;
+        let changed = !view.in_force.is(&in_force);
         view.in_force = in_force;
         changed || cleared || first
     }
@@ -119,6 +177,12 @@ impl Observed {
     /// Whether anything was heard of this pod's agent, good or bad.
     pub fn heard(&self, pod: &ObjectKey) -> bool {
         self.views.get(pod).is_some_and(|view| view.heard)
+    }
+
+    /// Whether a pod enforces all that it should, and nothing is wrong with it: there is nothing more to judge.
+    pub fn is_settled(&self, key: &ObjectKey, pod: &Pod, wanted: &Content) -> bool {
+        let view = self.views.get(key).filter(|view| view.pod_uid == pod.uid && view.failure.is_none());
+        matches!(pod.agent, Agent::At(_)) && view.is_some_and(|view| view.in_force.has(wanted))
     }
 
     /// How a targeted pod stands to a policy.
@@ -131,7 +195,7 @@ impl Observed {
         let Some(view) = self.views.get(key).filter(|view| view.pod_uid == pod.uid) else {
             return Standing::Waiting(DriftReason::Pending, "the agent has not been asked yet".into());
         };
-        let enforces = view.in_force.get(wanted.uid).is_some_and(|revision| revision == wanted.revision);
+        let enforces = view.in_force.revision(wanted.uid) == Some(wanted.revision);
         match &view.failure {
             Some(failure) if failure.kind == FailureKind::Unreachable => {
                 if !view.answered && now.duration_since(view.since) < PATIENCE {
@@ -146,7 +210,7 @@ impl Observed {
                 Standing::Waiting(DriftReason::Pending, "the agent has not answered yet".into())
             }
             None => {
-                let message = match view.in_force.get(wanted.uid) {
+                let message = match view.in_force.revision(wanted.uid) {
                     Some(revision) => format!("enforces revision {revision}"),
                     None => "does not enforce this policy".to_owned(),
                 };

@@ -11,7 +11,7 @@ fn key() -> ObjectKey {
 }
 
 fn pod(agent: Agent) -> Pod {
-    Pod { uid: "pod".to_owned(), membership: Membership::Everything, agent }
+    Pod { uid: "pod".to_owned(), membership: Membership::Everything.into(), agent }
 }
 
 fn failed(kind: FailureKind) -> Seen {
@@ -82,7 +82,7 @@ async fn how_a_pod_stands_after_what_was_heard() {
         let mut observed = Observed::default();
         observed.expect(start, &key(), "pod");
         for seen in heard {
-            observed.observe(&Observation { pod: key(), pod_uid: "pod".to_owned(), at: start, seen });
+            observed.observe(&Observation { pod: key(), pod_uid: "pod".to_owned(), at: start, seen }, None);
         }
         let wanted = Wanted { uid: "p", revision: "new", since: start };
         let standing = match observed.standing(start + after, &key(), &pod(agent), wanted) {
@@ -100,7 +100,7 @@ async fn what_a_predecessor_said_does_not_count() {
     let mut observed = Observed::default();
     observed.expect(now, &key(), "pod");
     let before = Observation { pod: key(), pod_uid: "before".to_owned(), at: now, seen: enforces(Some("new")) };
-    assert!(!observed.observe(&before));
+    assert!(!observed.observe(&before, None));
     assert!(!observed.heard(&key()));
 }
 
@@ -109,7 +109,7 @@ async fn only_news_is_news() {
     let now = Instant::now();
     let mut observed = Observed::default();
     observed.expect(now, &key(), "pod");
-    let mut tell = |seen| observed.observe(&Observation { pod: key(), pod_uid: "pod".to_owned(), at: now, seen });
+    let mut tell = |seen| observed.observe(&Observation { pod: key(), pod_uid: "pod".to_owned(), at: now, seen }, None);
     assert!(tell(enforces(Some("new"))));
     assert!(!tell(enforces(Some("new"))));
     assert!(tell(failed(FailureKind::Unreachable)));

@@ -15,7 +15,7 @@ use crate::clock;
 use crate::engine::{Engine, SourceEnded};
 use crate::inject::Injection;
 use crate::leader::{self, Campaign, LeaseName, Term, Terms};
-use crate::link::{Client as AgentClient, Lanes, Shared, Timing};
+use crate::link::{Client as AgentClient, Lanes, Poll, Shared, Timing};
 use crate::metrics::Metrics;
 use crate::report::{self, ClusterSink, FileSink, Message, Sink};
 use crate::source::cluster;
@@ -138,6 +138,7 @@ impl Operator {
             observations,
             metrics: self.metrics.clone(),
             term: Term::over(),
+            poll: Arc::new(Poll::new(self.timing)),
         };
         if let (Some(injection), Source::Cluster { client, .. }) = (self.injection, &self.source) {
             let (client, metrics, ready) = (client.clone(), self.metrics.clone(), self.ready.clone());

@@ -10,9 +10,8 @@ use weir_api::{Drift, Enforcement, RateLimitPolicyStatus, RuleTraffic, Summary, 
 
 use crate::compile::Compiled;
 use crate::observed::Standing;
-use crate::plan::Targets;
 use crate::traffic::Counts;
-use crate::world::ObjectKey;
+use crate::world::{ObjectKey, Workload};
 
 /// Drifted pods that are named.
 const NAMED: usize = 10;
@@ -26,10 +25,12 @@ const LONGEST_CONDITION: usize = 4096;
 pub struct Facts<'a> {
     /// What became of the policy.
     pub compiled: &'a Compiled,
-    /// What it targets.
-    pub targets: &'a Targets,
-    /// How each targeted pod stands to it.
-    pub standings: &'a [(&'a ObjectKey, Standing)],
+    /// The workloads that it names and that do not exist.
+    pub missing: &'a [Workload],
+    /// How many pods it targets.
+    pub targeted: usize,
+    /// How those of them stand to it that do not enforce it.
+    pub others: &'a [(&'a ObjectKey, Standing)],
     /// What its rules did in the last minute, in their order, and all of them together.
     pub traffic: (&'a [(String, Counts)], Counts),
 }
@@ -48,10 +49,10 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts.
-    pub fn of(standings: &[(&ObjectKey, Standing)]) -> Self {
-        let mut tally = Self { targeted: standings.len(), ..Self::default() };
-        for (_, standing) in standings {
+    /// Counts: so many pods are targeted, and all but these enforce the policy.
+    pub fn of(targeted: usize, others: &[(&ObjectKey, Standing)]) -> Self {
+        let mut tally = Self { targeted, enforcing: targeted.saturating_sub(others.len()), ..Self::default() };
+        for (_, standing) in others {
             match standing {
                 Standing::Enforcing => tally.enforcing += 1,
                 Standing::Waiting(..) => tally.waiting += 1,
@@ -64,7 +65,7 @@ impl Tally {
 
 /// Builds the status. `previous` is the one that was last written.
 pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: Timestamp) -> RateLimitPolicyStatus {
-    let tally = Tally::of(facts.standings);
+    let tally = Tally::of(facts.targeted, facts.others);
     let condition = |type_: &str, (status, reason, message): (bool, &str, String)| {
         let status = if status { "True" } else { "False" };
         let before = previous.and_then(|p| p.conditions.iter().find(|c| c.type_ == type_ && c.status == status));
@@ -84,7 +85,7 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
         enforcement: Some(Enforcement {
             pods_targeted: to_i32(tally.targeted),
             pods_enforcing: to_i32(tally.enforcing),
-            drifted: drifted(facts.standings),
+            drifted: drifted(facts.others),
         }),
         traffic: Some(traffic(facts.traffic)),
         summary: Some(Summary {
@@ -99,8 +100,8 @@ fn accepted(facts: &Facts<'_>) -> (bool, &'static str, String) {
     if !facts.compiled.faults.is_empty() {
         return (false, "Invalid", sentence(&facts.compiled.faults, "; "));
     }
-    if !facts.targets.missing.is_empty() {
-        return (false, "TargetNotFound", format!("not found: {}", sentence(&facts.targets.missing, ", ")));
+    if !facts.missing.is_empty() {
+        return (false, "TargetNotFound", format!("not found: {}", sentence(facts.missing, ", ")));
     }
     (true, "Accepted", "the policy is valid and its targets exist".to_owned())
 }
@@ -116,8 +117,8 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> (bool, &'static str, String)
         let generation = facts.compiled.generation;
         return (false, "Invalid", format!("generation {generation} is invalid, an older one stays in force: {count}"));
     }
-    if !facts.targets.missing.is_empty() {
-        let missing = sentence(&facts.targets.missing, ", ");
+    if !facts.missing.is_empty() {
+        let missing = sentence(facts.missing, ", ");
         return (false, "TargetNotFound", format!("not found: {missing}; {count}"));
     }
     if targeted == 0 {
@@ -126,15 +127,15 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> (bool, &'static str, String)
     if enforcing == targeted {
         return (true, "Enforced", count);
     }
-    let worst: Vec<String> = (drifted(facts.standings).into_iter().take(3))
+    let worst: Vec<String> = (drifted(facts.others).into_iter().take(3))
         .map(|drift| format!("{} is {:?}", drift.pod, drift.reason))
         .collect();
     let reason = if tally.drifted > 0 { "Drifted" } else { "Pending" };
     (false, reason, format!("{count}; {}", worst.join(", ")))
 }
 
-fn drifted(standings: &[(&ObjectKey, Standing)]) -> Vec<Drift> {
-    let mut worst: Vec<(bool, Drift)> = standings
+fn drifted(others: &[(&ObjectKey, Standing)]) -> Vec<Drift> {
+    let mut worst: Vec<(bool, Drift)> = others
         .iter()
         .filter_map(|(pod, standing)| {
             let (waiting, reason, message) = match standing {

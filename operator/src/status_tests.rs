@@ -5,7 +5,7 @@ use weir_api::DriftReason;
 
 use super::*;
 use crate::compile::{Compiled, compile};
-use crate::world::{Fault, Workload, WorkloadKind};
+use crate::world::{Fault, WorkloadKind};
 
 fn compiled(good: bool, faults: Vec<Fault>) -> Compiled {
     let spec = json!({"selector": {"matchLabels": {"app": "web"}},
@@ -38,27 +38,25 @@ fn waiting(reason: DriftReason) -> Standing {
 
 fn status_of(
     compiled: &Compiled,
-    targets: &Targets,
+    missing: &[Workload],
     standings: &[Standing],
     previous: Option<&RateLimitPolicyStatus>,
     now: i64,
 ) -> RateLimitPolicyStatus {
     let pods: Vec<ObjectKey> = (0..standings.len()).map(|i| ObjectKey::new("shop", format!("pod-{i:02}"))).collect();
-    let standings: Vec<_> = pods.iter().zip(standings.iter().cloned()).collect();
+    let others = pods.iter().zip(standings.iter().cloned()).filter(|(_, standing)| *standing != Standing::Enforcing);
+    let (others, targeted): (Vec<_>, usize) = (others.collect(), pods.len());
     let counts = Counts { allowed: 962, limited: 38, ..Counts::default() };
     let rules = [("all".to_owned(), counts)];
-    let facts = Facts { compiled, targets, standings: &standings, traffic: (&rules, counts) };
+    let facts = Facts { compiled, missing, targeted, others: &others, traffic: (&rules, counts) };
     build(&facts, previous, Timestamp::from_second(now).unwrap())
 }
 
 #[test]
 fn conditions_say_what_the_pods_acknowledged() {
-    let missing = Targets {
-        pods: Vec::new(),
-        missing: vec![Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") }],
-    };
+    let missing = vec![Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") }];
     let fault = || vec![Fault { path: "spec.rules".to_owned(), message: "bad".to_owned() }];
-    let none = Targets::default();
+    let none = Vec::new();
     for (what, compiled, targets, standings, accepted, enforced, count) in [
         ("all", compiled(true, vec![]), &none, enforcing(3), ("True", "Accepted"), ("True", "Enforced"), "3/3"),
         ("no pods", compiled(true, vec![]), &none, vec![], ("True", "Accepted"), ("False", "NoPods"), "0/0"),
@@ -113,7 +111,7 @@ fn conditions_say_what_the_pods_acknowledged() {
 #[test]
 fn messages_name_numbers_and_culprits() {
     let standings = [Standing::Enforcing, drifted(DriftReason::Unreachable), drifted(DriftReason::NoAgent)];
-    let status = status_of(&compiled(true, vec![]), &Targets::default(), &standings, None, 1);
+    let status = status_of(&compiled(true, vec![]), &[], &standings, None, 1);
     assert_eq!(
         status.conditions[1].message,
         "1 of 3 pods enforce revision rev; pod-01 is Unreachable, pod-02 is NoAgent"
@@ -125,7 +123,7 @@ fn messages_name_numbers_and_culprits() {
 #[test]
 fn a_transition_time_moves_only_when_the_status_flips() {
     let compiled = compiled(true, vec![]);
-    let none = Targets::default();
+    let none = Vec::new();
     let time = |status: &RateLimitPolicyStatus| status.conditions[1].last_transition_time.0.as_second();
     let first = status_of(&compiled, &none, &[waiting(DriftReason::Pending)], None, 10);
     let second = status_of(&compiled, &none, &[drifted(DriftReason::Unreachable)], Some(&first), 20);
@@ -143,7 +141,7 @@ fn the_worst_ten_are_named() {
     standings.push(drifted(DriftReason::Unreachable));
     let long = "é".repeat(300);
     standings.push(Standing::Drifted(DriftReason::Refused, long));
-    let status = status_of(&compiled(true, vec![]), &Targets::default(), &standings, None, 1);
+    let status = status_of(&compiled(true, vec![]), &[], &standings, None, 1);
     let enforcement = status.enforcement.unwrap();
     assert_eq!((enforcement.pods_targeted, enforcement.pods_enforcing), (14, 0));
     let reasons: Vec<DriftReason> = enforcement.drifted.iter().map(|drift| drift.reason).collect();

@@ -4,8 +4,9 @@
 //! [`WINDOW`]: it remembers the last totals of each pod and files the differences under the second they came in.
 //! It knows no clock, and nothing of targets or conditions.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::AddAssign;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -64,15 +65,32 @@ impl AddAssign for Counts {
 #[derive(Debug, Default)]
 pub struct Traffic {
     pods: HashMap<ObjectKey, Totals>,
+    /// The lists of rules that pods have, each once.
+    lists: HashSet<Arc<Rules>>,
     /// By policy UID, then by rule name.
     windows: HashMap<String, BTreeMap<String, Window>>,
 }
+
+/// Policy UID and name of each rule, as a pod lists them.
+type Rules = [(String, String)];
 
 /// What a pod last said.
 #[derive(Debug)]
 struct Totals {
     instance: String,
-    rules: HashMap<(String, String), Counts>,
+    rules: Arc<Rules>,
+    /// Of each rule.
+    counts: Box<[Counts]>,
+}
+
+impl Totals {
+    fn of(&self, place: usize, uid: &str, rule: &str) -> Counts {
+        let is_it = |(of, name): &(String, String)| of == uid && name == rule;
+        // Nearly always the list is the same as last time.
+        let here = self.rules.get(place).is_some_and(is_it);
+        let place = if here { Some(place) } else { self.rules.iter().position(is_it) };
+        place.map_or_else(Counts::default, |place| self.counts[place])
+    }
 }
 
 #[derive(Debug, Default)]
@@ -113,29 +131,48 @@ impl Traffic {
         let known = self.pods.remove(pod);
         let young = Duration::from_millis(status.uptime_millis) <= WINDOW;
         let baseline = match &known {
-            Some(totals) if totals.instance == status.instance => Baseline::Last(&totals.rules),
+            Some(totals) if totals.instance == status.instance => Baseline::Last(totals),
             Some(_) => Baseline::Zero,
             None if young => Baseline::Zero,
             None => Baseline::Now,
         };
-        let mut rules = HashMap::new();
-        for policy in &status.policies {
-            for rule in &policy.rules {
-                let key = (policy.uid.clone(), rule.name.clone());
-                let total = Counts::of(rule);
-                let added = match baseline {
-                    Baseline::Last(last) => total.since(last.get(&key).copied().unwrap_or_default()),
-                    Baseline::Zero => total,
-                    Baseline::Now => Counts::default(),
-                };
-                if added != Counts::default() {
-                    let window = self.windows.entry(policy.uid.clone()).or_default();
-                    window.entry(rule.name.clone()).or_default().add(now, added);
-                }
-                rules.insert(key, total);
+        let rules =
+            || (status.policies.iter()).flat_map(|policy| policy.rules.iter().map(|rule| (policy.uid.as_str(), rule)));
+        let mut counts = Vec::with_capacity(known.as_ref().map_or(0, |totals| totals.counts.len()));
+        for (place, (uid, rule)) in rules().enumerate() {
+            let total = Counts::of(rule);
+            let added = match baseline {
+                Baseline::Last(last) => total.since(last.of(place, uid, &rule.name)),
+                Baseline::Zero => total,
+                Baseline::Now => Counts::default(),
+            };
+            if added != Counts::default() {
+                let window = self.windows.entry(uid.to_owned()).or_default();
+                window.entry(rule.name.clone()).or_default().add(now, added);
             }
+            counts.push(total);
         }
-        self.pods.insert(pod.clone(), Totals { instance: status.instance.clone(), rules });
+        let same = known.as_ref().map(|totals| &totals.rules).filter(|known| {
+            known.len() == counts.len() && rules().zip(known.iter()).all(|((uid, r), k)| k.0 == uid && k.1 == r.name)
+        });
+        let list = match same {
+            Some(list) => list.clone(),
+            None => self.share(rules().map(|(uid, rule)| (uid.to_owned(), rule.name.clone())).collect()),
+        };
+        let totals = Totals { instance: status.instance.clone(), rules: list, counts: counts.into() };
+        self.pods.insert(pod.clone(), totals);
+    }
+
+    fn share(&mut self, list: Arc<Rules>) -> Arc<Rules> {
+        if let Some(shared) = self.lists.get(&list) {
+            return shared.clone();
+        }
+        // Those that no pod has any more go when the table would have to grow.
+        if self.lists.len() == self.lists.capacity() {
+            self.lists.retain(|list| Arc::strong_count(list) > 1);
+        }
+        self.lists.insert(list.clone());
+        list
     }
 
     /// Forgets a pod's totals; what it let through stays in the window.
@@ -171,7 +208,7 @@ impl Traffic {
 
 #[derive(Clone, Copy)]
 enum Baseline<'a> {
-    Last(&'a HashMap<(String, String), Counts>),
+    Last(&'a Totals),
     Zero,
     Now,
 }

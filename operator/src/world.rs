@@ -3,7 +3,7 @@
 //! Sources turn what they see into [`Change`]s; only the engine applies them. Nothing here asks, waits or decides.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -68,14 +68,14 @@ pub struct Policy {
 pub struct Pod {
     /// Tells a pod from its successor of the same name.
     pub uid: String,
-    /// Which policies may target it.
-    pub membership: Membership,
+    /// Which policies may target it. Pods of one template share it.
+    pub membership: Arc<Membership>,
     /// Where its agent listens.
     pub agent: Agent,
 }
 
 /// What decides whether a policy targets a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Membership {
     /// A pod of a cluster: policies of its namespace that select these labels.
     Pod(BTreeMap<String, String>),
@@ -133,6 +133,19 @@ pub struct World {
     pub pods: BTreeMap<ObjectKey, Pod>,
     /// The pods that each workload selects; `None` for one that selects none.
     pub workloads: BTreeMap<Workload, Option<Selector>>,
+    /// Every membership that a pod has, once.
+    memberships: HashSet<Arc<Membership>>,
+}
+
+/// What changed since somebody last looked.
+#[derive(Debug, Default)]
+pub struct Touched {
+    /// Policies that came, changed or went.
+    pub policies: BTreeSet<ObjectKey>,
+    /// Pods that did.
+    pub pods: BTreeSet<ObjectKey>,
+    /// Workloads that did.
+    pub workloads: BTreeSet<Workload>,
 }
 
 /// One thing that is different now. `None`: it is gone.
@@ -166,25 +179,52 @@ pub struct Update {
 }
 
 impl World {
-    /// Applies a change; false if it changed nothing.
-    pub fn apply(&mut self, change: Change) -> bool {
+    /// Applies a change, and notes what it touched; false if it changed nothing.
+    pub fn apply(&mut self, change: Change, touched: &mut Touched) -> bool {
         match change {
-            Change::Policy(key, value) => put(&mut self.policies, key, value.map(|(policy, _)| policy)),
-            Change::Pod(key, value) => put(&mut self.pods, key, value),
-            Change::Workload(key, value) => put(&mut self.workloads, key, value),
+            Change::Policy(key, value) => {
+                put(&mut self.policies, key, value.map(|(policy, _)| policy), &mut touched.policies)
+            }
+            Change::Pod(key, value) => {
+                let value = value.map(|pod| Pod { membership: self.share(pod.membership), ..pod });
+                put(&mut self.pods, key, value, &mut touched.pods)
+            }
+            Change::Workload(key, value) => put(&mut self.workloads, key, value, &mut touched.workloads),
         }
+    }
+
+    /// The labels of thousands of pods are the same few hundred.
+    fn share(&mut self, membership: Arc<Membership>) -> Arc<Membership> {
+        if let Some(shared) = self.memberships.get(&membership) {
+            return shared.clone();
+        }
+        // Those that no pod has any more go when the table would have to grow.
+        if self.memberships.len() == self.memberships.capacity() {
+            self.memberships.retain(|membership| Arc::strong_count(membership) > 1);
+        }
+        self.memberships.insert(membership.clone());
+        membership
     }
 }
 
-fn put<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> bool {
-    match value {
+fn put<K: Ord + Clone, V: PartialEq>(
+    map: &mut BTreeMap<K, V>,
+    key: K,
+    value: Option<V>,
+    touched: &mut BTreeSet<K>,
+) -> bool {
+    let changed = match value {
         Some(value) if map.get(&key) == Some(&value) => false,
         Some(value) => {
-            map.insert(key, value);
+            map.insert(key.clone(), value);
             true
         }
         None => map.remove(&key).is_some(),
+    };
+    if changed {
+        touched.insert(key);
     }
+    changed
 }
 
 #[cfg(test)]
@@ -207,9 +247,30 @@ mod tests {
             let beside = Beside { status: Some(Box::new(status)), version: Some(generation.to_string()) };
             Change::Policy(key.clone(), Some((policy, beside)))
         };
-        let mut world = World::default();
-        assert!(world.apply(change(1, "a")));
-        assert!(!world.apply(change(1, "b")));
-        assert!(world.apply(change(2, "b")));
+        let (mut world, mut touched) = (World::default(), Touched::default());
+        assert!(world.apply(change(1, "a"), &mut touched));
+        assert!(touched.policies.contains(&key));
+        let mut touched = Touched::default();
+        assert!(!world.apply(change(1, "b"), &mut touched));
+        assert!(touched.policies.is_empty());
+        assert!(world.apply(change(2, "b"), &mut touched));
+    }
+
+    #[test]
+    fn pods_of_one_template_share_their_labels() {
+        let (mut world, mut touched) = (World::default(), Touched::default());
+        let mut add = |name: &str, app: &str| {
+            let membership = Membership::Pod(BTreeMap::from([("app".to_owned(), app.to_owned())])).into();
+            let pod = Pod { uid: name.to_owned(), membership, agent: Agent::Pending };
+            world.apply(Change::Pod(ObjectKey::new("shop", name), Some(pod)), &mut touched);
+            world.pods[&ObjectKey::new("shop", name)].membership.clone()
+        };
+        let (a, b, c) = (add("a", "web"), add("b", "web"), add("c", "db"));
+        assert!(Arc::ptr_eq(&a, &b) && !Arc::ptr_eq(&a, &c));
+        // A pod whose labels change takes others' along, and what nobody has does not stay.
+        for number in 0..1000 {
+            add("a", &number.to_string());
+        }
+        assert!(world.memberships.len() < 500, "{}", world.memberships.len());
     }
 }

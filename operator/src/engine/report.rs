@@ -1,57 +1,60 @@
 //! What the engine says of each policy: to its status, to people, to metrics. It only puts together; what is judged is
 //! judged by pure modules.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tokio::time::Instant;
 
 use super::Engine;
 use crate::clock;
 use crate::compile::Compiled;
+use crate::followed::{Followed, Glance};
 use crate::metrics::PodCounts;
-use crate::observed::{PATIENCE, Standing, Wanted};
+use crate::observed::{Observed, PATIENCE, Standing, Wanted};
+use crate::plan::Plan;
 use crate::report::{Announcement, Message, Report};
 use crate::status::{self, Facts, Tally};
 use crate::story::Telling;
 use crate::traffic::{Counts, Traffic};
-use crate::world::ObjectKey;
+use crate::world::{Agent, ObjectKey, World};
 
 impl Engine {
     /// Looks at every policy and reports what is new.
     pub(super) fn report(&mut self, now: Instant, since: Instant) {
-        let mut pods: HashMap<&ObjectKey, Standing> = HashMap::new();
+        let compiled = self.compiler.compiled();
+        let Judged { pods, mut others } =
+            judge(now, &self.unsettled, &self.world, &self.plan, compiled, &self.policies, &self.observed);
         let mut accepted = 0;
-        for (key, compiled) in self.compiler.compiled() {
+        for (key, compiled) in compiled {
             let Some(followed) = self.policies.get_mut(key) else { continue };
-            let targets = self.plan.policies.get(key).expect("every compiled policy is planned");
+            let targets = self.plan.targets(key).expect("every compiled policy is planned");
             accepted += usize::from(compiled.faults.is_empty());
-            let wanted_since = followed.story.since();
-            let revision = compiled.rules.as_ref().map_or("", |rules| &rules.revision);
-            let wanted = Wanted { uid: &compiled.uid, revision, since: wanted_since };
-            let standings: Vec<(&ObjectKey, Standing)> = (targets.pods.iter())
-                .map(|pod| (pod, self.observed.standing(now, pod, &self.world.pods[pod], wanted)))
-                .collect();
-            for (pod, standing) in &standings {
-                let worst = pods.entry(pod).or_insert(Standing::Enforcing);
-                if standing.severity() > worst.severity() {
-                    *worst = standing.clone();
-                }
+            let others = others.remove(key).unwrap_or_default();
+            let glance = Glance {
+                changes: targets.changes,
+                rules: rule_traffic(now, compiled, &self.traffic),
+                all: self.traffic.policy(now, &compiled.uid),
+            };
+            if others.is_empty() && followed.is_same(now, &glance) {
+                continue;
             }
             // After a start nothing is known of any pod; what the status says is better than "Pending" until it is.
             let just_started = now.duration_since(since) < PATIENCE;
-            let unheard = |pod: &ObjectKey| self.plan.agents.contains_key(pod) && !self.observed.heard(pod);
-            if just_started && targets.pods.iter().any(unheard) {
+            let unheard =
+                |pod: &ObjectKey| matches!(self.world.pods[pod].agent, Agent::At(_)) && !self.observed.heard(pod);
+            if just_started && others.iter().any(|(pod, _)| unheard(pod)) {
                 continue;
             }
-            self.metrics.set_policy_pods(key, count(standings.iter().map(|(_, standing)| standing)));
-            let rules = rule_traffic(now, compiled, &self.traffic);
+            let tally = Tally::of(targets.pods, &others);
+            let Tally { enforcing, waiting: pending, drifted, .. } = tally;
+            self.metrics.set_policy_pods(key, PodCounts { enforcing, pending, drifted });
             let facts = Facts {
                 compiled,
-                targets,
-                standings: &standings,
-                traffic: (&rules, self.traffic.policy(now, &compiled.uid)),
+                missing: &targets.missing,
+                targeted: targets.pods,
+                others: &others,
+                traffic: (&glance.rules, glance.all),
             };
-            let tally = Tally::of(&standings);
             let (_, reason, message) = status::enforced(&facts, tally);
             if let Some(telling) = followed.story.tell(now, reason, &message, tally) {
                 if let Some(took) = telling.took {
@@ -66,28 +69,60 @@ impl Engine {
             if let Some(number) = followed.writes(now, &status) {
                 let (key, uid, file) = (key.clone(), compiled.uid.clone(), compiled.file.clone());
                 let (version, term) = (followed.version.clone(), self.shared.term.clone());
+                let status = status.clone();
                 let report = Report { key, uid, file, number, status, version, term };
                 let _ = self.reports.send(Message::Status(Box::new(report)));
             }
+            followed.looked(&status, others.is_empty().then_some(glance));
         }
         self.metrics.set_policies(accepted, self.compiler.compiled().len() - accepted);
-        self.metrics.set_pods(count(pods.values()));
+        self.metrics.set_pods(pods);
     }
+}
+
+/// How pods stand.
+struct Judged<'a> {
+    /// All that are targeted, by the policy that they stand worst to.
+    pods: PodCounts,
+    /// By policy those that do not enforce it.
+    others: HashMap<&'a ObjectKey, Vec<(&'a ObjectKey, Standing)>>,
+}
+
+/// Looks at the pods that are not known to enforce everything.
+fn judge<'a>(
+    now: Instant,
+    unsettled: &'a BTreeSet<ObjectKey>,
+    world: &World,
+    plan: &'a Plan,
+    compiled: &BTreeMap<ObjectKey, Compiled>,
+    policies: &HashMap<ObjectKey, Followed>,
+    observed: &Observed,
+) -> Judged<'a> {
+    let (mut others, mut pending, mut drifted) = (HashMap::<_, Vec<_>>::new(), 0, 0);
+    for key in unsettled {
+        let Some((pod, cohort)) = world.pods.get(key).zip(plan.cohort(key)) else { continue };
+        let mut worst = 0;
+        for policy in &cohort.policies {
+            let Some((compiled, followed)) = compiled.get(policy).zip(policies.get(policy)) else { continue };
+            let revision = compiled.rules.as_ref().map_or("", |rules| &rules.revision);
+            let wanted = Wanted { uid: &compiled.uid, revision, since: followed.story.since() };
+            let standing = observed.standing(now, key, pod, wanted);
+            worst = worst.max(standing.severity());
+            if standing != Standing::Enforcing {
+                others.entry(policy).or_default().push((key, standing));
+            }
+        }
+        match worst {
+            0 => {}
+            1 => pending += 1,
+            _ => drifted += 1,
+        }
+    }
+    let enforcing = plan.targeted().saturating_sub(pending + drifted);
+    Judged { pods: PodCounts { enforcing, pending, drifted }, others }
 }
 
 fn rule_traffic(now: Instant, compiled: &Compiled, traffic: &Traffic) -> Vec<(String, Counts)> {
     let rules = compiled.rules.iter().flat_map(|rules| &rules.rules);
     rules.map(|rule| (rule.name.clone(), traffic.rule(now, &compiled.uid, &rule.name))).collect()
-}
-
-fn count<'a>(standings: impl Iterator<Item = &'a Standing>) -> PodCounts {
-    let mut counts = PodCounts::default();
-    for standing in standings {
-        match standing {
-            Standing::Enforcing => counts.enforcing += 1,
-            Standing::Waiting(..) => counts.pending += 1,
-            Standing::Drifted(..) => counts.drifted += 1,
-        }
-    }
-    counts
 }

@@ -5,6 +5,7 @@
 //! goes to the engine as [`Observation`]s. It never decides whether that is good: see [`crate::status`].
 
 mod client;
+mod poll;
 mod task;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use weir_wire::Status;
 
 pub use client::{Client, ContactError};
+pub use poll::Poll;
 
 use crate::leader::Term;
 use crate::metrics::Metrics;
@@ -25,8 +27,12 @@ use crate::world::ObjectKey;
 /// How often and how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Between two questions for the status.
+    /// Between two questions for an agent's status, at least.
     pub poll: Duration,
+    /// The same at most, however many agents there are.
+    pub poll_most: Duration,
+    /// So many agents a second are asked before the time between grows.
+    pub polls_per_second: u32,
     /// Until an agent counts as not answering. Two misses in a row plus a poll must stay under five seconds.
     pub timeout: Duration,
     /// Upper bound of the first delay after a failed push.
@@ -39,6 +45,8 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             poll: Duration::from_secs(1),
+            poll_most: Duration::from_secs(10),
+            polls_per_second: 1000,
             timeout: Duration::from_millis(1500),
             backoff_first: Duration::from_millis(50),
             backoff_most: Duration::from_secs(5),
@@ -103,6 +111,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Nothing is pushed outside of it.
     pub term: Term,
+    /// When agents are asked for their status.
+    pub poll: Arc<Poll>,
 }
 
 /// Simultaneous pushes are bounded. Agents that did not answer last time wait in a lane of their own, so that many

@@ -1,5 +1,6 @@
 //! The loop of one link.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub(super) struct Task {
     attempts: u32,
     /// Calls without an answer in a row.
     misses: u32,
+    /// The last status that was reported, unless something else was reported since.
+    told: Option<u64>,
     /// The content that `sequence` was taken for: trying again must not look like something newer.
     numbered: String,
     sequence: u64,
@@ -43,7 +46,7 @@ impl Task {
         desired: watch::Receiver<Arc<Content>>,
     ) -> Self {
         let now = clock::now();
-        let poll_at = now + jittered(shared.timing.poll);
+        let poll_at = now + jittered(shared.poll.every());
         Self {
             shared,
             pod,
@@ -54,6 +57,7 @@ impl Task {
             poll_at,
             attempts: 0,
             misses: 0,
+            told: None,
             numbered: String::new(),
             sequence: 0,
         }
@@ -124,13 +128,15 @@ impl Task {
     }
 
     async fn poll(&mut self) -> Option<Seen> {
-        self.poll_at = clock::now() + jittered(self.shared.timing.poll);
+        self.poll_at = clock::now() + jittered(self.shared.poll.every());
         match self.shared.client.status(&self.url, self.shared.timing.timeout).await {
             Ok(status) => {
                 let was_silent = self.misses > 0;
                 self.answered();
                 self.compare(&status, was_silent);
-                Some(Seen::Status(Arc::new(status)))
+                // At rest there is nothing to tell.
+                let told = self.told.replace(digest(&status));
+                (was_silent || told != self.told).then(|| Seen::Status(Arc::new(status)))
             }
             Err(error) => {
                 if self.misses + 1 < MISSES_UNTIL_FAILED {
@@ -200,10 +206,27 @@ impl Task {
         (self.misses >= MISSES_UNTIL_FAILED).then_some(Seen::Failed(Failure { kind, message }))
     }
 
-    async fn report(&self, seen: Seen) -> bool {
+    async fn report(&mut self, seen: Seen) -> bool {
+        if !matches!(seen, Seen::Status(_)) {
+            self.told = None;
+        }
         let observation = Observation { pod: self.pod.clone(), pod_uid: self.pod_uid.clone(), at: clock::now(), seen };
         self.shared.observations.send(observation).await.is_ok()
     }
+}
+
+/// Of what a status says beyond how much time has passed.
+fn digest(status: &Status) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let in_force = status.in_force.as_ref().map(|in_force| (in_force.sequence, &in_force.revision));
+    (&status.instance, in_force).hash(&mut hasher);
+    for policy in &status.policies {
+        (&policy.uid, &policy.revision, policy.rules.len()).hash(&mut hasher);
+        for rule in &policy.rules {
+            (&rule.name, rule.allowed, rule.limited, rule.shadow_limited, rule.waited).hash(&mut hasher);
+        }
+    }
+    hasher.finish()
 }
 
 fn result_label<T>(outcome: &Result<T, ContactError>) -> &'static str {

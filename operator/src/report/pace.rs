@@ -46,6 +46,11 @@ impl Pace {
         self.written
     }
 
+    /// Whether this status has been written, so that the passing of time leads to nothing more.
+    pub fn rests_with(&self, status: &RateLimitPolicyStatus) -> bool {
+        self.held_since.is_none() && self.written.as_ref() == Some(status)
+    }
+
     /// Whether to write this status now. If so, it counts as written.
     pub fn admits(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {
         if self.seen != status.traffic {

@@ -152,7 +152,7 @@ impl Directory {
 fn agent_change(agent: StandaloneAgent) -> Change {
     let name = agent.url.strip_prefix("http://").unwrap_or(&agent.url).to_owned();
     let membership = if agent.labels.is_empty() { Membership::Everything } else { Membership::Labelled(agent.labels) };
-    let pod = Pod { uid: agent.url.clone(), membership, agent: Agent::At(agent.url.into()) };
+    let pod = Pod { uid: agent.url.clone(), membership: membership.into(), agent: Agent::At(agent.url.into()) };
     Change::Pod(ObjectKey::new("agents", name), Some(pod))
 }
 

@@ -65,8 +65,11 @@ pub(super) fn pod(key: ObjectKey, pod: Pod) -> Change {
             Some(ip) => Agent::At(format!("http://{ip}:{port}").into()),
         }
     };
-    let pod =
-        crate::world::Pod { uid: pod.metadata.uid.unwrap_or_default(), membership: Membership::Pod(labels), agent };
+    let pod = crate::world::Pod {
+        uid: pod.metadata.uid.unwrap_or_default(),
+        membership: Membership::Pod(labels).into(),
+        agent,
+    };
     Change::Pod(key, Some(pod))
 }
 

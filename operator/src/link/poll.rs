@@ -1,0 +1,51 @@
+//! How often agents are asked for their status: each second while they are few, and no oftener all together than a core
+//! has time for when they are many.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::Timing;
+
+/// The time between two questions to one agent. Links read it whenever they have asked.
+#[derive(Debug)]
+pub struct Poll {
+    timing: Timing,
+    millis: AtomicU64,
+}
+
+impl Poll {
+    /// As often as it may be.
+    pub fn new(timing: Timing) -> Self {
+        let poll = Self { timing, millis: AtomicU64::new(0) };
+        poll.spread(0);
+        poll
+    }
+
+    /// There are so many agents now.
+    pub fn spread(&self, agents: usize) {
+        let Timing { poll, poll_most, polls_per_second, .. } = self.timing;
+        let agents = u64::try_from(agents).unwrap_or(u64::MAX);
+        let spread = Duration::from_millis(agents.saturating_mul(1000) / u64::from(polls_per_second.max(1)));
+        let every = spread.max(poll).min(poll_most.max(poll));
+        self.millis.store(u64::try_from(every.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Between two questions to one agent.
+    pub fn every(&self) -> Duration {
+        Duration::from_millis(self.millis.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_agents_are_asked_less_often_each() {
+        let poll = Poll::new(Timing::default());
+        for (agents, millis) in [(0, 1000), (1, 1000), (1000, 1000), (2500, 2500), (10_000, 10_000), (50_000, 10_000)] {
+            poll.spread(agents);
+            assert_eq!(poll.every(), Duration::from_millis(millis), "{agents} agents");
+        }
+    }
+}

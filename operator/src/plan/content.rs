@@ -1,0 +1,73 @@
+//! What agents are sent: the policies of a pod, put into JSON once, however many pods have the same.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use weir_wire::PolicyRules;
+
+use crate::compile::revision_of;
+
+/// The policies of one or more agents: a snapshot without its sequence.
+#[derive(Debug)]
+pub struct Content {
+    /// Names the content.
+    pub revision: String,
+    /// Oldest policy first, then by name.
+    pub policies: Vec<Arc<PolicyRules>>,
+    /// The same as JSON.
+    json: String,
+}
+
+impl Content {
+    /// Of these policies, in this order.
+    pub(super) fn new(policies: Vec<Arc<PolicyRules>>) -> Self {
+        let revision = snapshot_revision(&policies);
+        Self::named(revision, policies)
+    }
+
+    fn named(revision: String, policies: Vec<Arc<PolicyRules>>) -> Self {
+        let plain: Vec<&PolicyRules> = policies.iter().map(AsRef::as_ref).collect();
+        let json = serde_json::to_string(&plain).expect("rules are plain data, which always has a JSON form");
+        Self { revision, policies, json }
+    }
+
+    /// The body of `PUT /v1/config`.
+    pub fn body(&self, sequence: u64) -> String {
+        format!(
+            r#"{{"wireVersion":{},"sequence":{sequence},"revision":"{}","policies":{}}}"#,
+            weir_wire::WIRE_VERSION,
+            self.revision,
+            self.json
+        )
+    }
+}
+
+/// The contents that somebody needs, by revision.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    known: HashMap<String, Weak<Content>>,
+}
+
+impl Contents {
+    /// The content of these policies: one that is there already, or a new one.
+    pub(super) fn of(&mut self, policies: Vec<Arc<PolicyRules>>) -> Arc<Content> {
+        let revision = snapshot_revision(&policies);
+        if let Some(content) = self.known.get(&revision).and_then(Weak::upgrade) {
+            return content;
+        }
+        // Those that nobody needs any more go when the table would have to grow.
+        if self.known.len() == self.known.capacity() {
+            self.known.retain(|_, content| content.strong_count() > 0);
+        }
+        let content = Arc::new(Content::named(revision.clone(), policies));
+        self.known.insert(revision, Arc::downgrade(&content));
+        content
+    }
+}
+
+/// Names a list of policies, in whatever order they come.
+fn snapshot_revision(policies: &[Arc<PolicyRules>]) -> String {
+    let mut names: Vec<(&str, &str)> = policies.iter().map(|p| (p.uid.as_str(), p.revision.as_str())).collect();
+    names.sort_unstable();
+    revision_of(&names)
+}

@@ -1,0 +1,282 @@
+//! What every agent should enforce and which pods every policy targets, from the world and the compiled policies.
+//!
+//! Policies see nothing of a pod but its namespace and its labels, so pods in which these agree are planned as one *cohort*: a
+//! Deployment's pods are one, and a change of a policy is worked out once for all of them. An update looks at what changed,
+//! and what it leads to is the same as if everything had been worked out anew, down to the bytes.
+
+mod content;
+mod selecting;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+pub use self::content::Content;
+use self::content::Contents;
+pub use self::selecting::foresee;
+use self::selecting::{in_order, selects};
+use crate::compile::{Compiled, Target};
+use crate::world::{Membership, ObjectKey, Touched, Workload, World};
+
+/// Who should enforce what.
+#[derive(Debug, Default)]
+pub struct Plan {
+    cohorts: BTreeMap<CohortId, Cohort>,
+    by_membership: HashMap<(String, Arc<Membership>), CohortId>,
+    /// By namespace; those outside of any cluster are under the empty one, and policies of all namespaces see them.
+    by_namespace: BTreeMap<String, BTreeSet<CohortId>>,
+    pods: HashMap<ObjectKey, CohortId>,
+    targets: BTreeMap<ObjectKey, Targets>,
+    /// The policies that name a workload.
+    naming: BTreeMap<Workload, BTreeSet<ObjectKey>>,
+    contents: Contents,
+    newest: CohortId,
+}
+
+type CohortId = u64;
+
+/// Pods that no policy can tell apart.
+#[derive(Debug)]
+pub struct Cohort {
+    namespace: String,
+    membership: Arc<Membership>,
+    pods: BTreeSet<ObjectKey>,
+    /// The policies that target it, also those with nothing in force.
+    pub policies: BTreeSet<ObjectKey>,
+    /// What each of its agents should enforce.
+    pub content: Arc<Content>,
+}
+
+/// What one policy targets.
+#[derive(Debug, Default)]
+pub struct Targets {
+    cohorts: BTreeSet<CohortId>,
+    /// How many pods, with or without an agent.
+    pub pods: usize,
+    /// The workloads that it names and that do not exist.
+    pub missing: Vec<Workload>,
+    /// Grows whenever the policy, its pods or the workloads that it names changed.
+    pub changes: u64,
+    names: Vec<Workload>,
+}
+
+impl Plan {
+    /// What a pod belongs to.
+    pub fn cohort(&self, pod: &ObjectKey) -> Option<&Cohort> {
+        self.cohorts.get(self.pods.get(pod)?)
+    }
+
+    /// What a policy targets.
+    pub fn targets(&self, policy: &ObjectKey) -> Option<&Targets> {
+        self.targets.get(policy)
+    }
+
+    /// How many pods are targeted by any policy.
+    pub fn targeted(&self) -> usize {
+        self.cohorts.values().filter(|cohort| !cohort.policies.is_empty()).map(|cohort| cohort.pods.len()).sum()
+    }
+
+    /// Works out what the touched parts of the world lead to: the pods that are new, changed or gone, or that should
+    /// enforce something else now.
+    pub fn update(
+        &mut self,
+        world: &World,
+        compiled: &BTreeMap<ObjectKey, Compiled>,
+        touched: &Touched,
+    ) -> BTreeSet<ObjectKey> {
+        let was_standalone = self.is_standalone();
+        let mut pods = touched.pods.clone();
+        let (mut fresh, mut stale) = (BTreeSet::new(), BTreeSet::new());
+        for pod in &touched.pods {
+            self.place(world, pod, &mut fresh);
+        }
+        let mut policies = touched.policies.clone();
+        if was_standalone != self.is_standalone() {
+            // Without a cluster no workload is missing.
+            policies.extend(compiled.keys().cloned());
+        }
+        let naming = touched.workloads.iter().filter_map(|workload| self.naming.get(workload));
+        policies.extend(naming.flatten().cloned());
+        for policy in &policies {
+            self.target(world, policy, compiled.get(policy), &mut stale);
+        }
+        for id in &fresh {
+            self.welcome(world, *id, compiled, &policies);
+        }
+        stale.extend(fresh);
+        for id in stale {
+            let Some(cohort) = self.cohorts.get_mut(&id) else { continue };
+            let on_pod = cohort.policies.iter().filter_map(|key| compiled.get_key_value(key));
+            let content = self.contents.of(in_order(on_pod));
+            if content.revision != cohort.content.revision {
+                pods.extend(cohort.pods.iter().cloned());
+            }
+            cohort.content = content;
+        }
+        pods
+    }
+
+    fn is_standalone(&self) -> bool {
+        self.by_namespace.contains_key(OUTSIDE)
+    }
+
+    /// Puts a pod where it belongs now.
+    fn place(&mut self, world: &World, pod: &ObjectKey, fresh: &mut BTreeSet<CohortId>) {
+        let membership = world.pods.get(pod).map(|found| found.membership.clone());
+        let now = membership.map(|membership| self.cohort_of(&pod.namespace, membership, fresh));
+        let before = self.pods.get(pod).copied();
+        if before != now {
+            if let Some(id) = before {
+                self.pods.remove(pod);
+                self.leave(id, pod);
+            }
+            if let Some(id) = now {
+                self.pods.insert(pod.clone(), id);
+                let cohort = self.cohorts.get_mut(&id).expect("it was found or made just now");
+                cohort.pods.insert(pod.clone());
+                count(&mut self.targets, &cohort.policies, 1);
+            }
+        } else if let Some(cohort) = now.and_then(|id| self.cohorts.get(&id)) {
+            count(&mut self.targets, &cohort.policies, 0);
+        }
+    }
+
+    fn leave(&mut self, id: CohortId, pod: &ObjectKey) {
+        let cohort = self.cohorts.get_mut(&id).expect("a pod's cohort is there");
+        cohort.pods.remove(pod);
+        count(&mut self.targets, &cohort.policies, -1);
+        if !cohort.pods.is_empty() {
+            return;
+        }
+        let Some(Cohort { namespace, membership, policies, .. }) = self.cohorts.remove(&id) else { return };
+        for policy in policies {
+            if let Some(targets) = self.targets.get_mut(&policy) {
+                targets.cohorts.remove(&id);
+            }
+        }
+        if let Some(ids) = self.by_namespace.get_mut(&namespace) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_namespace.remove(&namespace);
+            }
+        }
+        self.by_membership.remove(&(namespace, membership));
+    }
+
+    fn cohort_of(&mut self, namespace: &str, membership: Arc<Membership>, fresh: &mut BTreeSet<CohortId>) -> CohortId {
+        let namespace = if matches!(*membership, Membership::Pod(_)) { namespace } else { OUTSIDE };
+        let key = (namespace.to_owned(), membership);
+        if let Some(id) = self.by_membership.get(&key) {
+            return *id;
+        }
+        self.newest += 1;
+        let id = self.newest;
+        let cohort = Cohort {
+            namespace: key.0.clone(),
+            membership: key.1.clone(),
+            pods: BTreeSet::new(),
+            policies: BTreeSet::new(),
+            content: self.contents.of(Vec::new()),
+        };
+        self.cohorts.insert(id, cohort);
+        self.by_namespace.entry(key.0.clone()).or_default().insert(id);
+        self.by_membership.insert(key, id);
+        fresh.insert(id);
+        id
+    }
+
+    /// Works out anew what a policy targets; every cohort that it targeted or targets is stale.
+    fn target(
+        &mut self,
+        world: &World,
+        policy: &ObjectKey,
+        compiled: Option<&Compiled>,
+        stale: &mut BTreeSet<CohortId>,
+    ) {
+        let before = self.targets.remove(policy).unwrap_or_default();
+        for id in &before.cohorts {
+            self.cohorts.get_mut(id).expect("targets are cohorts that are there").policies.remove(policy);
+        }
+        for workload in &before.names {
+            if let Some(naming) = self.naming.get_mut(workload) {
+                naming.remove(policy);
+                if naming.is_empty() {
+                    self.naming.remove(workload);
+                }
+            }
+        }
+        stale.extend(&before.cohorts);
+        let Some(compiled) = compiled else { return };
+
+        let names = match &compiled.target {
+            Some(Target::Workloads(names)) => names.clone(),
+            _ => Vec::new(),
+        };
+        for workload in &names {
+            self.naming.entry(workload.clone()).or_default().insert(policy.clone());
+        }
+        let is_missing = |workload: &&Workload| !world.workloads.contains_key(*workload);
+        // Without workloads there is no cluster to look them up in: standalone agents have none.
+        let missing =
+            if self.is_standalone() { Vec::new() } else { names.iter().filter(is_missing).cloned().collect() };
+        let mut targets = Targets { missing, names, changes: before.changes + 1, ..Targets::default() };
+        let near = [policy.namespace.as_str(), OUTSIDE].into_iter().filter_map(|name| self.by_namespace.get(name));
+        for id in near.flatten() {
+            let cohort = self.cohorts.get_mut(id).expect("cohorts are filed while they are there");
+            if is_about(world, policy, compiled, cohort) {
+                cohort.policies.insert(policy.clone());
+                targets.pods += cohort.pods.len();
+                targets.cohorts.insert(*id);
+            }
+        }
+        stale.extend(&targets.cohorts);
+        self.targets.insert(policy.clone(), targets);
+    }
+
+    /// Finds the policies of a new cohort among those that are not being worked out anyway.
+    fn welcome(
+        &mut self,
+        world: &World,
+        id: CohortId,
+        compiled: &BTreeMap<ObjectKey, Compiled>,
+        done: &BTreeSet<ObjectKey>,
+    ) {
+        let Some(cohort) = self.cohorts.get_mut(&id) else { return };
+        let everywhere = cohort.namespace == OUTSIDE;
+        let from = if everywhere {
+            compiled.range::<ObjectKey, _>(..)
+        } else {
+            compiled.range(ObjectKey::new(&*cohort.namespace, "")..)
+        };
+        let near = from.take_while(|(policy, _)| everywhere || policy.namespace == cohort.namespace);
+        for (policy, compiled) in near.filter(|(policy, _)| !done.contains(*policy)) {
+            if is_about(world, policy, compiled, cohort) {
+                cohort.policies.insert(policy.clone());
+                let targets = self.targets.entry(policy.clone()).or_default();
+                targets.cohorts.insert(id);
+                targets.pods += cohort.pods.len();
+                targets.changes += 1;
+            }
+        }
+    }
+}
+
+/// Where agents are filed that are outside of any cluster: no namespace has this name.
+const OUTSIDE: &str = "";
+
+fn is_about(world: &World, policy: &ObjectKey, compiled: &Compiled, cohort: &Cohort) -> bool {
+    compiled.target.as_ref().is_some_and(|target| {
+        selects(&world.workloads, &policy.namespace, target, &cohort.namespace, &cohort.membership)
+    })
+}
+
+/// A pod came to these policies, left them, or is another one now.
+fn count(targets: &mut BTreeMap<ObjectKey, Targets>, policies: &BTreeSet<ObjectKey>, change: isize) {
+    for policy in policies {
+        let targets = targets.get_mut(policy).expect("whatever is on a cohort has it as its target");
+        targets.pods = targets.pods.saturating_add_signed(change);
+        targets.changes += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;

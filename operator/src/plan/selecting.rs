@@ -1,0 +1,59 @@
+//! Which pods a policy is about. Pure: labels, selectors and names, and nothing that was decided before.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kube::core::{Selector, SelectorExt};
+use weir_wire::PolicyRules;
+
+use super::Content;
+use crate::compile::{Compiled, Target};
+use crate::world::{Membership, ObjectKey, Workload};
+
+/// The workloads that exist, with the pods that each selects.
+pub(super) type Workloads = BTreeMap<Workload, Option<Selector>>;
+
+/// Whether a policy with this target, in this namespace, is about pods of that namespace with that membership.
+pub(super) fn selects(
+    workloads: &Workloads,
+    of_policy: &str,
+    target: &Target,
+    of_pod: &str,
+    membership: &Membership,
+) -> bool {
+    match (membership, target) {
+        (Membership::Everything, _) => true,
+        (Membership::Labelled(labels), Target::Labels(selector)) => selector.matches(labels),
+        (Membership::Labelled(_), Target::Workloads(_)) => false,
+        (Membership::Pod(_), _) if of_pod != of_policy => false,
+        (Membership::Pod(labels), Target::Labels(selector)) => selector.matches(labels),
+        (Membership::Pod(labels), Target::Workloads(wanted)) => wanted
+            .iter()
+            .filter_map(|workload| workloads.get(workload)?.as_ref())
+            .any(|selector| selector.matches(labels)),
+    }
+}
+
+/// What a pod of this namespace with these labels will have to enforce once it exists.
+pub fn foresee(
+    workloads: &Workloads,
+    compiled: &BTreeMap<ObjectKey, Compiled>,
+    namespace: &str,
+    labels: BTreeMap<String, String>,
+) -> Content {
+    let membership = Membership::Pod(labels);
+    // Sorted by namespace: others' policies are not even looked at.
+    let of_namespace =
+        compiled.range(ObjectKey::new(namespace, "")..).take_while(|(policy, _)| policy.namespace == namespace);
+    let on_pod = of_namespace.filter(|(_, compiled)| {
+        compiled.target.as_ref().is_some_and(|target| selects(workloads, namespace, target, namespace, &membership))
+    });
+    Content::new(in_order(on_pod))
+}
+
+/// What these policies bring to a pod, oldest first, then by name.
+pub(super) fn in_order<'a>(policies: impl Iterator<Item = (&'a ObjectKey, &'a Compiled)>) -> Vec<Arc<PolicyRules>> {
+    let mut policies: Vec<_> = policies.collect();
+    policies.sort_by_key(|(key, policy)| (policy.created, *key));
+    policies.into_iter().filter_map(|(_, policy)| policy.rules.clone()).collect()
+}

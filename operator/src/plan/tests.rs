@@ -1,0 +1,288 @@
+use jiff::Timestamp;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use serde_json::json;
+use weir_wire::Snapshot;
+
+use super::*;
+use crate::compile::Compiler;
+use crate::world::{Agent, Beside, Change, Pod, Policy, WorkloadKind};
+
+fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn add_pod(world: &mut World, namespace: &str, name: &str, membership: Membership, agent: Agent) {
+    let pod = Pod { uid: format!("uid-{name}"), membership: membership.into(), agent };
+    apply(world, Change::Pod(ObjectKey::new(namespace, name), Some(pod)));
+}
+
+fn at(url: &str) -> Agent {
+    Agent::At(url.into())
+}
+
+fn policy(key: &ObjectKey, version: i64, target: &serde_json::Value) -> Policy {
+    let limit = json!({"name": "a", "requests": 50 + version, "per": "1s"});
+    let mut spec = json!({"rules": [{"name": "all", "limits": [limit]}]});
+    spec.as_object_mut().unwrap().extend(target.as_object().unwrap().clone());
+    Policy {
+        uid: format!("uid-{}", key.name),
+        generation: version,
+        created: Some(Timestamp::from_second(version).unwrap()),
+        spec: Ok(Arc::new(serde_json::from_value(spec).unwrap())),
+        file: None,
+    }
+}
+
+fn add_policy(world: &mut World, key: &ObjectKey, created: i64, target: &serde_json::Value) {
+    let policy = policy(key, created, target);
+    apply(world, Change::Policy(key.clone(), Some((policy, Beside::default()))));
+}
+
+fn apply(world: &mut World, change: Change) {
+    world.apply(change, &mut Touched::default());
+}
+
+/// Everything, worked out from nothing.
+fn planned(world: &World) -> Plan {
+    let mut compiler = Compiler::default();
+    compiler.update(&world.policies);
+    let touched = Touched {
+        policies: world.policies.keys().cloned().collect(),
+        pods: world.pods.keys().cloned().collect(),
+        workloads: world.workloads.keys().cloned().collect(),
+    };
+    let mut plan = Plan::default();
+    plan.update(world, compiler.compiled(), &touched);
+    plan
+}
+
+fn pods_of(plan: &Plan, policy: &ObjectKey) -> Vec<String> {
+    let targets = plan.targets(policy).unwrap();
+    let cohorts = targets.cohorts.iter().map(|id| &plan.cohorts[id]);
+    let pods: BTreeSet<_> = cohorts.flat_map(|cohort| &cohort.pods).map(ToString::to_string).collect();
+    assert_eq!(pods.len(), targets.pods);
+    pods.into_iter().collect()
+}
+
+fn content(plan: &Plan, namespace: &str, name: &str) -> Arc<Content> {
+    plan.cohort(&ObjectKey::new(namespace, name)).unwrap().content.clone()
+}
+
+#[test]
+fn who_is_targeted() {
+    let web = labels(&[("app", "web")]);
+    let mut world = World::default();
+    add_pod(&mut world, "shop", "web", Membership::Pod(web.clone()), at("http://1:1"));
+    add_pod(&mut world, "shop", "bare", Membership::Pod(web.clone()), Agent::Absent("why".into()));
+    add_pod(&mut world, "shop", "db", Membership::Pod(labels(&[("app", "db")])), at("http://2:1"));
+    add_pod(&mut world, "other", "web", Membership::Pod(web.clone()), at("http://3:1"));
+    for (kind, name, selector) in
+        [(WorkloadKind::Deployment, "web", Some(web.into_iter().collect())), (WorkloadKind::Service, "empty", None)]
+    {
+        apply(&mut world, Change::Workload(Workload { kind, key: ObjectKey::new("shop", name) }, Some(selector)));
+    }
+    for (target, pods, missing) in [
+        (json!({"selector": {"matchLabels": {"app": "web"}}}), vec!["shop/bare", "shop/web"], vec![]),
+        (json!({"selector": {"matchLabels": {"app": "web", "x": "y"}}}), vec![], vec![]),
+        (json!({"targetRefs": [{"kind": "Deployment", "name": "web"}]}), vec!["shop/bare", "shop/web"], vec![]),
+        (json!({"targetRefs": [{"kind": "Service", "name": "empty"}]}), vec![], vec![]),
+        (json!({"targetRefs": [{"kind": "Service", "name": "web"}]}), vec![], vec!["Service web"]),
+        (
+            json!({"targetRefs": [{"kind": "DaemonSet", "name": "x"}, {"kind": "Deployment", "name": "web"}]}),
+            vec!["shop/bare", "shop/web"],
+            vec!["DaemonSet x"],
+        ),
+    ] {
+        let key = ObjectKey::new("shop", "p");
+        add_policy(&mut world, &key, 1, &target);
+        let plan = planned(&world);
+        let targets = plan.targets(&key).unwrap();
+        assert_eq!(pods_of(&plan, &key), pods, "{target}");
+        assert_eq!(targets.missing.iter().map(ToString::to_string).collect::<Vec<_>>(), missing, "{target}");
+        world.policies.clear();
+    }
+}
+
+#[test]
+fn agents_outside_of_a_cluster_are_targeted_by_every_policy_or_by_their_labels() {
+    let mut world = World::default();
+    add_pod(&mut world, "agents", "any", Membership::Everything, at("http://1:1"));
+    add_pod(&mut world, "agents", "web", Membership::Labelled(labels(&[("app", "web")])), at("http://2:1"));
+    for (name, target, pods) in [
+        ("a", json!({"selector": {"matchLabels": {"app": "web"}}}), vec!["agents/any", "agents/web"]),
+        ("b", json!({"selector": {"matchLabels": {"app": "db"}}}), vec!["agents/any"]),
+        ("c", json!({"targetRefs": [{"kind": "Deployment", "name": "web"}]}), vec!["agents/any"]),
+    ] {
+        let key = ObjectKey::new("shop", name);
+        add_policy(&mut world, &key, 1, &target);
+        let plan = planned(&world);
+        assert_eq!(pods_of(&plan, &key), pods, "{name}");
+        assert!(plan.targets(&key).unwrap().missing.is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn policies_on_a_pod_are_ordered_by_age_then_name() {
+    let mut world = World::default();
+    add_pod(&mut world, "shop", "web", Membership::Pod(labels(&[("app", "web")])), at("http://1:1"));
+    for (name, created) in [("young", 3), ("b", 2), ("a", 2), ("z-oldest", 1)] {
+        let target = json!({"selector": {"matchLabels": {"app": "web"}}});
+        add_policy(&mut world, &ObjectKey::new("shop", name), created, &target);
+    }
+    let plan = planned(&world);
+    let content = content(&plan, "shop", "web");
+    let order: Vec<&str> = content.policies.iter().map(|policy| policy.name.as_str()).collect();
+    assert_eq!(order, ["z-oldest", "a", "b", "young"]);
+}
+
+#[test]
+fn pods_with_the_same_policies_share_a_content() {
+    let web = |version: &str| Membership::Pod(labels(&[("app", "web"), ("version", version)]));
+    let mut world = World::default();
+    add_pod(&mut world, "shop", "a", web("1"), at("http://1:1"));
+    add_pod(&mut world, "shop", "b", web("2"), at("http://2:1"));
+    add_pod(&mut world, "shop", "none", Membership::Pod(BTreeMap::new()), at("http://3:1"));
+    add_policy(&mut world, &ObjectKey::new("shop", "p"), 1, &json!({"selector": {"matchLabels": {"app": "web"}}}));
+    let plan = planned(&world);
+    let shared = content(&plan, "shop", "a");
+    assert!(Arc::ptr_eq(&shared, &content(&plan, "shop", "b")));
+    assert!(content(&plan, "shop", "none").policies.is_empty());
+    assert_eq!(pods_of(&plan, &ObjectKey::new("shop", "p")), ["shop/a", "shop/b"]);
+
+    let snapshot: Snapshot = serde_json::from_str(&shared.body(42)).unwrap();
+    assert_eq!((snapshot.wire_version, snapshot.sequence), (weir_wire::WIRE_VERSION, 42));
+    assert_eq!(snapshot.revision, shared.revision);
+    assert_eq!(snapshot.policies.len(), 1);
+}
+
+#[test]
+fn a_change_touches_the_pods_that_it_is_about_and_no_others() {
+    let mut world = World::default();
+    for (app, name) in [("web", "a"), ("web", "b"), ("db", "c")] {
+        add_pod(&mut world, "shop", name, Membership::Pod(labels(&[("app", app)])), at("http://1:1"));
+    }
+    let (p, q) = (ObjectKey::new("shop", "p"), ObjectKey::new("shop", "q"));
+    let by = |app: &str| json!({"selector": {"matchLabels": {"app": app}}});
+    add_policy(&mut world, &p, 1, &by("web"));
+    add_policy(&mut world, &q, 2, &by("db"));
+    let mut plan = planned(&world);
+    let mut compiler = Compiler::default();
+    compiler.update(&world.policies);
+    let mut update = |world: &World, touched: &Touched| {
+        compiler.update(&world.policies);
+        let pods = plan.update(world, compiler.compiled(), touched);
+        let changes = [&p, &q].map(|policy| plan.targets(policy).map_or(0, |targets| targets.changes));
+        (pods.iter().map(|pod| pod.name.clone()).collect::<Vec<_>>().join(" "), changes)
+    };
+    let before = update(&world, &Touched::default()).1;
+
+    let mut touched = Touched::default();
+    world.apply(Change::Policy(p.clone(), None), &mut touched);
+    assert_eq!(update(&world, &touched), ("a b".to_owned(), [0, before[1]]));
+
+    let mut touched = Touched::default();
+    let pod = Pod { uid: "new".to_owned(), ..world.pods[&ObjectKey::new("shop", "c")].clone() };
+    world.apply(Change::Pod(ObjectKey::new("shop", "c"), Some(pod)), &mut touched);
+    assert_eq!(update(&world, &touched), ("c".to_owned(), [0, before[1] + 1]));
+}
+
+proptest! {
+    /// However it came to be: a plan that was kept up to date is the one that is worked out from nothing.
+    #[test]
+    fn step_by_step_is_the_same_as_all_at_once(steps in vec((0..6_u8, 0..4_usize, 0..3_usize, 0..3_usize), 1..60)) {
+        const APPS: [&str; 3] = ["web", "db", "cache"];
+        const NAMESPACES: [&str; 3] = ["shop", "bank", "shop"];
+        let (mut world, mut plan, mut compiler) = (World::default(), Plan::default(), Compiler::default());
+        let mut touched = Touched::default();
+        let mut version = 0;
+        for (what, name, app, place) in steps {
+            version += 1;
+            let key = ObjectKey::new(NAMESPACES[place], format!("n{name}"));
+            let app_labels = labels(&[("app", APPS[app])]);
+            let workload = Workload { kind: WorkloadKind::Deployment, key: key.clone() };
+            let change = match what {
+                0 => {
+                    let membership = match (name, place) {
+                        (3, 2) => Membership::Everything,
+                        (2, 2) => Membership::Labelled(app_labels),
+                        _ => Membership::Pod(app_labels),
+                    };
+                    let pod = Pod { uid: version.to_string(), membership: membership.into(), agent: at("http://1:1") };
+                    Change::Pod(key, Some(pod))
+                }
+                1 => Change::Pod(key, None),
+                2 => {
+                    let target = if app == 2 {
+                        json!({"targetRefs": [{"kind": "Deployment", "name": format!("n{name}")}]})
+                    } else {
+                        json!({"selector": {"matchLabels": {"app": APPS[app]}}})
+                    };
+                    Change::Policy(key.clone(), Some((policy(&key, version, &target), Beside::default())))
+                }
+                3 => Change::Policy(key, None),
+                4 => Change::Workload(workload, Some(Some(app_labels.into_iter().collect()))),
+                _ => Change::Workload(workload, None),
+            };
+            world.apply(change, &mut touched);
+            // Some changes are handled together.
+            if place != 1 {
+                compiler.update(&world.policies);
+                plan.update(&world, compiler.compiled(), &std::mem::take(&mut touched));
+            }
+        }
+        compiler.update(&world.policies);
+        plan.update(&world, compiler.compiled(), &touched);
+        let mut fresh = Plan::default();
+        let all = Touched {
+            policies: world.policies.keys().cloned().collect(),
+            pods: world.pods.keys().cloned().collect(),
+            workloads: world.workloads.keys().cloned().collect(),
+        };
+        fresh.update(&world, compiler.compiled(), &all);
+        for pod in world.pods.keys() {
+            let (kept, new) = (plan.cohort(pod).unwrap(), fresh.cohort(pod).unwrap());
+            prop_assert_eq!(&kept.policies, &new.policies);
+            prop_assert_eq!(kept.content.body(1), new.content.body(1));
+        }
+        for policy in world.policies.keys() {
+            prop_assert_eq!(pods_of(&plan, policy), pods_of(&fresh, policy));
+            prop_assert_eq!(&plan.targets(policy).unwrap().missing, &fresh.targets(policy).unwrap().missing);
+        }
+        prop_assert_eq!((plan.pods.len(), plan.cohorts.len()), (fresh.pods.len(), fresh.cohorts.len()));
+        prop_assert_eq!((plan.targets.len(), plan.naming.len()), (fresh.targets.len(), fresh.naming.len()));
+        prop_assert_eq!(plan.targeted(), fresh.targeted());
+    }
+}
+
+#[test]
+fn a_pod_to_come_is_foreseen_as_it_will_be_planned() {
+    let web = labels(&[("app", "web")]);
+    let mut world = World::default();
+    let workload = Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") };
+    apply(&mut world, Change::Workload(workload, Some(Some(web.clone().into_iter().collect()))));
+    let by_label = json!({"selector": {"matchLabels": {"app": "web"}}});
+    let by_name = json!({"targetRefs": [{"kind": "Deployment", "name": "web"}]});
+    let others = json!({"selector": {"matchLabels": {"app": "db"}}});
+    for (namespace, name, created, target) in [
+        ("shop", "younger", 2, &by_label),
+        ("shop", "older", 1, &by_name),
+        ("shop", "others", 0, &others),
+        ("bank", "neighbours", 0, &by_label),
+        ("shop-2", "neighbours", 0, &by_label),
+    ] {
+        add_policy(&mut world, &ObjectKey::new(namespace, name), created, target);
+    }
+    let mut compiler = Compiler::default();
+    compiler.update(&world.policies);
+    let foreseen = foresee(&world.workloads, compiler.compiled(), "shop", web.clone());
+    let names: Vec<&str> = foreseen.policies.iter().map(|policy| policy.name.as_str()).collect();
+    assert_eq!(names, ["older", "younger"]);
+    let snapshot: Snapshot = serde_json::from_str(&foreseen.body(1)).unwrap();
+    assert_eq!((snapshot.policies.len(), snapshot.revision), (2, foreseen.revision.clone()));
+
+    add_pod(&mut world, "shop", "web", Membership::Pod(web), at("http://1:1"));
+    let planned = planned(&world);
+    assert_eq!(content(&planned, "shop", "web").body(1), foreseen.body(1));
+    assert!(foresee(&world.workloads, compiler.compiled(), "nowhere", BTreeMap::new()).policies.is_empty());
+}
