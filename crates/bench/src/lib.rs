@@ -8,6 +8,8 @@
 mod burst;
 mod clocks;
 mod designs;
+#[cfg(feature = "fleet")]
+mod fleet;
 mod gateway;
 mod layers;
 mod limits;
@@ -98,6 +100,18 @@ pub fn run_soak() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("soak: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The program `weir-bench-fleet`: exit code 0 if all was measured and written.
+#[cfg(feature = "fleet")]
+pub fn run_fleet() -> ExitCode {
+    match fleet::run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("fleet: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -1,5 +1,6 @@
 //! Builds the benchmarks in release and runs them. What is measured, and how, is in crates/bench.
 
+mod fleet;
 pub(crate) mod peers;
 
 use std::process::ExitCode;
@@ -13,7 +14,8 @@ use crate::{children::Child, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// `core`, `tower`, `burst`, `sla` or `strategies`, and these five if none is named; `proxy` or `gateway`, which install their peers
+    /// `core`, `tower`, `burst`, `sla` or `strategies`, and these five if none is named; `proxy` or `gateway`, which install their peers;
+    /// `fleet`, the operator with 10,000 pods, which builds a kube-apiserver and etcd
     suites: Vec<String>,
     /// A run of some seconds: it shows that all works, and its figures mean nothing
     #[arg(long)]
@@ -22,9 +24,18 @@ pub(crate) struct BenchArgs {
 
 pub(crate) async fn run(
     workspace: &Workspace,
-    args: BenchArgs,
+    mut args: BenchArgs,
     interrupt: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
+    let named = args.suites.len();
+    args.suites.retain(|suite| suite != "fleet");
+    if args.suites.len() < named {
+        let code = fleet::run(workspace, args.quick, interrupt).await?;
+        // Without a name it would be all that need nothing else.
+        if args.suites.is_empty() || code != ExitCode::SUCCESS {
+            return Ok(code);
+        }
+    }
     let mut build = Command::new(env!("CARGO"));
     build.current_dir(workspace.root()).args(["build", "--release", "--locked", "-p", "weir-bench"]);
     let proxy = args.suites.iter().any(|suite| suite == "proxy");

@@ -15,6 +15,7 @@ use std::{process::ExitCode, time::Duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::stages::{airgap, tools};
 use self::{results::Tally, runner::Runner, stages::Stage};
 use crate::workspace::Workspace;
 

@@ -166,12 +166,12 @@ impl Stage {
 }
 
 /// Folder of the scripts that make programs, node image, dockerd and clusters.
-pub(super) fn airgap(workspace: &Workspace) -> PathBuf {
+pub(crate) fn airgap(workspace: &Workspace) -> PathBuf {
     workspace.root().join("e2e/airgap")
 }
 
 /// Folder of kube-apiserver, etcd, kubectl, helm and kind.
-pub(super) fn tools(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+pub(crate) fn tools(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let script = airgap(workspace).join("build.sh");
     let output = Command::new(&script).arg("path").output().with_context(|| format!("run {}", script.display()))?;
     ensure!(output.status.success(), "{} path: {}", script.display(), String::from_utf8_lossy(&output.stderr));

@@ -18,7 +18,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("weir-api", &[]),
     ("weir-agent", &["weir-core", "weir-expressions", "weir-tower", "weir-wire"]),
     ("weir-operator", &["weir-api", "weir-expressions", "weir-wire"]),
-    ("weir-bench", &["weir-core", "weir-tower"]),
+    ("weir-bench", &["weir-api", "weir-core", "weir-e2e", "weir-tower", "weir-wire"]),
     ("xtask", &["weir-api"]),
     ("weir-e2e", &["weir-api", "weir-wire"]),
     ("weir-testapp", &[]),

@@ -1,0 +1,256 @@
+//! The operator with ten thousand pods: a real etcd and kube-apiserver, the operator as it is shipped, and agents that are
+//! simulated, all on this machine and its cores.
+//!
+//! What is measured is the operator and what people wait for. Agents answer as real ones do, by the wire format, and a run in
+//! which one of them does not have in force exactly the policies that target its pod fails.
+
+mod agents;
+mod cluster;
+mod process;
+mod serve;
+mod tables;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use clap::Parser;
+use rand::Rng as _;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::agents::{Agents, Wanted};
+use self::cluster::{ALL, Cluster, PER_DEPLOYMENT, SMALL, policies_of};
+use self::process::{Memory, OperatorProcess};
+
+/// A fleet of this size, and how long to look at it.
+#[derive(Clone, Copy)]
+struct Size {
+    pods: usize,
+    /// Changes of the policy on one Deployment.
+    small: usize,
+    /// Changes of the policy on all pods.
+    all: usize,
+    /// How long nothing happens.
+    rest: Duration,
+}
+
+const FULL: [Size; 3] = [
+    Size { pods: 100, small: 50, all: 30, rest: Duration::from_secs(20) },
+    Size { pods: 1_000, small: 50, all: 30, rest: Duration::from_secs(20) },
+    Size { pods: 10_000, small: 100, all: 30, rest: Duration::from_secs(30) },
+];
+const QUICK: [Size; 1] = [Size { pods: 100, small: 10, all: 5, rest: Duration::from_secs(5) }];
+
+/// Everything ends by then.
+const LONGEST: Duration = Duration::from_secs(470);
+/// No kind of change is repeated for longer, so that a slow machine gives fewer figures and not none.
+const LONGEST_REPEATING: Duration = Duration::from_secs(60);
+/// For all agents to have something in force, and for one change.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Nothing but the Lease must be written for so long before a fleet counts as resting.
+const QUIET: Duration = Duration::from_secs(4);
+const QUIET_AT_LAST: Duration = Duration::from_secs(60);
+
+/// Measure the operator with thousands of pods.
+#[derive(Parser)]
+#[command(name = "cargo xtask bench fleet", bin_name = "cargo xtask bench fleet")]
+struct FleetArgs {
+    /// A hundred pods and a few changes: it shows that all works, and its figures mean nothing
+    #[arg(long)]
+    quick: bool,
+    /// One fleet of this many pods, in hundreds, instead of 100, 1,000 and 10,000
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    hundreds: Option<u32>,
+    /// The operator to measure
+    #[arg(long, value_name = "PROGRAM")]
+    operator: PathBuf,
+    /// Where to write; by default docs/benchmarks, or for a part of it target/weir/benchmarks
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+}
+
+/// What was found of one size.
+struct Found {
+    pods: usize,
+    policies: usize,
+    /// From the start of the operator to the last acknowledgement.
+    cold: Duration,
+    /// The operator's processor time until then.
+    cold_cpu: Duration,
+    /// From the start of the operator to the last status that says so.
+    cold_told: Duration,
+    small: Vec<Duration>,
+    all: Vec<Duration>,
+    /// The operator's processor time for one change of all.
+    all_cpu: Duration,
+    memory: Memory,
+    rest: Rest,
+}
+
+/// What the operator does while nothing happens.
+struct Rest {
+    length: Duration,
+    cpu: Duration,
+    /// How often agents were asked for their status.
+    polls: u64,
+    /// What the apiserver was asked for, by verb and resource.
+    requests: Vec<String>,
+}
+
+/// The program's work.
+pub(crate) fn run() -> anyhow::Result<()> {
+    let args = FleetArgs::parse();
+    let is_part = args.quick || args.hundreds.is_some();
+    let sizes = match args.hundreds {
+        _ if args.quick => QUICK.to_vec(),
+        Some(hundreds) => {
+            let pods = usize::try_from(hundreds)? * PER_DEPLOYMENT;
+            vec![Size { pods, ..FULL[2] }]
+        }
+        None => FULL.to_vec(),
+    };
+    raise_open_files()?;
+    let load_before = load_average();
+    // One thread for all agents and one for this program's own work: the operator and the apiserver need the cores.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let found = runtime.block_on(async {
+        tokio::select! {
+            found = tokio::time::timeout(LONGEST, measure(&args.operator, &sizes)) => {
+                found.with_context(|| format!("not done after {LONGEST:?}"))?
+            }
+            interrupted = interrupted() => Err(interrupted),
+        }
+    })?;
+    let report = tables::report(&found, is_part, &load_before)?;
+    report.write(&args.out.unwrap_or_else(|| crate::default_out(is_part)))
+}
+
+async fn measure(operator: &Path, sizes: &[Size]) -> anyhow::Result<Vec<Found>> {
+    let most = sizes.iter().map(|size| size.pods).max().context("there is a size")?;
+    let agents = Agents::new(most);
+    let port = serve::listen(agents.clone())?;
+    eprintln!("fleet: starting etcd and kube-apiserver");
+    let mut cluster = Cluster::start(port).await?;
+    let mut found = Vec::new();
+    for size in sizes {
+        let started = Instant::now();
+        cluster.grow(size.pods).await.with_context(|| format!("make {} pods", size.pods))?;
+        eprintln!("fleet: {} pods and {} policies, made in {:.1?}", size.pods, cluster.policies(), started.elapsed());
+        found.push(measure_size(operator, *size, &cluster, &agents).await?);
+    }
+    Ok(found)
+}
+
+async fn measure_size(operator: &Path, size: Size, cluster: &Cluster, agents: &Arc<Agents>) -> anyhow::Result<Found> {
+    let pods = size.pods;
+    let folder = tempfile::tempdir().context("make a folder for the operator's log")?;
+    agents.restart();
+    let waiting = agents.await_acknowledgements(Wanted::Anything, pods);
+    let kubeconfig = cluster.control_plane.operators_kubeconfig();
+    let operator = OperatorProcess::start(operator, kubeconfig, folder.path().join("operator.log"))?;
+    let outcome = async {
+        let cold = waiting.over(PATIENCE).await?.duration_since(operator.started);
+        let cold_cpu = operator.cpu()?;
+        agents.check(pods, policies_of)?;
+        cluster.until_enforced(PATIENCE).await?;
+        let cold_told = operator.started.elapsed();
+        eprintln!("fleet: cold start {cold:.2?}, told by every status after {cold_told:.2?}");
+
+        let small = change(cluster, agents, SMALL, PER_DEPLOYMENT.min(pods), size.small).await?;
+        let before = operator.cpu()?;
+        let all = change(cluster, agents, ALL, pods, size.all).await?;
+        let all_cpu = (operator.cpu()? - before) / u32::try_from(all.len().max(1))?;
+        agents.check(pods, policies_of)?;
+        cluster.until_enforced(PATIENCE).await?;
+        let rest = rest(cluster, agents, &operator, size.rest).await?;
+        let memory = operator.memory()?;
+        let policies = cluster.policies();
+        anyhow::Ok(Found { pods, policies, cold, cold_cpu, cold_told, small, all, all_cpu, memory, rest })
+    };
+    let found = outcome.await.with_context(|| format!("the operator's last words:\n{}", operator.last_words()))?;
+    eprintln!("fleet: {}", tables::line(&found));
+    operator.end()?;
+    Ok(found)
+}
+
+/// Changes a policy again and again: how long it took each time from the request to the last acknowledgement.
+async fn change(
+    cluster: &Cluster,
+    agents: &Arc<Agents>,
+    policy: &str,
+    pods: usize,
+    times: usize,
+) -> anyhow::Result<Vec<Duration>> {
+    let begun = Instant::now();
+    let mut took = Vec::with_capacity(times);
+    for time in 0..times {
+        if begun.elapsed() > LONGEST_REPEATING {
+            break;
+        }
+        // In step with none of the operator's own clocks, and after what the last change left to be written.
+        let pause = Duration::from_millis(rand::rng().random_range(200..700));
+        tokio::time::sleep(pause).await;
+        // No number is used twice, not even by another size.
+        let requests = 1_000 * u64::try_from(pods)? + u64::try_from(time)?;
+        let waiting = agents.await_acknowledgements(Wanted::Limit(policy.to_owned(), requests), pods);
+        let asked = Instant::now();
+        cluster.set_limit(policy, requests).await?;
+        took.push(waiting.over(PATIENCE).await?.duration_since(asked));
+    }
+    took.sort_unstable();
+    Ok(took)
+}
+
+/// Waits until nothing is written any more, and looks on for a while.
+async fn rest(
+    cluster: &Cluster,
+    agents: &Arc<Agents>,
+    operator: &OperatorProcess,
+    length: Duration,
+) -> anyhow::Result<Rest> {
+    let begun = Instant::now();
+    loop {
+        let before = cluster.asked()?.len();
+        tokio::time::sleep(QUIET).await;
+        if cluster.asked()?[before..].iter().all(|request| request.ends_with(" leases")) {
+            break;
+        }
+        if begun.elapsed() > QUIET_AT_LAST {
+            eprintln!("fleet: the operator still writes after {QUIET_AT_LAST:?}");
+            break;
+        }
+    }
+    let (cpu, polls, asked) = (operator.cpu()?, agents.asked(), cluster.asked()?.len());
+    let started = Instant::now();
+    tokio::time::sleep(length).await;
+    let (cpu, polls) = (operator.cpu()? - cpu, agents.asked() - polls);
+    let length = started.elapsed();
+    Ok(Rest { length, cpu, polls, requests: cluster.asked()?.split_off(asked) })
+}
+
+/// Each agent has a connection, and so has the operator, which takes its limit from this program.
+fn raise_open_files() -> anyhow::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+        .context("raise the number of open files")
+}
+
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().take(3).collect::<Vec<_>>().join(", ")
+}
+
+/// Ends at a signal; what this program started ends with it.
+async fn interrupted() -> anyhow::Error {
+    let (terminate, interrupt) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    let (Ok(mut terminate), Ok(mut interrupt)) = (terminate, interrupt) else {
+        return anyhow!("cannot listen for signals");
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    anyhow!("interrupted")
+}

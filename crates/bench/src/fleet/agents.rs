@@ -1,0 +1,358 @@
+//! Ten thousand agents in one process: each has an address of its own on loopback, and all share one listener, because a
+//! socket that listens on all addresses tells by which one it was reached.
+//!
+//! They speak the wire format and keep its rules (nothing older than what is in force is taken), but enforce nothing: what
+//! they cost must not be mistaken for the operator's work. Contents are read in full once, and known by revision after that.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, bail, ensure};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use weir_wire::{ApplyReply, InForce, PolicyStatus, Refusal, RefusalKind, RuleStatus, Snapshot, Status, WIRE_VERSION};
+
+/// The address of the first; the others follow.
+const FIRST: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 1);
+
+/// All agents.
+pub(super) struct Agents {
+    agents: Box<[Mutex<Agent>]>,
+    /// Contents that were read, by revision.
+    contents: RwLock<HashMap<String, Arc<Content>>>,
+    round: RwLock<Option<Arc<Round>>>,
+    rounds: AtomicU64,
+    asked: AtomicU64,
+    started: Instant,
+}
+
+#[derive(Default)]
+struct Agent {
+    /// Counts how often it was started.
+    instance: u32,
+    in_force: Option<(u64, Arc<Content>)>,
+    since_unix_millis: u64,
+    /// The last round that it was counted in.
+    round: u64,
+}
+
+/// What an agent that has this content in force has to know of it.
+struct Content {
+    revision: String,
+    /// Name of each policy, and the number of its first limit.
+    policies: Vec<(String, u64)>,
+    /// The end of a status: `"policies":[…]}`.
+    status: String,
+}
+
+/// What is waited for.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    /// Whatever it is.
+    Anything,
+    /// This policy, with this number in its first limit.
+    Limit(String, u64),
+}
+
+struct Round {
+    number: u64,
+    wanted: Wanted,
+    left: AtomicUsize,
+    over: Mutex<Option<oneshot::Sender<Instant>>>,
+}
+
+/// Ends when the last agent has acknowledged what is wanted.
+pub(super) struct Waiting {
+    round: Arc<Round>,
+    over: oneshot::Receiver<Instant>,
+}
+
+/// What to say to a request: status code and body.
+pub(super) struct Answer {
+    pub(super) code: u16,
+    pub(super) body: String,
+    /// Whether the last agent of a round says it.
+    last: Option<oneshot::Sender<Instant>>,
+}
+
+impl Answer {
+    fn new(code: u16, body: String) -> Self {
+        Self { code, body, last: None }
+    }
+
+    /// It has been handed to the kernel.
+    pub(super) fn written(self) {
+        if let Some(over) = self.last {
+            // Fails only if whoever waited has given up.
+            let _ = over.send(Instant::now());
+        }
+    }
+}
+
+/// A snapshot without what it is made of.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Envelope<'a> {
+    wire_version: u32,
+    sequence: u64,
+    revision: &'a str,
+    #[serde(rename = "policies")]
+    _policies: IgnoredAny,
+}
+
+impl Agents {
+    pub(super) fn new(count: usize) -> Arc<Self> {
+        Arc::new(Self {
+            agents: (0..count).map(|_| Mutex::default()).collect(),
+            contents: RwLock::default(),
+            round: RwLock::default(),
+            rounds: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+            started: Instant::now(),
+        })
+    }
+
+    /// Where the agent of this number is reached.
+    pub(super) fn address(number: usize) -> Ipv4Addr {
+        let number = u32::try_from(number).expect("there are fewer agents than addresses");
+        Ipv4Addr::from(u32::from(FIRST) + number)
+    }
+
+    /// Who is reached at this address.
+    pub(super) fn number(&self, address: Ipv4Addr) -> Option<usize> {
+        let number = usize::try_from(u32::from(address).checked_sub(u32::from(FIRST))?).ok()?;
+        (number < self.agents.len()).then_some(number)
+    }
+
+    /// All start afresh, with nothing in force.
+    pub(super) fn restart(&self) {
+        for agent in &self.agents {
+            let mut agent = agent.lock().unwrap_or_else(PoisonError::into_inner);
+            *agent = Agent { instance: agent.instance + 1, ..Agent::default() };
+        }
+    }
+
+    /// How often any of them was asked for its status.
+    pub(super) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Begins to wait until so many agents have acknowledged it.
+    pub(super) fn await_acknowledgements(&self, wanted: Wanted, agents: usize) -> Waiting {
+        let (sender, over) = oneshot::channel();
+        let number = self.rounds.fetch_add(1, Ordering::Relaxed) + 1;
+        let round = Arc::new(Round { number, wanted, left: AtomicUsize::new(agents), over: Mutex::new(Some(sender)) });
+        *self.round.write().unwrap_or_else(PoisonError::into_inner) = Some(round.clone());
+        Waiting { round, over }
+    }
+
+    /// Fails unless each of the first `agents` has these policies in force, in any order.
+    pub(super) fn check(&self, agents: usize, expected: impl Fn(usize) -> Vec<String>) -> anyhow::Result<()> {
+        for (number, agent) in self.agents.iter().enumerate().take(agents) {
+            let agent = agent.lock().unwrap_or_else(PoisonError::into_inner);
+            let (_, content) = agent.in_force.as_ref().with_context(|| format!("agent {number} has nothing"))?;
+            let mut held: Vec<_> = content.policies.iter().map(|(name, _)| name.clone()).collect();
+            held.sort_unstable();
+            let mut expected = expected(number);
+            expected.sort_unstable();
+            ensure!(held == expected, "agent {number} has {held:?} in force, not {expected:?}");
+        }
+        Ok(())
+    }
+
+    /// Answers for the agent of this number.
+    pub(super) fn answer(&self, number: usize, method: &str, path: &str, body: &[u8]) -> Answer {
+        match (method, path) {
+            ("PUT", "/v1/config") => self.put(number, body).unwrap_or_else(|error| {
+                let message = format!("{error:#}");
+                refusal(400, RefusalKind::Malformed, message, None)
+            }),
+            ("GET", "/v1/status") => {
+                self.asked.fetch_add(1, Ordering::Relaxed);
+                Answer::new(200, self.status(number))
+            }
+            _ => Answer::new(404, String::new()),
+        }
+    }
+
+    fn put(&self, number: usize, body: &[u8]) -> anyhow::Result<Answer> {
+        let envelope: Envelope<'_> = serde_json::from_slice(body)?;
+        ensure!(envelope.wire_version == WIRE_VERSION, "wire version {}", envelope.wire_version);
+        let content = self.content(envelope.revision, body)?;
+        let mut agent = self.agents[number].lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((sequence, held)) = &agent.in_force
+            && (envelope.sequence < *sequence || (envelope.sequence == *sequence && held.revision != content.revision))
+        {
+            let message = "older than what is in force".to_owned();
+            return Ok(refusal(409, RefusalKind::Stale, message, agent.in_force_told()));
+        }
+        agent.in_force = Some((envelope.sequence, content.clone()));
+        agent.since_unix_millis = unix_millis();
+        let in_force = agent.in_force_told().context("it was just put")?;
+        let last = self.count(&mut agent, &content);
+        drop(agent);
+        let body = serde_json::to_string(&ApplyReply { in_force })?;
+        Ok(Answer { code: 200, body, last })
+    }
+
+    /// Counts an agent in the round, if it is one of those that are waited for: whom to tell if it is the last.
+    fn count(&self, agent: &mut Agent, content: &Content) -> Option<oneshot::Sender<Instant>> {
+        let round = self.round.read().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let counts = match &round.wanted {
+            Wanted::Anything => true,
+            Wanted::Limit(policy, number) => {
+                content.policies.iter().any(|(name, held)| name == policy && held == number)
+            }
+        };
+        if !counts || agent.round == round.number {
+            return None;
+        }
+        agent.round = round.number;
+        let is_last = round.left.fetch_sub(1, Ordering::AcqRel) == 1;
+        is_last.then(|| round.over.lock().unwrap_or_else(PoisonError::into_inner).take()).flatten()
+    }
+
+    fn content(&self, revision: &str, body: &[u8]) -> anyhow::Result<Arc<Content>> {
+        if let Some(content) = self.contents.read().unwrap_or_else(PoisonError::into_inner).get(revision) {
+            return Ok(content.clone());
+        }
+        let snapshot: Snapshot = serde_json::from_slice(body)?;
+        let content = Arc::new(Content::of(&snapshot)?);
+        let mut contents = self.contents.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(contents.entry(revision.to_owned()).or_insert(content).clone())
+    }
+
+    fn status(&self, number: usize) -> String {
+        let agent = self.agents[number].lock().unwrap_or_else(PoisonError::into_inner);
+        let status = Status {
+            wire_version: WIRE_VERSION,
+            instance: format!("{number}-{}", agent.instance),
+            agent_version: "simulated".to_owned(),
+            uptime_millis: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            in_force: agent.in_force_told(),
+            policies: Vec::new(),
+        };
+        let content = agent.in_force.as_ref().map(|(_, content)| content.clone());
+        drop(agent);
+        let mut text = serde_json::to_string(&status).expect("a status is plain data");
+        if let Some(content) = content {
+            text.truncate(text.len() - EMPTY.len());
+            text.push_str(&content.status);
+        }
+        text
+    }
+}
+
+/// How a status without policies ends.
+const EMPTY: &str = r#""policies":[]}"#;
+
+impl Content {
+    fn of(snapshot: &Snapshot) -> anyhow::Result<Self> {
+        let mut policies = Vec::new();
+        let mut statuses = Vec::new();
+        for policy in &snapshot.policies {
+            let first = policy.rules.first().and_then(|rule| rule.limits.first());
+            let Some(limit) = first else { bail!("policy {} limits nothing", policy.name) };
+            policies.push((policy.name.clone(), limit.requests));
+            let rule = |rule: &weir_wire::Rule| RuleStatus { name: rule.name.clone(), ..RuleStatus::default() };
+            statuses.push(PolicyStatus {
+                uid: policy.uid.clone(),
+                namespace: policy.namespace.clone(),
+                name: policy.name.clone(),
+                revision: policy.revision.clone(),
+                rules: policy.rules.iter().map(rule).collect(),
+            });
+        }
+        let status = format!(r#""policies":{}}}"#, serde_json::to_string(&statuses)?);
+        Ok(Self { revision: snapshot.revision.clone(), policies, status })
+    }
+}
+
+impl Agent {
+    fn in_force_told(&self) -> Option<InForce> {
+        let (sequence, content) = self.in_force.as_ref()?;
+        let (sequence, revision) = (*sequence, content.revision.clone());
+        Some(InForce { sequence, revision, since_unix_millis: self.since_unix_millis })
+    }
+}
+
+impl Waiting {
+    /// When the last one had acknowledged it.
+    pub(super) async fn over(self, patience: Duration) -> anyhow::Result<Instant> {
+        match timeout(patience, self.over).await {
+            Ok(Ok(moment)) => Ok(moment),
+            _ => {
+                let left = self.round.left.load(Ordering::Acquire);
+                bail!("after {patience:?}, {left} agents have not acknowledged {:?}", self.round.wanted)
+            }
+        }
+    }
+}
+
+fn refusal(code: u16, error: RefusalKind, message: String, in_force: Option<InForce>) -> Answer {
+    let refusal = Refusal { error, message, faults: Vec::new(), in_force };
+    Answer::new(code, serde_json::to_string(&refusal).expect("a refusal is plain data"))
+}
+
+fn unix_millis() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(sequence: u64, revision: &str, requests: u64) -> Vec<u8> {
+        let limit = serde_json::json!({"name": "second", "strategy": "TokenBucket", "requests": requests,
+            "periodMillis": 1000, "burst": requests});
+        let rule = serde_json::json!({"name": "all", "action": "Limit", "limits": [limit]});
+        let policy = serde_json::json!({"uid": "u", "namespace": "fleet", "name": "all", "revision": revision,
+            "mode": "Enforce", "rules": [rule]});
+        let snapshot = serde_json::json!({"wireVersion": WIRE_VERSION, "sequence": sequence, "revision": revision,
+            "policies": [policy]});
+        snapshot.to_string().into_bytes()
+    }
+
+    #[test]
+    fn every_agent_has_an_address_of_its_own() {
+        let agents = Agents::new(300);
+        for number in [0, 1, 255, 299] {
+            assert_eq!(agents.number(Agents::address(number)), Some(number));
+        }
+        assert_eq!(agents.number(Agents::address(300)), None);
+        assert_eq!(agents.number(Ipv4Addr::LOCALHOST), None);
+    }
+
+    #[test]
+    fn what_is_older_is_refused_and_a_status_can_be_read() {
+        let agents = Agents::new(1);
+        assert_eq!(agents.answer(0, "PUT", "/v1/config", &body(2, "b", 5)).code, 200);
+        assert_eq!(agents.answer(0, "PUT", "/v1/config", &body(1, "a", 4)).code, 409);
+        assert_eq!(agents.answer(0, "PUT", "/v1/config", b"{").code, 400);
+        let status: Status = serde_json::from_str(&agents.answer(0, "GET", "/v1/status", b"").body).unwrap();
+        assert_eq!(status.in_force.map(|in_force| in_force.revision).as_deref(), Some("b"));
+        assert_eq!(status.policies[0].rules[0].name, "all");
+    }
+
+    #[tokio::test]
+    async fn a_round_is_over_when_the_last_one_has_it_and_not_before() {
+        let agents = Agents::new(2);
+        let waiting = agents.await_acknowledgements(Wanted::Limit("all".to_owned(), 5), 2);
+        let put = |number, sequence, revision: &str, requests| {
+            agents.answer(number, "PUT", "/v1/config", &body(sequence, revision, requests)).written();
+        };
+        put(0, 1, "a", 4);
+        put(0, 2, "b", 5);
+        put(0, 3, "b", 5);
+        put(1, 1, "a", 4);
+        assert_eq!(waiting.round.left.load(Ordering::Acquire), 1);
+        put(1, 2, "b", 5);
+        assert!(waiting.over(Duration::from_secs(5)).await.is_ok());
+    }
+}

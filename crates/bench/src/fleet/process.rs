@@ -1,0 +1,128 @@
+//! The operator that is measured: the program as it is shipped, a process of its own, ended with this value.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use rustix::param::clock_ticks_per_second;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long an operator may take to end.
+const GRACE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A running operator.
+pub(super) struct OperatorProcess {
+    child: Child,
+    log: PathBuf,
+    pub(super) started: Instant,
+}
+
+/// What it holds, in bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Memory {
+    pub(super) resident: u64,
+    pub(super) peak: u64,
+}
+
+impl OperatorProcess {
+    pub(super) fn start(program: &Path, kubeconfig: &Path, log: PathBuf) -> anyhow::Result<Self> {
+        let output = fs::File::create(&log).with_context(|| format!("write {}", log.display()))?;
+        let started = Instant::now();
+        let child = Command::new("setpriv")
+            // Whatever happens to this program, the operator ends with it.
+            .args(["--pdeathsig", "TERM"])
+            .arg(program)
+            .args(["run", "--telemetry", "127.0.0.1:0", "--lease-namespace", "default"])
+            .env("KUBECONFIG", kubeconfig)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().context("share the log")?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("start {}", program.display()))?;
+        Ok(Self { child, log, started })
+    }
+
+    /// Processor time that it has used.
+    pub(super) fn cpu(&self) -> anyhow::Result<Duration> {
+        parse_cpu(&self.read("stat")?).context("read the operator's processor time")
+    }
+
+    pub(super) fn memory(&self) -> anyhow::Result<Memory> {
+        let status = self.read("status")?;
+        let find = |name: &str| parse_kilobytes(&status, name).with_context(|| format!("the operator has no {name}"));
+        Ok(Memory { resident: find("VmRSS:")?, peak: find("VmHWM:")? })
+    }
+
+    fn read(&self, file: &str) -> anyhow::Result<String> {
+        let path = format!("/proc/{}/{file}", self.child.id());
+        fs::read_to_string(path).with_context(|| format!("the operator has ended: {}", self.last_words()))
+    }
+
+    /// Asks it to end, and waits for it.
+    pub(super) fn end(mut self) -> anyhow::Result<()> {
+        self.signal(Signal::TERM);
+        let asked = Instant::now();
+        while asked.elapsed() < GRACE {
+            if let Some(status) = self.child.try_wait()? {
+                if status.success() {
+                    return Ok(());
+                }
+                bail!("the operator ended with {status}: {}", self.last_words());
+            }
+            std::thread::sleep(LOOK);
+        }
+        bail!("the operator does not end: {}", self.last_words())
+    }
+
+    /// The end of its log.
+    pub(super) fn last_words(&self) -> String {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
+    }
+
+    fn signal(&self, signal: Signal) {
+        // It is not waited for yet, so the id is still its own; fails only if it has ended a moment ago.
+        if let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(id, signal);
+        }
+    }
+}
+
+impl Drop for OperatorProcess {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Fields 14 and 15 of `stat`, behind a name that may hold anything.
+fn parse_cpu(stat: &str) -> Option<Duration> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks: u64 =
+        fields.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().ok()).sum::<Option<_>>()?;
+    Some(Duration::from_nanos(ticks * 1_000_000_000 / clock_ticks_per_second()))
+}
+
+fn parse_kilobytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_tells_is_read() {
+        let ticks = clock_ticks_per_second();
+        let stat = format!("7 (a ) b) S 1 7 7 0 -1 4194304 1 2 3 4 {ticks} {} 0 0 20 0", 2 * ticks);
+        assert_eq!(parse_cpu(&stat), Some(Duration::from_secs(3)));
+        assert_eq!(parse_kilobytes("Name:\ta\nVmHWM:\t  12 kB\nVmRSS:\t 7 kB\n", "VmHWM:"), Some(12 * 1024));
+        assert_eq!(parse_kilobytes("Name:\ta\n", "VmHWM:"), None);
+    }
+}

@@ -1,0 +1,245 @@
+//! What was found of each fleet, beside each other, and what was aimed at.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Found, load_average};
+use crate::report::{Bars, Cell, Lines, Report, Row, Series, Table};
+use crate::stats::{figure, quantile, quantile_ms};
+
+const ABOUT: &str = "\
+A real etcd and kube-apiserver (no controllers, no kubelets), the operator as it is shipped, and simulated agents: one process \
+with an address on loopback for each, which answers by the wire format and enforces nothing. All share the cores of this \
+machine. Pods belong to Deployments of 100 in one namespace, because a policy reaches no other; each Deployment has five policies, \
+which with the two below are 500 for 10,000 pods. Each pod says that it runs and is ready. *One policy on 100 pods* targets a Deployment, *one on all* selects \
+them by label; their only limit is changed again and again, and the time is taken from sending the change to the apiserver to the moment when the last \
+agent has written its acknowledgement. The control port is spoken to in plain text.";
+
+const METHOD: &str = "Percentiles are those of the repetitions: with fewer than 100 of them the 99th is the slowest. Processor time is that \
+of the operator alone, in percent of one core; memory is what it holds resident.";
+
+const MEBIBYTE: f64 = 1024.0 * 1024.0;
+
+pub(super) fn report(found: &[Found], is_part: bool, load_before: &str) -> anyhow::Result<Report> {
+    let mut report = Report::new("fleet", "The operator with up to 10,000 pods", ABOUT, is_part)?;
+    report.written_by("cargo xtask bench fleet", METHOD);
+    let load = format!("{load_before} before, {} after", load_average());
+    report.add_versions([("load average".to_owned(), load)]);
+    if let Some(largest) = found.last() {
+        aims(largest, &mut report);
+        report.chart(changes(largest));
+    }
+    for (name, title, unit, value) in FIGURES {
+        let bars = found.iter().map(|found| (format!("weir, {} pods", figure(count(found.pods))), value(found)));
+        report.chart(Bars { name, title: title.to_owned(), unit, bars: bars.collect() });
+    }
+    report.table(growth(found));
+    report.table(requests(found));
+    Ok(report)
+}
+
+/// One line, for whoever looks on.
+pub(super) fn line(found: &Found) -> String {
+    format!(
+        "{} pods: 100 pods p50 {:.0} ms, p99 {:.0} ms; all p50 {:.0} ms, p99 {:.0} ms; cold {:.2} s; \
+         {:.1} MB resident, {:.1} MB at most; at rest {:.2} % of a core, {:.0} polls/s, {:.2} requests/s",
+        found.pods,
+        quantile_ms(&found.small, 500),
+        quantile_ms(&found.small, 990),
+        quantile_ms(&found.all, 500),
+        quantile_ms(&found.all, 990),
+        found.cold.as_secs_f64(),
+        found.resident(),
+        found.peak(),
+        found.rest_cpu(),
+        found.polls(),
+        found.asked(),
+    )
+}
+
+impl Found {
+    fn resident(&self) -> f64 {
+        bytes(self.memory.resident) / MEBIBYTE
+    }
+
+    fn peak(&self) -> f64 {
+        bytes(self.memory.peak) / MEBIBYTE
+    }
+
+    fn rest_cpu(&self) -> f64 {
+        self.rest.cpu.as_secs_f64() / self.rest.length.as_secs_f64() * 100.0
+    }
+
+    fn polls(&self) -> f64 {
+        bytes(self.rest.polls) / self.rest.length.as_secs_f64()
+    }
+
+    fn asked(&self) -> f64 {
+        count(self.rest.requests.len()) / self.rest.length.as_secs_f64()
+    }
+}
+
+fn aims(largest: &Found, report: &mut Report) {
+    let pods = figure(count(largest.pods));
+    let below = |what: String, found: f64, most: f64, unit: &str| {
+        (format!("{what}: less than {} {unit}", figure(most)), format!("{} {unit}", figure(found)), found < most)
+    };
+    let interval = count(largest.pods) / largest.polls();
+    for (aim, told, met) in [
+        below(
+            "changed policy on 100 pods to the last acknowledgement, p99".to_owned(),
+            quantile_ms(&largest.small, 990),
+            250.0,
+            "ms",
+        ),
+        below(format!("the same on all {pods} pods, p99"), quantile_ms(&largest.all, 990), 2_000.0, "ms"),
+        below(
+            "cold start of the operator to the last acknowledgement".to_owned(),
+            largest.cold.as_secs_f64(),
+            30.0,
+            "s",
+        ),
+        below("memory at most".to_owned(), largest.peak(), 150.0, "MiB"),
+        below(
+            format!("processor at rest, with every agent asked each {interval:.1} s"),
+            largest.rest_cpu(),
+            2.0,
+            "% of a core",
+        ),
+        below("requests to the apiserver at rest".to_owned(), largest.asked(), 1.0, "a second"),
+    ] {
+        report.aim(aim, told, met);
+    }
+}
+
+/// What a chart shows of each fleet: its name, title, unit and value.
+type Figure = (&'static str, &'static str, &'static str, fn(&Found) -> f64);
+
+const FIGURES: [Figure; 4] = [
+    ("all", "One policy on all pods: change to last acknowledgement, p50", "ms", |found| quantile_ms(&found.all, 500)),
+    ("cold", "Cold start to last acknowledgement", "s", |found| found.cold.as_secs_f64()),
+    ("memory", "Memory at most", "MiB", Found::peak),
+    ("rest", "Processor at rest", "% of a core", Found::rest_cpu),
+];
+
+/// Every repetition, from the fastest to the slowest.
+fn changes(found: &Found) -> Lines {
+    let series = |name: String, took: &[Duration]| {
+        let share = |place: usize| count(place + 1) / count(took.len()) * 100.0;
+        let points = took.iter().enumerate().map(|(place, took)| (share(place), took.as_secs_f64() * 1e3));
+        Series { name, points: points.collect() }
+    };
+    Lines {
+        name: "changes",
+        title: format!("Change to last acknowledgement, of {} pods", figure(count(found.pods))),
+        x: "percent of the changes that took at most this long",
+        y: "ms",
+        series: vec![
+            series("weir, policy on all".to_owned(), &found.all),
+            series("policy on 100 pods".to_owned(), &found.small),
+        ],
+    }
+}
+
+fn growth(found: &[Found]) -> Table {
+    let row = |name: &str, value: &dyn Fn(&Found) -> f64| Row {
+        contender: name.to_owned(),
+        cells: found.iter().map(|found| Cell::Number(value(found))).collect(),
+    };
+    let ms = |per_mille| move |took: &[Duration]| quantile_ms(took, per_mille);
+    let slowest = |took: &[Duration]| quantile(took, 1000).as_secs_f64() * 1e3;
+    Table {
+        title: "How it grows".to_owned(),
+        note: String::new(),
+        unit: "figure",
+        columns: found.iter().map(|found| format!("{} pods", figure(count(found.pods)))).collect(),
+        rows: vec![
+            row("policies", &|found| count(found.policies)),
+            row("one policy on 100 pods, p50, ms", &|found| ms(500)(&found.small)),
+            row("p99, ms", &|found| ms(990)(&found.small)),
+            row("slowest, ms", &|found| slowest(&found.small)),
+            row("repetitions", &|found| count(found.small.len())),
+            row("one policy on all pods, p50, ms", &|found| ms(500)(&found.all)),
+            row("p99, ms", &|found| ms(990)(&found.all)),
+            row("slowest, ms", &|found| slowest(&found.all)),
+            row("repetitions", &|found| count(found.all.len())),
+            row("processor time for one change of all, ms", &|found| found.all_cpu.as_secs_f64() * 1e3),
+            row("cold start to the last acknowledgement, s", &|found| found.cold.as_secs_f64()),
+            row("processor time until then, s", &|found| found.cold_cpu.as_secs_f64()),
+            row("cold start to the last status that says so, s", &|found| found.cold_told.as_secs_f64()),
+            row("memory at most, MiB", &Found::peak),
+            row("memory at rest, MiB", &Found::resident),
+            row("processor at rest, % of a core", &Found::rest_cpu),
+            row("statuses asked for at rest, a second", &Found::polls),
+            row("requests to the apiserver at rest, a second", &Found::asked),
+        ],
+    }
+}
+
+fn requests(found: &[Found]) -> Table {
+    let tally = |found: &Found| {
+        let mut tally: BTreeMap<String, usize> = BTreeMap::new();
+        for request in &found.rest.requests {
+            *tally.entry(request.clone()).or_default() += 1;
+        }
+        tally
+    };
+    let tallies: Vec<_> = found.iter().map(tally).collect();
+    let names: std::collections::BTreeSet<_> = tallies.iter().flat_map(BTreeMap::keys).collect();
+    let cell = |tally: &BTreeMap<String, usize>, name: &str| Cell::Number(count(tally.get(name).copied().unwrap_or(0)));
+    Table {
+        title: "What the apiserver is asked for at rest".to_owned(),
+        note: "From its audit log. The Lease is renewed every 2 s by the operator that leads.".to_owned(),
+        unit: "request",
+        columns: (found.iter())
+            .map(|found| format!("{} pods, in {:.0} s", figure(count(found.pods)), found.rest.length.as_secs_f64()))
+            .collect(),
+        rows: names
+            .into_iter()
+            .map(|name| Row { contender: name.clone(), cells: tallies.iter().map(|tally| cell(tally, name)).collect() })
+            .collect(),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+fn count(count: usize) -> f64 {
+    count as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
+fn bytes(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Memory, Rest};
+    use super::*;
+
+    #[test]
+    fn an_aim_that_is_missed_is_told() -> anyhow::Result<()> {
+        let found = Found {
+            pods: 10_000,
+            policies: 500,
+            cold: Duration::from_secs(31),
+            cold_cpu: Duration::from_secs(5),
+            cold_told: Duration::from_secs(40),
+            small: vec![Duration::from_millis(20), Duration::from_millis(251)],
+            all: vec![Duration::from_millis(700)],
+            all_cpu: Duration::from_millis(500),
+            memory: Memory { resident: 90 << 20, peak: 100 << 20 },
+            rest: Rest {
+                length: Duration::from_secs(10),
+                cpu: Duration::from_millis(300),
+                polls: 10_000,
+                requests: vec!["update leases".to_owned(); 5],
+            },
+        };
+        let folder = tempfile::tempdir()?;
+        report(&[found], false, "0, 0, 0")?.write(folder.path())?;
+        let json: serde_json::Value = serde_json::from_slice(&std::fs::read(folder.path().join("fleet.json"))?)?;
+        let met: Vec<_> = json["aims"].as_array().into_iter().flatten().map(|aim| aim["met"] == true).collect();
+        assert_eq!(met, [false, true, false, true, false, true]);
+        Ok(())
+    }
+}
