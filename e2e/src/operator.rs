@@ -1,9 +1,6 @@
 //! The operator as the chart installs it: put there, taken away, brought back.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::{
@@ -27,7 +24,10 @@ use crate::{
 
 /// Where it is installed.
 pub(crate) const NAMESPACE: &str = "weir-system";
-const RELEASE: &str = "weir";
+/// The chart of the operator, and its release.
+const NAME: &str = "weir";
+/// The chart of the definition, and its release.
+const CRDS: &str = "weir-crds";
 const DEPLOYMENT: &str = "weir-operator";
 /// As many as the chart starts.
 const REPLICAS: i32 = 2;
@@ -35,45 +35,81 @@ const CRD: &str = "ratelimitpolicies.weir.dev";
 const PODS: &str = "app.kubernetes.io/component=operator";
 const START: Duration = Duration::from_secs(120);
 
-/// Installs the chart in `charts`/weir, from scratch: an earlier release and its CRD are taken away before.
-pub(crate) async fn install(client: &Client, helm: &Helm, charts: &Path) -> Result<()> {
-    uninstall(client, helm).await?;
-    namespace::create_restricted(client, json!({ "name": NAMESPACE })).await.context("create weir-system")?;
-    let mut chart = PathBuf::from(charts);
-    chart.push("weir");
-    let chart = chart.to_str().context("the charts folder's path is UTF-8")?;
-    // helm splits values at commas: this one is a single value.
-    let settings = [
-        "image.repository=weir.test/operator",
-        "image.tag=e2e",
-        "injection.agent.image.repository=weir.test/agent",
-        "injection.agent.image.tag=e2e",
-        r"logLevel=info\,weir_operator=debug",
-    ];
-    let mut args = vec!["install", RELEASE, chart, "--wait", "--timeout=120s"];
-    args.extend(settings.iter().flat_map(|setting| ["--set", setting]));
-    helm.run(NAMESPACE, &args).await?;
-    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    crds.get(CRD).await.context("the chart brings the CRD").map(drop)
+/// The charts, and the helm that installs them.
+pub(crate) struct Release {
+    pub(crate) helm: Helm,
+    /// Folder of weir-crds and weir.
+    pub(crate) charts: PathBuf,
 }
 
-/// Takes everything away again, the CRD as well, which helm leaves.
-pub(crate) async fn uninstall(client: &Client, helm: &Helm) -> Result<()> {
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    if namespaces.get_opt(NAMESPACE).await?.is_some() {
-        helm.run(NAMESPACE, &["uninstall", RELEASE, "--ignore-not-found", "--wait"]).await?;
-        namespaces.delete(NAMESPACE, &DeleteParams::background()).await?;
+impl Release {
+    /// Installs both charts from scratch: earlier releases and the CRD are taken away before.
+    pub(crate) async fn install(&self, client: &Client) -> Result<()> {
+        self.remove(client).await?;
+        namespace::create_restricted(client, json!({ "name": NAMESPACE })).await.context("create weir-system")?;
+        self.helm(&["install", CRDS, &self.chart(CRDS)?, "--wait", "--timeout=60s"]).await?;
+        // helm splits values at commas: the last one is a single value.
+        let settings = [
+            "image.repository=weir.test/operator",
+            "image.tag=e2e",
+            "injection.agent.image.repository=weir.test/agent",
+            "injection.agent.image.tag=e2e",
+            r"logLevel=info\,weir_operator=debug",
+        ];
+        let chart = self.chart(NAME)?;
+        let mut args = vec!["install", NAME, &chart, "--wait", "--timeout=120s"];
+        args.extend(settings.iter().flat_map(|setting| ["--set", setting]));
+        self.helm(&args).await.map(drop)
     }
-    if crds.get_opt(CRD).await?.is_some() {
-        crds.delete(CRD, &DeleteParams::background()).await?;
+
+    /// Upgrades the operator's release to the chart with another value; back once all its pods are the new ones.
+    pub(crate) async fn upgrade(&self, setting: &str) -> Result<()> {
+        let args = ["upgrade", NAME, &self.chart(NAME)?, "--reuse-values", "--set", setting];
+        self.helm(&[&args[..], &["--wait", "--timeout=120s"]].concat()).await.map(drop)
     }
-    wait_for("the earlier release to be gone", START, || async {
-        let namespace = namespaces.get_opt(NAMESPACE).await?.is_some();
-        let crd = crds.get_opt(CRD).await?.is_some();
-        Ok(Seen::when(!namespace && !crd, format!("namespace there: {namespace}, CRD there: {crd}")))
-    })
-    .await
+
+    /// Rolls the operator's release back to the revision before.
+    pub(crate) async fn roll_back(&self) -> Result<()> {
+        self.helm(&["rollback", NAME, "--wait", "--timeout=120s"]).await.map(drop)
+    }
+
+    /// Runs the chart's own test; what it says.
+    pub(crate) async fn test(&self) -> Result<String> {
+        self.helm(&["test", NAME, "--timeout=120s"]).await
+    }
+
+    /// Uninstalls the operator's release, as a user would.
+    pub(crate) async fn uninstall(&self) -> Result<()> {
+        self.helm(&["uninstall", NAME, "--ignore-not-found", "--wait"]).await.map(drop)
+    }
+
+    /// Takes everything away again, the CRD as well, which its chart keeps.
+    pub(crate) async fn remove(&self, client: &Client) -> Result<()> {
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+        if namespaces.get_opt(NAMESPACE).await?.is_some() {
+            self.uninstall().await?;
+            self.helm(&["uninstall", CRDS, "--ignore-not-found", "--wait"]).await?;
+            namespaces.delete(NAMESPACE, &DeleteParams::background()).await?;
+        }
+        if crds.get_opt(CRD).await?.is_some() {
+            crds.delete(CRD, &DeleteParams::background()).await?;
+        }
+        wait_for("the earlier release to be gone", START, || async {
+            let namespace = namespaces.get_opt(NAMESPACE).await?.is_some();
+            let crd = crds.get_opt(CRD).await?.is_some();
+            Ok(Seen::when(!namespace && !crd, format!("namespace there: {namespace}, CRD there: {crd}")))
+        })
+        .await
+    }
+
+    fn chart(&self, name: &str) -> Result<String> {
+        Ok(self.charts.join(name).to_str().context("the charts folder's path is UTF-8")?.to_owned())
+    }
+
+    async fn helm(&self, args: &[&str]) -> Result<String> {
+        self.helm.run(NAMESPACE, args).await
+    }
 }
 
 /// Kills it, with no time to say goodbye, and keeps it away.

@@ -11,7 +11,8 @@ use crate::{
     diagnostics,
     kubectl::Helm,
     namespace::{Interrupted, all_gone, with_temp_ns},
-    operator, report,
+    operator::Release,
+    report,
     scenarios::Scenario,
 };
 
@@ -24,7 +25,7 @@ pub struct RunArgs {
     /// Run only these
     #[arg(long, value_enum)]
     only: Vec<Scenario>,
-    /// Folder that holds the chart `weir`
+    /// Folder that holds the charts `weir-crds` and `weir`
     #[arg(long, default_value = "charts")]
     charts: PathBuf,
     /// The helm program
@@ -53,11 +54,12 @@ pub async fn run(args: RunArgs) -> Result<bool> {
     let helm = Helm { binary: args.helm, kubeconfig: args.kubeconfig, home: home.path().to_owned() };
 
     let installing = Instant::now();
-    if let Err(error) = operator::install(&cluster.client, &helm, &args.charts).await {
+    let release = Release { helm, charts: args.charts };
+    if let Err(error) = release.install(&cluster.client).await {
         diagnostics::print_operator(&cluster.client).await;
-        return Err(error).context("install the chart");
+        return Err(error).context("install the charts");
     }
-    println!("chart installed, {:.1} s", installing.elapsed().as_secs_f64());
+    println!("charts installed, {:.1} s", installing.elapsed().as_secs_f64());
 
     let wanted = |scenario: &Scenario| args.only.is_empty() || args.only.contains(scenario);
     let scenarios: Vec<_> = Scenario::value_variants().iter().copied().filter(wanted).collect();
@@ -65,7 +67,7 @@ pub async fn run(args: RunArgs) -> Result<bool> {
     for scenario in &scenarios {
         let name = scenario.name();
         let started = Instant::now();
-        let result = with_temp_ns(&cluster, &name, args.keep, async |space| scenario.run(space).await).await;
+        let result = with_temp_ns(&cluster, &name, args.keep, async |space| scenario.run(space, &release).await).await;
         report::ended(&name, started.elapsed(), &result);
         match result {
             Ok(()) => ok += 1,
@@ -78,12 +80,12 @@ pub async fn run(args: RunArgs) -> Result<bool> {
         }
     }
     // The figures of a run whose clean-up fails are figures all the same.
-    let cleaned = if args.keep { Ok(()) } else { clean_up(&cluster, &helm).await };
+    let cleaned = if args.keep { Ok(()) } else { clean_up(&cluster, &release).await };
     report::summary(ok, failed, scenarios.len() - ok - failed, start.elapsed());
     cleaned.map(|()| ok == scenarios.len())
 }
 
-async fn clean_up(cluster: &Cluster, helm: &Helm) -> Result<()> {
+async fn clean_up(cluster: &Cluster, release: &Release) -> Result<()> {
     all_gone(&cluster.client).await?;
-    operator::uninstall(&cluster.client, helm).await.context("uninstall the chart")
+    release.remove(&cluster.client).await.context("uninstall the charts")
 }

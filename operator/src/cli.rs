@@ -18,6 +18,7 @@ use crate::check::{Verdict, check};
 use crate::inject::{InjectFlags, Injection};
 use crate::leader::{LeaseName, Timing};
 use crate::operator::{Candidacy, Operator};
+use crate::prove::Prove;
 use crate::source::directory::StandaloneAgent;
 
 /// Failed while running.
@@ -44,6 +45,10 @@ enum Command {
     /// Prints one line per fault (file:document: path: message) or `ok` for each file. Exit code 0: all good; 1: some
     /// policy has faults; 2: a file cannot be read.
     Check(Check),
+    /// Prove that a policy is enforced in front of this pod's app, by being the app; `helm test` runs it
+    ///
+    /// Exit code 0: what the policy admits reached the app and nothing else; 1: something else happened.
+    Prove(Prove),
 }
 
 #[derive(Debug, Args)]
@@ -102,6 +107,7 @@ impl Cli {
             Command::Check(arguments) => run_check(&arguments),
             Command::Run(arguments) => in_runtime(run_cluster(*arguments)),
             Command::Standalone(arguments) => in_runtime(run_standalone(arguments)),
+            Command::Prove(arguments) => in_runtime(run_prove(arguments)),
         }
     }
 }
@@ -178,6 +184,13 @@ async fn run_cluster(arguments: Run) -> Result<(), Failed> {
 fn identity(instance: &str, pod_uid: Option<String>) -> String {
     let unique = pod_uid.filter(|uid| !uid.is_empty());
     format!("{instance}_{}", unique.unwrap_or_else(|| format!("{:016x}", rand::random::<u64>())))
+}
+
+async fn run_prove(arguments: Prove) -> Result<(), Failed> {
+    let client = kube::Client::try_default().await.context("no cluster to ask").or_exit(WRONG)?;
+    let seen = arguments.run(client).await.or_exit(FAILED)?;
+    println!("{seen}");
+    Ok(())
 }
 
 async fn run_standalone(arguments: Standalone) -> Result<(), Failed> {

@@ -26,6 +26,7 @@ pub mod metrics;
 pub mod observed;
 mod operator;
 pub mod plan;
+pub mod prove;
 pub mod report;
 pub mod source;
 pub mod status;

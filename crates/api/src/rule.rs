@@ -151,7 +151,8 @@ pub enum Scope {
 pub struct Override {
     /// The keys meant: each has one value for each part of the rule's `key`, in the same order.
     #[schemars(length(min = 1, max = 32), inner(length(min = 1, max = 4), inner(length(max = 256))), transform = keys)]
-    #[x_kube(merge_strategy = ListMerge::Set)]
+    // A set of lists could not be applied server-side. That no key is there twice, the operator checks over all overrides.
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub keys: Vec<Vec<String>>,
     /// Other numbers for limits of the rule; those not named here stay.
     #[schemars(length(min = 1, max = 8))]

@@ -1,5 +1,5 @@
-//! Writes what comes from the API's types: the custom resource definition, the copy of it that the chart installs, and the
-//! page that explains every field.
+//! Writes what comes from the API's types: the custom resource definition, the template of it that the chart weir-crds
+//! installs, and the page that explains every field.
 //!
 //! The types in `crates/api` are the only source; what is written here is never edited by hand.
 
@@ -10,8 +10,10 @@ use anyhow::Context as _;
 use crate::{reference, workspace::Workspace};
 
 /// Where the definition is written.
-const DEFINITION: [&str; 2] =
-    ["crds/weir.dev_ratelimitpolicies.yaml", "charts/weir/crds/weir.dev_ratelimitpolicies.yaml"];
+const DEFINITION: &str = "crds/weir.dev_ratelimitpolicies.yaml";
+
+/// Where the same is a template, which `helm upgrade` changes; what is in a chart's `crds/` folder it never does.
+const TEMPLATE: &str = "charts/weir-crds/templates/ratelimitpolicies.yaml";
 
 /// Where the page is.
 const REFERENCE: &str = "docs/api.md";
@@ -25,9 +27,10 @@ pub(crate) struct CrdsArgs {
 
 pub(crate) fn run(workspace: &Workspace, args: &CrdsArgs) -> anyhow::Result<ExitCode> {
     let definition = weir_api::crd_yaml();
+    let template = template(&definition)?;
     let page = reference::page(&definition)?;
     let mut stale = false;
-    for (file, wanted) in DEFINITION.map(|file| (file, &definition)).into_iter().chain([(REFERENCE, &page)]) {
+    for (file, wanted) in [(DEFINITION, &definition), (TEMPLATE, &template), (REFERENCE, &page)] {
         let path = workspace.root().join(file);
         if is_current(&path, wanted) {
             println!("{file} is current");
@@ -45,6 +48,50 @@ pub(crate) fn run(workspace: &Workspace, args: &CrdsArgs) -> anyhow::Result<Exit
     Ok(if stale { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// The definition with the chart's labels, and with the annotation that makes Helm leave it where it is.
+fn template(definition: &str) -> anyhow::Result<String> {
+    const LABELS: &str = "metadata:\n  labels:\n";
+    // Text of ours that Helm would take for its own.
+    let text = definition.replace("{{", "{{ \"{{\" }}");
+    let (before, after) = text.split_once(LABELS).context("the definition has no labels")?;
+    Ok(format!(
+        "{before}metadata:
+  {{{{- if .Values.keep }}}}
+  annotations:
+    helm.sh/resource-policy: keep
+  {{{{- end }}}}
+  labels:
+    {{{{- include \"weir-crds.labels\" . | nindent 4 }}}}
+{after}"
+    ))
+}
+
 fn is_current(path: &Path, wanted: &str) -> bool {
     std::fs::read_to_string(path).is_ok_and(|text| text == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_is_the_definition_and_what_helm_adds() {
+        let text = template("# head\nmetadata:\n  labels:\n    a: b\n  name: x\nspec: '{{ y }}'\n").expect("labels");
+        assert_eq!(
+            text,
+            "# head
+metadata:
+  {{- if .Values.keep }}
+  annotations:
+    helm.sh/resource-policy: keep
+  {{- end }}
+  labels:
+    {{- include \"weir-crds.labels\" . | nindent 4 }}
+    a: b
+  name: x
+spec: '{{ \"{{\" }} y }}'
+"
+        );
+        assert!(template("metadata: {}").is_err());
+    }
 }

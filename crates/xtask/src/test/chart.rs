@@ -8,11 +8,21 @@ use anyhow::{Context as _, bail, ensure};
 use serde::Deserialize as _;
 use serde_yaml::Value;
 
-/// Kinds without which an installation does not work.
-const NEEDED: [&str; 3] = ["CustomResourceDefinition", "Deployment", "ServiceAccount"];
-
-/// Checks the output of `helm template --include-crds`.
+/// Checks what the chart weir renders to.
 pub(super) fn check(rendered: &str) -> anyhow::Result<()> {
+    check_objects(rendered, &["Deployment", "ServiceAccount"])
+}
+
+/// Checks what the chart weir-crds renders to: the definition and nothing else.
+pub(super) fn check_definition(rendered: &str) -> anyhow::Result<()> {
+    check_objects(rendered, &["CustomResourceDefinition"])?;
+    let kinds = rendered.lines().filter(|line| line.starts_with("kind: ")).count();
+    ensure!(kinds == 1, "the chart renders {kinds} objects");
+    Ok(())
+}
+
+/// Checks every object; those of the kinds in `needed` must be there.
+fn check_objects(rendered: &str, needed: &[&str]) -> anyhow::Result<()> {
     let mut seen = BTreeSet::new();
     let mut kinds = BTreeSet::new();
     for document in serde_yaml::Deserializer::from_str(rendered) {
@@ -30,12 +40,13 @@ pub(super) fn check(rendered: &str) -> anyhow::Result<()> {
             "Role" | "ClusterRole" => check_role(&object).with_context(here)?,
             "MutatingWebhookConfiguration" => check_webhooks(&object).with_context(here)?,
             "Deployment" => check_pod(at(&object, "/spec/template/spec")).with_context(here)?,
+            "Pod" => check_pod(at(&object, "/spec")).with_context(here)?,
             _ => {}
         }
         kinds.insert(kind);
     }
-    for needed in NEEDED {
-        ensure!(kinds.contains(needed), "the chart renders no {needed}");
+    for needed in needed {
+        ensure!(kinds.contains(*needed), "the chart renders no {needed}");
     }
     Ok(())
 }
@@ -141,10 +152,6 @@ mod tests {
 
     const GOOD: &str = "\
 ---
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: a}
----
 apiVersion: v1
 kind: ServiceAccount
 metadata: {name: a}
@@ -176,6 +183,19 @@ spec:
     #[test]
     fn a_good_chart_passes() {
         check(GOOD).expect("good");
+    }
+
+    #[test]
+    fn a_chart_of_a_definition_has_one_and_nothing_else() {
+        const DEFINITION: &str = "\
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: a}
+";
+        check_definition(DEFINITION).expect("good");
+        assert!(check_definition(GOOD).is_err());
+        assert!(check_definition(&format!("{DEFINITION}{GOOD}")).is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod chart;
 mod cluster;
+mod helm;
 mod prerequisites;
 mod results;
 mod runner;

@@ -6,14 +6,11 @@ use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
 
 use super::{
-    chart, cluster,
+    cluster, helm,
     results::{Count, Tally},
     runner::{Runner, Step},
 };
 use crate::workspace::Workspace;
-
-/// With all that the Prometheus operator takes.
-const MONITORED: &str = "serviceMonitor.enabled=true,podMonitor.enabled=true,prometheusRule.enabled=true";
 
 /// A part of `cargo xtask test`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -38,7 +35,9 @@ pub(super) enum Stage {
     Tools,
     /// Against a real kube-apiserver and etcd
     Integration,
-    /// The chart: lint, and what it renders to
+    /// Links, policies and commands of the manual
+    Manual,
+    /// The charts: lint, and what they render to
     Helm,
     /// The programs of weir-tower's examples, to their end
     Examples,
@@ -113,6 +112,7 @@ impl Stage {
                 tests(&["test", "--locked", "--workspace", "--doc", "--no-fail-fast"]),
                 Step::cargo(&["doc", "--locked", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
             ],
+            Self::Manual => vec![xtask(&["manual"])?],
             Self::Loom => vec![
                 tests(&["test", "--locked", "--release", "-p", "weir-core", "--test", "loom*"])
                     .env("RUSTFLAGS", "--cfg loom")
@@ -134,27 +134,7 @@ impl Stage {
                 ])
                 .env("WEIR_KUBE_BIN", tools(workspace)?.display().to_string()),
             ],
-            Self::Helm => {
-                let helm = tools(workspace)?.join("helm");
-                let chart = workspace.root().join("charts/weir").display().to_string();
-                vec![
-                    Step::new(&helm, &["lint", "--strict", &chart]),
-                    Step::new(&helm, &["template", "weir", &chart, "--namespace", "weir-system", "--include-crds"])
-                        .judge(chart::check),
-                    Step::new(
-                        &helm,
-                        &["template", "weir", &chart, "--include-crds", "--set", "watchNamespaces={shop,bank}"],
-                    )
-                    .judge(chart::check),
-                    Step::new(
-                        &helm,
-                        &["template", "weir", &chart, "--include-crds", "--set", "injection.enabled=false"],
-                    )
-                    .judge(chart::check),
-                    Step::new(&helm, &["template", "weir", &chart, "--include-crds", "--set", MONITORED])
-                        .judge(chart::check_monitored),
-                ]
-            }
+            Self::Helm => helm::steps(workspace, &tools(workspace)?.join("helm"))?,
             Self::Examples => ["axum", "tonic", "live"]
                 .map(|example| Step::cargo(&["run", "--locked", "-p", "weir-tower", "--example", example]))
                 .into(),
@@ -189,8 +169,8 @@ mod tests {
     #[test]
     fn everything_runs_in_order_unless_something_else_is_asked_for() {
         let all = Stage::plan(&[], true);
-        assert_eq!((all.len(), all.first(), all.last()), (15, Some(&Stage::Fmt), Some(&Stage::E2e)));
-        assert_eq!(Stage::plan(&[], false), all[..14]);
+        assert_eq!((all.len(), all.first(), all.last()), (16, Some(&Stage::Fmt), Some(&Stage::E2e)));
+        assert_eq!(Stage::plan(&[], false), all[..15]);
     }
 
     #[test]

@@ -1,0 +1,96 @@
+//! What the demo showed, as a picture that moves: every line comes at the moment at which it came.
+//!
+//! Nothing is made up and nothing is left out but the time before the first line.
+
+use std::{fmt::Write as _, time::Duration};
+
+use tokio::time::Instant;
+
+use super::screen::Style;
+
+const WIDTH: usize = 118;
+const LETTER: f64 = 7.25;
+const LINE: f64 = 17.0;
+const MARGIN: f64 = 14.0;
+
+/// The lines of a run.
+#[derive(Debug, Default)]
+pub(super) struct Recording {
+    lines: Vec<(Instant, Style, String)>,
+}
+
+impl Recording {
+    pub(super) fn line(&mut self, now: Instant, style: Style, text: &str) {
+        // A long line goes on in the next.
+        for part in text.split('\n') {
+            let letters: Vec<char> = part.chars().collect();
+            let parts: Vec<String> = letters.chunks(WIDTH).map(|part| part.iter().collect()).collect();
+            let empty = parts.is_empty().then(String::new);
+            self.lines.extend(parts.into_iter().chain(empty).map(|part| (now, style, part)));
+        }
+    }
+
+    /// From the first line that comes with `from` in it; what took place before is no part of the picture.
+    pub(super) fn svg(&self, command: &str, from: &str) -> String {
+        let first = self.lines.iter().position(|(_, _, text)| text.contains(from)).unwrap_or(0);
+        let lines = &self.lines[first..];
+        let start = lines.first().map(|(at, ..)| *at);
+        #[expect(clippy::cast_precision_loss, reason = "a hundred or so")]
+        let (width, height) = (WIDTH as f64 * LETTER + 2.0 * MARGIN, (lines.len() + 1) as f64 * LINE + 2.0 * MARGIN);
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"ui-monospace, Menlo, \
+             Consolas, monospace\" font-size=\"12\" fill=\"#c9d1d9\">\n<title>{command}</title>\n<style>\n\
+             text {{ white-space: pre }} .bold {{ font-weight: bold }} .dim {{ fill: #8b949e }} .good {{ fill: #3fb950 }} .bad {{ fill: #f85149 }}\n\
+             @media (prefers-reduced-motion: no-preference) {{ .l {{ opacity: 0; animation: come 1ms forwards }} }}\n\
+             @keyframes come {{ to {{ opacity: 1 }} }}\n</style>\n<rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"#0d1117\"/>\n"
+        );
+        let mut y = MARGIN + LINE * 0.75;
+        let _ = writeln!(svg, "<text x=\"{MARGIN}\" y=\"{y:.1}\" class=\"bold\">$ {}</text>", escaped(command));
+        for (at, style, text) in lines {
+            y += LINE;
+            let after = start.map_or(Duration::ZERO, |start| at.duration_since(start)).as_secs_f64();
+            let _ = writeln!(
+                svg,
+                "<text x=\"{MARGIN}\" y=\"{y:.1}\" class=\"l {}\" style=\"animation-delay:{after:.2}s\">{}</text>",
+                class(*style),
+                escaped(text)
+            );
+        }
+        svg + "</svg>\n"
+    }
+}
+
+fn class(style: Style) -> &'static str {
+    match style {
+        Style::Plain => "plain",
+        Style::Bold => "bold",
+        Style::Dim => "dim",
+        Style::Good => "good",
+        Style::Bad => "bad",
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn every_line_comes_when_it_came() {
+        let mut recording = Recording::default();
+        recording.line(Instant::now(), Style::Dim, "building");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        recording.line(Instant::now(), Style::Plain, "up\n");
+        tokio::time::advance(Duration::from_millis(1500)).await;
+        recording.line(Instant::now(), Style::Good, &format!("a < b{}", "x".repeat(WIDTH)));
+        let svg = recording.svg("cargo xtask demo", "up");
+        assert!(!svg.contains("building"), "{svg}");
+        assert!(svg.contains("class=\"l plain\" style=\"animation-delay:0.00s\">up</text>"), "{svg}");
+        assert!(svg.contains("class=\"l good\" style=\"animation-delay:1.50s\">a &lt; bx"), "{svg}");
+        // The command, "up", the empty line behind it, and two for the long one.
+        assert_eq!(svg.matches("<text ").count(), 5, "{svg}");
+    }
+}

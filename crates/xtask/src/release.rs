@@ -1,0 +1,233 @@
+//! `cargo xtask release VERSION`: the versions of crates, images and charts, which move together or not at all.
+//!
+//! It changes files and nothing else: committing, tagging and publishing are somebody's decision.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use cargo_metadata::semver::Version;
+
+use crate::workspace::Workspace;
+
+/// Wrong usage, or a checkout that is not ready.
+const WRONG: u8 = 2;
+
+/// Our images, as files name them with a tag.
+const IMAGES: [&str; 3] = ["weir.dev/operator:", "weir.dev/agent:", "weir.dev/testapp:"];
+
+const CHANGELOG: &str = "CHANGELOG.md";
+const UNRELEASED: &str = "## Unreleased\n";
+
+#[derive(clap::Args)]
+pub(crate) struct ReleaseArgs {
+    /// The new version, such as 1.2.3 or 1.2.3-rc.1: later than the present one
+    version: String,
+    /// Say what would be changed, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// A version somewhere in a file.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    line: usize,
+    /// Where in the text it begins.
+    start: usize,
+    version: String,
+}
+
+pub(crate) fn run(workspace: &Workspace, args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
+    let root = workspace.root();
+    let old = present(root)?;
+    let new = match next(&old, &args.version) {
+        Ok(new) => new,
+        Err(error) => return Ok(wrong(&error)),
+    };
+    let changed = git(root, &["status", "--porcelain"])?;
+    if !args.dry_run && !changed.is_empty() {
+        return Ok(wrong(&anyhow::anyhow!(
+            "the checkout has changes of its own: commit them, or take them back\n{changed}"
+        )));
+    }
+    let mut texts = Vec::new();
+    for file in tracked(root)? {
+        let Ok(text) = fs::read_to_string(root.join(&file)) else { continue };
+        let places = places(&file, &text);
+        if let Some(place) = places.iter().find(|place| place.version != old.to_string()) {
+            return Ok(wrong(&anyhow::anyhow!(
+                "{file}:{}: it is of version {}, not of {old}",
+                place.line,
+                place.version
+            )));
+        }
+        let text = match file.as_str() {
+            CHANGELOG => released(&text, &new)?,
+            _ if places.is_empty() => continue,
+            _ => moved(&text, &places, &new),
+        };
+        println!("{file}: {}", if places.is_empty() { 1 } else { places.len() });
+        texts.push((file, text));
+    }
+    if args.dry_run {
+        println!("dry run: nothing is changed; {old} would become {new}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (file, text) in texts {
+        fs::write(root.join(&file), text).with_context(|| format!("write {file}"))?;
+    }
+    let status =
+        Command::new(env!("CARGO")).args(["update", "--workspace", "--offline", "--quiet"]).current_dir(root).status();
+    ensure!(status.context("run cargo update")?.success(), "cargo update did not write Cargo.lock");
+    println!("{old} became {new}. Next: cargo xtask test, git commit --all, git tag v{new}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The version of the crates.
+fn present(root: &Path) -> anyhow::Result<Version> {
+    let text = fs::read_to_string(root.join("Cargo.toml")).context("read Cargo.toml")?;
+    let places = places("Cargo.toml", &text);
+    let [place] = &places[..] else { bail!("Cargo.toml has {} versions of the workspace", places.len()) };
+    Ok(place.version.parse()?)
+}
+
+/// Every file that git knows, but this one, whose tests have versions of nobody.
+fn tracked(root: &Path) -> anyhow::Result<Vec<String>> {
+    let files = git(root, &["ls-files"])?;
+    Ok(files.lines().filter(|file| *file != "crates/xtask/src/release.rs").map(str::to_owned).collect())
+}
+
+/// Every version of ours in a file.
+fn places(file: &str, text: &str) -> Vec<Place> {
+    let (mut places, mut start, mut section) = (Vec::new(), 0, "");
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let mut found = |at: usize| {
+            let length = line[at..].find(|letter: char| !(letter.is_ascii_alphanumeric() || "-.".contains(letter)));
+            let version = line[at..].get(..length.unwrap_or(line.len() - at)).unwrap_or_default().trim_end_matches('.');
+            if version.starts_with(|first: char| first.is_ascii_digit()) {
+                places.push(Place { line: index + 1, start: start + at, version: version.to_owned() });
+            }
+        };
+        if line.starts_with('[') {
+            section = line.trim_end();
+        }
+        let field = match file {
+            "Cargo.toml" if section == "[workspace.package]" => Some("version = \""),
+            _ if file.starts_with("charts/") && file.ends_with("/Chart.yaml") => {
+                Some(if line.starts_with("app") { "appVersion: " } else { "version: " })
+            }
+            _ => None,
+        };
+        if let Some(field) = field.filter(|field| line.starts_with(field)) {
+            found(field.len());
+        }
+        for image in IMAGES {
+            line.match_indices(image).for_each(|(at, _)| found(at + image.len()));
+        }
+        start += line.len();
+    }
+    places
+}
+
+/// The version to go to.
+fn next(old: &Version, text: &str) -> anyhow::Result<Version> {
+    let new: Version =
+        text.parse().with_context(|| format!("{text} is no version: write it as 1.2.3 or 1.2.3-rc.1"))?;
+    ensure!(new.build.is_empty(), "{text}: tags of images have no room for a build's name: leave +{} out", new.build);
+    ensure!(new > *old, "{text} is not later than {old}");
+    Ok(new)
+}
+
+fn moved(text: &str, places: &[Place], new: &Version) -> String {
+    let (mut out, mut done) = (String::new(), 0);
+    let mut places: Vec<_> = places.iter().collect();
+    places.sort_by_key(|place| place.start);
+    for place in places {
+        out.push_str(&text[done..place.start]);
+        out.push_str(&new.to_string());
+        done = place.start + place.version.len();
+    }
+    out + &text[done..]
+}
+
+/// What was not released belongs to this version now.
+fn released(changelog: &str, new: &Version) -> anyhow::Result<String> {
+    let (head, tail) =
+        changelog.split_once(UNRELEASED).with_context(|| format!("{CHANGELOG} has no heading {UNRELEASED:?}"))?;
+    Ok(format!("{head}{UNRELEASED}\n## {new}\n{tail}"))
+}
+
+fn git(root: &Path, args: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new("git").args(args).current_dir(root).output().context("run git")?;
+    ensure!(output.status.success(), "git {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn wrong(error: &anyhow::Error) -> ExitCode {
+    eprintln!("release: {error:#}");
+    ExitCode::from(WRONG)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn versions(file: &str, text: &str) -> Vec<(usize, String)> {
+        places(file, text).into_iter().map(|place| (place.line, place.version)).collect()
+    }
+
+    #[test]
+    fn versions_are_found_where_they_are_ours() {
+        let cargo = "[workspace]\nversion = \"9\"\n[workspace.package]\nversion = \"0.1.0\"\n[workspace.dependencies]\nversion = \"2\"\n";
+        assert_eq!(versions("Cargo.toml", cargo), [(4, "0.1.0".to_owned())]);
+        let chart =
+            "apiVersion: v2\nversion: 0.1.0\nappVersion: 0.1.0\nkubeVersion: 1.29\n  image: weir.dev/agent:0.1.0\n";
+        let found = [(2, "0.1.0".to_owned()), (3, "0.1.0".to_owned()), (5, "0.1.0".to_owned())];
+        assert_eq!(versions("charts/weir/Chart.yaml", chart), found);
+        assert_eq!(
+            versions("a.md", "weir.dev/agent:1.2.3-rc.1, weir.dev/operator:{tag} version: 7.\n"),
+            [(1, "1.2.3-rc.1".to_owned())]
+        );
+    }
+
+    #[test]
+    fn all_of_them_move() {
+        let text = "a weir.dev/agent:0.1.0 weir.dev/operator:0.1.0.\n";
+        let new = Version::new(1, 0, 0);
+        assert_eq!(moved(text, &places("a.md", text), &new), "a weir.dev/agent:1.0.0 weir.dev/operator:1.0.0.\n");
+        assert_eq!(
+            released("# C\n\n## Unreleased\n\n- x\n", &new).expect("a heading"),
+            "# C\n\n## Unreleased\n\n## 1.0.0\n\n- x\n"
+        );
+        assert!(released("# C\n", &new).is_err());
+    }
+
+    #[test]
+    fn a_version_is_later_than_the_present_one() {
+        let old = Version::new(0, 1, 0);
+        for good in ["0.1.1", "0.2.0-rc.1", "1.0.0"] {
+            next(&old, good).expect(good);
+        }
+        for bad in ["0.1.0", "0.1.0-rc.1", "0.0.9", "1.0", "v1.0.0", "1.0.0+build", "later", ""] {
+            assert!(next(&old, bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn everything_is_of_one_version_today() {
+        let workspace = Workspace::find().expect("these tests run in it");
+        let version = present(workspace.root()).expect("a version").to_string();
+        let mut found = 0;
+        for file in tracked(workspace.root()).expect("a checkout") {
+            let Ok(text) = fs::read_to_string(workspace.root().join(&file)) else { continue };
+            for place in places(&file, &text) {
+                assert_eq!(place.version, version, "{file}:{}", place.line);
+                found += 1;
+            }
+        }
+        assert!(found > 10, "only {found} places");
+    }
+}

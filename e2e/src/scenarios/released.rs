@@ -1,0 +1,133 @@
+//! The chart in the hands of those who run it: its own test passes; an upgrade and a rollback under load leave no pod open
+//! and restart no app; uninstalled it leaves nothing behind and keeps no pod from starting.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::{
+    admissionregistration::v1::MutatingWebhookConfiguration,
+    core::v1::{Namespace, Pod},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
+};
+use tokio::time::Instant;
+
+use crate::{
+    conditions::{Seen, wait_for},
+    load::Load,
+    namespace::Space,
+    operator::{self, Release},
+    policy,
+    report::{self, millis},
+    workload,
+};
+
+const PODS: u32 = 2;
+const REQUESTS: u32 = 20;
+/// An upgrade and a rollback fit in, on a busy machine too.
+const LOADED: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(60);
+const OURS: &str = "app.kubernetes.io/instance=weir";
+
+pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
+    let asked = Instant::now();
+    let said = release.test().await?;
+    ensure!(said.contains("Succeeded"), "{said}");
+    report::note(format!("helm test passed after {}", millis(asked.elapsed())));
+    // What it made goes again when it has passed.
+    let namespaces: Api<Namespace> = Api::all(space.client());
+    wait_for("the test's namespace to be gone", SOON, || async {
+        let there = namespaces.get_opt("weir-operator-test").await?;
+        Ok(Seen::when(there.is_none(), "it is there"))
+    })
+    .await?;
+
+    space.apply(&policy::bucket(REQUESTS.into(), REQUESTS.into())).await?;
+    workload::create_plain(space).await?;
+    let pods = workload::ready(space, PODS as usize).await?;
+    policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
+    changed_under_load(space, release).await?;
+    uninstalled(space, release, &pods).await
+}
+
+/// Upgrades and rolls back while requests come in.
+async fn changed_under_load(space: &Space, release: &Release) -> Result<()> {
+    let before = identities(space).await?;
+    let operators = operators(space).await?;
+    let load =
+        Load { name: "load", url: workload::SERVICE_URL, addresses: 1, rate: 4 * REQUESTS * PODS, duration: LOADED };
+    let load = load.start(space).await?;
+    release.upgrade("podAnnotations.example\\.com/e2e=upgraded").await?;
+    ensure!(load.is_running().await?, "the upgrade took longer than the load");
+    let upgraded = self::operators(space).await?;
+    ensure!(!upgraded.iter().any(|pod| operators.contains(pod)), "an operator was not replaced: {upgraded:?}");
+    release.roll_back().await?;
+    let loaded = load.finish().await?;
+    let most = f64::from(PODS) * (f64::from(REQUESTS) + f64::from(REQUESTS) * loaded.seconds);
+    report::note(format!(
+        "upgraded and rolled back in {:.1} s of load: allowed {} of {most:.0} at most, limited {}",
+        loaded.seconds, loaded.allowed, loaded.limited
+    ));
+    ensure!(loaded.allowed as f64 <= most, "a pod was open: {} allowed, {most:.0} at most", loaded.allowed);
+    ensure!(loaded.limited > 0, "nothing was limited");
+    let after = identities(space).await?;
+    ensure!(after == before, "pods were {before:?} before the upgrade and are {after:?} now");
+    policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await.map(drop)
+}
+
+/// Takes the operator away: pods start all the same, without an agent, and the others keep their limits.
+async fn uninstalled(space: &Space, release: &Release, pods: &[String]) -> Result<()> {
+    release.uninstall().await?;
+    let webhooks: Api<MutatingWebhookConfiguration> = Api::all(space.client());
+    let left = webhooks.list(&ListParams::default().labels(OURS)).await?.items;
+    ensure!(left.is_empty(), "webhooks are left that nobody answers: {left:?}");
+    let left = release_objects(space).await?;
+    ensure!(left.is_empty(), "objects of the release are left: {left}");
+
+    let api: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
+    api.delete(&pods[0], &DeleteParams::default()).await?;
+    wait_for("another pod in its place", SOON, || async {
+        let there = workload::pods(space).await?;
+        let ready = there.iter().filter(|pod| workload::is_ready(pod)).count();
+        let replaced = there.iter().all(|pod| pod.metadata.name.as_ref() != Some(&pods[0]));
+        Ok(Seen::when(replaced && ready == PODS as usize, format!("{ready} ready, replaced: {replaced}")))
+    })
+    .await?;
+    let url = format!("http://{}:8480/", workload::address(space, &pods[1]).await?);
+    let load = Load { name: "kept", url: &url, addresses: 1, rate: 4 * REQUESTS, duration: Duration::from_secs(5) };
+    let loaded = load.run(space).await?;
+    let most = f64::from(REQUESTS) + f64::from(REQUESTS) * loaded.seconds;
+    ensure!(loaded.allowed as f64 <= most, "its limit went: {} allowed, {most:.0} at most", loaded.allowed);
+    report::note(format!("uninstalled: a new pod starts, an old one allowed {} of {most:.0} at most", loaded.allowed));
+    Ok(())
+}
+
+/// What is left of the release in its namespace and of the kinds that have none, as kubectl names it.
+async fn release_objects(space: &Space) -> Result<String> {
+    const KINDS: &str = "all,secrets,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,\
+        poddisruptionbudgets,networkpolicies";
+    let args = ["get", KINDS, "--selector", OURS, "--namespace", operator::NAMESPACE, "--output=name"];
+    // Endpoints and pods go a moment after what they belong to.
+    let left = async || space.kubectl(&args).await;
+    wait_for("the release's objects to be gone", SOON, || async {
+        let left = left().await?;
+        Ok(Seen::when(left.trim().is_empty(), left))
+    })
+    .await?;
+    left().await.map(|left| left.trim().to_owned())
+}
+
+async fn identities(space: &Space) -> Result<Vec<(String, Vec<i32>)>> {
+    let mut found: Vec<_> = workload::pods(space).await?.iter().map(workload::identity).collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Names of the operator's pods that are not on their way out.
+async fn operators(space: &Space) -> Result<Vec<String>> {
+    let pods = operator::pods(&space.client()).await?;
+    let here = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    Ok(here.filter_map(|pod| pod.metadata.name).collect())
+}

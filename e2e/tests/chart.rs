@@ -1,0 +1,283 @@
+//! The charts with a real helm against a real apiserver: everything that they render is taken, wrong values are refused, and
+//! an installation can be upgraded, rolled back and taken away.
+//!
+//! The apiserver is asked rather than schemas of it: it knows no other Kubernetes than its own, refuses unknown fields, and checks
+//! what no schema says, the Pod Security Standard of a namespace among it. There are no nodes, so nothing starts.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::{api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions};
+use kube::{Api, api::PostParams};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+use weir_e2e::control_plane::ControlPlane;
+
+const NAMESPACE: &str = "weir-system";
+const CRD: &str = "ratelimitpolicies.weir.dev";
+
+/// Everything in the cluster that a release can have made: an installation that is gone is in none of these.
+const KINDS: &str = "deployments,services,secrets,configmaps,serviceaccounts,poddisruptionbudgets,networkpolicies,roles,\
+    rolebindings,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,pods,leases";
+
+struct Stage {
+    control_plane: ControlPlane,
+    home: tempfile::TempDir,
+}
+
+impl Stage {
+    async fn set() -> Result<Self> {
+        let stage = Self { control_plane: ControlPlane::start().await?, home: tempfile::tempdir()? };
+        // The last one is what `helm test` makes.
+        for namespace in [NAMESPACE, "shop", "bank", "weir-operator-test"] {
+            let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
+            let object = serde_json::from_value(json!({"metadata": {"name": namespace, "labels": labels}}))?;
+            Api::<Namespace>::all(stage.control_plane.client()).create(&PostParams::default(), &object).await?;
+        }
+        Ok(stage)
+    }
+
+    /// helm for this control plane, with files of its own.
+    fn helm(&self, args: &[&str]) -> Result<Output> {
+        let mut helm = self.control_plane.helm();
+        for place in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+            helm.env(place, self.home.path().join(place));
+        }
+        helm.args(args).args(["--namespace", NAMESPACE, "--kubeconfig"]).arg(self.control_plane.kubeconfig());
+        helm.output().context("run helm")
+    }
+
+    /// Runs it; what it prints.
+    fn done(&self, args: &[&str]) -> Result<String> {
+        let output = self.helm(args)?;
+        ensure!(output.status.success(), "helm {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Runs it; what it says against it.
+    fn refused(&self, args: &[&str]) -> Result<String> {
+        let output = self.helm(args)?;
+        ensure!(!output.status.success(), "helm {} is content", args.join(" "));
+        Ok(String::from_utf8(output.stderr)?)
+    }
+
+    fn kubectl(&self, args: &[&str], input: &str) -> Result<Output> {
+        let file = self.home.path().join("input.yaml");
+        fs::write(&file, input)?;
+        let mut kubectl: Command = self.control_plane.kubectl();
+        kubectl.args(args).stdin(Stdio::from(fs::File::open(file)?)).output().context("run kubectl")
+    }
+
+    /// Asks the apiserver whether it would take these objects.
+    fn dry_run(&self, objects: &str) -> Result<std::result::Result<(), String>> {
+        let args = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-"];
+        let output = self.kubectl(&args, objects)?;
+        Ok(if output.status.success() { Ok(()) } else { Err(String::from_utf8(output.stderr)?) })
+    }
+
+    /// What is there of a release, as kind/name.
+    fn objects_of(&self, release: &str) -> Result<Vec<String>> {
+        let selector = format!("app.kubernetes.io/instance={release}");
+        let output = self.kubectl(&["get", KINDS, "--all-namespaces", "--output=name", "--selector", &selector], "")?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
+    }
+}
+
+fn chart(name: &str) -> Result<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts").join(name);
+    Ok(path.to_str().context("the path is UTF-8")?.to_owned())
+}
+
+/// The files of values that the helm stage lints, too; none stands for the defaults.
+fn values(chart: &str) -> Result<Vec<Option<PathBuf>>> {
+    let mut files = vec![None];
+    for entry in fs::read_dir(Path::new(chart).join("ci"))? {
+        files.push(Some(entry?.path()));
+    }
+    ensure!(files.len() > 1, "{chart}/ci has no values");
+    Ok(files)
+}
+
+/// Of a rendered chart, what a cluster without anything else knows: the Prometheus operator's kinds are not among it.
+fn known(rendered: &str) -> Result<Vec<Value>> {
+    let mut objects = Vec::new();
+    for document in serde_yaml::Deserializer::from_str(rendered) {
+        let object = Value::deserialize(document)?;
+        let version = object["apiVersion"].as_str().unwrap_or_default();
+        if !object.is_null() && !version.starts_with("monitoring.coreos.com/") {
+            objects.push(object);
+        }
+    }
+    Ok(objects)
+}
+
+fn lines(objects: &[Value]) -> String {
+    objects.iter().map(|object| format!("---\n{object}\n")).collect()
+}
+
+#[tokio::test]
+async fn an_apiserver_takes_what_the_charts_render_to() -> Result<()> {
+    let stage = Stage::set().await?;
+    stage.control_plane.install_crd().await?;
+    for name in ["weir-crds", "weir"] {
+        let chart = chart(name)?;
+        for file in values(&chart)? {
+            let file = file.map(|file| format!("--values={}", file.display()));
+            let mut args = vec!["template", "weir", &chart];
+            args.extend(file.as_deref());
+            let objects = known(&stage.done(&args)?)?;
+            ensure!(!objects.is_empty(), "{args:?} renders nothing");
+            if let Err(fault) = stage.dry_run(&lines(&objects))? {
+                panic!("{args:?}: {fault}");
+            }
+            // A Deployment is only warned about its pods; a pod is refused.
+            for mut pod in objects.iter().filter(|object| object["kind"] == "Deployment").map(pod_of) {
+                if let Err(fault) = stage.dry_run(&pod.to_string())? {
+                    panic!("{args:?}: {fault}");
+                }
+                pod["spec"]["securityContext"]["runAsNonRoot"] = json!(false);
+                let fault = stage.dry_run(&pod.to_string())?.expect_err("the namespace takes restricted pods only");
+                ensure!(fault.contains("violates PodSecurity \"restricted"), "{fault}");
+            }
+            let mut wrong = objects[0].clone();
+            wrong["metadata"]["lables"] = json!({});
+            let fault = stage.dry_run(&wrong.to_string())?.expect_err("no such field");
+            ensure!(fault.contains("metadata.lables"), "{fault}");
+        }
+    }
+    Ok(())
+}
+
+/// A pod as the Deployment would make it.
+fn pod_of(deployment: &Value) -> Value {
+    let mut spec = deployment["spec"]["template"]["spec"].clone();
+    // Made by somebody else, or not at all in a dry run.
+    spec["serviceAccountName"] = json!(null);
+    spec["priorityClassName"] = json!(null);
+    spec["automountServiceAccountToken"] = json!(false);
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "operator", "namespace": NAMESPACE},
+        "spec": spec,
+    })
+}
+
+#[tokio::test]
+async fn wrong_values_are_refused_by_name() -> Result<()> {
+    let stage = Stage::set().await?;
+    let cases = [
+        ("weir-crds", "kep=true", "'kep' not allowed"),
+        ("weir-crds", "keep=perhaps", "/keep"),
+        ("weir", "replica=2", "'replica' not allowed"),
+        ("weir", "replicas=0", "/replicas"),
+        ("weir", "replicas=2.5", "/replicas"),
+        ("weir", "replicas=many", "/replicas"),
+        ("weir", "image=weir.dev/operator", "/image"),
+        ("weir", "image.repository=", "/image/repository"),
+        ("weir", "image.pullPolicy=Sometimes", "/image/pullPolicy"),
+        ("weir", "imagePullSecrets={registry}", "/imagePullSecrets/0"),
+        ("weir", "watchNamespaces=shop", "/watchNamespaces"),
+        ("weir", "watchNamespaces={Shop}", "/watchNamespaces/0"),
+        ("weir", "watchNamespaces={shop,shop}", "/watchNamespaces"),
+        ("weir", "injection.enable=true", "'enable' not allowed"),
+        ("weir", "injection.failurePolicy=fail", "/injection/failurePolicy"),
+        ("weir", "injection.timeoutSeconds=31", "/injection/timeoutSeconds"),
+        ("weir", "injection.agent.resources.requests.disk=1Gi", "'disk' not allowed"),
+        ("weir", "injection.redirect.tag=1", "'tag' not allowed"),
+        ("weir", "logLevel=", "/logLevel"),
+        ("weir", "resources.memory=1Gi", "'memory' not allowed"),
+        ("weir", "serviceAccount.annotations.a=1", "/serviceAccount/annotations/a"),
+        ("weir", "podLabels.tier=1", "/podLabels/tier"),
+        ("weir", "affinity.nodes=1", "'nodes' not allowed"),
+        ("weir", "networkPolicy.enabled=yes", "/networkPolicy/enabled"),
+        ("weir", "networkPolicy.apiServer.ports={https}", "/networkPolicy/apiServer/ports/0"),
+        ("weir", "networkPolicy.apiServer.ports={70000}", "/networkPolicy/apiServer/ports/0"),
+        ("weir", "networkPolicy.apiServer.cidrs={10.0.0.1}", "/networkPolicy/apiServer/cidrs/0"),
+        ("weir", "networkPolicy.metricsFrom[0].namespace=monitoring", "'namespace' not allowed"),
+        ("weir", "dashboards.labels=grafana", "/dashboards/labels"),
+        ("weir", "serviceMonitor.interval=often", "/serviceMonitor/interval"),
+        ("weir", "podMonitor.label.a=b", "'label' not allowed"),
+        ("weir", "prometheusRule.runbookUrl=docs", "/prometheusRule/runbookUrl"),
+    ];
+    for (name, setting, expected) in cases {
+        let said = stage.refused(&["template", "weir", &chart(name)?, "--set", setting])?;
+        ensure!(said.contains(expected), "{setting}: {said}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_installation_comes_changes_and_goes() -> Result<()> {
+    let stage = Stage::set().await?;
+    let (crds, weir) = (chart("weir-crds")?, chart("weir")?);
+    let definitions: Api<extensions::CustomResourceDefinition> = Api::all(stage.control_plane.client());
+
+    // Without the definition the operator could do nothing: the mend is said at once.
+    let said = stage.refused(&["install", "weir", &weir])?;
+    ensure!(said.contains("install the chart weir-crds"), "{said}");
+    ensure!(stage.objects_of("weir")?.is_empty(), "it left something behind");
+
+    stage.done(&["install", "weir-crds", &crds, "--wait", "--timeout=60s"])?;
+    let notes = stage.done(&["install", "weir", &weir, "--wait=false"])?;
+    ensure!(notes.contains("rollout status deployment/weir-operator"), "{notes}");
+    let installed = stage.objects_of("weir")?;
+    ensure!(installed.iter().any(|object| object == "deployment.apps/weir-operator"), "{installed:?}");
+
+    // An upgrade that adds, a rollback that takes it away again.
+    stage.done(&[
+        "upgrade",
+        "weir",
+        &weir,
+        "--reuse-values",
+        "--set",
+        "networkPolicy.enabled=true,replicas=3",
+        "--wait=false",
+    ])?;
+    let upgraded = stage.objects_of("weir")?;
+    let added: Vec<_> = upgraded.iter().filter(|object| !installed.contains(object)).collect();
+    ensure!(added == ["networkpolicy.networking.k8s.io/weir-operator"], "{added:?}");
+    stage.done(&["rollback", "weir", "1", "--wait=false"])?;
+    ensure!(stage.objects_of("weir")? == installed, "{:?}", stage.objects_of("weir")?);
+
+    // The definition is changed by its own chart, as helm never changes what lies in a chart's folder crds.
+    let label = |definition: &extensions::CustomResourceDefinition| {
+        let annotations = definition.metadata.annotations.clone().unwrap_or_default();
+        annotations.contains_key("helm.sh/resource-policy")
+    };
+    ensure!(label(&definitions.get(CRD).await?), "it is kept");
+    stage.done(&["upgrade", "weir-crds", &crds, "--set", "keep=false", "--wait", "--timeout=60s"])?;
+    ensure!(!label(&definitions.get(CRD).await?), "the upgrade left the definition as it was");
+    stage.done(&["rollback", "weir-crds", "1", "--wait", "--timeout=60s"])?;
+
+    // Policies outlive an uninstallation; nothing else does.
+    let policy = json!({
+        "apiVersion": "weir.dev/v1alpha1",
+        "kind": "RateLimitPolicy",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "web"}},
+            "rules": [{"name": "all", "limits": [{"name": "rate", "requests": 1, "per": "1s"}]}],
+        },
+    });
+    let applied = stage.kubectl(&["apply", "-f", "-"], &policy.to_string())?;
+    ensure!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    stage.done(&["uninstall", "weir", "--wait=false"])?;
+    stage.done(&["uninstall", "weir-crds", "--wait=false"])?;
+    ensure!(stage.objects_of("weir")?.is_empty(), "{:?}", stage.objects_of("weir")?);
+    let there = stage.kubectl(&["get", "ratelimitpolicies", "--namespace=shop", "--output=name"], "")?;
+    ensure!(String::from_utf8_lossy(&there.stdout).contains("/web"), "{}", String::from_utf8_lossy(&there.stderr));
+
+    // Where the definition is already, it can be taken over.
+    let said = stage.refused(&["install", "crds-again", &crds])?;
+    ensure!(said.contains("weir-crds"), "{said}");
+    stage.done(&["install", "weir-crds", &crds, "--take-ownership", "--set", "keep=false"])?;
+    stage.done(&["uninstall", "weir-crds", "--wait", "--timeout=60s"])?;
+    ensure!(definitions.get_opt(CRD).await?.is_none(), "keep=false did not let it go");
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! `weir-operator prove`: is a policy enforced in front of this pod's app? `helm test` runs it.
+//!
+//! It is the app: it answers on loopback and counts, behind the agent that its pod was given. Once the policy's status says that
+//! every targeted pod enforces it, requests go through the agent, and what came through is compared with what the limit
+//! admits. It takes nothing from the operator's word alone, and changes nothing.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use axum::Router;
+use http::{Request, StatusCode, header};
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use kube::{Api, Client};
+use tokio::net::{TcpListener, TcpStream};
+use weir_api::RateLimitPolicy;
+use weir_api::condition_types::ENFORCED;
+
+const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+/// For one answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// What is proved, of which policy.
+#[derive(Debug, clap::Args)]
+pub struct Prove {
+    /// The policy that targets this pod; its namespace is the pod's
+    #[arg(long, value_name = "NAME")]
+    policy: String,
+    /// Where the app of this pod listens: this program is the app
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    app: SocketAddr,
+    /// Where this pod's agent listens
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8480")]
+    agent: SocketAddr,
+    /// How many requests the policy admits at once, and none after them for as long as this takes
+    #[arg(long, value_name = "COUNT")]
+    admits: u32,
+    /// How many to send
+    #[arg(long, value_name = "COUNT", default_value = "20")]
+    requests: u32,
+    /// How long to wait until the policy is enforced, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "60")]
+    within: u64,
+}
+
+/// What became of the requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    admitted: u32,
+    refused: u32,
+    without_retry_after: u32,
+}
+
+impl Prove {
+    /// Waits, sends and compares; what was seen, in one sentence.
+    ///
+    /// # Errors
+    ///
+    /// What is not as the policy says.
+    pub async fn run(self, client: Client) -> anyhow::Result<String> {
+        ensure!(self.requests > self.admits, "--requests must be more than --admits, or nothing would be refused");
+        let listener = TcpListener::bind(self.app).await.with_context(|| format!("cannot listen on {}", self.app))?;
+        let reached = serve(listener);
+        let policies: Api<RateLimitPolicy> = Api::default_namespaced(client);
+        let enforced = self.until_enforced(&policies).await?;
+        let counts = ask(self.agent, self.requests).await?;
+        judge(counts, reached.load(Ordering::Relaxed), self.admits)?;
+        let Counts { admitted, refused, .. } = counts;
+        let sent = self.requests;
+        Ok(format!("{enforced}; of {sent} requests {admitted} reached the app and {refused} were refused with 429"))
+    }
+
+    /// Waits until the status says so; what it says.
+    async fn until_enforced(&self, policies: &Api<RateLimitPolicy>) -> anyhow::Result<String> {
+        let mut seen = "nothing".to_owned();
+        let enforced = async {
+            loop {
+                match policies.get(&self.policy).await {
+                    Ok(policy) => {
+                        let status = policy.status.unwrap_or_default();
+                        let condition = status.conditions.into_iter().find(|condition| condition.type_ == ENFORCED);
+                        if let Some(condition) = condition {
+                            if condition.status == "True" && condition.observed_generation == policy.metadata.generation
+                            {
+                                return condition.message;
+                            }
+                            seen = format!("{}: {}", condition.reason, condition.message);
+                        }
+                    }
+                    Err(error) => seen = error.to_string(),
+                }
+                tokio::time::sleep(BETWEEN_LOOKS).await;
+            }
+        };
+        match tokio::time::timeout(Duration::from_secs(self.within), enforced).await {
+            Ok(message) => Ok(message),
+            Err(_) => {
+                bail!("policy {} is not enforced after {} s; last seen: {seen}", self.policy, self.within)
+            }
+        }
+    }
+}
+
+/// The app: answers everything, and counts it.
+fn serve(listener: TcpListener) -> Arc<AtomicU32> {
+    let reached = Arc::new(AtomicU32::new(0));
+    let counter = reached.clone();
+    let app = Router::new().fallback(move || async move {
+        counter.fetch_add(1, Ordering::Relaxed);
+        "ok\n"
+    });
+    // Ends with the program.
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    reached
+}
+
+/// Sends requests one after the other.
+async fn ask(agent: SocketAddr, requests: u32) -> anyhow::Result<Counts> {
+    let mut counts = Counts::default();
+    for _ in 0..requests {
+        let answer = tokio::time::timeout(ANSWER, send(agent)).await;
+        let answer = answer.with_context(|| format!("the agent at {agent} does not answer"))??;
+        match answer.status() {
+            StatusCode::OK => counts.admitted += 1,
+            StatusCode::TOO_MANY_REQUESTS => {
+                counts.refused += 1;
+                counts.without_retry_after += u32::from(!answer.headers().contains_key(header::RETRY_AFTER));
+            }
+            other => bail!("the agent at {agent} answered {other}"),
+        }
+    }
+    Ok(counts)
+}
+
+async fn send(agent: SocketAddr) -> anyhow::Result<http::Response<hyper::body::Incoming>> {
+    let reached = TcpStream::connect(agent).await;
+    let stream = reached.with_context(|| format!("no agent listens on {agent}: was this pod given one?"))?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let request = Request::get("/").header(header::HOST, "prove").body(Empty::<Bytes>::new())?;
+    Ok(sender.send_request(request).await?)
+}
+
+fn judge(counts: Counts, reached: u32, admits: u32) -> anyhow::Result<()> {
+    let Counts { admitted, refused, without_retry_after } = counts;
+    ensure!(
+        admitted == admits,
+        "{admitted} requests were admitted and {refused} refused, where the limit admits {admits}"
+    );
+    ensure!(reached == admitted, "{admitted} requests were admitted, but {reached} reached the app");
+    ensure!(without_retry_after == 0, "{without_retry_after} refusals came without Retry-After");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::response::IntoResponse;
+
+    use super::*;
+
+    /// An agent that admits `admits` and then refuses, or breaks.
+    async fn agent(admits: u32, refusal: StatusCode) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = Arc::new(AtomicU32::new(0));
+        let answer = move || {
+            let number = asked.fetch_add(1, Ordering::Relaxed);
+            let refused = (refusal, [(header::RETRY_AFTER, "1")]).into_response();
+            std::future::ready(if number < admits { "ok".into_response() } else { refused })
+        };
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await });
+        address
+    }
+
+    #[tokio::test]
+    async fn answers_are_counted() {
+        let counts = ask(agent(5, StatusCode::TOO_MANY_REQUESTS).await, 20).await.unwrap();
+        assert_eq!(counts, Counts { admitted: 5, refused: 15, without_retry_after: 0 });
+        let error = ask(agent(5, StatusCode::BAD_GATEWAY).await, 20).await.unwrap_err();
+        assert!(error.to_string().contains("502"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn without_an_agent_there_is_an_error() {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let error = ask(socket.local_addr().unwrap(), 1).await.unwrap_err();
+        assert!(error.to_string().contains("was this pod given one?"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_app_counts_what_reaches_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let reached = serve(listener);
+        assert_eq!(ask(address, 3).await.unwrap().admitted, 3);
+        assert_eq!(reached.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn only_what_the_limit_says_passes() {
+        let good = Counts { admitted: 5, refused: 15, without_retry_after: 0 };
+        judge(good, 5, 5).unwrap();
+        for (counts, reached, admits) in
+            [(good, 5, 4), (good, 5, 6), (good, 20, 5), (Counts { without_retry_after: 1, ..good }, 5, 5)]
+        {
+            assert!(judge(counts, reached, admits).is_err(), "{counts:?} {reached} {admits}");
+        }
+    }
+}
