@@ -1,0 +1,151 @@
+//! Of a Markdown page, what can be checked: fenced blocks, links and headings. Line by line; our pages need no more.
+
+use std::collections::BTreeSet;
+
+pub(super) struct Page {
+    pub(super) blocks: Vec<Block>,
+    /// With their lines.
+    pub(super) links: Vec<(usize, String)>,
+    /// As a link names them.
+    pub(super) headings: BTreeSet<String>,
+    /// All in backquotes: names that the page introduces.
+    pub(super) quoted: BTreeSet<String>,
+}
+
+pub(super) struct Block {
+    /// Where its fence opens.
+    pub(super) line: usize,
+    /// What stands behind the fence.
+    pub(super) info: String,
+    pub(super) text: String,
+}
+
+impl Page {
+    pub(super) fn parse(text: &str) -> Self {
+        let mut page =
+            Self { blocks: Vec::new(), links: Vec::new(), headings: BTreeSet::new(), quoted: BTreeSet::new() };
+        let mut open: Option<Block> = None;
+        for (index, line) in text.lines().enumerate() {
+            let number = index + 1;
+            match (&mut open, line.trim_start().strip_prefix("```")) {
+                (Some(_), Some(_)) => page.blocks.extend(open.take()),
+                (Some(block), None) => {
+                    block.text.push_str(line);
+                    block.text.push('\n');
+                }
+                (None, Some(info)) => {
+                    open = Some(Block { line: number, info: info.trim().to_owned(), text: String::new() });
+                }
+                (None, None) => page.prose(number, line),
+            }
+        }
+        page
+    }
+
+    fn prose(&mut self, number: usize, line: &str) {
+        if let Some(heading) = line.strip_prefix('#') {
+            self.headings.insert(anchor(heading.trim_start_matches('#').trim()));
+        }
+        // Every second part is in backquotes, and no link.
+        let parts = line.split('`').enumerate();
+        let mut bare = String::new();
+        for (index, part) in parts {
+            if index % 2 == 1 {
+                self.quoted.insert(part.to_owned());
+                bare.push('`');
+            } else {
+                bare.push_str(part);
+            }
+        }
+        let targets = bare.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+        self.links.extend(targets.map(|(target, _)| (number, target.to_owned())));
+    }
+}
+
+impl Block {
+    /// The commands of a console, in words or with what is wrong about them.
+    pub(super) fn commands(&self) -> Vec<(usize, Result<Vec<String>, String>)> {
+        let lines = self.text.lines().enumerate();
+        lines.filter_map(|(index, line)| Some((self.line + 1 + index, words(line.strip_prefix("$ ")?)))).collect()
+    }
+}
+
+/// Splits a line as a shell does, as far as our pages go.
+fn words(line: &str) -> Result<Vec<String>, String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    for letter in line.chars() {
+        match (quote, letter) {
+            (Some(open), _) if open == letter => quote = None,
+            (Some(_), _) => word.get_or_insert_default().push(letter),
+            (None, '\'' | '"') => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            (None, ' ') => words.extend(word.take()),
+            (None, '#') if word.is_none() => break,
+            (None, _) => word.get_or_insert_default().push(letter),
+        }
+    }
+    words.extend(word);
+    if quote.is_some() { Err("a quote that does not end".to_owned()) } else { Ok(words) }
+}
+
+/// The name of a heading, as GitHub and mdBook make it.
+fn anchor(heading: &str) -> String {
+    let letters = heading.to_lowercase();
+    letters
+        .chars()
+        .filter_map(|letter| match letter {
+            ' ' => Some('-'),
+            '-' | '_' => Some(letter),
+            _ => letter.is_alphanumeric().then_some(letter),
+        })
+        .collect()
+}
+
+/// The path of a link's file, from the page that it stands on.
+pub(super) fn beside(page: &str, file: &str) -> String {
+    let mut parts: Vec<&str> = page.split('/').collect();
+    parts.pop();
+    for part in file.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            "." | "" => {}
+            _ => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_blocks_links_and_headings() {
+        let page = Page::parse(
+            "# What `x` is, and why\n[a](b.md#c) and `[no](link)` ![p](q.svg)\n```yaml part\nx: [1](2)\n```\nsee `f.yaml`\n",
+        );
+        assert_eq!(page.links, [(2, "b.md#c".to_owned()), (2, "q.svg".to_owned())]);
+        assert_eq!(page.headings, BTreeSet::from(["what-x-is-and-why".to_owned()]));
+        assert!(page.quoted.contains("f.yaml"));
+        let [block] = &page.blocks[..] else { panic!("one block") };
+        assert_eq!((block.line, &*block.info, &*block.text), (3, "yaml part", "x: [1](2)\n"));
+    }
+
+    #[test]
+    fn commands_are_split_as_a_shell_does() {
+        let page = Page::parse("```console\n$ a -p '{\"b\": 1}' \"c d\"   # why\noutput\n$ e 'f\n```\n");
+        let commands = page.blocks[0].commands();
+        assert_eq!(commands[0], (2, Ok(["a", "-p", "{\"b\": 1}", "c d"].map(str::to_owned).to_vec())));
+        assert_eq!(commands[1].0, 4);
+        assert!(commands[1].1.is_err() && commands.len() == 2);
+    }
+
+    #[test]
+    fn links_start_where_they_stand() {
+        assert_eq!(beside("docs/guides/a.md", "../api.md"), "docs/api.md");
+        assert_eq!(beside("README.md", "docs/a.md"), "docs/a.md");
+        assert_eq!(beside("docs/a.md", "../README.md"), "README.md");
+    }
+}

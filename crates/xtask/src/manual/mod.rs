@@ -1,0 +1,239 @@
+//! `cargo xtask manual`: does what the pages say hold? Links lead somewhere, policies are good ones, commands name what there is.
+//!
+//! It reads pages and runs `weir-operator check` and `--help`, as readers do; it changes nothing. What a cluster says to the objects of
+//! the pages is asked by `e2e/tests/manual.rs`.
+
+mod commands;
+mod fields;
+mod markdown;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context as _, ensure};
+use serde::Deserialize as _;
+use serde_yaml::Value;
+
+use self::{commands::Commands, markdown::Page};
+use crate::workspace::Workspace;
+
+/// Folders of pages, and single ones.
+const PAGES: [&str; 7] =
+    ["docs", "charts", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "e2e/airgap/README.md"];
+
+/// The list of the site's pages.
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// Something that does not hold.
+struct Fault {
+    page: String,
+    line: usize,
+    what: String,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ManualArgs {
+    /// Folder of weir-operator and weir-agent; without it, both are built
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
+}
+
+pub(crate) fn run(workspace: &Workspace, args: ManualArgs) -> anyhow::Result<ExitCode> {
+    let programs = args.programs.map_or_else(|| build(workspace), Ok)?;
+    let pages = read(workspace.root())?;
+    let mut faults = Vec::new();
+    links(workspace.root(), &pages, &mut faults);
+    summary(&pages, &mut faults)?;
+    let policies = blocks(&pages, &mut faults);
+    let commands = Commands::new(workspace, &programs)?;
+    let mut run = 0;
+    for (name, page) in &pages {
+        for block in page.blocks.iter().filter(|block| block.info == "console") {
+            for (line, words) in block.commands() {
+                run += 1;
+                let checked = words.and_then(|words| commands.check(&words, page));
+                faults.extend(checked.err().map(|what| Fault { page: name.clone(), line, what }));
+            }
+        }
+    }
+    let good = check_policies(&programs, &policies)?;
+    for Fault { page, line, what } in &faults {
+        println!("{page}:{line}: {what}");
+    }
+    println!("manual: {} pages, {} policies, {run} commands, {} faults", pages.len(), policies.len(), faults.len());
+    ensure!(policies.len() > 10 && run > 20, "hardly anything was found to check");
+    Ok(if faults.is_empty() && good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Builds both programs as the tests against an apiserver do, so that no second kind of them is compiled.
+fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--locked", "--package", "weir-operator", "--package", "weir-agent"]);
+    let status = cargo.current_dir(workspace.root()).status().context("run cargo")?;
+    ensure!(status.success(), "cannot build the operator and the agent");
+    Ok(workspace.target().join("debug"))
+}
+
+/// All pages by their path.
+fn read(root: &Path) -> anyhow::Result<BTreeMap<String, Page>> {
+    let mut pages = BTreeMap::new();
+    let mut places: Vec<PathBuf> = PAGES.iter().map(|place| root.join(place)).collect();
+    while let Some(place) = places.pop() {
+        if place.is_dir() {
+            let entries = fs::read_dir(&place).with_context(|| format!("read {}", place.display()))?;
+            places.extend(entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?);
+        } else if place.extension().is_some_and(|extension| extension == "md") {
+            let text = fs::read_to_string(&place).with_context(|| format!("read {}", place.display()))?;
+            let name = place.strip_prefix(root).unwrap_or(&place).display().to_string();
+            pages.insert(name, Page::parse(&text));
+        }
+    }
+    Ok(pages)
+}
+
+/// Every link within the checkout leads to a file, and to a heading of it if it says so.
+fn links(root: &Path, pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) {
+    for (name, page) in pages {
+        for (line, target) in &page.links {
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').map_or((target.as_str(), None), |(file, at)| (file, Some(at)));
+            let place = if file.is_empty() { name.clone() } else { markdown::beside(name, file) };
+            let mut fault = |what: String| faults.push(Fault { page: name.clone(), line: *line, what });
+            if !pages.contains_key(&place) && !root.join(&place).exists() {
+                fault(format!("{target} leads nowhere: there is no {place}"));
+            } else if let (Some(anchor), Some(page)) = (anchor, pages.get(&place))
+                && !page.headings.contains(anchor)
+            {
+                fault(format!("{target} leads nowhere: {place} has no heading #{anchor}"));
+            }
+            // The site has what is in docs, and nothing else.
+            if name.starts_with("docs/") && place.ends_with(".md") && !place.starts_with("docs/") {
+                fault(format!("{target} is no page of the manual: say the path in words"));
+            }
+        }
+    }
+}
+
+/// The site has every page below docs.
+fn summary(pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) -> anyhow::Result<()> {
+    let summary = pages.get(SUMMARY).with_context(|| format!("no {SUMMARY}"))?;
+    let listed: Vec<String> = summary.links.iter().map(|(_, target)| markdown::beside(SUMMARY, target)).collect();
+    for name in pages.keys().filter(|name| name.starts_with("docs/") && *name != SUMMARY && !listed.contains(name)) {
+        faults.push(Fault { page: SUMMARY.to_owned(), line: 1, what: format!("{name} is not listed") });
+    }
+    Ok(())
+}
+
+/// The policies of all pages, by page and line; other YAML must at least be YAML, and say what it is.
+fn blocks(pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) -> Vec<(String, String)> {
+    let mut policies = Vec::new();
+    for (name, page) in pages {
+        for block in &page.blocks {
+            let mut fault = |what: String| faults.push(Fault { page: name.clone(), line: block.line, what });
+            match block.info.as_str() {
+                "yaml" => match kinds(&block.text) {
+                    Ok(kinds) if kinds.iter().any(|kind| kind == "RateLimitPolicy") => {
+                        policies.push((format!("{}-{}.yaml", name.replace('/', "-"), block.line), block.text.clone()));
+                    }
+                    Ok(kinds) if kinds.iter().any(String::is_empty) => {
+                        fault("an object without a kind: mark a part of one as `yaml part`".to_owned());
+                    }
+                    Ok(_) => {}
+                    Err(error) => fault(error.to_string()),
+                },
+                // Of other programs, and parts of objects.
+                "yaml foreign" | "yaml part" => {
+                    if let Err(error) = kinds(&block.text) {
+                        fault(error.to_string());
+                    }
+                }
+                "" | "console" | "text" | "json" | "rust" | "sh" => {}
+                other => fault(format!("what is a block of {other:?}?")),
+            }
+        }
+    }
+    policies
+}
+
+fn kinds(text: &str) -> Result<Vec<String>, serde_yaml::Error> {
+    serde_yaml::Deserializer::from_str(text)
+        .map(|document| {
+            let object = Value::deserialize(document)?;
+            Ok(object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned())
+        })
+        .collect()
+}
+
+/// What the operator says to them, which is what the cluster would say.
+fn check_policies(programs: &Path, policies: &[(String, String)]) -> anyhow::Result<bool> {
+    let folder = tempfile::tempdir().context("make a temporary folder")?;
+    for (name, text) in policies {
+        fs::write(folder.path().join(name), text).with_context(|| format!("write {name}"))?;
+    }
+    let mut command = Command::new(programs.join("weir-operator"));
+    let output = command.arg("check").arg(folder.path()).output().context("run weir-operator check")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    for fault in said.lines().filter(|line| !line.contains(": ok (")) {
+        println!("{}", fault.trim_start_matches(&format!("{}/", folder.path().display())));
+    }
+    if !output.status.success() && said.is_empty() {
+        println!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(output.status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(check: impl FnOnce(&BTreeMap<String, Page>, &mut Vec<Fault>), pages: &[(&str, &str)]) -> Vec<String> {
+        let pages = pages.iter().map(|(name, text)| ((*name).to_owned(), Page::parse(text))).collect();
+        let mut faults = Vec::new();
+        check(&pages, &mut faults);
+        faults.into_iter().map(|fault| format!("{}:{}: {}", fault.page, fault.line, fault.what)).collect()
+    }
+
+    #[test]
+    fn links_must_lead_somewhere() {
+        let workspace = Workspace::find().expect("these tests run in it");
+        let check = |text: &str| faults(|pages, all| links(workspace.root(), pages, all), &[("docs/a.md", text)]);
+        assert_eq!(check("# A b\n[x](api.md) [y](#a-b) [z](https://example.com) ![p](pictures/parts.svg)\n"), [""; 0]);
+        assert_eq!(check("[x](nothing.md)\n"), ["docs/a.md:1: nothing.md leads nowhere: there is no docs/nothing.md"]);
+        assert_eq!(check("\n[x](#b)\n"), ["docs/a.md:2: #b leads nowhere: docs/a.md has no heading #b"]);
+        assert_eq!(
+            check("[x](../README.md)\n"),
+            ["docs/a.md:1: ../README.md is no page of the manual: say the path in words"]
+        );
+    }
+
+    #[test]
+    fn the_site_has_every_page() {
+        let check = |listed: &str| {
+            let pages = [("docs/SUMMARY.md", listed), ("docs/a.md", ""), ("README.md", "")];
+            faults(|pages, all| summary(pages, all).expect("there is a summary"), &pages)
+        };
+        assert_eq!(check("- [A](a.md)\n"), [""; 0]);
+        assert_eq!(check("- [B](b.md)\n"), ["docs/SUMMARY.md:1: docs/a.md is not listed"]);
+    }
+
+    #[test]
+    fn yaml_is_yaml_and_says_what_it_is() {
+        let check = |text: &str| faults(|pages, all| drop(blocks(pages, all)), &[("a.md", text)]);
+        assert_eq!(check("```yaml\nkind: Service\n```\n```yaml part\na: 1\n```\n"), [""; 0]);
+        assert_eq!(
+            check("```yaml\na: 1\n```\n"),
+            ["a.md:1: an object without a kind: mark a part of one as `yaml part`"]
+        );
+        assert_eq!(check("```yaml foreign\na: [\n```\n").len(), 1);
+        assert_eq!(check("```yamll\n```\n"), ["a.md:1: what is a block of \"yamll\"?"]);
+        let mut none = Vec::new();
+        let page = BTreeMap::from([("d/a.md".to_owned(), Page::parse("\n```yaml\nkind: RateLimitPolicy\n```\n"))]);
+        assert_eq!(blocks(&page, &mut none), [("d-a.md-2.yaml".to_owned(), "kind: RateLimitPolicy\n".to_owned())]);
+    }
+}
