@@ -73,6 +73,7 @@
 //! other thread; only before a refusal may it give up to a hundred turns to one that is just handing over a place. Only changes of a limit and keys that are new take a lock. How it works is told in `ARCHITECTURE.md`.
 
 mod all;
+mod divisor;
 mod in_flight;
 mod keyed;
 mod lease;

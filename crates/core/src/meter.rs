@@ -10,8 +10,7 @@ mod counter;
 pub(crate) mod line;
 mod log;
 
-use self::counter::Counter;
-pub(crate) use self::counter::Windows;
+pub(crate) use self::counter::{Counter, Windows};
 use self::log::Log;
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering};

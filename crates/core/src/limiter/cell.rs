@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::{Admitted, Charge, Refused};
 use crate::lease::Leases;
 use crate::meter::line::{self, swap};
-use crate::meter::{self, Kind, Meter, Place, SEALED, Sealed, Stop, Taken, UNSET};
+use crate::meter::{self, Counter, Kind, Meter, Place, SEALED, Sealed, Stop, Taken, UNSET};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Mutex, Once, Ordering};
 use crate::{Quota, Standing, Time};
@@ -72,7 +72,11 @@ impl Cell {
     /// A decision that needs no second look; none if it is not that simple.
     #[inline(always)] // an answer that is passed on in memory costs more than the decision: 16 ns instead of 6
     pub(super) fn check_at_once(&self, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
-        let Kind::Line(supply) = &self.meter.kind else { return None };
+        let supply = match &self.meter.kind {
+            Kind::Line(supply) => supply,
+            Kind::Counter(counter) => return self.count_at_once(counter, now, cost),
+            Kind::Log(_) => return None,
+        };
         let (word, floor) = (self.words.line(), supply.floor(now));
         let (after, mark) = if let Some(leases) = self.leases.get() {
             let end = leases.take_at_once(supply, floor, cost)?;
@@ -91,6 +95,19 @@ impl Cell {
         };
         let charge = Charge { place: Place { at: now, cost, mark }, generation: self.generation };
         Some(Ok(Admitted { standing: Standing::of_line(supply, after, floor, now), charge }))
+    }
+
+    #[inline]
+    fn count_at_once(&self, counter: &Counter, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
+        let decided = counter.check_at_once(&self.words.few.0, now, cost)?;
+        let standing = |windows| Standing::of_counter(counter.quota(), windows);
+        Some(match decided {
+            Ok((windows, mark)) => {
+                let charge = Charge { place: Place { at: now, cost, mark }, generation: self.generation };
+                Ok(Admitted { standing: standing(windows), charge })
+            }
+            Err(windows) => Err(Refused { standing: standing(windows), cost }),
+        })
     }
 
     pub(super) fn check(&self, now: Time, cost: u64) -> Result<Taken, Stop> {

@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use super::{Left, Place, SEALED, Sealed, Stop, Taken, load, set};
+use crate::divisor::Divisor;
 use crate::supply::SET_BACK;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Quota, Standing, Time};
@@ -26,6 +27,7 @@ const FIRST: u64 = 2;
 #[derive(Debug)]
 pub(crate) struct Counter {
     quota: Quota,
+    period: Divisor,
     /// The start of a window.
     base: Time,
     /// Of the count, at the low end of a word; the index has the others.
@@ -54,10 +56,11 @@ struct Seen {
 impl Counter {
     pub(super) fn new(quota: Quota, base: Time) -> Self {
         let base = Time::from_nanos(base.as_nanos() - base.as_nanos() % quota.period_nanos());
-        Self { quota, base, bits: u64::BITS - quota.requests().leading_zeros() }
+        let period = Divisor::new(quota.period_nanos());
+        Self { quota, period, base, bits: u64::BITS - quota.requests().leading_zeros() }
     }
 
-    pub(super) fn quota(&self) -> Quota {
+    pub(crate) fn quota(&self) -> Quota {
         self.quota
     }
 
@@ -66,9 +69,16 @@ impl Counter {
     }
 
     fn index_at(&self, now: Time) -> u64 {
-        let windows = now.as_nanos().saturating_sub(self.base.as_nanos()) / self.period();
-        // The last index is left out, so that no word looks like an unset one.
-        (windows + FIRST).min((FROZEN >> self.bits) - 2)
+        self.window_at(now).0
+    }
+
+    /// Its index, and how much of it has elapsed.
+    #[inline]
+    fn window_at(&self, now: Time) -> (u64, u64) {
+        let (windows, elapsed) = self.period.divide(now.as_nanos().saturating_sub(self.base.as_nanos()));
+        // The last index is left out, so that no word looks like an unset one. The one before it never ends.
+        let last = (FROZEN >> self.bits) - 2;
+        if windows + FIRST < last { (windows + FIRST, elapsed) } else { (last, self.period()) }
     }
 
     fn start_of(&self, index: u64) -> u64 {
@@ -138,6 +148,32 @@ impl Counter {
             from == to || word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         };
         swap(previous, seen.previous, frozen) && swap(current, seen.current, self.word(seen.index, count))
+    }
+
+    /// A decision in a window that has begun, after one that is frozen; none if it is not that simple. The windows after a
+    /// charge with the index of the current one, or as they are if it was refused.
+    #[inline]
+    pub(crate) fn check_at_once(
+        &self,
+        words: &[AtomicU64; 2],
+        now: Time,
+        cost: u64,
+    ) -> Option<Result<(Windows, u64), Windows>> {
+        let (index, elapsed) = self.window_at(now);
+        let [even, odd] = words;
+        let (word, before) = if index.is_multiple_of(2) { (even, odd) } else { (odd, even) };
+        let (seen, final_one) = (word.load(Ordering::SeqCst), before.load(Ordering::SeqCst));
+        // Neither is sealed then, nor has a later window begun.
+        if seen >> self.bits != index || final_one >> self.bits != (FROZEN >> self.bits | (index - 1)) {
+            return None;
+        }
+        let windows = Windows { previous: self.count_of(final_one), current: self.count_of(seen), elapsed, lag: 0 };
+        let after = windows.current.checked_add(cost)?;
+        if !windows.have_room(&self.quota, after) {
+            return Some(Err(windows));
+        }
+        let moved = word.compare_exchange(seen, seen + cost, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        moved.then_some(Ok((Windows { current: after, ..windows }, index)))
     }
 
     pub(super) fn check(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
@@ -247,9 +283,22 @@ impl Counter {
 }
 
 impl Windows {
+    /// Whether the current window may hold this many now.
+    #[inline]
+    fn have_room(&self, quota: &Quota, count: u64) -> bool {
+        let Some(room) = quota.requests().checked_sub(count) else { return false };
+        let period = quota.period_nanos();
+        let weighted = || u128::from(self.previous) * u128::from(period - self.elapsed);
+        self.previous <= room || weighted() <= u128::from(room) * u128::from(period)
+    }
+
     /// Nanoseconds from `elapsed` on until a cost is within the quota in this window, if it ever is.
     fn opens_in_this(&self, quota: &Quota, cost: u64) -> Option<u64> {
-        let room = quota.requests().checked_sub(self.current.checked_add(cost)?)?;
+        let count = self.current.checked_add(cost)?;
+        if self.have_room(quota, count) {
+            return Some(0);
+        }
+        let room = quota.requests().checked_sub(count)?;
         opens(room, self.previous, quota.period_nanos())
             .filter(|&at| at < quota.period_nanos())
             .map(|at| at.saturating_sub(self.elapsed))

@@ -2,7 +2,8 @@
 //! `requests` of them.
 //!
 //! Request number *i* may go once request *i - requests* is one period old, and takes its place in the ring. So a decision
-//! looks at as many entries as it costs, however long the log is. The word is moved by one compare-and-swap, which admits;
+//! looks at as many entries as it costs, however long the log is; how many could go at once is searched from where it was
+//! found last, which is a step or two away unless nobody asked for a while. The word is moved by one compare-and-swap, which admits;
 //! then the moments are written. In between, an entry still holds the one before it, told apart by a bit that changes with
 //! each lap; it counts as not old enough, so a thread that is stopped at that point can make others be refused, and never
 //! be admitted.
@@ -10,6 +11,7 @@
 use std::time::Duration;
 
 use super::{Left, Place, SEALED, Sealed, Stop, Taken, UNSET, load, set};
+use crate::divisor::Divisor;
 use crate::standing::Logged;
 use crate::supply::SET_BACK;
 use crate::sync::{AtomicU64, Ordering, yield_now};
@@ -24,12 +26,13 @@ const LAST: Time = Time::from_nanos(LAP - 2);
 /// How often the system gets a turn to let the thread go on whose moment is missing, before others are refused for it.
 const PATIENCE: usize = if cfg!(loom) { 1 } else { 100 };
 
-/// The word with the number of requests; one that successors use; then the ring.
-const HEAD: usize = 2;
+/// The word with the number of requests; one that successors use; where the last search ended; then the ring.
+const HEAD: usize = 3;
 
 #[derive(Debug)]
 pub(crate) struct Log {
     quota: Quota,
+    length: Divisor,
 }
 
 /// When a request may go that needs an entry's place.
@@ -42,7 +45,7 @@ enum Opens {
 
 impl Log {
     pub(super) fn new(quota: Quota) -> Self {
-        Self { quota }
+        Self { quota, length: Divisor::new(quota.requests()) }
     }
 
     pub(super) fn quota(&self) -> Quota {
@@ -57,17 +60,11 @@ impl Log {
         self.quota.requests()
     }
 
-    fn place(&self, index: u64) -> usize {
-        HEAD + usize::try_from(index % self.length()).expect("at most 2^20")
-    }
-
-    fn lap(&self, index: u64) -> u64 {
-        index / self.length() % 2 * LAP
-    }
-
-    /// An entry: a moment, never zero.
-    fn entry(&self, index: u64, at: Time) -> u64 {
-        self.lap(index) | (at.min(LAST).as_nanos() + 1)
+    /// Which word is its entry, and the bit of its lap.
+    #[inline]
+    fn place(&self, index: u64) -> (usize, u64) {
+        let (lap, place) = self.length.divide(index);
+        (HEAD + usize::try_from(place).expect("at most 2^20"), lap % 2 * LAP)
     }
 
     /// When request number `index` may go.
@@ -75,14 +72,15 @@ impl Log {
         let Some(before) = index.checked_sub(self.length()) else {
             return Opens::At(0);
         };
-        let word = &words[self.place(before)];
+        let (place, lap) = self.place(before);
+        let word = &words[place];
         let entry = word.load(Ordering::SeqCst);
-        if entry == 0 || entry & LAP != self.lap(before) {
+        if entry == 0 || entry & LAP != lap {
             return Opens::Pending;
         }
         if moment_of(entry) > now.saturating_add(SET_BACK).as_nanos() {
             // The clock was set back: as if it had been admitted now.
-            let now = self.entry(before, now);
+            let now = entry_of(lap, now);
             let _ = word.compare_exchange(entry, now, Ordering::SeqCst, Ordering::SeqCst);
             return self.opens_of(now);
         }
@@ -139,8 +137,9 @@ impl Log {
 
     fn write(&self, words: &[AtomicU64], first: u64, cost: u64, at: Time) {
         for index in first..first + cost {
+            let (place, lap) = self.place(index);
             // A swap, because those have one order that all threads agree on.
-            words[self.place(index)].swap(self.entry(index, at), Ordering::SeqCst);
+            words[place].swap(entry_of(lap, at), Ordering::SeqCst);
         }
     }
 
@@ -160,19 +159,41 @@ impl Log {
             Opens::At(at) => at.saturating_sub(now.as_nanos()),
             Opens::Pending => self.quota.period_nanos(),
         };
-        let opens = if cost == 0 { 0 } else { wait(count + cost.min(self.length()) - 1) };
+        // Loom has enough to do with what matters: wherever the search begins, it ends at the same place.
+        let hint = if cfg!(loom) { 0 } else { words[2].load(Ordering::Relaxed) };
+        let remaining = self.free(words, count, now, hint.saturating_sub(count));
+        if !cfg!(loom) && count + remaining != hint {
+            words[2].store(count + remaining, Ordering::Relaxed);
+        }
+        let opens = if cost <= remaining { 0 } else { wait(count + cost.min(self.length()) - 1) };
         let reset = wait(count + self.length() - 1);
-        let logged = Logged { remaining: self.free(words, count, now), cost, opens, reset };
+        let logged = Logged { remaining, cost, opens, reset };
         Standing::of_log(self.quota, logged)
     }
 
-    /// How many requests could go at once: entries lie in the order of their moments, so halving finds it.
-    fn free(&self, words: &[AtomicU64], count: u64, now: Time) -> u64 {
-        let is_open = |index| matches!(self.opens(words, index, now), Opens::At(at) if at <= now.as_nanos());
-        let (mut free, mut not) = (0, self.length() + 1);
+    /// How many requests could go at once. Entries lie in the order of their moments, so it is the number from which on none
+    /// is open: searched in strides that double, from a guess on, and then by halving.
+    fn free(&self, words: &[AtomicU64], count: u64, now: Time, guess: u64) -> u64 {
+        let is_open = |free| {
+            free == 0 || matches!(self.opens(words, count + free - 1, now), Opens::At(at) if at <= now.as_nanos())
+        };
+        let (start, end) = (guess.min(self.length()), self.length() + 1);
+        let (mut free, mut not, mut stride) = (start, end, 1);
+        if is_open(start) {
+            while free + stride < end && is_open(free + stride) {
+                (free, stride) = (free + stride, stride * 2);
+            }
+            not = not.min(free + stride);
+        } else {
+            not = start;
+            while !is_open(not.saturating_sub(stride)) {
+                (not, stride) = (not - stride, stride * 2);
+            }
+            free = not.saturating_sub(stride);
+        }
         while not - free > 1 {
             let middle = free + (not - free) / 2;
-            if is_open(count + middle - 1) { free = middle } else { not = middle }
+            if is_open(middle) { free = middle } else { not = middle }
         }
         free
     }
@@ -185,10 +206,11 @@ impl Log {
         }
         // As long as an entry is gone nobody is admitted by it: neither the next lap, if another thread is faster, nor,
         // once the word is moved back, this one.
+        let entry = |index, at| entry_of(self.place(index).1, at);
         let swap = |index, from, to| {
-            words[self.place(index)].compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            words[self.place(index).0].compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         };
-        let gone = (first..after).take_while(|&index| swap(index, self.entry(index, place.at), 0)).count() as u64;
+        let gone = (first..after).take_while(|&index| swap(index, entry(index, place.at), 0)).count() as u64;
         let moved = if gone < place.cost {
             Err(words[0].load(Ordering::SeqCst))
         } else {
@@ -196,12 +218,12 @@ impl Log {
         };
         let expired = place.at.saturating_sub(self.quota.period());
         for index in first..first + gone {
-            let entry = match moved {
-                Ok(()) => index.checked_sub(self.length()).map_or(0, |before| self.entry(before, expired)),
-                Err(_) => self.entry(index, place.at),
+            let back = match moved {
+                Ok(()) => index.checked_sub(self.length()).map_or(0, |before| entry(before, expired)),
+                Err(_) => entry(index, place.at),
             };
-            if entry != 0 {
-                swap(index, 0, entry);
+            if back != 0 {
+                swap(index, 0, back);
             }
         }
         match moved {
@@ -219,7 +241,7 @@ impl Log {
 
     pub(super) fn left(&self, words: &[AtomicU64], since: Time) -> Left {
         let count = words[0].load(Ordering::SeqCst) & !SEALED;
-        Left { left: self.free(words, count, since.min(LAST)), unit: 1, burst: self.length() }
+        Left { left: self.free(words, count, since.min(LAST), 0), unit: 1, burst: self.length() }
     }
 
     /// The newest requests keep their moments (their ages in proportion, if the period is another). If more are allowed
@@ -232,7 +254,7 @@ impl Log {
         let kept = used.min(old.length() - left.left.min(old.length())).min(count);
         for index in 0..used {
             let entry = match index {
-                _ if index < kept => old_words[old.place(count - kept + index)].load(Ordering::SeqCst),
+                _ if index < kept => old_words[old.place(count - kept + index).0].load(Ordering::SeqCst),
                 _ => 0,
             };
             let moment = if entry == 0 { since } else { self.aged(old, Time::from_nanos(moment_of(entry)), since) };
@@ -267,10 +289,15 @@ impl Log {
     /// Writes an entry unless it is there, while nobody can be admitted yet.
     fn put(&self, words: &[AtomicU64], index: u64, at: Time) {
         if words[0].load(Ordering::SeqCst) == UNSET {
-            let entry = self.entry(index, at);
-            let _ = words[self.place(index)].compare_exchange(0, entry, Ordering::SeqCst, Ordering::SeqCst);
+            let (place, lap) = self.place(index);
+            let _ = words[place].compare_exchange(0, entry_of(lap, at), Ordering::SeqCst, Ordering::SeqCst);
         }
     }
+}
+
+/// An entry: a moment, never zero.
+fn entry_of(lap: u64, at: Time) -> u64 {
+    lap | (at.min(LAST).as_nanos() + 1)
 }
 
 fn moment_of(entry: u64) -> u64 {
