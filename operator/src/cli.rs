@@ -17,6 +17,7 @@ use tracing_subscriber::EnvFilter;
 use crate::check::{Verdict, check};
 use crate::inject::{InjectFlags, Injection};
 use crate::leader::{LeaseName, Timing};
+use crate::open_files;
 use crate::operator::{Candidacy, Operator};
 use crate::prove::Prove;
 use crate::source::directory::StandaloneAgent;
@@ -138,6 +139,7 @@ fn in_runtime(work: impl Future<Output = Result<(), Failed>>) -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let colours = io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours).init();
+    open_files::raise_limit();
     let outcome = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -24,6 +24,7 @@ pub mod leader;
 pub mod link;
 pub mod metrics;
 pub mod observed;
+pub mod open_files;
 mod operator;
 pub mod plan;
 pub mod prove;

@@ -24,7 +24,7 @@ use crate::telemetry::{self, Pulse, Ready};
 use crate::world::Update;
 
 /// Between two status writes that only bring traffic, unless something else is asked for.
-pub const TRAFFIC_INTERVAL: Duration = Duration::from_secs(5);
+pub const TRAFFIC_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the last reports may take at the end, and how long giving the lease back: both together less than 2 s.
 const FAREWELL: Duration = Duration::from_millis(900);
 

@@ -159,7 +159,7 @@ async fn the_newest_wins_over_a_slow_agent() {
 #[tokio::test]
 async fn silence_garbage_and_floods_show_as_drift_within_the_bound_and_harm_nobody_else() {
     let good = FakeAgent::start(Manner::Good).await;
-    for manner in [Manner::Silent, Manner::Garbage, Manner::Endless] {
+    for manner in [Manner::Silent, Manner::Garbage, Manner::Endless, Manner::Closing, Manner::Slow(PATIENCE)] {
         let bad = FakeAgent::start(Manner::Good).await;
         let operator = started(50, &[&good, &bad]).await;
         operator.until("2/2", |status| count(status) == "2/2").await;
@@ -176,6 +176,23 @@ async fn silence_garbage_and_floods_show_as_drift_within_the_bound_and_harm_nobo
         operator.until("2/2 again", |s| count(s) == "2/2" && s["status"]["observedGeneration"] == 2).await;
         assert_eq!(requests(&bad.in_force().unwrap()), Some(70), "{manner:?}");
     }
+}
+
+#[tokio::test]
+async fn an_agent_that_acknowledges_something_else_has_not_taken_it() {
+    let (good, bad) = (FakeAgent::start(Manner::Good).await, FakeAgent::start(Manner::Good).await);
+    let operator = started(50, &[&good, &bad]).await;
+    operator.until("2/2", |status| count(status) == "2/2").await;
+    bad.set(Manner::Lying);
+    operator.write(70);
+    soon("the change", good.until(|snapshot| requests(snapshot) == Some(70))).await;
+    let status = operator.until("drift", |status| drift(status) == ["Refused"]).await;
+    assert_eq!((enforced(&status), count(&status)), (("False", "Drifted"), "1/2"));
+    let message = status["status"]["enforcement"]["drifted"][0]["message"].as_str().unwrap();
+    assert!(message.starts_with("it acknowledged revision \"another\" instead of "), "{message}");
+    bad.set(Manner::Good);
+    operator.until("2/2 again", |status| count(status) == "2/2").await;
+    assert_eq!(requests(&bad.in_force().unwrap()), Some(70));
 }
 
 #[tokio::test]

@@ -112,9 +112,12 @@ impl Task {
                 Some(Seen::Applied(content))
             }
             Ok(reply) => {
+                // It answers, so its statuses must not make this forgotten.
+                self.answered();
                 self.push_later();
-                let message = format!("acknowledged {:?} instead of {:?}", reply.in_force.revision, content.revision);
-                self.missed(FailureKind::Unreachable, message)
+                let (told, wanted) = (reply.in_force.revision, &content.revision);
+                let message = format!("it acknowledged revision {told:?} instead of {wanted:?}");
+                Some(Seen::Failed(Failure { kind: FailureKind::Refused, message }))
             }
             Err(ContactError::Refused(refusal)) => {
                 self.answered();

@@ -13,6 +13,9 @@ use weir_api::{DriftReason, RateLimitPolicyStatus, Traffic};
 
 /// How long `Pending` must last to be written.
 const HOLD: Duration = Duration::from_millis(250);
+/// Where only the counts of pods and their names changed, and what is said of them did not: a rollout of thousands of pods
+/// is written so often at most.
+const COUNTS: Duration = Duration::from_secs(1);
 /// Numbers that did not move for this long have settled.
 const SETTLED: Duration = Duration::from_millis(2500);
 /// A number that moved by less than this share of it is noise.
@@ -84,7 +87,11 @@ impl Pace {
         let same = self.written.as_ref().is_some_and(|written| essence(written) == essence(status));
         if !same {
             let held_since = *self.held_since.get_or_insert(now);
-            return !is_pending(status) || now.duration_since(held_since) >= HOLD;
+            if is_pending(status) && now.duration_since(held_since) < HOLD {
+                return false;
+            }
+            let only_counts = self.written.as_ref().is_some_and(|written| said(written) == said(status));
+            return !only_counts || self.written_at.is_none_or(|at| now.duration_since(at) >= COUNTS);
         }
         self.held_since = None;
         let rested = self.written_at.is_none_or(|at| now.duration_since(at) >= self.interval);
@@ -96,29 +103,41 @@ impl Pace {
     }
 }
 
-/// The part of a status that is written at once.
+/// The part of a status that is written without regard to traffic.
 #[derive(PartialEq)]
 struct Essence<'a> {
-    generation: Option<i64>,
-    revision: Option<&'a str>,
-    conditions: Vec<(&'a str, &'a str, &'a str, Option<i64>)>,
+    said: Said<'a>,
     pods: Option<(i32, i32)>,
     drifted: Vec<(&'a str, DriftReason)>,
 }
 
+/// The part of it that is written at once.
+#[derive(PartialEq)]
+struct Said<'a> {
+    generation: Option<i64>,
+    revision: Option<&'a str>,
+    conditions: Vec<(&'a str, &'a str, &'a str, Option<i64>)>,
+}
+
 fn essence(status: &RateLimitPolicyStatus) -> Essence<'_> {
-    let conditions = status.conditions.iter();
     let enforcement = status.enforcement.as_ref();
     Essence {
+        said: said(status),
+        pods: enforcement.map(|e| (e.pods_targeted, e.pods_enforcing)),
+        drifted: enforcement
+            .map(|e| e.drifted.iter().map(|drift| (drift.pod.as_str(), drift.reason)).collect())
+            .unwrap_or_default(),
+    }
+}
+
+fn said(status: &RateLimitPolicyStatus) -> Said<'_> {
+    let conditions = status.conditions.iter();
+    Said {
         generation: status.observed_generation,
         revision: status.revision.as_deref(),
         conditions: conditions
             .map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_str(), c.observed_generation))
             .collect(),
-        pods: enforcement.map(|e| (e.pods_targeted, e.pods_enforcing)),
-        drifted: enforcement
-            .map(|e| e.drifted.iter().map(|drift| (drift.pod.as_str(), drift.reason)).collect())
-            .unwrap_or_default(),
     }
 }
 

@@ -89,3 +89,19 @@ async fn what_is_held_back_is_not_repeated() {
     assert!(pace.admits(now + HOLD, &status("Pending", 2, 0)));
     assert!(pace.repeats(now + HOLD, &status("Pending", 2, 0)), "it is not held back any more");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_rollout_of_many_pods_is_written_once_a_second_and_its_end_in_any_case() {
+    let now = Instant::now();
+    let mut pace = Pace::new(INTERVAL, Some(status("Drifted", 0, 0)));
+    let (mut at, mut written) = (now, 0);
+    for enforcing in 1..=1000 {
+        at += millis(10);
+        written += u32::from(pace.admits(at, &status("Drifted", enforcing, 0)));
+    }
+    assert_eq!(written, 10);
+    at += millis(10);
+    assert!(pace.admits(at, &status("Enforced", 1000, 0)), "another word is written at once");
+    assert!(!pace.admits(at + millis(10), &status("Enforced", 1001, 0)));
+    assert!(pace.admits(at + COUNTS, &status("Enforced", 1001, 0)), "what was held back is written in the end");
+}

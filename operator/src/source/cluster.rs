@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::Service;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::NamespaceResourceScope;
 use kube::runtime::utils::Backoff;
@@ -24,6 +24,7 @@ use tokio::sync::mpsc;
 use weir_api::RateLimitPolicy;
 
 use super::objects;
+use super::pod::Pod;
 use crate::world::{Change, ObjectKey, Update, WorkloadKind};
 
 /// How many watches have not sent their first listing.

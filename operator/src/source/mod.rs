@@ -7,3 +7,4 @@ pub mod cluster;
 pub mod directory;
 mod folder;
 pub(crate) mod objects;
+mod pod;

@@ -26,6 +26,10 @@ pub(crate) enum Manner {
     Garbage,
     /// Answers with more than anybody should read.
     Endless,
+    /// Begins to answer and closes the connection.
+    Closing,
+    /// Acknowledges something else than it was sent, and takes nothing.
+    Lying,
     /// Refuses every snapshot.
     Invalid,
     /// Takes a while for each answer.
@@ -122,7 +126,11 @@ impl Drop for FakeAgent {
 async fn misbehave(shared: &Shared) -> Option<Response> {
     let manner = shared.0.lock().unwrap().manner;
     match manner {
-        Manner::Good | Manner::Invalid => None,
+        Manner::Good | Manner::Invalid | Manner::Lying => None,
+        Manner::Closing => {
+            let broken = futures::stream::iter([Ok(Bytes::from_static(b"{")), Err(std::io::Error::other("gone"))]);
+            Some(axum::body::Body::from_stream(broken).into_response())
+        }
         Manner::Silent => std::future::pending().await,
         Manner::Garbage => Some((StatusCode::OK, "<html>hello</html>").into_response()),
         Manner::Endless => Some((StatusCode::OK, vec![b' '; 8 * 1024 * 1024]).into_response()),
@@ -149,6 +157,11 @@ async fn config(State(shared): State<Shared>, body: Bytes) -> Response {
         let fault = Fault { path: "policies[0].rules[0]".to_owned(), message: "no".to_owned() };
         let code = StatusCode::UNPROCESSABLE_ENTITY;
         return refuse(&mut inner, code, RefusalKind::Invalid, "cannot enforce this", vec![fault]);
+    }
+    if inner.manner == Manner::Lying {
+        let mut told = in_force(&snapshot);
+        told.revision = "another".to_owned();
+        return Json(ApplyReply { in_force: told }).into_response();
     }
     let stale = inner.in_force.as_ref().is_some_and(|now| {
         snapshot.sequence < now.sequence || (snapshot.sequence == now.sequence && snapshot.revision != now.revision)

@@ -1,0 +1,56 @@
+//! A pod as it is watched: its metadata, and the two fields of its status that say where it is and whether it has ended.
+//!
+//! A page of a listing has hundreds of pods. Read as this, what nobody here asks for is skipped, not kept.
+
+use std::borrow::Cow;
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::core::NamespaceResourceScope;
+use serde::Deserialize;
+
+/// A pod.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Pod {
+    /// Who it is, with labels and annotations.
+    pub(super) metadata: ObjectMeta,
+    pub(super) status: Option<PodStatus>,
+}
+
+/// Where it is, and whether it has ended.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct PodStatus {
+    pub(super) phase: Option<String>,
+    #[serde(rename = "podIP")]
+    pub(super) pod_ip: Option<String>,
+}
+
+impl Resource for Pod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        core::Pod::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        core::Pod::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        core::Pod::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        core::Pod::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
