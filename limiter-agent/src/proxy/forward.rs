@@ -26,7 +26,7 @@ use crate::rules::Gate;
 /// it meets connections that are about to close.
 const MAX_ATTEMPTS: usize = 4;
 
-/// Passes the requests of one client connection on to the app.
+/// Passes the requests of one client connection on to the app, once they are through [`vet`] and the limits.
 #[derive(Clone, Debug)]
 pub(super) struct Forward {
     pub(super) app: Rc<App>,
@@ -77,12 +77,20 @@ impl Service<Request<RequestBody>> for Forward {
     }
 }
 
+/// What is wrong with a request whatever the rules say.
+///
+/// # Errors
+///
+/// Why it is refused; to be answered before any rule is asked.
+pub(super) fn vet<B: Body>(request: &Request<B>) -> Result<(), Failure> {
+    if request.method() == Method::CONNECT {
+        return Err(Failure::ConnectMethod);
+    }
+    Ok(vetting::vet(request)?)
+}
+
 impl Forward {
     async fn forward(&self, mut request: Request<RequestBody>) -> Result<Response<ResponseBody>, Failure> {
-        if request.method() == Method::CONNECT {
-            return Err(Failure::ConnectMethod);
-        }
-        vetting::check_length(&request)?;
         vetting::name_host(&mut request, || {
             HeaderValue::from_str(&self.app.address().to_string()).expect("an address is a valid field value")
         })?;

@@ -15,6 +15,8 @@ use http::{
     header::{self, Entry},
 };
 
+use super::failure::Garbled;
+
 pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -105,7 +107,39 @@ pub(super) fn to_client(headers: &mut HeaderMap) {
         // RFC 9112 section 6.3: the coding rules, the length is a lie.
         headers.remove(header::CONTENT_LENGTH);
     }
+    say_length_once(headers);
     remove_hop_by_hop(headers);
+}
+
+/// What the app says several times is passed on once (RFC 9110 section 8.6): whoever is behind might take the list for a
+/// mistake, or go by its first member alone.
+fn say_length_once(headers: &mut HeaderMap) {
+    let mut values = headers.get_all(header::CONTENT_LENGTH).iter().map(HeaderValue::as_bytes);
+    let plain = values.next().is_none_or(|first| first.iter().all(u8::is_ascii_digit)) && values.next().is_none();
+    let all = headers.get_all(header::CONTENT_LENGTH).iter().map(HeaderValue::as_bytes);
+    if !plain && let Ok(Some(length)) = one_length(all) {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+}
+
+/// The length that all values of `Content-Length` agree on; none without any.
+pub(super) fn one_length<'b>(values: impl Iterator<Item = &'b [u8]>) -> Result<Option<u64>, Garbled> {
+    let mut length = None;
+    for value in values.flat_map(|value| value.split(|byte| *byte == b',')) {
+        let number = number(value.trim_ascii()).ok_or(Garbled::Length)?;
+        if *length.get_or_insert(number) != number {
+            return Err(Garbled::Length);
+        }
+    }
+    Ok(length)
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    let add = |number: u64, digit: &u8| {
+        let digit = char::from(*digit).to_digit(10)?;
+        number.checked_mul(10)?.checked_add(digit.into())
+    };
+    digits.iter().try_fold(0, add).filter(|_| !digits.is_empty())
 }
 
 fn append_forwarded(headers: &mut HeaderMap, ip: IpAddr) {
@@ -215,5 +249,24 @@ mod tests {
         ]);
         to_client(&mut response);
         assert_eq!(response, headers(&[("trailer", "x-sum")]));
+    }
+
+    #[test]
+    fn a_length_is_said_once_if_it_can_be_read_in_one_way_only() {
+        for (said, passed) in [
+            (&["5"][..], &["5"][..]),
+            (&["005"], &["005"]),
+            (&["5", "5"], &["5"]),
+            (&["5, 5"], &["5"]),
+            (&["05,5", "5"], &["5"]),
+            // No body shows which of them holds: whoever writes the answer refuses it.
+            (&["5", "6"], &["5", "6"]),
+            (&["+5"], &["+5"]),
+        ] {
+            let of = |lengths: &[&str]| lengths.iter().map(|&length| ("content-length", length)).collect::<Vec<_>>();
+            let mut response = headers(&of(said));
+            to_client(&mut response);
+            assert_eq!(response, headers(&of(passed)), "{said:?}");
+        }
     }
 }

@@ -23,23 +23,47 @@ pub(super) enum Unsound {
     Length,
 }
 
-/// Makes sure that the request is for exactly one host, the one that the rules saw, and says so in its `Host` field.
-/// `own` is for a client of HTTP/1.0 that does not say any.
+/// Whether a request may go on: to be asked before the rules are, so that nobody is charged for what is refused here.
+pub(super) fn vet<B: Body>(request: &Request<B>) -> Result<(), Unsound> {
+    check_length(request)?;
+    host(request).map(drop)
+}
+
+/// Says in the `Host` field of a sound request which host it is for, the one that the rules saw, and leaves the target's
+/// path. `own` is for a client of HTTP/1.0 that does not say any.
 pub(super) fn name_host<B>(request: &mut Request<B>, own: impl FnOnce() -> HeaderValue) -> Result<(), Unsound> {
+    match host(request)? {
+        Named::Nowhere => drop(request.headers_mut().insert(header::HOST, own())),
+        Named::InField => {}
+        Named::InTarget(host) => {
+            let target = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+            request.headers_mut().insert(header::HOST, host);
+            *request.uri_mut() = Uri::from(target);
+        }
+    }
+    Ok(())
+}
+
+/// Where a request says which host it is for.
+enum Named {
+    Nowhere,
+    InField,
+    InTarget(HeaderValue),
+}
+
+/// Makes sure that the request is for exactly one host.
+fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
     let mut named = request.headers().get_all(header::HOST).iter();
-    let host = named.next().cloned();
+    let host = named.next();
     if named.next().is_some() || (host.is_none() && request.version() == Version::HTTP_11) {
         return Err(Unsound::Hosts);
     }
-    if host.as_ref().is_some_and(|host| !host.as_bytes().iter().all(is_host_byte)) {
+    if host.is_some_and(|host| !host.as_bytes().iter().all(is_host_byte)) {
         return Err(Unsound::Host);
     }
     let Some(authority) = request.uri().authority() else {
         // The target of `OPTIONS *` and of a path is all there is to say.
-        if host.is_none() {
-            request.headers_mut().insert(header::HOST, own());
-        }
-        return Ok(());
+        return Ok(if host.is_some() { Named::InField } else { Named::Nowhere });
     };
     let web = request.uri().scheme_str().is_some_and(|scheme| matches!(scheme, "http" | "https"));
     if !web || !authority.as_str().bytes().all(|byte| is_host_byte(&byte)) {
@@ -52,15 +76,11 @@ pub(super) fn name_host<B>(request: &mut Request<B>, own: impl FnOnce() -> Heade
     {
         return Err(Unsound::TwoHosts);
     }
-    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Unsound::Host)?;
-    let target = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-    request.headers_mut().insert(header::HOST, host);
-    *request.uri_mut() = Uri::from(target);
-    Ok(())
+    HeaderValue::from_str(authority.as_str()).map(Named::InTarget).map_err(|_| Unsound::Host)
 }
 
 /// Makes sure that there is one length, and that it is not said of a body that is not there.
-pub(super) fn check_length<B: Body>(request: &Request<B>) -> Result<(), Unsound> {
+fn check_length<B: Body>(request: &Request<B>) -> Result<(), Unsound> {
     let Some(length) = one_length(request.headers())? else { return Ok(()) };
     let empty = request.body().is_end_stream();
     if empty && length.as_bytes().iter().any(|digit| *digit != b'0') {

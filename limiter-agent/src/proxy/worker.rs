@@ -12,7 +12,11 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use futures::FutureExt;
+use futures::{
+    FutureExt,
+    future::{Either, ready},
+};
+use http::Request;
 use tokio::{
     net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -26,9 +30,10 @@ use weir_tower::MonotonicClock;
 use super::{
     Settings,
     app::{App, IDLE_CHECK},
+    body::RequestBody,
     client,
     failure::FailureCounts,
-    forward::Forward,
+    forward::{Forward, vet},
     headers::Peer,
     plain,
     traffic::Traffic,
@@ -36,7 +41,7 @@ use super::{
 };
 use crate::{
     histogram::Histogram,
-    rules::{Gate, LimitLayer, RulesInForce},
+    rules::{Gate, LimitLayer, LimitedBody, RulesInForce},
 };
 
 /// How long to leave the accept queue alone when the process has no file descriptor left.
@@ -177,7 +182,14 @@ async fn connection(
     let plain = plain.map(|shared| plain::Client { shared, gate: gate.clone(), peer: peer.clone() });
     let forward = Forward { app, proxy: Arc::clone(proxy), tunnels, peer, gate: gate.clone() };
     let limited = LimitLayer::new(gate).layer(forward);
-    // Neither the layer nor the proxy has to be waited for: both are always ready.
-    let service = move |request| limited.clone().call(request);
+    let vetting = Arc::clone(&open);
+    let service = move |request: Request<RequestBody>| match vet(&request) {
+        // Neither the layer nor the proxy has to be waited for: both are always ready.
+        Ok(()) => Either::Left(limited.clone().call(request)),
+        Err(failure) => {
+            let refused = failure.respond(&vetting.proxy.failures, request.version());
+            Either::Right(ready(Ok(refused.map(LimitedBody::Plain))))
+        }
+    };
     client::serve(stream, service, plain, &open).await;
 }

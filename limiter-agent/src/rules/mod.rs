@@ -30,6 +30,7 @@ mod tests;
 mod wait;
 
 pub(crate) use self::{
+    body::LimitedBody,
     fields::Fields,
     gate::Gate,
     in_force::{Policy, Rule, RulesInForce},

@@ -60,7 +60,8 @@ impl Step {
         self
     }
 
-    fn shown(&self) -> String {
+    /// As a shell would have it.
+    pub(super) fn shown(&self) -> String {
         let program = self.program.file_name().unwrap_or(self.program.as_os_str()).to_string_lossy();
         let envs = self.envs.iter().map(|(name, value)| format!("{name}={value}"));
         let words = envs.chain([program.into_owned()]).chain(self.args.iter().cloned());

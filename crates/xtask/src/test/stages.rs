@@ -23,7 +23,7 @@ pub(super) enum Stage {
     Tidy,
     /// Lints, without warnings
     Clippy,
-    /// Unit, property and integration tests on loopback
+    /// Unit, property and integration tests on loopback; those of the agent's processes both ways
     Unit,
     /// Exact counts under contention, in release
     ReleaseExact,
@@ -102,9 +102,15 @@ impl Stage {
                 "-D",
                 "warnings",
             ])],
-            Self::Unit => {
-                vec![tests(&["test", "--locked", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"])]
-            }
+            Self::Unit => vec![
+                tests(&["test", "--locked", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]),
+                // The agent's processes once more, with all of HTTP/1 going through hyper. What compares the two ways runs both
+                // anyway. The same packages as above, or cargo would build them with other features.
+                tests(&["test", "--locked", "--workspace", "--test", "agent", "--no-fail-fast", "--"])
+                    .arg("--skip")
+                    .arg("differential::")
+                    .env("WEIR_TEST_IN_PLACE", "off"),
+            ],
             Self::ReleaseExact => {
                 vec![tests(&["test", "--locked", "--release", "-p", "weir-core", "--lib", "--tests", "--no-fail-fast"])]
             }
@@ -178,6 +184,14 @@ mod tests {
         assert_eq!(Stage::plan(&[Stage::Unit, Stage::Fmt], true), [Stage::Fmt, Stage::Unit]);
         assert_eq!(Stage::plan(&[Stage::Helm], true), [Stage::Tools, Stage::Helm]);
         assert_eq!(Stage::plan(&[Stage::E2e], false), []);
+    }
+
+    #[test]
+    fn the_agent_is_tried_both_ways() {
+        let workspace = Workspace::find().expect("these tests run in it");
+        let [all, off] = &Stage::Unit.steps(&workspace).expect("commands")[..] else { panic!("two runs") };
+        assert!(all.shown().contains("--workspace") && !all.shown().contains("WEIR_TEST_IN_PLACE"));
+        assert!(off.shown().starts_with("WEIR_TEST_IN_PLACE=off ") && off.shown().contains(" --test agent "));
     }
 
     #[test]

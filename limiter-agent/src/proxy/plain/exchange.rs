@@ -159,17 +159,29 @@ async fn hear(
     sent: Time,
     out: &mut Outbox,
 ) -> Result<(Framing, bool, bool), Cut> {
+    // Of a head that is not whole.
+    let mut looked_at = 0;
     loop {
         match read(line, app, response::MAX_BYTES).await? {
             Ok(1..) => {}
             Ok(0) | Err(_) => return Err(Failure::Closed.into()),
         }
         loop {
+            let bytes = app.unread();
+            let length = bytes.len();
+            if looked_at > 0 && length < response::MAX_BYTES && !response::may_be_whole(bytes, looked_at) {
+                looked_at = length;
+                break;
+            }
             let mut room = response::no_fields();
-            let head = match response::read(app.unread(), &mut room, terms.to_head)? {
-                Answer::Part => break,
+            let head = match response::read(bytes, &mut room, terms.to_head)? {
+                Answer::Part => {
+                    looked_at = length;
+                    break;
+                }
                 Answer::Interim(length) => {
                     app.consume(length);
+                    looked_at = 0;
                     continue;
                 }
                 Answer::Switched => {
@@ -180,7 +192,7 @@ async fn hear(
             };
             note_time(line, sent);
             // No body shows which length holds. hyper's server drops such an answer, too.
-            if terms.to_head && head.repeats_length() {
+            if terms.to_head && head.contradicts_itself() {
                 return Err(Cut::Unfit);
             }
             let ending = ending(line, terms.last);

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use httparse::{Header, Status};
 
 use super::{chunks::Chunks, field::Field, framing::Framing};
-use crate::proxy::failure::Garbled;
+use crate::proxy::{failure::Garbled, headers::one_length};
 
 /// How many fields the app may send.
 pub(super) const MAX_FIELDS: usize = 100;
@@ -105,16 +105,24 @@ impl Response<'_, '_> {
 
     /// The value of the only field of a kind.
     pub(super) fn only(&self, kind: Field) -> Option<&[u8]> {
-        let mut values =
-            self.fields.iter().zip(&self.kinds).filter(|(_, one)| **one == kind).map(|(field, _)| field.value);
+        let mut values = self.all(kind);
         values.next().filter(|_| values.next().is_none())
     }
 
+    /// The length that it says, however often and in whatever words.
+    pub(super) fn said_length(&self) -> Option<u64> {
+        one_length(self.all(Field::ContentLength)).ok().flatten()
+    }
+
     /// Whether a client that asked with HEAD would be told several lengths.
-    pub(super) fn repeats_length(&self) -> bool {
+    pub(super) fn contradicts_itself(&self) -> bool {
         !self.has(Field::TransferEncoding)
-            && self.has(Field::ContentLength)
-            && self.only(Field::ContentLength).is_none()
+            && self.all(Field::ContentLength).count() > 1
+            && self.said_length().is_none()
+    }
+
+    fn all(&self, kind: Field) -> impl Iterator<Item = &[u8]> {
+        self.fields.iter().zip(&self.kinds).filter(move |(_, one)| **one == kind).map(|(field, _)| field.value)
     }
 
     /// Whether the app says that a field is between it and the agent.
@@ -130,31 +138,20 @@ impl Response<'_, '_> {
     }
 }
 
+/// Whether a head may be over, of which so many bytes were looked at before and were not all of it.
+///
+/// As hyper does it: a head that comes in pieces is not read from its start with each of them. So one that makes no sense is
+/// found out when it is over, unless its first piece shows it.
+pub(super) fn may_be_whole(bytes: &[u8], looked_at: usize) -> bool {
+    let new = &bytes[looked_at.saturating_sub(3)..];
+    memchr::memchr_iter(b'\n', new).any(|at| matches!(new[at + 1..], [b'\n', ..] | [b'\r', b'\n', ..]))
+}
+
 /// Whether the last coding is `chunked`; none without any.
 fn codings<'b>(values: impl Iterator<Item = &'b [u8]>) -> Option<bool> {
     let last = values.last()?;
     let last = last.is_ascii().then(|| str::from_utf8(last).ok()).flatten().unwrap_or_default();
     Some(last.rsplit(',').next().is_some_and(|coding| coding.trim().eq_ignore_ascii_case("chunked")))
-}
-
-/// The length that all values agree on.
-fn one_length<'b>(values: impl Iterator<Item = &'b [u8]>) -> Result<Option<u64>, Garbled> {
-    let mut length = None;
-    for value in values.flat_map(|value| value.split(|byte| *byte == b',')) {
-        let number = number(value.trim_ascii()).ok_or(Garbled::Length)?;
-        if *length.get_or_insert(number) != number {
-            return Err(Garbled::Length);
-        }
-    }
-    Ok(length)
-}
-
-fn number(digits: &[u8]) -> Option<u64> {
-    let add = |number: u64, digit: &u8| {
-        let digit = char::from(*digit).to_digit(10)?;
-        number.checked_mul(10)?.checked_add(digit.into())
-    };
-    digits.iter().try_fold(0, add).filter(|_| !digits.is_empty())
 }
 
 fn tokens(value: &[u8]) -> impl Iterator<Item = &str> + Clone {
@@ -182,6 +179,16 @@ mod tests {
                 format!("{} {framing} {}", response.status, if response.kept { "kept" } else { "closed" })
             }
             Err(garbled) => garbled.to_string(),
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_head_is_seen_wherever_it_is_cut() {
+        for whole in ["HTTP/1.1 200 OK\r\nx: y\r\n\r\n", "HTTP/1.1 200 OK\nx: y\n\n", "HTTP/1.1 200 OK\nx: y\n\r\n"] {
+            assert!((0..whole.len()).all(|cut| may_be_whole(whole.as_bytes(), cut)), "{whole:?}");
+            for end in 0..whole.len() {
+                assert!((0..end).all(|cut| !may_be_whole(&whole.as_bytes()[..end], cut)), "{whole:?} up to {end}");
+            }
         }
     }
 

@@ -91,8 +91,8 @@ pub(super) fn to_client(
     for (field, kind) in response.fields.iter().zip(&response.kinds) {
         let passes = match kind {
             Field::Connection | Field::HopByHop | Field::Te | Field::TransferEncoding | Field::Upgrade => false,
-            // Whoever has no body must not say how long it is, unless that is what was asked.
-            Field::ContentLength => has_length && to_head,
+            // Below. Whoever has no body must not say how long it is, unless that is what was asked.
+            Field::ContentLength => has_length && to_head && response.said_length().is_none(),
             Field::Trailer => !to_head && may_have_body && !response.is_named(field.name),
             Field::Date => {
                 let passes = !response.is_named(field.name);
@@ -110,12 +110,18 @@ pub(super) fn to_client(
     if ending.closes {
         to.extend_from_slice(b"connection: close\r\n");
     }
-    if may_have_body && !to_head {
+    // As the app wrote it, if that can be read in one way only.
+    let digits = || response.only(Field::ContentLength).filter(|text| text.iter().all(u8::is_ascii_digit));
+    if to_head && has_length && let Some(length) = response.said_length() {
+        match digits() {
+            Some(digits) => line("content-length", digits, to),
+            None => content_length(length, to),
+        }
+    } else if may_have_body && !to_head {
         if response.framing.is_chunked_to_client() {
             to.extend_from_slice(b"transfer-encoding: chunked\r\n");
         } else if let Framing::Length(length) = response.framing {
-            // As the app wrote it, if that can be read in one way only.
-            match response.only(Field::ContentLength).filter(|text| text.iter().all(u8::is_ascii_digit)) {
+            match digits() {
                 Some(digits) if length > 0 => line("content-length", digits, to),
                 _ => content_length(length, to),
             }

@@ -16,14 +16,13 @@ use tokio::{
 use super::{
     case::{Answer, Then, When, pieces},
     http::{Kind, Message},
+    pulse::Pulse,
 };
+use crate::support::PATIENCE;
 
 /// Asked last on most connections, and always answered in the same way.
 pub(super) const LAST: &str = "/last";
 const LAST_ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-last: 1\r\n\r\nok";
-
-/// Between two pieces, so that they are read one by one.
-pub(super) const PIECE_PAUSE: Duration = Duration::from_millis(1);
 
 /// A request as the app has understood it.
 #[derive(Debug)]
@@ -41,6 +40,7 @@ pub(super) struct Heard {
 #[derive(Clone)]
 pub(super) struct App {
     pub(super) address: SocketAddr,
+    pub(super) pulse: Arc<Pulse>,
     stage: Arc<Stage>,
 }
 
@@ -57,7 +57,8 @@ struct Play {
     run: u64,
     script: VecDeque<(usize, Answer)>,
     heard: Vec<Heard>,
-    /// Connections in the middle of a message.
+    /// Connections, and those of them in the middle of a message.
+    open: usize,
     busy: usize,
     /// Grows with all that happens.
     progress: u64,
@@ -68,15 +69,18 @@ impl App {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let stage = Arc::new(Stage { play: Mutex::default(), moved: Notify::new(), over: watch::Sender::new(0) });
-        let app = Self { address, stage };
-        let stage = Arc::clone(&app.stage);
+        let app = Self { address, pulse: Arc::default(), stage };
+        let (stage, pulse) = (Arc::clone(&app.stage), Arc::clone(&app.pulse));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let _ = stream.set_nodelay(true);
-                let stage = Arc::clone(&stage);
+                let (stage, pulse) = (Arc::clone(&stage), Arc::clone(&pulse));
+                stage.moved(|play| play.open += 1);
+                let over = stage.over.subscribe();
                 tokio::spawn(async move {
-                    let over = stage.over.subscribe();
-                    Connection { stream, stage: &stage, bytes: Vec::new(), said_more: false, over }.serve().await;
+                    let (stage, pulse) = (&*stage, &*pulse);
+                    Connection { stream, stage, pulse, bytes: Vec::new(), said_more: false, over }.serve().await;
+                    stage.moved(|play| play.open -= 1);
                 });
             }
         });
@@ -91,17 +95,28 @@ impl App {
     }
 
     /// What was heard, and how many connections are left in the middle of something.
+    ///
+    /// The next case finds no connection from this one: whether one is used again is to depend on that case alone. So this
+    /// ends once all are closed and the agent has seen it.
     pub(super) async fn end(&self, patience: Duration) -> (Vec<Heard>, usize) {
-        let _ = tokio::time::timeout(patience, async {
-            while self.stage.play().busy > 0 {
-                self.stage.moved.notified().await;
-            }
-        })
-        .await;
-        // The next case finds no connection from this one: whether one is used again is to depend on that case alone.
+        let _ = tokio::time::timeout(patience, self.until(|play| play.busy == 0)).await;
+        self.pulse.settle().await;
+        let left = self.stage.play().busy;
+        let heard = std::mem::take(&mut self.stage.play().heard);
         self.hang_up();
-        let mut play = self.stage.play();
-        (std::mem::take(&mut play.heard), play.busy)
+        tokio::time::timeout(PATIENCE, self.until(|play| play.open == 0)).await.expect("all connections end");
+        self.pulse.settle().await;
+        (heard, left)
+    }
+
+    async fn until(&self, so: impl Fn(&Play) -> bool) {
+        loop {
+            let moved = self.stage.moved.notified();
+            if so(&self.stage.play()) {
+                return;
+            }
+            moved.await;
+        }
     }
 
     /// Closes all connections, also those on which an answer has no other end.
@@ -132,7 +147,6 @@ impl Stage {
         let value = change(&mut play);
         drop(play);
         self.moved.notify_waiters();
-        self.moved.notify_one();
         value
     }
 }
@@ -140,6 +154,7 @@ impl Stage {
 struct Connection<'a> {
     stream: TcpStream,
     stage: &'a Stage,
+    pulse: &'a Pulse,
     /// Read and not yet part of a message.
     bytes: Vec<u8>,
     /// It has said more than it was asked, in one go with an answer.
@@ -239,9 +254,15 @@ impl Connection<'_> {
         self.said_more &= splits.is_empty();
         for (number, piece) in pieces(&bytes, splits).enumerate() {
             if number > 0 {
-                tokio::time::sleep(PIECE_PAUSE).await;
+                // So that they are read one by one.
+                self.pulse.beat().await;
             }
-            if self.stream.write_all(piece).await.is_err() {
+            let written = tokio::select! {
+                biased;
+                written = self.stream.write_all(piece) => written.is_ok(),
+                _ = self.over.changed() => false,
+            };
+            if !written {
                 return false;
             }
             self.stage.moved(|_| ());
@@ -259,8 +280,12 @@ impl Connection<'_> {
             }
             Then::Close => {
                 let _ = self.stream.shutdown().await;
-                // Until the agent has seen it, if it looks.
-                let _ = tokio::time::timeout(PIECE_PAUSE * 20, async { while self.read().await {} }).await;
+                // Until the agent has seen it: what it still sends must not be answered with a reset.
+                let pulse = self.pulse;
+                tokio::select! {
+                    () = async { while self.read().await {} } => {}
+                    () = pulse.beat() => {}
+                }
                 false
             }
             Then::Reset => {

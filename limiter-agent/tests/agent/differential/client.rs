@@ -15,16 +15,14 @@ use tokio::{
 };
 
 use super::{
-    app::{App, PIECE_PAUSE},
+    app::App,
     case::{Sent, pieces},
     http::{Head, Kind, Message},
+    pulse::QUIET,
 };
 
-/// If nothing at all happens for so long, nothing will before the client does something.
-const QUIET: Duration = Duration::from_millis(200);
-
-/// How long the agent may take to hang up once the client has.
-const LEAVE: Duration = Duration::from_secs(8);
+/// How long the agent may take to hang up once the client has: half-closed ones get some seconds.
+const LEAVE: Duration = Duration::from_secs(30);
 
 /// What a client has seen.
 #[derive(Debug)]
@@ -66,12 +64,14 @@ pub(super) async fn play(agent: SocketAddr, sent: &[Sent], app: &App) -> Seen {
         }
         for (number, piece) in pieces(&sent.bytes, &sent.splits).enumerate() {
             if number > 0 {
-                tokio::time::sleep(PIECE_PAUSE).await;
+                app.pulse.beat().await;
             }
             let mut written = 0;
             while written < piece.len() {
-                match timeout(QUIET * 4, write.write(&piece[written..])).await {
+                let before = client.progress();
+                match timeout(QUIET, write.write(&piece[written..])).await {
                     Ok(Ok(count)) => written += count,
+                    Err(_) if !client.is_settled(before).await => {}
                     // It is not read any more.
                     Ok(Err(_)) | Err(_) => break 'all,
                 }
@@ -128,19 +128,24 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Waits until it is so, or until nothing happens.
+    /// Waits until it is so, or until nothing happens any more before the client does something.
     async fn until(&self, enough: impl Fn(&Seen) -> bool) {
-        let progress = || (self.received.bytes.lock().expect("not poisoned").0.len(), self.app.progress());
-        let mut before = progress();
         while !enough(&self.seen()) {
-            if timeout(QUIET, self.received.more.notified()).await.is_err() {
-                let now = progress();
-                if now == before {
-                    return;
-                }
-                before = now;
+            let before = self.progress();
+            if timeout(QUIET, self.received.more.notified()).await.is_err() && self.is_settled(before).await {
+                return;
             }
         }
+    }
+
+    /// Whether nothing has come to either side since, and nothing was on its way.
+    async fn is_settled(&self, before: (usize, u64)) -> bool {
+        self.app.pulse.settle().await;
+        self.progress() == before
+    }
+
+    fn progress(&self) -> (usize, u64) {
+        (self.received.bytes.lock().expect("not poisoned").0.len(), self.app.progress())
     }
 
     fn seen(&self) -> Seen {

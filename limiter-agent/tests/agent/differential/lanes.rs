@@ -40,6 +40,7 @@ impl Side {
     async fn start(in_place: &str) -> Self {
         let app = App::start().await;
         let agent = Agent::start(app.address, &["--workers", "1", "--in-place", in_place]);
+        app.pulse.of(agent.addresses.listen);
         Self { agent, app, sequence: 0, failures: BTreeMap::new() }
     }
 

@@ -16,6 +16,7 @@ mod generate;
 mod http;
 mod lanes;
 mod outcome;
+mod pulse;
 mod rules;
 mod words;
 
@@ -157,7 +158,8 @@ async fn an_app_that_answers_as_http10_is_told_where_bodies_end() {
 /// Nothing but its fields says how long the body would be that HEAD does not ask for.
 #[tokio::test]
 async fn lengths_of_no_body_are_told_alike() {
-    let lengths: [&[&str]; 6] = [&["5", "5"], &["5", "6"], &["", "300"], &["5, 5"], &["+5"], &[""]];
+    let lengths: [&[&str]; 8] =
+        [&["5", "5"], &["5", "6"], &["", "300"], &["5, 5"], &["+5"], &[""], &["5, 6"], &["05", "5,5 , 5"]];
     let cases = ["200 OK", "304 Not Modified"].into_iter().flat_map(|status| {
         lengths.into_iter().flat_map(move |lengths| {
             ["", "transfer-encoding: chunked\r\n"].map(move |coding| {
@@ -173,6 +175,92 @@ async fn lengths_of_no_body_are_told_alike() {
     let cases: Arc<[_]> = cases.collect();
     let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
     report("lengths of no body", held);
+}
+
+/// An app that says its length more than once says it once to the client (RFC 9110 section 8.6), or makes no sense.
+#[tokio::test]
+async fn a_length_that_is_said_twice_is_passed_on_once() {
+    let lengths: [&[&str]; 7] = [&["5"], &["005"], &["5", "5"], &["5, 5"], &["5", "05,5"], &["5", "6"], &["5, 6"]];
+    let cases = ["GET", "POST"].into_iter().flat_map(|method| {
+        lengths.into_iter().map(move |lengths| {
+            let lines: String = lengths.iter().map(|length| format!("Content-Length: {length}\r\n")).collect();
+            let answer = format!("HTTP/1.1 200 OK\r\nx-answer: 0\r\n{lines}\r\nhello");
+            let request = format!("{method} /b/c HTTP/1.1\r\nhost: a\r\n\r\n");
+            let mut case = connection(&[request.as_bytes()]);
+            case.sent[1].waits = true;
+            case.script = vec![said_whole(answer.as_bytes(), Then::Keep)];
+            (format!("{method} answered with {answer:?}"), case)
+        })
+    });
+    let cases: Arc<[_]> = cases.collect();
+    let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
+    report("lengths that are said twice", held);
+}
+
+/// Fields that the app names in `Connection` are between it and the agent (RFC 9110 section 7.6.1).
+#[tokio::test]
+async fn what_an_answer_says_about_its_connection_goes_no_further() {
+    let connections: [&[&str]; 6] = [
+        &["x-a"],
+        &["close, X-A"],
+        &["keep-alive", "x-b, x-a"],
+        &["x-a, content-length, date, set-cookie"],
+        &["transfer-encoding, x-forwarded-for, host"],
+        &["\"x-a\", x-a;q=1"],
+    ];
+    let framings = ["content-length: 2\r\n\r\nok", "transfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"];
+    let cases = connections.into_iter().flat_map(|connections| {
+        framings.map(|framing| {
+            let lines: String = connections.iter().map(|value| format!("Connection: {value}\r\n")).collect();
+            let fields = "X-A: 1\r\nx-a: 2\r\nX-B: 3\r\nKeep-Alive: timeout=5\r\nSet-Cookie: a=1\r\nTE: x\r\nhost: b\r\n\
+                          Upgrade: h2c\r\nProxy-Connection: close\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
+            let answer = format!("HTTP/1.1 200 OK\r\nx-answer: 0\r\n{lines}{fields}{framing}");
+            let mut case = connection(&[b"GET /b/c HTTP/1.1\r\nhost: a\r\n\r\n"]);
+            case.sent[1].waits = true;
+            case.script = vec![said_whole(answer.as_bytes(), Then::Keep)];
+            (format!("answered with {answer:?}"), case)
+        })
+    });
+    let cases: Arc<[_]> = cases.collect();
+    let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
+    report("answers with fields of the connection", held);
+}
+
+/// A head of the app's that makes no sense, and one that has no end: known at once or only when it is over, and the
+/// request asked again only if the app broke off.
+#[tokio::test]
+async fn an_answer_in_pieces_that_makes_no_sense_is_told_alike() {
+    let endless = "x".repeat(500_000);
+    let pieces = [
+        ("HTP", "/1.1 200 OK\r\n\r\n"),
+        ("HTTP/1.1 2", "x0 OK\r\n"),
+        ("HTTP/1.1 200 OK\r\n", "x y: z\r\n"),
+        ("HTTP/1.1 200 OK\r\n", "x y: z\r\n\r\n"),
+        ("HTTP/1.1 200 OK\r\nx", ": y\0\r\n"),
+        ("HTTP/1.1 200 OK\r\nx: y\n", "\r\n"),
+        ("HTTP/1.1 200 OK\nx: y\n", "\nz"),
+        ("HTTP/1.1 100 Continue\r\n\r\nHTTP", "/1.1 200 OK\r\nx y: z\r\n"),
+        ("HTTP/1.1 200 OK\r\nx: ", endless.as_str()),
+    ];
+    let cases = ["GET", "POST"].into_iter().flat_map(|method| {
+        pieces.into_iter().flat_map(move |(first, second)| {
+            [Then::Keep, Then::Close].map(|then| {
+                let request = |path: &str| format!("{method} {path} HTTP/1.1\r\nhost: a\r\n\r\n").into_bytes();
+                let mut case = connection(&[&request("/plain"), &request("/b/c")]);
+                case.rules = 0;
+                case.sent.iter_mut().for_each(|sent| sent.waits = true);
+                let answered = b"HTTP/1.1 200 OK\r\nx-answer: 0\r\ncontent-length: 2\r\n\r\nok";
+                let odd = said_whole(format!("{first}{second}").as_bytes(), then);
+                let odd = Answer { splits: vec![first.len()], ..odd };
+                case.script = vec![said_whole(answered, Then::Keep), odd];
+                let shown: String = second.chars().take(40).collect();
+                (format!("{method} answered with {first:?}, {shown:?} and {then:?}"), case)
+            })
+        })
+    });
+    let cases: Arc<[_]> = cases.collect();
+    let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
+    report("answers that make no sense", held);
 }
 
 /// What is behind an answer would be taken for the next one.
