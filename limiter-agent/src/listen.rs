@@ -3,10 +3,13 @@
 //! The proxy port has one listener per worker (`SO_REUSEPORT`), so that the kernel spreads connections and no accepted
 //! socket moves between threads. That option would also let a second agent bind the same port without a word, so the
 //! port is first bound without it.
+//!
+//! `[::]` is for clients of both kinds, whatever `net.ipv6.bindv6only` says: pods have addresses of IPv4, of IPv6, or of
+//! both. Where there is no IPv6 at all it is `0.0.0.0`. Any other address is taken at its word.
 
 use std::{
     io,
-    net::{SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
 };
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -25,7 +28,7 @@ pub struct BindError {
 
 /// One listener.
 pub(crate) fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
-    open(address, false)
+    open_or_ipv4(address, |address| open(address, false))
         .and_then(|socket| {
             socket.listen(BACKLOG)?;
             Ok(socket.into())
@@ -45,8 +48,8 @@ pub(crate) struct Shared {
 pub(crate) fn bind_shared(flag: &'static str, address: SocketAddr, count: usize) -> Result<Shared, BindError> {
     let shared = || {
         // Fails if anybody listens there, whatever options they bound with. It holds the port no longer than this line.
-        drop(open(address, false)?);
-        let first = open(address, true)?;
+        drop(open_or_ipv4(address, |address| open(address, false))?);
+        let first = open_or_ipv4(address, |address| open(address, true))?;
         let bound = local_address(&first)?;
         let mut sockets = vec![first];
         for _ in 1..count {
@@ -74,8 +77,27 @@ impl Shared {
     }
 }
 
+/// Opens a socket on an address; for all of IPv4 if it is for everybody and this system knows no IPv6.
+fn open_or_ipv4<T>(address: SocketAddr, open: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+    let known = |error: &io::Error| matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied);
+    match open(address) {
+        Err(error) if is_for_all(address) && !known(&error) => {
+            // What was asked for says more than what was tried instead.
+            open((Ipv4Addr::UNSPECIFIED, address.port()).into()).map_err(|_| error)
+        }
+        opened => opened,
+    }
+}
+
+fn is_for_all(address: SocketAddr) -> bool {
+    address.is_ipv6() && address.ip().is_unspecified()
+}
+
 fn open(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if is_for_all(address) {
+        socket.set_only_v6(false)?;
+    }
     // Without this a restart would have to wait for old connections to leave TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(reuse_port)?;
@@ -93,6 +115,36 @@ mod tests {
     use std::net::TcpStream;
 
     use super::*;
+
+    #[test]
+    fn everybody_is_all_of_both_kinds_where_there_are_both() {
+        let address = "[::]:0".parse().unwrap();
+        let shared = bind_shared("--listen", address, 2).unwrap();
+        let (shared, single) = (shared.listen().unwrap(), bind("--telemetry", address).unwrap());
+        for port in [&shared[0], &single].map(|listener| listener.local_addr().unwrap().port()) {
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("IPv4");
+            let ipv6 = TcpStream::connect((std::net::Ipv6Addr::LOCALHOST, port));
+            let none = TcpListener::bind((std::net::Ipv6Addr::LOCALHOST, 0)).is_err();
+            assert!(ipv6.is_ok() || none, "{ipv6:?}");
+        }
+    }
+
+    #[test]
+    fn without_ipv6_everybody_is_all_of_ipv4_and_nothing_else_is_changed() {
+        const NO_IPV6: i32 = 97;
+        let without = |address: SocketAddr| {
+            let error = || io::Error::from_raw_os_error(NO_IPV6);
+            if address.is_ipv6() { Err(error()) } else { Ok(address) }
+        };
+        let open =
+            |address: &str| open_or_ipv4(address.parse().unwrap(), without).map_err(|error| error.raw_os_error());
+        assert_eq!(open("[::]:8480"), Ok("0.0.0.0:8480".parse().unwrap()));
+        assert_eq!(open("127.0.0.1:1"), Ok("127.0.0.1:1".parse().unwrap()));
+        assert_eq!(open("[::1]:1"), Err(Some(NO_IPV6)));
+
+        let taken = |_| Err::<(), _>(io::Error::from(io::ErrorKind::AddrInUse));
+        assert_eq!(open_or_ipv4("[::]:1".parse().unwrap(), taken).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
 
     #[test]
     fn a_taken_port_is_an_error_that_names_the_flag() {

@@ -20,8 +20,8 @@ use crate::proxy::Settings;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "weir-agent", version, max_term_width = 110)]
 pub struct Flags {
-    /// Where clients connect: the proxy port.
-    #[arg(long, env = "WEIR_LISTEN", value_name = "ADDR", default_value = "0.0.0.0:8480")]
+    /// Where clients connect: the proxy port. [::] is for clients of IPv4 and of IPv6.
+    #[arg(long, env = "WEIR_LISTEN", value_name = "ADDR", default_value = "[::]:8480")]
     pub listen: SocketAddr,
 
     /// The app that is guarded. Requests are passed on to this address unchanged but for X-Forwarded-* and hop-by-hop
@@ -30,7 +30,7 @@ pub struct Flags {
     pub upstream: SocketAddr,
 
     /// Where /metrics, /healthz and /readyz are served.
-    #[arg(long, env = "WEIR_TELEMETRY", value_name = "ADDR", default_value = "0.0.0.0:8482")]
+    #[arg(long, env = "WEIR_TELEMETRY", value_name = "ADDR", default_value = "[::]:8482")]
     pub telemetry: SocketAddr,
 
     /// How long requests in flight may take to finish after SIGTERM, for example 10s or 1m30s.

@@ -188,10 +188,10 @@ mod tests {
     #[test]
     fn defaults_are_the_documented_ones() {
         let config = config(&[]).unwrap();
-        assert_eq!(config.listen, "0.0.0.0:8480".parse().unwrap());
+        assert_eq!(config.listen, "[::]:8480".parse().unwrap());
         assert_eq!(config.upstream, "127.0.0.1:8080".parse().unwrap());
         assert_eq!(config.control, "127.0.0.1:8481".parse().unwrap());
-        assert_eq!(config.telemetry, "0.0.0.0:8482".parse().unwrap());
+        assert_eq!(config.telemetry, "[::]:8482".parse().unwrap());
         assert_eq!(config.drain, Duration::from_secs(10));
     }
 

@@ -30,6 +30,10 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         let globs: Vec<String> = (0..choices.below(12)).map(|_| text(&mut choices, GLOBS)).collect();
         for glob in &globs {
             matches(glob, &path)?;
+            // What comes by chance hardly ever matches.
+            let made = instance(glob, &mut choices);
+            matches(glob, &made)?;
+            indexed(&globs, &made)?;
         }
         indexed(&globs, &path)?;
     }
@@ -41,6 +45,27 @@ fn text(choices: &mut Choices<'_>, pieces: &[&str]) -> String {
     let start = if choices.rarely(30) { "" } else { "/" };
     let rest: String = (0..choices.below(9)).map(|_| *choices.one(pieces)).collect();
     format!("{start}{rest}")
+}
+
+/// A path that the glob was made for, but for a segment too many now and then.
+fn instance(glob: &str, choices: &mut Choices<'_>) -> String {
+    const SEGMENTS: &[&str] = &["a", "b", "ab", "a.b", "%61", "c", "~", ":"];
+    let mut made: Vec<String> = Vec::new();
+    for segment in glob.split('/').skip(1) {
+        if choices.rarely(16) {
+            made.push((*choices.one(SEGMENTS)).to_owned());
+        }
+        match segment {
+            "**" => made.extend((0..choices.below(4)).map(|_| (*choices.one(SEGMENTS)).to_owned())),
+            segment => {
+                let mut pieces = segment.split('*').map(str::to_owned);
+                let first = pieces.next().unwrap_or_default();
+                made.push(pieces.fold(first, |made, piece| made + *choices.one(SEGMENTS) + &piece));
+            }
+        }
+    }
+    let end = if choices.rarely(8) { "/" } else { "" };
+    format!("/{}{end}", made.join("/"))
 }
 
 fn normal(path: &str) -> Result<(), String> {

@@ -31,6 +31,8 @@ pub(super) struct Activity {
     writes: AtomicU64,
     /// The client does not take what was last given to the socket.
     blocked: AtomicBool,
+    /// No other request is taken.
+    over: AtomicBool,
     /// One more than `writes` was when the client closed its side, with an answer due; 0 if it did not.
     closed_after: AtomicU64,
 }
@@ -49,14 +51,22 @@ impl Activity {
         self.blocked.store(true, Relaxed);
     }
 
+    /// The client was told that there is no more: whatever it still sends is no request.
+    pub(super) fn end(&self) {
+        self.over.store(true, Relaxed);
+    }
+
     /// No request is being answered and none has begun to come.
     pub(super) fn is_idle(&self) -> bool {
         self.is_between_requests() && self.reads.load(Relaxed) == self.reads_answered.load(Relaxed)
     }
 
-    /// No request is being answered; the head of the next may have begun to come.
+    /// No request is being answered; the head of the next may have begun to come, and there may be a next.
     pub(super) fn is_between_requests(&self) -> bool {
-        self.requests.load(Relaxed) == 0 && self.open_bodies.load(Relaxed) == 0 && !self.blocked.load(Relaxed)
+        self.requests.load(Relaxed) == 0
+            && self.open_bodies.load(Relaxed) == 0
+            && !self.blocked.load(Relaxed)
+            && !self.over.load(Relaxed)
     }
 
     /// Requests in progress and so far.
@@ -64,9 +74,14 @@ impl Activity {
         (self.requests.load(Relaxed), self.asked.load(Relaxed))
     }
 
-    /// The last request came whole, and its answer has not.
+    /// A request was asked whose answer is not over.
     pub(super) fn owes_an_answer(&self) -> bool {
-        self.requests.load(Relaxed) > 0 && self.open_bodies.load(Relaxed) == 0
+        self.requests.load(Relaxed) > 0
+    }
+
+    /// All bodies were read to their end.
+    pub(super) fn has_whole_bodies(&self) -> bool {
+        self.open_bodies.load(Relaxed) == 0
     }
 
     /// The client sends no more, which it may do and still wait for its answer.

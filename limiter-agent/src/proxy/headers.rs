@@ -263,10 +263,10 @@ mod tests {
             (&["5", "6"], &["5", "6"]),
             (&["+5"], &["+5"]),
         ] {
-            let of = |lengths: &[&str]| lengths.iter().map(|&length| ("content-length", length)).collect::<Vec<_>>();
-            let mut response = headers(&of(said));
+            let [mut response, passed] = [said, passed]
+                .map(|lengths| headers(&lengths.iter().map(|&length| ("content-length", length)).collect::<Vec<_>>()));
             to_client(&mut response);
-            assert_eq!(response, headers(&of(passed)), "{said:?}");
+            assert_eq!(response, passed, "{said:?}");
         }
     }
 }

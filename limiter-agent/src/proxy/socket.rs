@@ -97,6 +97,14 @@ impl Socket {
         self.ended
     }
 
+    /// Whether the client has said all and waits. That the request's body was passed on whole is not asked for: hyper may
+    /// have more of it than the app has taken.
+    fn owes_an_answer(&self) -> bool {
+        let Some(strict) = &self.strict else { return false };
+        let whole = strict.is_whole().unwrap_or_else(|| self.activity.has_whole_bodies());
+        whole && self.activity.owes_an_answer()
+    }
+
     fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &written {
             Poll::Ready(_) => self.activity.wrote(),
@@ -130,7 +138,7 @@ impl AsyncRead for Socket {
                 self.stopped = true;
                 self.before = Bytes::from_static(END);
             }
-        } else if self.strict.is_some() && self.activity.owes_an_answer() {
+        } else if self.owes_an_answer() {
             // hyper would take it for the client's leaving, and drop the request. It asks again when it has answered, and
             // whenever the connection is looked at.
             self.activity.half_closed();
@@ -167,6 +175,7 @@ impl AsyncWrite for Socket {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        this.activity.end();
         if this.goodbye.is_none() {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
         }

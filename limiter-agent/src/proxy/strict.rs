@@ -76,6 +76,15 @@ impl Strict {
         None
     }
 
+    /// Whether nothing is missing of what has come; none if nobody can tell, because it is a tunnel.
+    pub(super) fn is_whole(&self) -> Option<bool> {
+        match self.state {
+            State::Tunnel => None,
+            State::Head => Some(!self.head.begun && self.partial.is_empty()),
+            State::ChunkSize | State::ChunkEnd | State::Trailer | State::Data { .. } => Some(false),
+        }
+    }
+
     /// Takes a line without its LF, or the rest of one.
     fn line(&mut self, rest: &[u8]) -> bool {
         if self.partial.is_empty() {
@@ -222,6 +231,25 @@ mod tests {
         let mut strict = Strict::default();
         let pieces = bytes.chunks(size).enumerate();
         pieces.map(|(index, piece)| Some(index * size + strict.check(piece)?)).find_map(|stopped| stopped)
+    }
+
+    #[test]
+    fn it_knows_whether_more_has_to_come() {
+        let get = "GET / HTTP/1.1\r\nhost: a\r\n";
+        for whole in [
+            format!("{get}\r\n"),
+            format!("{get}content-length: 3\r\n\r\nabc"),
+            format!("{get}transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx: y\r\n\r\n"),
+        ] {
+            for end in 0..=whole.len() {
+                let mut strict = Strict::default();
+                assert_eq!(strict.check(&whole.as_bytes()[..end]), None);
+                assert_eq!(strict.is_whole(), Some(end == 0 || end == whole.len()), "{whole:?} up to {end}");
+            }
+        }
+        let mut strict = Strict::default();
+        assert_eq!(strict.check(format!("{get}upgrade: websocket\r\n\r\n").as_bytes()), None);
+        assert_eq!(strict.is_whole(), None);
     }
 
     #[test]

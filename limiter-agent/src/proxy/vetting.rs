@@ -3,7 +3,7 @@
 //! Client, rules and app must not understand one request differently: not whom it is for, nor where it ends. Whatever
 //! could be read in two ways is refused, never mended.
 
-use http::{HeaderMap, HeaderValue, Request, Uri, Version, header, uri::PathAndQuery};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header, uri::PathAndQuery};
 use http_body::Body;
 
 /// Why a request goes no further.
@@ -17,6 +17,8 @@ pub(super) enum Unsound {
     TwoHosts,
     #[error("the target must not hold a user name, and its scheme must be http or https")]
     Target,
+    #[error("the target * is for OPTIONS alone")]
+    Asterisk,
     #[error("the request has more than one Content-Length")]
     Lengths,
     #[error("Content-Length is not the length of the body")]
@@ -26,6 +28,10 @@ pub(super) enum Unsound {
 /// Whether a request may go on: to be asked before the rules are, so that nobody is charged for what is refused here.
 pub(super) fn vet<B: Body>(request: &Request<B>) -> Result<(), Unsound> {
     check_length(request)?;
+    // No path, so that no rule about paths would be about it (RFC 9112 section 3.2.4).
+    if request.uri().path() == "*" && request.method() != Method::OPTIONS {
+        return Err(Unsound::Asterisk);
+    }
     host(request).map(drop)
 }
 
@@ -146,6 +152,16 @@ mod tests {
         ] {
             assert_eq!(host(version, uri, hosts), expected, "{version:?} {uri} {hosts:?}");
         }
+    }
+
+    #[test]
+    fn a_target_without_a_path_is_for_options_alone() {
+        let vetted = |method: &str| {
+            let request = Request::builder().method(method).uri("*").header("host", "a");
+            vet(&request.body(Empty::<bytes::Bytes>::new()).unwrap())
+        };
+        assert_eq!(vetted("OPTIONS"), Ok(()));
+        assert_eq!(vetted("GET"), Err(Unsound::Asterisk));
     }
 
     #[test]

@@ -74,6 +74,35 @@ async fn a_client_that_sends_no_more_gets_its_whole_answer() {
     agent.until_metric("weir_protocol_connections{protocol=\"http1\"}", 1.0).await;
 }
 
+/// The agent sees the end before it has passed anything on.
+#[tokio::test]
+async fn a_client_that_has_said_all_before_the_agent_looks_gets_its_whole_answer() {
+    let app = App::serve(async |request: Request<Incoming>| Response::new(request.into_body().boxed())).await;
+    let agent = Agent::start(app.address, &["--workers", "1"]);
+    let long = "x".repeat(20_000);
+    for sent in [
+        "GET / HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(),
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello".to_owned(),
+        "POST / HTTP/1.1\r\nhost: a\r\nte: trailers\r\ncontent-length: 5\r\n\r\nhello".to_owned(),
+        format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 20005\r\n\r\n{long}hello"),
+        "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n".to_owned(),
+        format!(
+            "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n4e20\r\n{long}\r\n5\r\nhello\r\n0\r\n\r\n"
+        ),
+    ] {
+        agent.hold();
+        let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        client.write_all(sent.as_bytes()).await.expect("sent");
+        client.shutdown().await.expect("closed");
+        agent.go_on();
+        let mut answer = String::new();
+        timeout(PATIENCE, client.read_to_string(&mut answer)).await.expect("closed in time").expect("closed in order");
+        let shown: String = sent.chars().take(100).collect();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{shown:?}: {answer:?}");
+        assert_eq!(answer.contains("hello"), sent.contains("hello"), "{shown:?}: {answer:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_client_that_sends_no_more_in_the_middle_of_a_request_gets_no_answer() {
     let (app, _asked) = app().await;

@@ -1,5 +1,6 @@
 //! An agent process, tried from outside over real sockets.
 
+mod addresses;
 mod bootstrap;
 mod costs;
 mod differential;
@@ -11,6 +12,7 @@ mod half_closed;
 mod http2;
 mod idle;
 mod jwks;
+mod leaving;
 mod limits;
 mod logs;
 mod metrics;

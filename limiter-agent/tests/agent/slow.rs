@@ -47,8 +47,16 @@ async fn each_pause_has_its_limit() {
         Response::new(request.into_body().boxed())
     })
     .await;
-    let limits =
-        ["--header-timeout", "50ms", "--idle-timeout", "60ms", "--stall-timeout", "70ms", "--response-timeout", "80ms"];
+    let limits = [
+        "--header-timeout",
+        "50ms",
+        "--idle-timeout",
+        "60ms",
+        "--stall-timeout",
+        "70ms",
+        "--response-timeout",
+        "700ms",
+    ];
     let agent = Agent::start(app.address, &limits);
     for (sent, answer) in [
         // Nothing, the beginning of a preface, of a head, of the second head, of a body; all of a request.

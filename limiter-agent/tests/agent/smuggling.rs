@@ -14,7 +14,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use crate::support::Agent;
+use crate::support::{Agent, daily, policy, rule, snapshot, with};
 
 /// An app of HTTP/1.1 that believes what it reads and says `ok` to everything.
 struct Recorder {
@@ -118,6 +118,31 @@ pub(crate) fn ambiguous() -> Vec<(String, u16)> {
         (post("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"), 400),
         (post("transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n\r\n0\r\n\r\n"), 400),
         ("POST /first HTTP/1.0\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n".into(), 400),
+        (post("transfer-encoding: chunked, chunked\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding: chunked;q=1\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding: \u{c}chunked\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding: chunked\u{c}\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding: chunked\u{b}\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding: chunked\0\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding: chunked\r\n , identity\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding:\r\n chunked\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding:\tchunked\r\ncontent-length:\t5\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding: chunked\r\nTransfer-Encoding: cow\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer-encoding:\r\n\r\n0\r\n\r\n"), 400),
+        (post("transfer\u{b}-encoding: chunked\r\n\r\n0\r\n\r\n"), 400),
+        (post("\u{b}transfer-encoding: chunked\r\n\r\n0\r\n\r\n"), 400),
+        // More lengths that are none.
+        (post("content-length: 5;\r\n\r\nhello"), 400),
+        (post("content-length: 5.0\r\n\r\nhello"), 400),
+        (post("content-length: 5e0\r\n\r\nhello"), 400),
+        (post("content-length: \"5\"\r\n\r\nhello"), 400),
+        (post("content-length: \u{b2}\r\n\r\nhello"), 400),
+        (post("content-length: 5\t6\r\n\r\nhello"), 400),
+        (post("content-length: \u{b}5\r\n\r\nhello"), 400),
+        (post("content-length: 5\0\r\n\r\nhello"), 400),
+        (post("content-length: 5\r\n 5\r\n\r\nhello"), 400),
+        (post("content-length: 5\r\nContent-Length: 05\r\n\r\nhello"), 400),
+        (post("content-length: 5,\r\n\r\nhello"), 400),
         // Names and lines.
         (post("content-length : 5\r\n\r\nhello"), 400),
         (post("transfer-encoding : chunked\r\n\r\n0\r\n\r\n"), 400),
@@ -132,7 +157,22 @@ pub(crate) fn ambiguous() -> Vec<(String, u16)> {
         (post("x y: z\r\n\r\n"), 400),
         (post(": empty\r\n\r\n"), 400),
         (post("no colon\r\n\r\n"), 400),
+        (post("\0x: y\r\n\r\n"), 400),
+        (post("x\0: y\r\n\r\n"), 400),
+        (post("x: y\r\r\n\r\n"), 400),
+        (post("x: y\r\n\r\r\n"), 400),
+        (post("x: a\u{b}b\r\n\r\n"), 400),
+        (post("x: a\u{7f}b\r\n\r\n"), 400),
+        (post("x: a\u{1b}b\r\n\r\n"), 400),
+        (post("x(y): z\r\n\r\n"), 400),
+        (post("x@y: z\r\n\r\n"), 400),
+        (post("x/y: z\r\n\r\n"), 400),
+        (post("x\t: z\r\n\r\n"), 400),
+        (post("\"x\": z\r\n\r\n"), 400),
         ("POST /first HTTP/1.1\nhost: a\n\n".into(), 400),
+        (" POST /first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("\0POST /first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("\r\r\nPOST /first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
         ("\nPOST /first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
         // Request lines.
         ("POST  /first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
@@ -145,6 +185,27 @@ pub(crate) fn ambiguous() -> Vec<(String, u16)> {
         ("POST /first\r\n\r\n".into(), 400),
         ("PO(ST /first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
         ("POST first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.2\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first HTTP/0.9\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.10\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first HTTP/01.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first HTTPS/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first HTTP /1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.1\0\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.1 x\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first\tHTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /first\0 HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST /fi\rrst HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST  HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("POST * HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("GET * HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("GET ?first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("GET http:///first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("GET http:first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("GET a:80 HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("GET javascript:first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        ("PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n".into(), 400),
         // Hosts.
         ("POST /first HTTP/1.1\r\n\r\n".into(), 400),
         (post("host: b\r\n\r\n"), 400),
@@ -153,10 +214,26 @@ pub(crate) fn ambiguous() -> Vec<(String, u16)> {
         ("POST /first HTTP/1.1\r\nhost: u@a\r\n\r\n".into(), 400),
         ("POST http://u@a/first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
         ("POST ftp://a/first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
+        (post("Host: a\r\n\r\n"), 400),
+        (post("HOST:\r\n\r\n"), 400),
+        ("POST /first HTTP/1.1\r\nhost : a\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.1\r\nhost: a b\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.1\r\nhost: a\tb\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.1\r\nhost: a#b\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.1\r\nhost: a?b\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.1\r\nhost: \"a\"\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.1\r\nhost: http://a\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.1\r\nhost: a\\b\r\n\r\n".into(), 400),
+        ("POST /first HTTP/1.1\r\nhost: \u{e4}\r\n\r\n".into(), 400),
+        ("GET http://a/first HTTP/1.1\r\n\r\n".into(), 400),
+        ("GET http://a/first HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n".into(), 400),
+        ("GET http://a,b/first HTTP/1.1\r\nhost: a\r\n\r\n".into(), 400),
         // Sizes.
         (post(&format!("x: {}\r\n\r\n", "y".repeat(70_000))), 431),
         (post(&format!("{}\r\n", "x: y\r\n".repeat(101))), 431),
         (format!("GET /{} HTTP/1.1\r\nhost: a\r\n\r\n", "y".repeat(70_000)), 431),
+        (format!("{} /first HTTP/1.1\r\nhost: a\r\n\r\n", "G".repeat(70_000)), 431),
+        (post(&format!("{}: y\r\n\r\n", "x".repeat(70_000))), 431),
         ("CONNECT a:80 HTTP/1.1\r\nhost: a:80\r\n\r\n".into(), 501),
     ]
 }
@@ -165,6 +242,7 @@ pub(crate) fn ambiguous() -> Vec<(String, u16)> {
 async fn what_can_be_read_in_two_ways_is_refused() {
     let app = Recorder::start().await;
     let agent = Agent::start(app.address, &[]);
+    agent.apply(&snapshot(1, &[policy("p", &[rule("all", &[daily("d", "FixedWindow", 1_000_000)])])])).await;
     for (sent, status) in ambiguous() {
         // Latin-1, so that a character is a byte.
         let bytes: Vec<u8> =
@@ -177,6 +255,8 @@ async fn what_can_be_read_in_two_ways_is_refused() {
         assert!(marker.ends_with("ok"), "{marker}");
         assert_eq!(app.heard(), format!("GET /marker HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")), "{shown:?}");
     }
+    // What is no request is nobody's: the markers alone are charged.
+    assert_eq!(agent.counts(0, 0).await, [ambiguous().len() as u64, 0, 0]);
 }
 
 /// Chunks that are none, and what comes with them.
@@ -192,6 +272,22 @@ pub(crate) const WRONG_BODIES: &[&str] = &[
     "\r\n\r\n",
     "5\r\nhello\r\n0\r\ncontent-length: 5\r\n\r\n",
     "5\r\nhello\r\n0\r\nx: y\n\r\n",
+    "+5\r\nhello\r\n0\r\n\r\n",
+    " 5\r\nhello\r\n0\r\n\r\n",
+    "5\t\r\nhello\r\n0\r\n\r\n",
+    "5\u{b}\r\nhello\r\n0\r\n\r\n",
+    "5_\r\nhello\r\n0\r\n\r\n",
+    "5h\r\nhello\r\n0\r\n\r\n",
+    "5\0\r\nhello\r\n0\r\n\r\n",
+    "5\rhello\r\n0\r\n\r\n",
+    "5\r\nhello0\r\n\r\n",
+    "5\r\nhello\r0\r\n\r\n",
+    "ffffffffffffffff0\r\nhello\r\n0\r\n\r\n",
+    ";x\r\nhello\r\n0\r\n\r\n",
+    "5\r\nhello\r\n0\r\ntransfer-encoding: chunked\r\n\r\n",
+    "5\r\nhello\r\n0\r\n folded: y\r\n\r\n",
+    "5\r\nhello\r\n0\r\nx y: z\r\n\r\n",
+    "5\r\nhello\r\n0\r\nno colon\r\n\r\n",
 ];
 
 /// The head is fine, so that the app may have heard it; but never an end that the body did not have.
@@ -238,11 +334,139 @@ async fn what_passes_is_written_in_one_way() {
             format!("GET / HTTP/1.1\r\nhost: a\r\nx: \u{e4}\r\n{close}"),
             format!("GET / HTTP/1.1\r\nhost: a\r\nx: \u{e4}\r\n{}\r\n", added("a")),
         ),
+        (
+            format!("\r\n\r\n\r\nGET / HTTP/1.1\r\nhost:\t a \t\r\nx:\t y\tz \r\n{close}"),
+            format!("GET / HTTP/1.1\r\nhost: a\r\nx: y\tz\r\n{}\r\n", added("a")),
+        ),
+        // A client may name no host, and then the rules see none.
+        (format!("GET / HTTP/1.1\r\nhost:\r\n{close}"), format!("GET / HTTP/1.1\r\nhost: \r\n{}\r\n", added(""))),
+        (
+            format!("GET http://b HTTP/1.1\r\nhost:\r\n{close}"),
+            format!("GET / HTTP/1.1\r\nhost: b\r\n{}\r\n", added("b")),
+        ),
+        (
+            format!("GET HTTP://B:80/x?y=http://c HTTP/1.1\r\nhost: a\r\n{close}"),
+            format!("GET /x?y=http://c HTTP/1.1\r\nhost: B:80\r\n{}\r\n", added("B:80")),
+        ),
+        (
+            format!("OPTIONS * HTTP/1.1\r\nhost: a\r\n{close}"),
+            format!("OPTIONS * HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")),
+        ),
+        (
+            format!("GET //b/..//%2e%2E/%2f;c=d?/../e HTTP/1.1\r\nhost: a\r\n{close}"),
+            format!("GET //b/..//%2e%2E/%2f;c=d?/../e HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")),
+        ),
+        (
+            format!("get / HTTP/1.1\r\nhost: a:99999\r\n{close}"),
+            format!("get / HTTP/1.1\r\nhost: a:99999\r\n{}\r\n", added("a:99999")),
+        ),
+        (
+            "GET / HTTP/1.1\r\nhost: a\r\nConnection: close, Cookie, x-forwarded-for\r\nConnection: X-Secret\r\ncookie: a\r\nx-secret: 1\r\nx-forwarded-for: 192.0.2.1\r\n\r\n".into(),
+            "GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.1, 127.0.0.1\r\nx-forwarded-proto: http\r\nx-forwarded-host: a\r\n\r\n".into(),
+        ),
+        (
+            format!("GET / HTTP/1.1\r\nhost: a\r\nproxy-connection: keep-alive\r\nkeep-alive: x\r\nproxy-authorization: y\r\nte: gzip, trailers;q=0\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQ\r\n{close}"),
+            format!("GET / HTTP/1.1\r\nhost: a\r\nhttp2-settings: AAMAAABkAAQ\r\n{}\r\n", added("a")),
+        ),
+        // No trailer gets into the head, and none that says where a message ends or whose it is gets on at all.
+        (
+            format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntrailer: host, authorization, te\r\n{close}0000\r\nhost: b\r\nauthorization: c\r\nte: trailers\r\n\r\n"),
+            format!("POST / HTTP/1.1\r\nhost: a\r\ntrailer: host, authorization, te\r\ntransfer-encoding: chunked\r\n{}\r\n0\r\n\r\n", added("a")),
+        ),
+        (
+            format!("POST / HTTP/1.1\r\nhost: a\r\nTransfer-Encoding:\t chunked \t\r\n{close}5;a=\"b\";c \r\nhello\r\n000 ;d\r\n\r\n"),
+            format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n{}\r\n5\r\nhello\r\n0\r\n\r\n", added("a")),
+        ),
+        // An expectation that nobody knows is the app's business.
+        (
+            format!("GET / HTTP/1.1\r\nhost: a\r\nexpect: x\r\n{close}"),
+            format!("GET / HTTP/1.1\r\nhost: a\r\nexpect: x\r\n{}\r\n", added("a")),
+        ),
+        // What is behind the last request of a connection is no request.
+        (
+            format!("GET / HTTP/1.1\r\nhost: a\r\n{close}{BEHIND}"),
+            format!("GET / HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")),
+        ),
+        (
+            format!("GET / HTTP/1.0\r\nhost: a\r\n\r\n{BEHIND}"),
+            format!("GET / HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")),
+        ),
+        (
+            format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n{BEHIND}"),
+            format!("GET / HTTP/1.1\r\nhost: a\r\n{}connection: upgrade\r\nupgrade: websocket\r\n\r\n", added("a")),
+        ),
     ] {
         let bytes: Vec<u8> = sent.chars().map(|c| u8::try_from(u32::from(c)).expect("small")).collect();
         let answer = send(&agent, &bytes).await;
-        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ok"), "{sent:?}: {answer:?}");
+        assert!(answer.starts_with("HTTP/1.") && answer.ends_with("ok"), "{sent:?}: {answer:?}");
+        assert!(answer[8..].starts_with(" 200 ") && answer.matches("\r\ndate: ").count() == 1, "{sent:?}: {answer:?}");
         assert_eq!(app.heard(), heard, "{sent:?}");
+    }
+}
+
+/// How a path is spelled is the client's choice; which rule is about it is not.
+#[tokio::test]
+async fn no_spelling_of_a_path_gets_past_its_rule() {
+    let app = Recorder::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let limit = || [daily("d", "FixedWindow", 1)];
+    let about =
+        |name: &str, wanted: serde_json::Value| with(rule(name, &limit()), serde_json::json!({"match": [wanted]}));
+    let login = about("login", serde_json::json!({"paths": ["/api/login"]}));
+    let odd = about("odd", serde_json::json!({"pathRegexes": ["(?i)^/odd(;[^/]*)?(/|%2f|%5c)login(;.*)?/?$"]}));
+    agent.apply(&snapshot(1, &[policy("p", &[login, odd])])).await;
+    let ask = async |target: &str| {
+        let answer =
+            send(&agent, format!("GET {target} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").as_bytes()).await;
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    assert_eq!((ask("/api/login").await, ask("/odd/login").await), ("200".into(), "200".into()));
+    for target in [
+        "/api/login",
+        "/api/login/",
+        "//api/login",
+        "/api//login",
+        "/api///login//",
+        "/./api/./login",
+        "/api/login/.",
+        "/x/../api/login",
+        "/api/x/../login",
+        "/api/login/x/..",
+        "/../../api/login",
+        "/%61pi/l%6Fgin",
+        "/%61%70%69/%6c%6f%67%69%6e",
+        "/%2e/api/login",
+        "/%2E%2e/api/%2e/login",
+        "/x/%2e%2E/api/login",
+        "/x/.%2e/api/login",
+        "/api/login?",
+        "/api/login?/../x",
+        "http://b/api/login",
+        "http://b//api/%6cogin?x",
+        // Where the app takes more spellings for one, a regular expression can, too.
+        "/odd/login",
+        "/ODD/Login",
+        "/odd;x=1/login",
+        "/odd/login;x=1",
+        "/odd%2flogin",
+        "/odd%2Flogin/",
+        "/odd%5Clogin",
+        "/x/../odd;a/%6cogin;b/",
+    ] {
+        assert_eq!(ask(target).await, "429", "{target}");
+    }
+    // Other paths to everybody who does not decode twice, know parameters of segments, or fold case.
+    for target in [
+        "/api%2flogin",
+        "/api/login;x=1",
+        "/api;x/login",
+        "/API/login",
+        "/api/%256cogin",
+        "/api/login%20",
+        "/api\\login",
+    ] {
+        let status = ask(target).await;
+        assert!(matches!(status.as_str(), "200" | "400"), "{target}: {status}");
     }
 }
 
@@ -258,13 +482,38 @@ async fn pipelined_requests_are_answered_in_order() {
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("okHTTP/1.1 400 "), "{answer}");
 }
 
+/// Once the agent has closed its side it only reads to see the client leave.
+#[tokio::test]
+async fn what_a_client_sends_when_it_was_told_to_go_is_no_request() {
+    let app = Recorder::start().await;
+    let agent = Agent::start(app.address, &[]);
+    for last in [
+        "GET / HTTP/1.1\nhost: a\r\n\r\n",
+        "CONNECT a:80 HTTP/1.1\r\nhost: a\r\n\r\n",
+        BEHIND,
+        "GET / HTTP/1.0\r\n\r\n",
+    ] {
+        let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        stream.write_all(last.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("closed in order");
+        app.heard();
+        // Until the agent has had enough of it, which takes longer than an idle connection keeps its buffers.
+        let late = format!("GET /late HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "y".repeat(300));
+        while stream.write_all(late.as_bytes()).await.is_ok() {
+            assert_eq!(agent.telemetry("/healthz").await.0, 200);
+        }
+        assert_eq!(app.heard(), "", "{last:?}");
+    }
+}
+
 /// One literal field, not indexed (RFC 7541 section 6.2.2).
-fn field(name: &str, value: &str) -> Vec<u8> {
+pub(crate) fn field(name: &str, value: &str) -> Vec<u8> {
     let length = |text: &str| u8::try_from(text.len()).expect("short");
     [&[0, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()].concat()
 }
 
-fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(payload.len()).expect("short").to_be_bytes();
     [&[0, length[0], length[1], kind, flags, 0, 0, 0, stream], payload].concat()
 }
@@ -339,6 +588,28 @@ async fn http2_cannot_say_what_http1_would_misread() {
         (instead(":path", ""), None, PROTOCOL_ERROR),
         (instead(":method", "GET / HTTP/1.1\r\n"), None, PROTOCOL_ERROR),
         (instead(":scheme", "ftp"), None, BAD_REQUEST),
+        (instead(":path", "*"), None, BAD_REQUEST),
+        (instead(":path", "a"), None, PROTOCOL_ERROR),
+        (instead(":path", "http://b/"), None, PROTOCOL_ERROR),
+        (instead(":authority", "a, b"), None, PROTOCOL_ERROR),
+        (instead(":authority", "a/b"), None, PROTOCOL_ERROR),
+        (instead(":method", "CONNECT"), None, PROTOCOL_ERROR),
+        ([post[..3].to_vec(), vec![("host", "a")]].concat(), None, OK),
+        (post[1..].to_vec(), None, PROTOCOL_ERROR),
+        ([post[..1].to_vec(), post[2..].to_vec()].concat(), None, PROTOCOL_ERROR),
+        ([post[..2].to_vec(), post[3..].to_vec()].concat(), None, PROTOCOL_ERROR),
+        ([vec![("x", "y")], post.to_vec()].concat(), None, PROTOCOL_ERROR),
+        (with(":status", "200"), None, PROTOCOL_ERROR),
+        (with(":protocol", "websocket"), None, PROTOCOL_ERROR),
+        (with("te", "trailers"), None, OK),
+        (with("te", "trailers, gzip"), None, PROTOCOL_ERROR),
+        (with("proxy-connection", "x"), None, PROTOCOL_ERROR),
+        (with("keep-alive", "x"), None, PROTOCOL_ERROR),
+        (with("", "x"), None, PROTOCOL_ERROR),
+        (with("x:y", "z"), None, PROTOCOL_ERROR),
+        (with("content-length", "+5"), Some("hello"), PROTOCOL_ERROR),
+        (with("content-length", "5, 5"), Some("hello"), PROTOCOL_ERROR),
+        (with("content-length", "0"), Some("hello"), PROTOCOL_ERROR),
     ] {
         let answer = send_http2(&agent, &fields, data).await;
         assert_eq!(answer, expected, "{fields:?}");

@@ -59,11 +59,11 @@ fn a_plain_pod_as_a_whole() {
                 "image": "weir/agent:1",
                 "restartPolicy": "Always",
                 "args": [
-                    "--listen=0.0.0.0:8480",
+                    "--listen=[::]:8480",
                     "--upstream=127.0.0.1:8080",
-                    "--control=0.0.0.0:8481",
+                    "--control=[::]:8481",
                     "--control-plaintext",
-                    "--telemetry=0.0.0.0:8482",
+                    "--telemetry=[::]:8482",
                     "--drain=28s",
                 ],
                 "env": [{"name": "WEIR_BOOTSTRAP", "value": "{}"}],
@@ -279,7 +279,7 @@ fn pods_that_get_no_agent_and_why() {
     }
     // The control port can be moved out of the way.
     let moved = annotated(own(8481), &[("weir.dev/control-port", "9481")]);
-    assert!(has_arg(agent(&injected(&moved, &terms()).0), "--control=0.0.0.0:9481"));
+    assert!(has_arg(agent(&injected(&moved, &terms()).0), "--control=[::]:9481"));
     assert!(inject(&json!({"spec": {"containers": "none"}}), &terms(), None).is_err());
 }
 

@@ -116,9 +116,7 @@ impl Response<'_, '_> {
 
     /// Whether a client that asked with HEAD would be told several lengths.
     pub(super) fn contradicts_itself(&self) -> bool {
-        !self.has(Field::TransferEncoding)
-            && self.all(Field::ContentLength).count() > 1
-            && self.said_length().is_none()
+        !self.has(Field::TransferEncoding) && self.all(Field::ContentLength).count() > 1 && self.said_length().is_none()
     }
 
     fn all(&self, kind: Field) -> impl Iterator<Item = &[u8]> {

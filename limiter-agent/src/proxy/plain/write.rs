@@ -112,7 +112,10 @@ pub(super) fn to_client(
     }
     // As the app wrote it, if that can be read in one way only.
     let digits = || response.only(Field::ContentLength).filter(|text| text.iter().all(u8::is_ascii_digit));
-    if to_head && has_length && let Some(length) = response.said_length() {
+    if to_head
+        && has_length
+        && let Some(length) = response.said_length()
+    {
         match digits() {
             Some(digits) => line("content-length", digits, to),
             None => content_length(length, to),

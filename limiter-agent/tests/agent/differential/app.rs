@@ -245,13 +245,17 @@ impl Connection<'_> {
             }
         }
         let (bytes, splits, then) = match &answer {
-            Some(answer) => (answer.bytes(to_head), answer.splits.as_slice(), answer.then),
+            Some(answer) => (answer.bytes(to_head), answer.splits.as_slice(), answer.then(to_head)),
             None if to_head => (LAST_ANSWER[..LAST_ANSWER.len() - 2].to_vec(), [].as_slice(), Then::Keep),
             None => (LAST_ANSWER.to_vec(), [].as_slice(), Then::Keep),
         };
         // Larger ones may be read in several pieces.
         self.said_more |= answer.as_ref().is_some_and(|answer| !answer.extra.is_empty()) && bytes.len() < 4096;
         self.said_more &= splits.is_empty();
+        if then == Then::Close {
+            // The end comes with the last bytes: else it would be a matter of moments whether the agent still asks here.
+            let _ = socket2::SockRef::from(&self.stream).set_tcp_cork(true);
+        }
         for (number, piece) in pieces(&bytes, splits).enumerate() {
             if number > 0 {
                 // So that they are read one by one.

@@ -58,6 +58,19 @@ impl Answer {
         let body: &[u8] = if to_head && !self.rude { &[] } else { &self.body };
         [&self.head, body, &self.extra].concat()
     }
+
+    /// Gives its head an end. One without is an answer that breaks off, and whether the request is repeated then depends on
+    /// whether its connection was used before: each way has connections of its own.
+    pub(super) fn end_head(&mut self) {
+        if ![&b"\r\n\r\n"[..], b"\n\n", b"\n\r\n"].iter().any(|end| self.head.ends_with(end)) {
+            self.head.extend_from_slice(b"\r\n\r\n");
+        }
+    }
+
+    /// What it does then. Without a body the answer is whole, and a reset behind it would be a matter of moments.
+    pub(super) fn then(&self, to_head: bool) -> Then {
+        if to_head && !self.rude && self.then == Then::Reset && !self.body.is_empty() { Then::Close } else { self.then }
+    }
 }
 
 /// `bytes` cut at `splits`.

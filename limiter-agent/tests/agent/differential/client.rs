@@ -62,6 +62,10 @@ pub(super) async fn play(agent: SocketAddr, sent: &[Sent], app: &App) -> Seen {
         if sent.waits {
             client.until(|seen| seen.final_answers() >= index || seen.ended()).await;
         }
+        // Whoever goes on to send is answered with a reset in the end.
+        if client.seen().ended() {
+            break;
+        }
         for (number, piece) in pieces(&sent.bytes, &sent.splits).enumerate() {
             if number > 0 {
                 app.pulse.beat().await;

@@ -30,6 +30,9 @@ pub(super) fn case(seed: u64) -> Case {
         let which = make.random.random_range(0..script.len());
         make.mutate(&mut script[which].head);
     }
+    for answer in &mut script[1..] {
+        answer.end_head();
+    }
     if make.chance(0.95) {
         let bytes = format!("GET {LAST} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").into_bytes();
         sent.push(Sent { bytes, splits: Vec::new(), waits: make.chance(0.3) });
@@ -230,21 +233,29 @@ impl Make {
             b""
         };
         let (mut head, body) = (latin(&head), body);
-        let mut unanswered = false;
+        let (mut unanswered, mut broken) = (false, false);
         if index == 0 && self.chance(0.1) {
             // It hangs up in the middle, or before it has said a word. Only on a new connection: on one that was used
             // before, the request may be repeated, and the two ways have connections of their own.
-            unanswered = self.chance(0.5);
+            (unanswered, broken) = (self.chance(0.5), true);
             let at = self.random.random_range(0..head.len());
             head.truncate(if unanswered { 0 } else { at });
             then = self.one(&[Then::Close], &[Then::Reset]);
         }
         let cut = unanswered || head.len() < 12;
-        let body = if cut { Vec::new() } else { body };
+        let mut body = if cut { Vec::new() } else { body };
+        let mut extra = extra.to_vec();
+        if then == Then::Reset && !broken {
+            // Never behind a whole answer: whether the agent asks again before it sees that is a matter of moments.
+            extra.clear();
+            if body.pop().is_none() {
+                then = Then::Close;
+            }
+        }
         let splits = self.splits(head.len() + body.len());
         let when = if self.chance(0.05) { When::Head } else { When::Body };
         let rude = self.is_odd();
-        Answer { head, body, extra: extra.to_vec(), rude, splits, when, then }
+        Answer { head, body, extra, rude, splits, when, then }
     }
 
     fn mutate(&mut self, bytes: &mut Vec<u8>) {

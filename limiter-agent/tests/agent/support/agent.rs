@@ -54,7 +54,7 @@ impl Agent {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("addresses.json");
         let mut command = binary();
-        for flag in ["--listen", "--control", "--telemetry"] {
+        for flag in ["--listen", "--control", "--telemetry"].into_iter().filter(|flag| !more.contains(flag)) {
             command.args([flag, "127.0.0.1:0"]);
         }
         command.args(["--upstream", &upstream.to_string(), "--addresses-file"]).arg(&file).args(more);
@@ -161,8 +161,21 @@ impl Agent {
     }
 
     pub(crate) fn terminate(&self) {
+        self.signal("TERM");
+    }
+
+    /// Lets it do nothing until `go_on`: what is sent to it meanwhile is there all at once.
+    pub(crate) fn hold(&self) {
+        self.signal("STOP");
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
         let pid = self.process.id().to_string();
-        let sent = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        let sent = Command::new("kill").args([&format!("-{name}"), &pid]).status().expect("kill runs");
         assert!(sent.success());
     }
 

@@ -1,0 +1,121 @@
+//! Clients that leave before they have their answer: what the app still does for them is dropped.
+
+use std::{net::SocketAddr, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    time::timeout,
+};
+
+use crate::{
+    smuggling::{field, frame},
+    support::{Agent, PATIENCE},
+};
+
+#[derive(Debug, PartialEq, Eq)]
+enum Event {
+    /// The app has begun with the request for this path.
+    Asked(String),
+    /// Its connection was closed.
+    Ended(String),
+}
+
+/// An app that never ends an answer, and has begun those for `/begun`.
+async fn app() -> (SocketAddr, mpsc::UnboundedReceiver<Event>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let (tell, told) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(stream, tell.clone()));
+        }
+    });
+    (address, told)
+}
+
+async fn serve(mut stream: TcpStream, tell: mpsc::UnboundedSender<Event>) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            // The agent may open connections that it does not need.
+            Err(_) => return,
+        }
+    }
+    let head = String::from_utf8(head).expect("text");
+    let path = head.split(' ').nth(1).expect("a target").to_owned();
+    if path.starts_with("/begun") {
+        let begun = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n";
+        stream.write_all(begun).await.expect("sent");
+    }
+    let _ = tell.send(Event::Asked(path.clone()));
+    let mut rest = [0; 1024];
+    while let Ok(1..) = stream.read(&mut rest).await {}
+    let _ = tell.send(Event::Ended(path));
+}
+
+/// What happens next, but for the end of those that are in `done`.
+async fn next(told: &mut mpsc::UnboundedReceiver<Event>, done: &[String]) -> Event {
+    loop {
+        match timeout(PATIENCE, told.recv()).await.expect("in time").expect("the app runs") {
+            Event::Ended(path) if done.contains(&path) => {}
+            event => return event,
+        }
+    }
+}
+
+/// Its closing is a reset from now on.
+fn resets(stream: &TcpStream) {
+    socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)).expect("set");
+}
+
+/// A request of HTTP/2 for a path.
+fn http2(path: &str) -> Vec<u8> {
+    let fields = [(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", "a")];
+    let block: Vec<u8> = fields.iter().flat_map(|(name, value)| field(name, value)).collect();
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[]), frame(1, 5, 1, &block)].concat()
+}
+
+/// At once is: before a client is given up that has closed its side earlier, and so may have left or not.
+#[tokio::test]
+async fn a_client_that_resets_its_connection_is_noticed_at_once() {
+    let (address, mut told) = app().await;
+    let agent = Agent::start(address, &["--workers", "1", "--upstream-http2", "never"]);
+    let mut done = Vec::new();
+    let http1 = |path: &str, rest: &str| format!("GET {path} HTTP/1.1\r\nhost: a\r\n{rest}").into_bytes();
+    for (path, sent) in [
+        ("/asked", http1("/asked", "\r\n")),
+        ("/begun", http1("/begun", "\r\n")),
+        ("/odd", http1("/odd", "te: trailers\r\n\r\n")),
+        ("/begun/odd", http1("/begun/odd", "te: trailers\r\n\r\n")),
+        ("/body", http1("/body", "content-length: 100000\r\n\r\nhello")),
+        ("/chunks", http1("/chunks", "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")),
+        ("/http2", http2("/http2")),
+        ("/begun/http2", http2("/begun/http2")),
+    ] {
+        let waiting = format!("/waiting{path}");
+        let mut half_closed = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        half_closed.write_all(&http1(&waiting, "\r\n")).await.expect("sent");
+        half_closed.shutdown().await.expect("closed");
+        assert_eq!(next(&mut told, &done).await, Event::Asked(waiting.clone()));
+
+        let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        client.write_all(&sent).await.expect("sent");
+        assert_eq!(next(&mut told, &done).await, Event::Asked(path.to_owned()));
+        if path.starts_with("/begun") {
+            let mut seen = Vec::new();
+            while !seen.ends_with(b"hello") && !seen.windows(5).any(|window| window == b"hello") {
+                let byte = timeout(PATIENCE, client.read_u8()).await.expect("in time").expect("an answer");
+                seen.push(byte);
+            }
+        }
+        resets(&client);
+        drop(client);
+        assert_eq!(next(&mut told, &done).await, Event::Ended(path.to_owned()), "{waiting} is given up after 5 s");
+        done.push(waiting);
+    }
+    // The others, too, are given up.
+    agent.until_metric("weir_connections", 0.0).await;
+}
