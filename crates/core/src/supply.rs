@@ -33,6 +33,12 @@ use crate::{Quota, Strategy, Time};
 /// How long a supply grows after its base: 146 years. Later it stands still.
 const HORIZON: u64 = 1 << 62;
 
+/// Half of that. Until then the floor stays below 2^62, for the flow is less than two units a nanosecond.
+const DIRECT: u64 = HORIZON / 2;
+
+/// How far ahead of such a floor no sealed level is: those are 2^63 and more.
+const NEVER_SEALED: u64 = 1 << 62;
+
 /// Levels stay below this.
 const LEVELS: u64 = (1 << 63) - 2;
 
@@ -46,24 +52,30 @@ pub(crate) const SET_BACK: Duration = Duration::from_hours(24);
 /// The same in nanoseconds.
 const DAY: u64 = 86_400_000_000_000;
 
-/// How a quota supplies its units, from a base in time on: `units` each `nanos`, steadily or a whole window's at once.
+/// How a quota supplies its units, from a base in time on: `flow` times `each` every `nanos`. A bucket's come one by one
+/// (each is 1), a window's at once (flow is 1).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Supply {
     quota: Quota,
-    units: u64,
+    flow: u64,
+    each: u64,
     nanos: u64,
     /// Whether it supplies one unit each nanosecond, so that levels are times: of most quotas.
     is_time: bool,
-    /// `units / nanos` in 2^-64, rounded down; for windows `1 / nanos`.
-    per_nano: u128,
+    /// `flow / nanos`, which is less than two, in 2^-63, rounded down.
+    per_nano: u64,
     /// Units of one request.
     unit: u64,
     /// Units between floor and ceiling: what can be admitted at once.
     capacity: u64,
+    /// The same without one request.
+    spare: u64,
     /// Units of a day and of the costliest request: no level is further ahead of the floor.
     day: u64,
     /// For windows the start of one.
     base: Time,
+    /// See [`Supply::direct`].
+    direct: u64,
 }
 
 /// What is free at a moment, or by how much more is promised than there is: in units of the supply that says so.
@@ -73,32 +85,33 @@ pub(crate) enum Free {
     Owed(u64),
 }
 
+/// What is clear without a second look.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AtOnce {
+    /// The level after the charge.
+    Charged(u64),
+    Refused,
+    /// Sealed, unset, from a clock that was set back, or a cost that needs more thought.
+    Neither,
+}
+
 impl Supply {
     pub(crate) fn new(quota: Quota, base: Time) -> Self {
         let (requests, period) = (quota.requests(), quota.period_nanos());
-        if quota.strategy() == Strategy::FixedWindow {
+        let (unit, flow, each, nanos, capacity, base) = if quota.strategy() == Strategy::FixedWindow {
             let base = Time::from_nanos(base.as_nanos() - base.as_nanos() % period);
-            let day = (DAY / period + 2).saturating_mul(requests);
-            let (per_nano, capacity) = ((1 << 64) / u128::from(period), quota.burst());
-            return Self {
-                quota,
-                units: requests,
-                nanos: period,
-                is_time: false,
-                per_nano,
-                unit: 1,
-                capacity,
-                day,
-                base,
-            };
-        }
-        let unit = unit_of_bucket(quota);
-        let divisor = gcd(requests * unit, period);
-        let (units, nanos) = (requests * unit / divisor, period / divisor);
-        let per_nano = (u128::from(units) << 64) / u128::from(nanos);
-        let day = narrow(((per_nano * u128::from(DAY)) >> 64) + 1).saturating_add(quota.most() * unit);
-        let (is_time, capacity) = ((units, nanos) == (1, 1), at_once(&quota) * unit);
-        Self { quota, units, nanos, is_time, per_nano, unit, capacity, day, base }
+            (1, 1, requests, period, quota.burst(), base)
+        } else {
+            let unit = unit_of_bucket(quota);
+            let divisor = gcd(requests * unit, period);
+            (unit, requests * unit / divisor, 1, period / divisor, at_once(&quota) * unit, base)
+        };
+        let per_nano = narrow((u128::from(flow) << 63) / u128::from(nanos));
+        let supplied = narrow((u128::from(per_nano) * u128::from(DAY)) >> 63);
+        let (is_time, spare) = ((flow, each, nanos) == (1, 1, 1), capacity - unit);
+        let day = (supplied + 2).saturating_mul(each).saturating_add(quota.most().saturating_mul(unit));
+        let direct = if day <= NEVER_SEALED { DIRECT } else { 0 };
+        Self { quota, flow, each, nanos, is_time, per_nano, unit, capacity, spare, day, base, direct }
     }
 
     pub(crate) fn quota(&self) -> Quota {
@@ -135,15 +148,19 @@ impl Supply {
             Some(elapsed) if elapsed <= HORIZON => elapsed,
             _ => self.beyond_horizon(now),
         };
+        self.flowed(elapsed)
+    }
+
+    /// What has flowed by after so many nanoseconds, up to [`HORIZON`].
+    #[inline(always)]
+    pub(crate) fn flowed(&self, elapsed: u64) -> u64 {
         if self.is_time {
             return elapsed;
         }
-        let (flow, each) = if self.is_window() { (1, self.units) } else { (self.units, 1) };
-        // Elapsed is below 2^63, so what the reciprocal lacks makes less than one unit: the quotient is right or one short.
-        let [whole, fraction] = [self.per_nano >> 64, self.per_nano & u128::from(u64::MAX)].map(narrow);
-        let quotient = elapsed * whole + narrow((u128::from(elapsed) * u128::from(fraction)) >> 64);
-        let rest = elapsed.wrapping_mul(flow).wrapping_sub(quotient.wrapping_mul(self.nanos));
-        (quotient + u64::from(rest >= self.nanos)) * each
+        // What the reciprocal lacks makes less than one, so the quotient is right or one short.
+        let (_, quotient) = (2 * elapsed).carrying_mul(self.per_nano, 0);
+        let rest = elapsed.wrapping_mul(self.flow).wrapping_sub(quotient.wrapping_mul(self.nanos));
+        (quotient + u64::from(rest >= self.nanos)) * self.each
     }
 
     /// What has elapsed where that is nothing yet, or too much.
@@ -160,9 +177,9 @@ impl Supply {
     /// The first moment at which the floor reaches `level`.
     fn reached(&self, level: u64) -> Time {
         let elapsed = if self.is_window() {
-            level.div_ceil(self.units).saturating_mul(self.nanos)
+            level.div_ceil(self.each).saturating_mul(self.nanos)
         } else {
-            time_of(level, self.units, self.nanos)
+            time_of(level, self.flow, self.nanos)
         };
         Time::from_nanos(self.base.as_nanos().saturating_add(elapsed))
     }
@@ -175,14 +192,47 @@ impl Supply {
         within.then_some(after)
     }
 
+    /// Below how many nanoseconds since the base [`charge_at_once`](Self::charge_at_once) is right: 73 years, or none.
+    #[inline(always)]
+    pub(crate) fn direct(&self) -> u64 {
+        self.direct
+    }
+
+    /// Nanoseconds since the base, modulo 2^64: before the base, they are beyond [`direct`](Self::direct).
+    #[inline(always)]
+    pub(crate) fn elapsed(&self, now: Time) -> u64 {
+        now.as_nanos().wrapping_sub(self.base.as_nanos())
+    }
+
+    /// [`charge`](Self::charge) in as few steps as can be, for a floor of less than [`direct`](Self::direct). A level that
+    /// is sealed or unset is too far ahead for any answer, so nobody has to look for that before.
+    #[inline(always)]
+    pub(crate) fn charge_at_once(&self, level: u64, floor: u64, cost: u64) -> AtOnce {
+        let (units, spare) = if cost == 1 {
+            (self.unit, self.spare)
+        } else {
+            let Some(units) = cost.checked_mul(self.unit) else { return AtOnce::Neither };
+            let Some(spare) = self.capacity.checked_sub(units) else { return AtOnce::Neither };
+            (units, spare)
+        };
+        let ahead = level.saturating_sub(floor);
+        if ahead <= spare {
+            AtOnce::Charged(floor + ahead + units)
+        } else if ahead <= self.day {
+            AtOnce::Refused
+        } else {
+            AtOnce::Neither
+        }
+    }
+
     /// The level after a charge that may wait, and the moment at which it may go; none if it is too much at any time,
     /// would have to wait for longer than until `latest`, or the line is full.
     pub(crate) fn reserve(&self, level: u64, now: Time, cost: u64, latest: Time) -> Option<(u64, Time)> {
         let (floor, most) = (self.floor(now), self.quota.most());
         let mut before = level.max(floor);
-        if self.is_window() && before % self.units + cost > self.units {
+        if self.is_window() && before % self.each + cost > self.each {
             // A request is of one window.
-            before = before.next_multiple_of(self.units);
+            before = before.next_multiple_of(self.each);
         }
         let after = before.checked_add(cost.checked_mul(self.unit)?)?;
         if cost > most || self.is_line() && after - floor > most * self.unit {

@@ -21,21 +21,21 @@ use weir_core::Time;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct MonotonicClock {
-    unix_nanos: u64,
-    passed: Passed,
+    /// What the source's nanoseconds lack to Unix time, modulo 2^64.
+    offset: u64,
+    source: Source,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Passed {
+enum Source {
     Counter(&'static quanta::Clock, Scale),
     Tokio(Instant),
 }
 
-/// From steps of the counter to nanoseconds. As quanta's own, but without a shift and a branch that take as long as a
+/// From steps of the counter to nanoseconds. As quanta's own, but without a shift and branches that take as long as a
 /// decision does.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    start: u64,
     /// Nanoseconds of a step.
     whole: u64,
     /// And in 2^-64.
@@ -47,15 +47,14 @@ impl Scale {
         // Steps of up to 256 ns; in a year of nanoseconds the rounding adds up to less than one of them.
         const STEPS: u32 = 56;
         let nanos = clock.delta_as_nanos(0, 1 << STEPS);
-        Self { start: clock.raw(), whole: nanos >> STEPS, fraction: nanos << (u64::BITS - STEPS) }
+        Self { whole: nanos >> STEPS, fraction: nanos << (u64::BITS - STEPS) }
     }
 
+    /// Modulo 2^64, as the whole clock counts: only differences of readings mean anything.
     #[inline]
     fn nanos(&self, reading: u64) -> u64 {
-        // A core's counter may lag by a little.
-        let Some(steps) = reading.checked_sub(self.start) else { return 0 };
-        let (_, nanos) = steps.carrying_mul(self.fraction, 0);
-        steps.wrapping_mul(self.whole).wrapping_add(nanos)
+        let (_, nanos) = reading.carrying_mul(self.fraction, 0);
+        reading.wrapping_mul(self.whole).wrapping_add(nanos)
     }
 }
 
@@ -71,7 +70,8 @@ impl MonotonicClock {
     pub fn start() -> Self {
         static CLOCK: OnceLock<quanta::Clock> = OnceLock::new();
         let clock = CLOCK.get_or_init(quanta::Clock::new);
-        Self { unix_nanos: unix_nanos(), passed: Passed::Counter(clock, Scale::of(clock)) }
+        let scale = Scale::of(clock);
+        Self { offset: unix_nanos().wrapping_sub(scale.nanos(clock.raw())), source: Source::Counter(clock, scale) }
     }
 
     /// The same by tokio's clock, which tests can pause: limits then stand still with the timers, and a day's worth of them
@@ -88,7 +88,7 @@ impl MonotonicClock {
     /// # }
     /// ```
     pub fn of_tokio() -> Self {
-        Self { unix_nanos: unix_nanos(), passed: Passed::Tokio(Instant::now()) }
+        Self { offset: unix_nanos(), source: Source::Tokio(Instant::now()) }
     }
 
     /// The time now.
@@ -103,15 +103,15 @@ impl MonotonicClock {
     /// ```
     #[inline]
     pub fn now(&self) -> Time {
-        let nanos = match self.passed {
-            Passed::Counter(clock, scale) => scale.nanos(clock.raw()),
-            Passed::Tokio(start) => {
+        let nanos = match self.source {
+            Source::Counter(clock, scale) => scale.nanos(clock.raw()),
+            Source::Tokio(start) => {
                 let passed = Instant::now().duration_since(start);
                 // Not `Duration::as_nanos`, which is of 128 bits: 64 hold 584 years.
                 passed.as_secs() * 1_000_000_000 + u64::from(passed.subsec_nanos())
             }
         };
-        Time::from_nanos(self.unix_nanos.saturating_add(nanos))
+        Time::from_nanos(self.offset.wrapping_add(nanos))
     }
 
     /// The same moment as tokio's timers count it, from now on.
@@ -121,10 +121,11 @@ impl MonotonicClock {
     }
 }
 
-/// A system clock before 1970 counts as 1970: only the alignment of windows hangs on it.
+/// A system clock before 1970 counts as 1970, and one after 2262 as that: only the alignment of windows hangs on it, and
+/// there is room to count on, and for a core whose counter lags.
 fn unix_nanos() -> u64 {
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Time::default().saturating_add(unix).as_nanos()
+    Time::default().saturating_add(unix).as_nanos().clamp(1_000_000_000, u64::MAX / 2)
 }
 
 /// Later than any timer of tokio's can be.

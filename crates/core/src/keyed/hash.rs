@@ -35,11 +35,20 @@ impl Secrets {
             state = fold(low ^ second, high ^ state);
             rest = others;
         }
-        // One to sixteen bytes are left, or none at all. Halves may overlap: the length tells such keys apart.
-        let (low, high) = match rest.len() {
-            16.. => halves(rest.first_chunk().expect("sixteen bytes")),
-            8..16 => (word(&rest[..8]), word(&rest[rest.len() - 8..])),
-            _ => (word(rest), 0),
+        // The last sixteen bytes, or what is there. Halves and chunks may overlap: the length tells such keys apart.
+        let (low, high) = match (
+            key.last_chunk::<16>(),
+            key.first_chunk::<8>(),
+            key.last_chunk::<8>(),
+            key.first_chunk::<4>(),
+            key.last_chunk::<4>(),
+        ) {
+            (Some(last), ..) => halves(last),
+            (_, Some(first), Some(last), ..) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
+            (.., Some(first), Some(last)) => {
+                (u64::from(u32::from_le_bytes(*first)), u64::from(u32::from_le_bytes(*last)))
+            }
+            _ => (key.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)), 0),
         };
         let length = key.len() as u64;
         fold(fold(low ^ second, high ^ state) ^ third, length ^ fourth)
@@ -51,15 +60,6 @@ fn halves(chunk: &[u8; 16]) -> (u64, u64) {
     let whole = u128::from_le_bytes(*chunk);
     // The lower half is what is meant.
     ((whole & u128::from(u64::MAX)).try_into().unwrap_or(0), (whole >> 64).try_into().unwrap_or(0))
-}
-
-/// Up to eight bytes as a number.
-#[inline]
-fn word(bytes: &[u8]) -> u64 {
-    if let Ok(eight) = bytes.try_into() {
-        return u64::from_le_bytes(eight);
-    }
-    bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
 #[inline(always)]

@@ -12,7 +12,7 @@ use super::{Admitted, Charge, Refused};
 use crate::lease::Leases;
 use crate::meter::line::{self, swap};
 use crate::meter::{self, Counter, Kind, Meter, Place, SEALED, Sealed, Stop, Taken, UNSET};
-use crate::supply::Supply;
+use crate::supply::{AtOnce, Supply};
 use crate::sync::{AtomicU64, Mutex, Once, Ordering};
 use crate::{Quota, Standing, Time};
 
@@ -24,6 +24,8 @@ pub(super) struct Cell {
     pub(super) meter: Meter,
     /// How many retunes came before. A charge is given back only to the cell that it was made in.
     pub(super) generation: u64,
+    /// [`Supply::direct`]; zero once there are leases, and where the level is not all there is.
+    direct: AtomicU64,
     words: Words,
     /// Filled once threads got in each other's way [`HOT`] times.
     leases: Once<Leases>,
@@ -53,9 +55,11 @@ struct Alone([AtomicU64; 2]);
 impl Cell {
     pub(super) fn new(meter: Meter, generation: u64, first: u64) -> Self {
         let words = Words::new(meter.words(), first);
+        let direct = if let Kind::Line(supply) = &meter.kind { supply.direct() } else { 0 };
         Self {
             meter,
             generation,
+            direct: AtomicU64::new(direct),
             words,
             leases: Once::empty(),
             heat: AtomicU64::new(0),
@@ -77,24 +81,40 @@ impl Cell {
             Kind::Counter(counter) => return self.count_at_once(counter, now, cost),
             Kind::Log(_) => return None,
         };
-        let (word, floor) = (self.words.line(), supply.floor(now));
-        let (after, mark) = if let Some(leases) = self.leases.get() {
-            let end = leases.take_at_once(supply, floor, cost)?;
-            (word.load(Ordering::Relaxed) & !SEALED, end)
-        } else {
-            let level = meter::load(word).ok()?;
-            let Some(after) = supply.charge(level, floor, cost) else {
-                let standing = Standing::of_line(supply, level, floor, now);
-                return (!supply.is_set_back(level, floor)).then_some(Err(Refused { standing, cost }));
-            };
-            if word.compare_exchange(level, after, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-                self.heat_up(supply);
-                return None;
+        let (word, elapsed) = (self.words.line(), supply.elapsed(now));
+        if elapsed >= self.direct.load(Ordering::Relaxed) {
+            return self.lease_at_once(supply, now, cost);
+        }
+        let floor = supply.flowed(elapsed);
+        let mut level = word.load(Ordering::SeqCst);
+        loop {
+            match supply.charge_at_once(level, floor, cost) {
+                AtOnce::Charged(after) => {
+                    if let Err(moved_on) = word.compare_exchange_weak(level, after, Ordering::SeqCst, Ordering::SeqCst)
+                    {
+                        self.heat_up(supply);
+                        level = moved_on;
+                        continue;
+                    }
+                    let charge = Charge { place: Place { at: now, cost, mark: after }, generation: self.generation };
+                    return Some(Ok(Admitted { standing: Standing::of_line(supply, after, floor, now), charge }));
+                }
+                AtOnce::Refused => {
+                    return Some(Err(Refused { standing: Standing::of_line(supply, level, floor, now), cost }));
+                }
+                AtOnce::Neither => return None,
             }
-            (after, after)
-        };
+        }
+    }
+
+    /// The same where there are leases.
+    #[inline(always)]
+    fn lease_at_once(&self, supply: &Supply, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
+        let floor = supply.floor(now);
+        let mark = self.leases.get()?.take_at_once(supply, floor, cost)?;
+        let level = self.words.line().load(Ordering::Relaxed) & !SEALED;
         let charge = Charge { place: Place { at: now, cost, mark }, generation: self.generation };
-        Some(Ok(Admitted { standing: Standing::of_line(supply, after, floor, now), charge }))
+        Some(Ok(Admitted { standing: Standing::of_line(supply, level, floor, now), charge }))
     }
 
     #[inline]
@@ -134,6 +154,7 @@ impl Cell {
     fn lend(&self, supply: &Supply) -> Option<&Leases> {
         if self.leases.get().is_none() {
             self.leases.fill(Leases::of(supply)?);
+            self.direct.store(0, Ordering::Relaxed);
         }
         self.leases.get()
     }
