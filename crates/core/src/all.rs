@@ -51,7 +51,7 @@ pub(crate) fn check_all_at(
     if limiters.len() > 1 {
         ask_all(limiters, now, cost)?;
     }
-    let mut charges = Charges::none(now, cost);
+    let mut charges = Charges::NONE;
     for (limit, limiter) in limiters.iter().enumerate() {
         match limiter.check(now, cost) {
             Ok(admitted) => {
@@ -77,7 +77,7 @@ pub(crate) fn reserve_all_at(
     mut each: impl FnMut(Standing),
 ) -> Result<(Time, Charges), RefusedBy> {
     assert!(limiters.len() <= MAX_LIMITS, "more than MAX_LIMITS limiters");
-    let (mut at, mut charges) = (now, Charges::none(now, cost));
+    let (mut at, mut charges) = (now, Charges::NONE);
     for (limit, limiter) in limiters.iter().enumerate() {
         match limiter.reserve(now, cost, latest) {
             Ok(reserved) => {
@@ -119,20 +119,16 @@ pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), 
 /// ```
 #[derive(Debug)]
 pub struct Charges {
-    at: Time,
-    cost: u64,
-    /// Generation and mark for each of the limiters that were charged, the first ones.
-    places: [(u64, u64); MAX_LIMITS],
+    /// Place and generation for each of the limiters that were charged, the first ones.
+    places: [(Place, u64); MAX_LIMITS],
     charged: usize,
 }
 
 impl Charges {
-    fn none(at: Time, cost: u64) -> Self {
-        Self { at, cost, places: [(0, 0); MAX_LIMITS], charged: 0 }
-    }
+    const NONE: Self = Self { places: [(Place::NONE, 0); MAX_LIMITS], charged: 0 };
 
     fn add(&mut self, charge: &Charge) {
-        self.places[self.charged] = (charge.generation, charge.place.mark);
+        self.places[self.charged] = (charge.place, charge.generation);
         self.charged += 1;
     }
 
@@ -149,8 +145,7 @@ impl Charges {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn give_back(self, limiters: &[Limiter], clock: impl Fn() -> Time) {
-        for (limiter, &(generation, mark)) in limiters.iter().zip(&self.places[..self.charged]) {
-            let place = Place { at: self.at, cost: self.cost, mark };
+        for (limiter, &(place, generation)) in limiters.iter().zip(&self.places[..self.charged]) {
             limiter.refund(Charge { place, generation }, &clock);
         }
     }

@@ -58,6 +58,10 @@ pub(crate) struct Place {
     pub(crate) mark: u64,
 }
 
+impl Place {
+    pub(crate) const NONE: Self = Self { at: Time::from_nanos(0), cost: 0, mark: 0 };
+}
+
 /// Why nothing was charged.
 #[derive(Debug)]
 pub(crate) enum Stop {

@@ -10,7 +10,7 @@ use crate::all::{Charges, RefusedBy, ask_all, check_all_at, reserve_all_at};
 use crate::keyed::{Place as KeyPlace, Request, Table};
 use crate::limiter::Charge;
 use crate::meter::Place;
-use crate::{Admitted, KeyStats, Limiter, Refused, Standing, Terms, Time};
+use crate::{Admitted, KeyStats, Limiter, MAX_LIMITS, Refused, Standing, Terms, Time};
 
 /// All the limits of one rule: a request is charged to each of them, or refused and charged to none.
 ///
@@ -134,7 +134,7 @@ impl RuleLimiter {
         let mut tightest = Tightest::none();
         let charges = check_all_at(limiters, now, clock, cost, |standing| tightest.consider(standing))
             .map_err(RuleRefused::shared)?;
-        let charge = RuleCharge { of: Charged::Several(Box::new(charges)) };
+        let charge = RuleCharge { of: Charged::Several(charges) };
         Ok(RuleAdmitted { charge, tightest: tightest.with_override(None) })
     }
 
@@ -174,7 +174,7 @@ impl RuleLimiter {
         let mut tightest = Tightest::none();
         let (at, charges) = reserve_all_at(limiters, now, clock, cost, latest, |standing| tightest.consider(standing))
             .map_err(RuleRefused::shared)?;
-        let charge = RuleCharge { of: Charged::Several(Box::new(charges)) };
+        let charge = RuleCharge { of: Charged::Several(charges) };
         Ok(RuleReserved { at, charge, tightest: tightest.with_override(None) })
     }
 
@@ -370,7 +370,7 @@ pub struct RuleCharge {
 #[derive(Debug)]
 pub(crate) enum Charged {
     One(Charge),
-    Several(Box<Charges>),
+    Several(Charges),
     Key(KeyCharge),
 }
 
@@ -382,18 +382,29 @@ pub(crate) struct KeyCharge {
     pub(crate) of: KeyPlace,
 }
 
-/// A place in each limit, the first ones.
+/// A place in each limit, the first ones. On the heap they would cost more than the decision, also where there is one: what
+/// may have to be freed has to be written down and looked at.
 #[derive(Debug)]
 pub(crate) enum Places {
     One(Place),
-    Many(Vec<Place>),
+    Several { places: [Place; MAX_LIMITS], charged: usize },
 }
 
 impl Places {
+    pub(crate) const NONE: Self = Self::Several { places: [Place::NONE; MAX_LIMITS], charged: 0 };
+
+    /// Adds the place in the next limit.
+    pub(crate) fn add(&mut self, place: Place) {
+        if let Self::Several { places, charged } = self {
+            places[*charged] = place;
+            *charged += 1;
+        }
+    }
+
     pub(crate) fn as_slice(&self) -> &[Place] {
         match self {
             Self::One(place) => std::slice::from_ref(place),
-            Self::Many(places) => places,
+            Self::Several { places, charged } => &places[..*charged],
         }
     }
 }

@@ -276,6 +276,21 @@ fn a_place_is_reserved_in_all_limits_or_in_none() {
 }
 
 #[test]
+fn a_place_to_come_is_given_back_to_a_log_beside_other_limits() {
+    let log = Quota::new(Strategy::SlidingWindowLog, 1, Duration::from_secs(1), None).expect("valid");
+    let limits = [("wide", per_second(100)), ("log", log)];
+    let late = after(Duration::from_secs(10));
+    for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
+        let reserve = || rule.reserve(|| START, b"key", 1, late).expect("there is room by then");
+        assert_eq!(reserve().at, START);
+        let second = reserve();
+        assert_eq!(second.at, after(Duration::from_secs(1)));
+        rule.refund(b"key", second.charge, || START);
+        assert_eq!(reserve().at, after(Duration::from_secs(1)), "not a second later");
+    }
+}
+
+#[test]
 fn several_rules_are_charged_or_none() {
     let (shared, by_key) =
         (RuleLimiter::shared(START, terms([("limit", per_second(10))])), { keyed([("limit", per_second(2))], 10) });

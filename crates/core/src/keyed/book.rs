@@ -121,22 +121,21 @@ impl Set {
         if request.latest.is_none() {
             self.ask(words, request)?;
         }
-        let mut places: Vec<Place> = Vec::with_capacity(self.meters.len());
-        let (mut at, mut tightening) = (request.now, Tightest::none());
+        let (mut at, mut places, mut tightening) = (request.now, Places::NONE, Tightest::none());
         for (limit, (meter, own)) in self.limits(words).enumerate() {
             match request.take(meter, own) {
                 Ok(taken) => {
-                    places.push(taken.place);
+                    places.add(taken.place);
                     tightening.consider(taken.standing);
                     at = at.max(taken.at);
                 }
                 Err(stop) => {
-                    self.give_back(words, &places, clock);
+                    self.give_back(words, places.as_slice(), clock);
                     return Err(self.halt(limit, &stop, request));
                 }
             }
         }
-        Ok(Granted { at, places: Places::Many(places), tightest: tightening.with_override(self.override_index) })
+        Ok(Granted { at, places, tightest: tightening.with_override(self.override_index) })
     }
 
     /// What a charge would be told.
