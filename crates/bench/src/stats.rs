@@ -27,6 +27,18 @@ impl Spread {
     }
 }
 
+/// What two contenders came to in the same rounds, compared round by round: what disturbs a round disturbs both, and the
+/// median of the comparisons does not show it, where two medians that are compared afterwards do. Rounds that only one of
+/// them has do not count.
+pub(crate) fn in_pairs(left: &[f64], right: &[f64], compare: impl Fn(f64, f64) -> f64) -> Spread {
+    Spread::of(left.iter().zip(right).map(|(left, right)| compare(*left, *right)).collect())
+}
+
+/// How many times as much the left one was as the right one, in the median of rounds.
+pub(crate) fn ratio(left: &[f64], right: &[f64]) -> f64 {
+    in_pairs(left, right, |left, right| left / right).median
+}
+
 /// The value that so many per mille of the sorted values do not exceed; zero of none.
 pub(crate) fn quantile<T: Copy + Default>(sorted: &[T], per_mille: usize) -> T {
     let rank = (sorted.len() * per_mille).div_ceil(1000).max(1);
@@ -76,6 +88,33 @@ mod tests {
         let spread = Spread::of(vec![5.0, 1.0, 9.0]);
         let quartiles = [1.0, 9.0];
         assert_eq!(spread, Spread { median: 5.0, low: 1.0, quartiles, high: 9.0, repetitions: 3 });
+    }
+
+    #[test]
+    fn what_disturbs_a_round_disturbs_no_ratio() {
+        // Twice as much in each round, while the machine is given less and less.
+        let (left, right) = ([20.0, 18.0, 10.0, 6.0, 2.0], [10.0, 9.0, 5.0, 3.0, 1.0]);
+        assert_eq!(in_pairs(&left, &right, |left, right| left / right), Spread::of(vec![2.0; 5]));
+        // So two samples that swing by a factor of ten can be told apart by a hundredth.
+        let slower: Vec<f64> = left.iter().map(|value| value * 0.99).collect();
+        assert!((ratio(&slower, &left) - 0.99).abs() < 1e-9);
+    }
+
+    #[test]
+    fn turns_that_were_lost_move_no_ratio() {
+        // One or the other was kept from its core in two rounds of seven.
+        let (left, right) = ([3.0, 3.0, 0.1, 3.0, 3.0, 3.0, 3.0], [2.0, 2.0, 2.0, 2.0, 0.2, 2.0, 2.0]);
+        assert_eq!(ratio(&left, &right), 1.5);
+        assert_eq!(in_pairs(&left, &right, |left, right| left - right).median, 1.0);
+    }
+
+    #[test]
+    fn a_ratio_is_of_the_same_rounds() {
+        // Each is faster in half of the rounds or more, whichever way the medians are: 5 and 4.
+        let (left, right) = ([1.0, 5.0, 9.0], [4.0, 6.0, 3.0]);
+        assert_eq!(ratio(&left, &right), 5.0 / 6.0);
+        assert_eq!(ratio(&[2.0, 8.0], &[1.0]), 2.0);
+        assert_eq!(ratio(&[], &[]), 0.0);
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(super) type Batch = Box<dyn Fn(usize) -> u64 + Send + Sync>;
 pub(super) struct Rate {
     pub(super) decisions: u64,
     pub(super) admitted: u64,
-    /// From before the first decision until after the last.
+    /// From before the first decision until after the last, without the start of the threads.
     pub(super) elapsed: Duration,
     /// A thread panicked: arithmetic of a peer, that in release wraps around. Its decisions are not counted.
     pub(super) panicked: bool,
@@ -41,32 +41,42 @@ pub(super) fn hammer(threads: usize, time: Duration, rounds: u64, batch: &(dyn F
     let work = |thread: usize| {
         let (mut done, mut admitted) = (0, 0);
         start.wait();
+        let started = Instant::now();
         while done < rounds && !stop.load(Ordering::Relaxed) {
             admitted += batch(thread);
             done += 1;
         }
-        (done * BATCH, admitted)
+        Worked { decisions: done * BATCH, admitted, started, ended: Instant::now() }
     };
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
-        let started = Instant::now();
         start.wait();
         if rounds == u64::MAX {
             thread::sleep(time);
             stop.store(true, Ordering::Relaxed);
         }
-        let (mut decisions, mut admitted, mut panicked) = (0, 0, false);
-        for worker in workers {
-            match worker.join() {
-                Ok((done, passed)) => {
-                    decisions += done;
-                    admitted += passed;
-                }
-                Err(_) => panicked = true,
-            }
+        let worked: Vec<_> = workers.into_iter().filter_map(|worker| worker.join().ok()).collect();
+        Rate {
+            decisions: worked.iter().map(|worked| worked.decisions).sum(),
+            admitted: worked.iter().map(|worked| worked.admitted).sum(),
+            elapsed: elapsed(&worked),
+            panicked: worked.len() < threads,
         }
-        Rate { decisions, admitted, elapsed: started.elapsed(), panicked }
     })
+}
+
+/// What one thread did, and when.
+struct Worked {
+    decisions: u64,
+    admitted: u64,
+    started: Instant,
+    ended: Instant,
+}
+
+fn elapsed(worked: &[Worked]) -> Duration {
+    let started = worked.iter().map(|worked| worked.started).min();
+    let ended = worked.iter().map(|worked| worked.ended).max();
+    started.zip(ended).map_or(Duration::ZERO, |(started, ended)| ended - started)
 }
 
 /// "1 thread", "2 threads".
@@ -94,6 +104,17 @@ mod tests {
         assert_eq!(rate.decisions, 3 * 5 * BATCH);
         assert_eq!(calls.load(Ordering::Relaxed), rate.decisions);
         assert_eq!(rate.admitted, rate.decisions / 2);
+    }
+
+    #[test]
+    fn time_is_counted_from_the_first_start_to_the_last_end() {
+        let now = Instant::now();
+        let worked = |from, to| {
+            let [started, ended] = [from, to].map(|seconds| now + Duration::from_secs(seconds));
+            Worked { decisions: 0, admitted: 0, started, ended }
+        };
+        assert_eq!(elapsed(&[worked(2, 5), worked(1, 4), worked(3, 4)]), Duration::from_secs(4));
+        assert_eq!(elapsed(&[]), Duration::ZERO);
     }
 
     #[test]
