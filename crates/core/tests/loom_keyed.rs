@@ -83,6 +83,25 @@ fn two_keys_do_not_share_the_last_room() {
     });
 }
 
+/// Each region has its own lock, and all have one bound. Which keys are of one region is not told: of these, some are not.
+#[test]
+fn two_keys_of_different_regions_do_not_share_the_last_room() {
+    for key in [b"bob", b"cid", b"dan", b"eve", b"fay"] {
+        model(3, || {
+            let rule = keyed(quota(Strategy::TokenBucket, 1, SECOND), 4);
+            for key in [b"one", b"two", b"six"] {
+                assert_eq!(take(&rule, NOW, key), 1);
+            }
+            let other = rule.clone();
+            let thread = thread::spawn(move || take(&other, NOW, b"ann"));
+            assert_eq!(take(&rule, NOW, key), 1, "by its own words or by the overflow's");
+            assert_eq!(thread.join().expect("no panic"), 1);
+            let keys = rule.keys().expect("keyed");
+            assert_eq!((keys.tracked, keys.overflowed), (4, 1));
+        });
+    }
+}
+
 /// An idle key is charged while another takes its cell: the charge stays with it, or goes to the overflow, but is not
 /// forgotten with the cell.
 #[test]
