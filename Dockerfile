@@ -4,27 +4,34 @@
 #   docker build --target agent    -t weir.dev/agent:0.1.0 .
 #   docker build --target testapp  -t weir.dev/testapp:0.1.0 .      (the app of examples/workload)
 #
+# For two architectures: docker buildx build --platform linux/amd64,linux/arm64 and so on; nothing in here is of one of them.
+#
 # The end-to-end tests do not use this file, because the machines they run on may have no registry: e2e/images/build.sh
-# makes images from local binaries, and those are the ones that are tested. This file was never built by those tests.
+# makes images from local binaries by the same e2e/images/layout.sh, and those are the ones that are tested, under 30 MB each.
+# This file was never built by those tests.
 
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
 COPY . .
 RUN cargo build --release --locked -p weir-operator -p weir-agent -p weir-testapp
+RUN for part in operator agent testapp; do e2e/images/layout.sh target/release/weir-$part /image/$part || exit 1; done
 
-# Debian 12, as the builder: the binaries need its glibc and libgcc, and nothing else. `nonroot` is uid 65532.
-FROM gcr.io/distroless/cc-debian12:nonroot AS operator
-COPY --from=build /src/target/release/weir-operator /usr/local/bin/
-EXPOSE 8490
+# From scratch: the binary, the libraries that it needs, and nothing else; no shell. 65532 is nobody.
+FROM scratch AS operator
+COPY --from=build /image/operator /
+USER 65532:65532
+EXPOSE 8490 8491
 ENTRYPOINT ["/usr/local/bin/weir-operator"]
 CMD ["run"]
 
-FROM gcr.io/distroless/cc-debian12:nonroot AS agent
-COPY --from=build /src/target/release/weir-agent /usr/local/bin/
+FROM scratch AS agent
+COPY --from=build /image/agent /
+USER 65532:65532
 EXPOSE 8480 8481 8482
 ENTRYPOINT ["/usr/local/bin/weir-agent"]
 
-FROM gcr.io/distroless/cc-debian12:nonroot AS testapp
-COPY --from=build /src/target/release/weir-testapp /usr/local/bin/
+FROM scratch AS testapp
+COPY --from=build /image/testapp /
+USER 65532:65532
 EXPOSE 8080
 ENTRYPOINT ["/usr/local/bin/weir-testapp"]

@@ -1,9 +1,9 @@
 #!/bin/bash
 # build.sh [TAG]: images weir.test/{operator,agent,testapp}:TAG (default e2e) from release binaries built on this machine.
 #
-# Needs docker and cargo, and no registry: each image is FROM scratch with the binary and the libraries that ldd names.
+# Needs docker and cargo, and no registry: each image is FROM scratch with what layout.sh puts together.
 # glibc is linked dynamically on purpose: name resolution in a static one needs the very same glibc at run time.
-# BIN_DIR: take the binaries from there and build nothing.
+# BIN_DIR: take the binaries from there and build nothing. MOST: bytes that an image may have, 30 MB by default.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd); root=$(cd "$here/../.." && pwd); tag=${1:-e2e}
 
@@ -14,15 +14,11 @@ fi
 
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 for part in operator agent testapp; do
-  context=$work/$part; binary=$BIN_DIR/weir-$part
-  install -D -m 0755 "$binary" "$context/usr/local/bin/weir-$part"
-  # "libm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x…)" and "/lib64/ld-linux-x86-64.so.2 (0x…)"; the vdso has no path.
-  ldd "$binary" | grep -o '/[^ ]*' | while read -r library; do install -D -m 0755 "$(realpath "$library")" "$context$library"; done
-  mkdir -p "$context/etc"
-  echo 'nonroot:x:65532:65532:nonroot:/:/sbin/nologin' > "$context/etc/passwd"
-  echo 'nonroot:x:65532:' > "$context/etc/group"
-  echo 'hosts: files dns' > "$context/etc/nsswitch.conf"
+  context=$work/$part
+  "$here/layout.sh" "$BIN_DIR/weir-$part" "$context"
   # The classic builder: these machines may have no BuildKit.
   DOCKER_BUILDKIT=0 docker build --quiet --tag "weir.test/$part:$tag" --file "$here/$part.Dockerfile" "$context" >/dev/null
-  echo "weir.test/$part:$tag $(docker image inspect --format '{{.Size}}' "weir.test/$part:$tag" | numfmt --to=iec)"
+  size=$(docker image inspect --format '{{.Size}}' "weir.test/$part:$tag")
+  echo "weir.test/$part:$tag $(numfmt --to=si "$size")"
+  if [ "$size" -gt "${MOST:-30000000}" ]; then echo "weir.test/$part:$tag is larger than ${MOST:-30000000} bytes" >&2; exit 1; fi
 done

@@ -77,7 +77,7 @@ impl Prove {
 
     /// Waits until the status says so; what it says.
     async fn until_enforced(&self, policies: &Api<RateLimitPolicy>) -> anyhow::Result<String> {
-        let mut seen = "nothing".to_owned();
+        let mut seen = "it has no status: does an operator lead?".to_owned();
         let enforced = async {
             loop {
                 match policies.get(&self.policy).await {

@@ -107,7 +107,7 @@ async fn uninstalled(space: &Space, release: &Release, pods: &[String]) -> Resul
 /// What is left of the release in its namespace and of the kinds that have none, as kubectl names it.
 async fn release_objects(space: &Space) -> Result<String> {
     const KINDS: &str = "all,secrets,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,\
-        poddisruptionbudgets,networkpolicies";
+        poddisruptionbudgets,networkpolicies,leases";
     let args = ["get", KINDS, "--selector", OURS, "--namespace", operator::NAMESPACE, "--output=name"];
     // Endpoints and pods go a moment after what they belong to.
     let left = async || space.kubectl(&args).await;

@@ -31,7 +31,8 @@ const POLL: Duration = Duration::from_millis(10);
 pub(crate) struct Cast {
     folder: TempDir,
     root: PathBuf,
-    binaries: PathBuf,
+    /// Where the programs are.
+    pub(super) binaries: PathBuf,
     pub(crate) policy: PolicyFile,
     policy_name: String,
     pub(crate) agents: Vec<Agent>,

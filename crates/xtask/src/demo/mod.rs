@@ -48,6 +48,9 @@ pub(crate) struct DemoArgs {
     /// One JSON line on standard output; everything else goes to standard error
     #[arg(long)]
     json: bool,
+    /// Folder of weir-agent, weir-operator and weir-testapp; without it, they are built in release
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
     /// Write what was shown, line by line as it came, to this SVG
     #[arg(long, value_name = "FILE", conflicts_with = "keep")]
     record: Option<PathBuf>,
@@ -77,10 +80,14 @@ pub(crate) async fn run(
         screen.record();
     }
     let mut cast = Cast::new(workspace, "examples/demo")?;
+    let build = args.programs.is_none();
+    if let Some(programs) = args.programs {
+        cast.binaries = programs;
+    }
     let result = tokio::select! {
         biased;
         () = interrupt.cancelled() => Err(anyhow::anyhow!("interrupted")),
-        result = play(&mut cast, &screen, args.json) => result,
+        result = play(&mut cast, &screen, build, args.json) => result,
     };
     if let Err(error) = &result
         && !interrupt.is_cancelled()
@@ -109,8 +116,10 @@ pub(crate) async fn run(
 }
 
 /// The whole play; whether what was measured agrees with the policy.
-async fn play(cast: &mut Cast, screen: &Screen, json: bool) -> anyhow::Result<bool> {
-    cast.build(screen).await?;
+async fn play(cast: &mut Cast, screen: &Screen, build: bool, json: bool) -> anyhow::Result<bool> {
+    if build {
+        cast.build(screen).await?;
+    }
     let started = Instant::now();
     cast.start(None).await?;
     screen.note(&format!(

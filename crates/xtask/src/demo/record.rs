@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::screen::Style;
 
-const WIDTH: usize = 118;
+const WIDTH: usize = 124;
 const LETTER: f64 = 7.25;
 const LINE: f64 = 17.0;
 const MARGIN: f64 = 14.0;
@@ -38,7 +38,7 @@ impl Recording {
         #[expect(clippy::cast_precision_loss, reason = "a hundred or so")]
         let (width, height) = (WIDTH as f64 * LETTER + 2.0 * MARGIN, (lines.len() + 1) as f64 * LINE + 2.0 * MARGIN);
         let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"ui-monospace, Menlo, \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" xml:space=\"preserve\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"ui-monospace, Menlo, \
              Consolas, monospace\" font-size=\"12\" fill=\"#c9d1d9\">\n<title>{command}</title>\n<style>\n\
              text {{ white-space: pre }} .bold {{ font-weight: bold }} .dim {{ fill: #8b949e }} .good {{ fill: #3fb950 }} .bad {{ fill: #f85149 }}\n\
              @media (prefers-reduced-motion: no-preference) {{ .l {{ opacity: 0; animation: come 1ms forwards }} }}\n\
@@ -78,14 +78,13 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn every_line_comes_when_it_came() {
+    #[test]
+    fn every_line_comes_when_it_came() {
         let mut recording = Recording::default();
-        recording.line(Instant::now(), Style::Dim, "building");
-        tokio::time::advance(Duration::from_secs(60)).await;
-        recording.line(Instant::now(), Style::Plain, "up\n");
-        tokio::time::advance(Duration::from_millis(1500)).await;
-        recording.line(Instant::now(), Style::Good, &format!("a < b{}", "x".repeat(WIDTH)));
+        let start = Instant::now();
+        recording.line(start, Style::Dim, "building");
+        recording.line(start + Duration::from_secs(60), Style::Plain, "up\n");
+        recording.line(start + Duration::from_millis(61_500), Style::Good, &format!("a < b{}", "x".repeat(WIDTH)));
         let svg = recording.svg("cargo xtask demo", "up");
         assert!(!svg.contains("building"), "{svg}");
         assert!(svg.contains("class=\"l plain\" style=\"animation-delay:0.00s\">up</text>"), "{svg}");

@@ -105,7 +105,7 @@ fn properties(root: &Value, schema: &Value, path: &[String]) -> Vec<Vec<String>>
     let schema = resolved(root, schema);
     let mut found = Vec::new();
     for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
-        let path = [path, &[name.clone()]].concat();
+        let path = [path, std::slice::from_ref(name)].concat();
         // Helm's own, said in the schema.
         if name != "global" {
             let is_leaf = KUBERNETES.contains(&name.as_str()) || name == "affinity";

@@ -56,10 +56,13 @@ fn judge(rules: &str, found: &[Found<'_>]) -> anyhow::Result<Vec<Violation>> {
             Ok(expression)
                 if expression.evaluate(|license: &LicenseReq| allowed.contains(&license.to_string().as_str())) => {}
             Ok(_) => {
-                violation(format!("{name} has the licence {license}"), "take another package, or allow it for a reason")
+                violation(
+                    format!("{name} has the licence {license}"),
+                    "take another package, or allow it for a reason",
+                );
             }
             Err(error) => {
-                violation(format!("{name} has the licence {license:?}: {}", error.reason), "look at its files")
+                violation(format!("{name} has the licence {license:?}: {}", error.reason), "look at its files");
             }
         }
         if refused.iter().any(|refused| refused == name) {
