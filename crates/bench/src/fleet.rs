@@ -115,32 +115,37 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let load_before = load_average();
     // One thread for all agents and one for this program's own work: the operator and the apiserver need the cores.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let found = runtime.block_on(async {
+    let mut found = Vec::new();
+    let outcome = runtime.block_on(async {
         tokio::select! {
-            found = tokio::time::timeout(LONGEST, measure(&args.operator, &sizes)) => {
-                found.with_context(|| format!("not done after {LONGEST:?}"))?
+            ended = tokio::time::timeout(LONGEST, measure(&args.operator, &sizes, &mut found)) => {
+                ended.with_context(|| format!("not done after {LONGEST:?}"))?
             }
             interrupted = interrupted() => Err(interrupted),
         }
-    })?;
-    let report = tables::report(&found, is_part, &load_before)?;
-    report.write(&args.out.unwrap_or_else(|| crate::default_out(is_part)))
+    });
+    // What was found before a failure is worth a look, and is no result.
+    let is_part = is_part || outcome.is_err();
+    if !found.is_empty() {
+        let report = tables::report(&found, is_part, &load_before)?;
+        report.write(&args.out.unwrap_or_else(|| crate::default_out(is_part)))?;
+    }
+    outcome
 }
 
-async fn measure(operator: &Path, sizes: &[Size]) -> anyhow::Result<Vec<Found>> {
+async fn measure(operator: &Path, sizes: &[Size], found: &mut Vec<Found>) -> anyhow::Result<()> {
     let most = sizes.iter().map(|size| size.pods).max().context("there is a size")?;
     let agents = Agents::new(most);
     let port = serve::listen(agents.clone())?;
     eprintln!("fleet: starting etcd and kube-apiserver");
     let mut cluster = Cluster::start(port).await?;
-    let mut found = Vec::new();
     for size in sizes {
         let started = Instant::now();
         cluster.grow(size.pods).await.with_context(|| format!("make {} pods", size.pods))?;
         eprintln!("fleet: {} pods and {} policies, made in {:.1?}", size.pods, cluster.policies(), started.elapsed());
         found.push(measure_size(operator, *size, &cluster, &agents).await?);
     }
-    Ok(found)
+    Ok(())
 }
 
 async fn measure_size(operator: &Path, size: Size, cluster: &Cluster, agents: &Arc<Agents>) -> anyhow::Result<Found> {

@@ -8,7 +8,7 @@ use crate::report::{Bars, Cell, Lines, Report, Row, Series, Table};
 use crate::stats::{figure, quantile, quantile_ms};
 
 const ABOUT: &str = "\
-A real etcd and kube-apiserver (no controllers, no kubelets), the operator as it is shipped, and simulated agents: one process \
+A real etcd (which does not wait for the disk) and kube-apiserver, without controllers and kubelets, the operator as it is shipped, and simulated agents: one process \
 with an address on loopback for each, which answers by the wire format and enforces nothing. All share the cores of this \
 machine. Pods belong to Deployments of 100 in one namespace, because a policy reaches no other; each Deployment has five policies, \
 which with the two below are 500 for 10,000 pods. Each pod says that it runs and is ready. *One policy on 100 pods* targets a Deployment, *one on all* selects \
