@@ -235,7 +235,8 @@ impl Engine {
         let is_open = pod.zip(cohort).is_some_and(|(pod, cohort)| {
             // A policy without rules in force is in no content.
             let all_have_rules = cohort.policies.len() == cohort.content.policies.len();
-            !cohort.policies.is_empty() && !(all_have_rules && self.observed.is_settled(key, pod, &cohort.content))
+            let is_settled = all_have_rules && self.observed.is_settled(key, pod, &cohort.content);
+            !cohort.policies.is_empty() && !is_settled
         });
         if is_open {
             self.unsettled.insert(key.clone());
