@@ -153,7 +153,7 @@ impl Asked<'_> {
             }
             Err(refused) => {
                 let ask = Ask { rule, limits, key: keys, cost, latest: None };
-                Err(refusal(&[ask], RefusedAt { ask: 0, refused }, self.now()))
+                Err(refusal(&[ask], RefusedAt { ask: 0, refused }, || self.now()))
             }
         }
     }
@@ -163,7 +163,7 @@ impl Asked<'_> {
         let deadline = deadlines.min_by_key(|(after, _)| *after);
         let deadline = deadline.map(|(after, rule)| Deadline { after, rule: Arc::clone(rule) });
         self.with_asks(rules, deadline.as_ref().map(|deadline| deadline.after), keys, |asks| {
-            let charged = charge_all(asks, || self.now()).map_err(|refused| refusal(asks, refused, self.now()))?;
+            let charged = charge_all(asks, || self.now()).map_err(|refused| refusal(asks, refused, || self.now()))?;
             let fields = fields_of_several(asks, &charged);
             let owed = asks.iter().filter_map(|ask| Owed::of(ask, true)).collect();
             let wait = charged.iter().any(|one| one.at.is_some());
@@ -257,13 +257,17 @@ pub(super) fn limiting<'a>(set: &'a RuleSet, places: &[usize]) -> Vec<(&'a Place
 }
 
 /// Counts a refusal and says what it is.
-pub(super) fn refusal(asks: &[Ask<'_>], RefusedAt { ask, refused }: RefusedAt, now: Time) -> Refusal {
-    let retry_after = opens_after(asks, now);
+pub(super) fn refusal(asks: &[Ask<'_>], RefusedAt { ask, refused }: RefusedAt, now: impl Fn() -> Time) -> Refusal {
+    let retry_after = match asks {
+        // Nobody else has to be asked.
+        [only] if only.limits.is_single() => refused.retry_after().unwrap_or_default(),
+        _ => opens_after(asks, now()),
+    };
     let rule = asks[ask].rule;
     rule.counters.count_limited();
     let place = Place {
         limit: refused.limit,
-        quota: refused.standing.quota(),
+        requests: refused.standing.quota().requests(),
         remaining: 0,
         seconds: retry_after_seconds(retry_after),
     };
@@ -276,8 +280,7 @@ fn one_rules_fields(limits: &Limits, tightest: &Tightest) -> Fields {
     if limits.advice.style == HeaderStyle::None {
         return Fields::default();
     }
-    let policy = limits.advice.policy(tightest.override_index).clone();
-    limits.advice.fields(&place(tightest, tightest.standing.remaining()), policy)
+    Fields::of_one(&limits.advice, place(tightest, tightest.standing.remaining()), tightest.override_index)
 }
 
 /// The fields of the rule whose limit has the fewest requests left, which name the limits of all rules.
@@ -288,13 +291,13 @@ fn fields_of_several(asks: &[Ask<'_>], charged: &[Charged]) -> Fields {
         return Fields::default();
     };
     let policies = telling().map(|(ask, one)| ask.limits.advice.policy(one.tightest.override_index));
-    limits.advice.fields(&place(tightest, remaining), fields::join(policies))
+    Fields::of_several(&limits.advice, place(tightest, remaining), fields::join(policies))
 }
 
 fn place(tightest: &Tightest, remaining: u64) -> Place {
     Place {
         limit: tightest.limit,
-        quota: tightest.standing.quota(),
+        requests: tightest.standing.quota().requests(),
         remaining,
         seconds: retry_after_seconds(tightest.standing.reset_after()),
     }

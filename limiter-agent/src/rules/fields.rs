@@ -2,7 +2,10 @@
 //!
 //! `RateLimit-Policy` and `RateLimit` are those of draft-ietf-httpapi-ratelimit-headers-10: every limit that the request
 //! was charged against, and where the tightest of them stands. `X-RateLimit-*` is the older habit. What does not depend
-//! on the request is written when a snapshot is lowered.
+//! on the request is written when a snapshot is lowered; of the rest only the numbers are kept until it is known whether
+//! they go into a map or into lines.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -19,33 +22,48 @@ const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 #[derive(Debug)]
 pub(super) struct Advice {
     pub(super) style: HeaderStyle,
-    names: Vec<Box<str>>,
+    /// `RateLimit` up to the requests that are left, for each limit: `"name";r=`.
+    starts: Vec<Box<str>>,
     /// `RateLimit-Policy` for most keys, then for each override.
     policies: Vec<HeaderValue>,
 }
 
 /// Fields for one response.
 #[derive(Debug, Default)]
-pub(crate) struct Fields {
-    ietf: Option<[HeaderValue; 2]>,
-    legacy: Option<[u64; 3]>,
+pub(crate) struct Fields(Option<Told>);
+
+#[derive(Debug)]
+struct Told {
+    advice: Arc<Advice>,
+    policy: Policy,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Policy {
+    /// The rule's own, for this override.
+    Own(Option<usize>),
+    /// Of all rules that the request was charged against.
+    Joined(Box<HeaderValue>),
 }
 
 /// Where one limit stands.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) limit: usize,
-    pub(super) quota: Quota,
+    /// How many it lets through in its period.
+    pub(super) requests: u64,
     pub(super) remaining: u64,
     pub(super) seconds: u64,
 }
 
 impl Advice {
     pub(super) fn new(style: HeaderStyle, terms: &Terms, overrides: usize) -> Self {
-        let names: Vec<Box<str>> = terms.limits().map(|(name, _)| name.into()).collect();
+        let names: Vec<&str> = terms.limits().map(|(name, _)| name).collect();
         let sets = std::iter::once(None).chain((0..overrides).map(Some));
         let policies = sets.map(|set| policy(&names, terms.quotas(set))).collect();
-        Self { style, names, policies }
+        let starts = names.iter().map(|name| format!("\"{name}\";r=").into()).collect();
+        Self { style, starts, policies }
     }
 
     /// The rule's own `RateLimit-Policy`.
@@ -57,63 +75,111 @@ impl Advice {
         own.unwrap_or(&self.policies[0])
     }
 
+    fn is_ietf(&self) -> bool {
+        matches!(self.style, HeaderStyle::Ietf | HeaderStyle::Both)
+    }
+
+    fn is_legacy(&self) -> bool {
+        matches!(self.style, HeaderStyle::Legacy | HeaderStyle::Both)
+    }
+
     /// `policy` is this rule's, or that of all rules that the request was charged against.
-    pub(super) fn fields(&self, place: &Place, policy: HeaderValue) -> Fields {
-        let (ietf, legacy) = match self.style {
-            HeaderStyle::Ietf => (true, false),
-            HeaderStyle::Legacy => (false, true),
-            HeaderStyle::Both => (true, true),
-            HeaderStyle::None => (false, false),
-        };
-        let Place { remaining, seconds, .. } = *place;
-        Fields {
-            ietf: ietf.then(|| {
-                let name = self.names.get(place.limit).unwrap_or(&self.names[0]);
-                [policy, value(format!("\"{name}\";r={remaining};t={seconds}"))]
-            }),
-            legacy: legacy.then(|| [place.quota.requests(), remaining, seconds]),
+    pub(super) fn insert(&self, place: &Place, policy: &HeaderValue, headers: &mut HeaderMap) {
+        if self.is_ietf() {
+            headers.insert(POLICY, policy.clone());
+            let mut limit = Vec::with_capacity(LONGEST_LIMIT);
+            self.write_limit(place, &mut limit);
+            headers.insert(LIMIT, HeaderValue::from_bytes(&limit).expect("names are DNS labels, the rest are numbers"));
         }
+        if self.is_legacy() {
+            for (name, number) in place.legacy() {
+                headers.insert(name, number.into());
+            }
+        }
+    }
+
+    /// The same as lines of a head.
+    pub(super) fn append_to(&self, place: &Place, policy: &HeaderValue, head: &mut Vec<u8>) {
+        if self.is_ietf() {
+            head.extend_from_slice(b"ratelimit-policy: ");
+            head.extend_from_slice(policy.as_bytes());
+            head.extend_from_slice(b"\r\nratelimit: ");
+            self.write_limit(place, head);
+            head.extend_from_slice(b"\r\n");
+        }
+        if self.is_legacy() {
+            for (name, number) in place.legacy() {
+                head.extend_from_slice(name.as_str().as_bytes());
+                head.extend_from_slice(b": ");
+                write_number(number, head);
+                head.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+
+    /// The value of `RateLimit`.
+    fn write_limit(&self, place: &Place, to: &mut Vec<u8>) {
+        let start = self.starts.get(place.limit).unwrap_or(&self.starts[0]);
+        to.extend_from_slice(start.as_bytes());
+        write_number(place.remaining, to);
+        to.extend_from_slice(b";t=");
+        write_number(place.seconds, to);
+    }
+}
+
+/// More than a value of `RateLimit` has: a DNS label, two numbers, and what is around them.
+const LONGEST_LIMIT: usize = 128;
+
+impl Place {
+    fn legacy(&self) -> [(HeaderName, u64); 3] {
+        [(LEGACY_LIMIT, self.requests), (LEGACY_REMAINING, self.remaining), (LEGACY_RESET, self.seconds)]
     }
 }
 
 impl Fields {
+    /// Of a request that one rule was charged for.
+    pub(super) fn of_one(advice: &Arc<Advice>, place: Place, override_index: Option<usize>) -> Self {
+        Self::new(advice, place, Policy::Own(override_index))
+    }
+
+    /// Of a request that several were charged for; the advice is that of the tightest.
+    pub(super) fn of_several(advice: &Arc<Advice>, place: Place, policy: HeaderValue) -> Self {
+        Self::new(advice, place, Policy::Joined(Box::new(policy)))
+    }
+
+    fn new(advice: &Arc<Advice>, place: Place, policy: Policy) -> Self {
+        let tells = advice.style != HeaderStyle::None;
+        Self(tells.then(|| Told { advice: Arc::clone(advice), policy, place }))
+    }
+
     pub(super) fn write(self, headers: &mut HeaderMap) {
-        if let Some([policy, limit]) = self.ietf {
-            headers.insert(POLICY, policy);
-            headers.insert(LIMIT, limit);
-        }
-        if let Some([limit, remaining, reset]) = self.legacy {
-            headers.insert(LEGACY_LIMIT, limit.into());
-            headers.insert(LEGACY_REMAINING, remaining.into());
-            headers.insert(LEGACY_RESET, reset.into());
+        if let Some(told) = &self.0 {
+            told.advice.insert(&told.place, told.policy(), headers);
         }
     }
-}
 
-impl Fields {
     /// The same as lines of a head.
     pub(crate) fn append_to(&self, head: &mut Vec<u8>) {
-        let mut line = |name: &HeaderName, value: &[u8]| {
-            for part in [name.as_str().as_bytes(), b": ", value, b"\r\n"] {
-                head.extend_from_slice(part);
-            }
-        };
-        if let Some([policy, limit]) = &self.ietf {
-            line(&POLICY, policy.as_bytes());
-            line(&LIMIT, limit.as_bytes());
-        }
-        if let Some(numbers) = self.legacy {
-            for (name, number) in [LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET].iter().zip(numbers) {
-                line(name, itoa::Buffer::new().format(number).as_bytes());
-            }
+        if let Some(told) = &self.0 {
+            told.advice.append_to(&told.place, told.policy(), head);
         }
     }
 
     /// Whether a field of the app's is not to be seen beside these.
     pub(crate) fn replace(&self, name: &str) -> bool {
+        let Some(Told { advice, .. }) = &self.0 else { return false };
         let is = |known: &[HeaderName]| known.iter().any(|known| name.eq_ignore_ascii_case(known.as_str()));
-        (self.ietf.is_some() && is(&[POLICY, LIMIT]))
-            || (self.legacy.is_some() && is(&[LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET]))
+        (advice.is_ietf() && is(&[POLICY, LIMIT]))
+            || (advice.is_legacy() && is(&[LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET]))
+    }
+}
+
+impl Told {
+    fn policy(&self) -> &HeaderValue {
+        match &self.policy {
+            Policy::Own(override_index) => self.advice.policy(*override_index),
+            Policy::Joined(policy) => policy,
+        }
     }
 }
 
@@ -132,7 +198,7 @@ pub(super) fn join<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> Heade
     value(joined)
 }
 
-fn policy(names: &[Box<str>], quotas: &[Quota]) -> HeaderValue {
+fn policy(names: &[&str], quotas: &[Quota]) -> HeaderValue {
     let items = names.iter().zip(quotas).map(|(name, quota)| {
         // Whole seconds are all that the draft has; rounding up promises less, never more.
         let window = quota.period().as_secs() + u64::from(quota.period().subsec_nanos() > 0);
@@ -143,6 +209,10 @@ fn policy(names: &[Box<str>], quotas: &[Quota]) -> HeaderValue {
 
 fn value(text: String) -> HeaderValue {
     HeaderValue::from_maybe_shared(Bytes::from(text)).expect("names are DNS labels, the rest are numbers")
+}
+
+pub(super) fn write_number(number: u64, to: &mut Vec<u8>) {
+    to.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 #[cfg(test)]
@@ -162,7 +232,7 @@ mod tests {
             .unwrap()
             .with_override([b"gold".as_slice()], [("burst", quota(1000, 1500))])
             .unwrap();
-        let place = Place { limit: 1, quota: quota(2000, 3_600_000), remaining: 7, seconds: 30 };
+        let place = Place { limit: 1, requests: 2000, remaining: 7, seconds: 30 };
         let ietf = [
             ("ratelimit-policy", "\"burst\";q=100;w=1, \"hourly\";q=2000;w=3600"),
             ("ratelimit", "\"hourly\";r=7;t=30"),
@@ -174,13 +244,13 @@ mod tests {
             (HeaderStyle::Both, [ietf.as_slice(), &legacy].concat()),
             (HeaderStyle::None, vec![]),
         ] {
-            let advice = Advice::new(style, &terms, 1);
+            let advice = Arc::new(Advice::new(style, &terms, 1));
             let mut headers = HeaderMap::new();
-            advice.fields(&place, advice.policy(None).clone()).write(&mut headers);
+            Fields::of_one(&advice, place, None).write(&mut headers);
             let sent: Vec<(&str, &str)> = headers.iter().map(|(k, v)| (k.as_str(), v.to_str().unwrap())).collect();
             assert_eq!(sent, expected, "{style:?}");
 
-            let fields = advice.fields(&place, advice.policy(None).clone());
+            let fields = Fields::of_several(&advice, place, advice.policy(None).clone());
             let mut lines = Vec::new();
             fields.append_to(&mut lines);
             let expected_lines: String = expected.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();

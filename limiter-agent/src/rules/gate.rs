@@ -3,7 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use arc_swap::{ArcSwap, Guard};
-use http::{Request, Response};
+use http::Request;
 use weir_core::Time;
 use weir_tower::MonotonicClock;
 
@@ -13,12 +13,9 @@ use super::{
     in_force::RulesInForce,
     jwt::Tokens,
     messages::Messages,
-    respond::{self, Asking},
+    respond::Refused,
 };
-use crate::{
-    matching::{Headers, RequestView},
-    proxy::ResponseBody,
-};
+use crate::matching::{Headers, RequestView};
 
 /// Decides on the requests of one client connection.
 #[derive(Clone, Debug)]
@@ -50,7 +47,7 @@ impl Gate {
         method: &str,
         target: (&str, Option<&str>),
         headers: Headers<'_>,
-    ) -> Option<Result<Fields, Response<ResponseBody>>> {
+    ) -> Option<Result<Fields, Refused>> {
         let rules = self.rules.load();
         let now = || -> Time { self.clock.now() };
         let request = RequestView::of_target(method, target, headers, self.peer);
@@ -59,7 +56,7 @@ impl Gate {
             Ok(pass) => Some(Ok(pass.fields)),
             Err(refusal) => {
                 rules.log(&refusal, &asked, self.log_keys);
-                Some(Err(respond::refused(refusal, Asking::of(headers))))
+                Some(Err(Refused::new(refusal, headers)))
             }
         }
     }

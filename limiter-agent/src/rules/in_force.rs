@@ -68,7 +68,7 @@ pub(super) struct Limits {
     pub(super) cost: Cost,
     /// How long a request may wait for its turn.
     pub(super) max_wait: Option<Duration>,
-    pub(super) advice: Advice,
+    pub(super) advice: Arc<Advice>,
     pub(super) refusal: RefusalText,
     /// For [`explain`](super::explain): the limits' names in order.
     pub(super) names: Vec<Box<str>>,
@@ -80,6 +80,11 @@ impl Limits {
     /// Whether a request beyond the limits may wait.
     pub(super) fn is_patient(&self) -> bool {
         self.max_wait.is_some()
+    }
+
+    /// Whether there is one limit and no other.
+    pub(super) fn is_single(&self) -> bool {
+        self.names.len() == 1
     }
 }
 
@@ -218,6 +223,7 @@ impl Rule {
                 Some(before) => before.limiter.retune(clock, terms, max_keys),
                 None => fresh(clock(), terms, max_keys),
             };
+            let advice = Arc::new(advice);
             Limits { limiter, key, cost, max_wait, advice, refusal, names, quotas }
         });
         Self { name, matcher, per, counters, limits }

@@ -79,7 +79,7 @@ where
                 LimitFuture::More { steps: Box::pin(go(ready, request, *more, fields, asking, self.gate.clock())) }
             }
             Err(refusal) => {
-                let refused = respond::refused(refusal, Asking::of(Headers::Map(request.headers())));
+                let refused = respond::refused(&refusal, Asking::of(Headers::Map(request.headers())));
                 LimitFuture::Refused { response: Some(refused.map(LimitedBody::Plain)) }
             }
         }

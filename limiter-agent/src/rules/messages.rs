@@ -83,7 +83,7 @@ impl Messages {
         let asks = asks(set, &found.enforced);
         if !asks.is_empty() {
             charge_all(&asks, || clock.now()).map_err(|at| {
-                let refusal = refusal(&asks, at, clock.now());
+                let refusal = refusal(&asks, at, || clock.now());
                 self.gate.log(&rules, &refusal, &self.opening);
                 MessageRefused::new(&refusal)
             })?;
@@ -101,10 +101,10 @@ impl Messages {
 }
 
 impl MessageRefused {
-    fn new(Refusal { rule, place, .. }: &Refusal) -> Self {
-        let limits = rule.limits.as_ref().expect("only a rule with limits refuses");
-        let notice = limits.refusal.body(place.limit, place.seconds);
-        Self { notice: String::from_utf8_lossy(&notice).trim_end().to_owned(), close: limits.refusal.closes }
+    fn new(refusal: &Refusal) -> Self {
+        let text = &refusal.limits().refusal;
+        let notice = text.body(refusal.place.limit, refusal.place.seconds);
+        Self { notice: String::from_utf8_lossy(&notice).trim_end().to_owned(), close: text.closes }
     }
 }
 

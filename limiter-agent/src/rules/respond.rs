@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer};
 
-use super::decide::Refusal;
+use super::{decide::Refusal, in_force::Limits};
 use crate::{matching::Headers, proxy::ResponseBody};
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -29,11 +29,57 @@ impl Asking {
     }
 }
 
-pub(super) fn refused(refusal: Refusal, asking: Asking) -> Response<ResponseBody> {
-    let Refusal { rule, place, override_index, retry_after } = refusal;
-    let limits = rule.limits.as_ref().expect("only a rule with limits refuses");
+/// A refusal that is to be written in bytes of HTTP/1.1.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    Http(RefusedHttp),
+    /// What a gRPC client gets is rare on HTTP/1.1, and is not written twice.
+    Grpc(Box<Response<ResponseBody>>),
+}
+
+/// For all but gRPC: what [`refused`] says, without a map in between.
+#[derive(Debug)]
+pub(crate) struct RefusedHttp(Refusal);
+
+impl Refused {
+    pub(super) fn new(refusal: Refusal, headers: Headers<'_>) -> Self {
+        match Asking::of(headers) {
+            Asking::Http => Self::Http(RefusedHttp(refusal)),
+            asking @ Asking::Grpc => Self::Grpc(Box::new(refused(&refusal, asking))),
+        }
+    }
+}
+
+impl RefusedHttp {
+    /// The status line and all fields that are not the connection's or the body's.
+    pub(crate) fn append_head(&self, to: &mut Vec<u8>) {
+        let Refusal { place, override_index, .. } = &self.0;
+        let Limits { refusal, advice, .. } = self.0.limits();
+        refusal.append_head(place.seconds, to);
+        advice.append_to(place, advice.policy(*override_index), to);
+    }
+
+    pub(crate) fn body_length(&self) -> usize {
+        let place = &self.0.place;
+        self.0.limits().refusal.body_length(place.limit, place.seconds)
+    }
+
+    pub(crate) fn append_body(&self, to: &mut Vec<u8>) {
+        let place = &self.0.place;
+        self.0.limits().refusal.append_body(place.limit, place.seconds, to);
+    }
+}
+
+impl Refusal {
+    pub(super) fn limits(&self) -> &Limits {
+        self.rule.limits.as_ref().expect("only a rule with limits refuses")
+    }
+}
+
+pub(super) fn refused(refusal: &Refusal, asking: Asking) -> Response<ResponseBody> {
+    let (limits, place) = (refusal.limits(), &refusal.place);
     let mut response = match asking {
-        Asking::Grpc => exhausted(retry_after),
+        Asking::Grpc => exhausted(refusal.retry_after),
         Asking::Http => {
             let mut response = Response::new(ResponseBody::own(limits.refusal.body(place.limit, place.seconds)));
             *response.status_mut() = limits.refusal.status;
@@ -43,7 +89,7 @@ pub(super) fn refused(refusal: Refusal, asking: Asking) -> Response<ResponseBody
     };
     let headers = response.headers_mut();
     headers.insert(header::RETRY_AFTER, place.seconds.into());
-    limits.advice.fields(&place, limits.advice.policy(override_index).clone()).write(headers);
+    limits.advice.insert(place, limits.advice.policy(refusal.override_index), headers);
     response
 }
 

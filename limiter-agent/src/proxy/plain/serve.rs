@@ -13,7 +13,11 @@ use super::{
     request::{Look, Request, no_fields},
     write,
 };
-use crate::{matching::Headers, proxy::traffic::Protocol, rules::Fields};
+use crate::{
+    matching::Headers,
+    proxy::traffic::Protocol,
+    rules::{Fields, Refused},
+};
 
 /// How long the rest of a request may take of which some has come, before the ordinary way takes over, which knows what
 /// to do with slow clients.
@@ -123,10 +127,15 @@ fn judge(line: &mut Line<'_>) -> Judged {
             let repeatable = request.is_repeatable();
             Judged::Admitted(Asked { request: out, repeatable, terms: Terms { to_head, last, fields } })
         }
-        Err(refusal) => {
-            let (head, body) = refusal.into_parts();
+        Err(refused) => {
             let ending = ending(line, last);
-            write::own(&head, &body.into_own(), to_head, &Fields::default(), ending, &mut out.bytes);
+            match refused {
+                Refused::Http(refused) => write::refused(&refused, to_head, ending, &mut out.bytes),
+                Refused::Grpc(response) => {
+                    let (head, body) = response.into_parts();
+                    write::own(&head, &body.into_own(), to_head, &Fields::default(), ending, &mut out.bytes);
+                }
+            }
             Judged::Refused { answer: out, closes: ending.closes }
         }
     };

@@ -167,6 +167,23 @@ pub(super) fn own(
     }
 }
 
+/// A refusal, with its body: as [`own`] would write it.
+pub(super) fn refused(refused: &rules::RefusedHttp, to_head: bool, ending: Ending<'_>, to: &mut Vec<u8>) {
+    refused.append_head(to);
+    if ending.closes {
+        to.extend_from_slice(b"connection: close\r\n");
+    }
+    let length = refused.body_length();
+    if !(to_head && length == 0) {
+        content_length(length as u64, to);
+    }
+    ending.date.write(ending.now, to);
+    end_line(to);
+    if !to_head {
+        refused.append_body(to);
+    }
+}
+
 fn status_line(status: u16, reason: &str, to: &mut Vec<u8>) {
     to.extend_from_slice(b"HTTP/1.1 ");
     number(status.into(), to);

@@ -4,6 +4,7 @@ use http::HeaderValue;
 use http_body_util::BodyExt;
 
 use super::*;
+use crate::matching::Headers;
 
 #[tokio::test(start_paused = true)]
 async fn every_strategy_is_enforced() {
@@ -141,4 +142,43 @@ async fn tokens_are_believed_until_there_are_keys() {
     let jwks = Jwks::parse(r#"{"keys": [{"kty": "oct", "alg": "HS256", "k": "AAAA"}]}"#).expect("keys");
     limits.rules.store(Arc::new(limits.rules.load().with_jwks(Some(Arc::new(jwks)))));
     assert_eq!(send().await.status(), 429, "nobody signed it, so it is counted with those who have none");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_says_in_lines_what_it_says_in_a_map() {
+    let burst = || limit("TokenBucket", 1, 86_400_000, json!({}));
+    let hourly = || with(limit("FixedWindow", 9, 3_600_000, json!({})), json!({"name": "hourly"}));
+    let overrides = json!({
+        "key": [{"header": "x-key"}],
+        "overrides": [{"keys": [["gold"]], "limits": [with(burst(), json!({"periodMillis": 500}))]}],
+    });
+    for (limits, on_limit) in [
+        (vec![burst()], json!({"status": 429, "headers": "IETF"})),
+        (vec![burst(), hourly()], json!({"status": 503, "headers": "Both", "body": "slow down"})),
+        (vec![hourly(), burst()], json!({"status": 499, "headers": "Legacy", "body": "", "contentType": "text/x"})),
+        (vec![burst()], json!({"status": 429, "headers": "None", "body": "{}", "contentType": "application/json"})),
+    ] {
+        let more = with(overrides.clone(), json!({"onLimit": on_limit}));
+        let limits = Limits::new(&[policy("p", &[rule("r", &limits, more)])]);
+        for key in ["basic", "gold"] {
+            let request = || Request::builder().uri("/a?b").header("x-key", key).body(()).expect("a request");
+            assert_eq!(limits.send(request(), ok).await.status(), 200);
+            let (head, body) = limits.send(request(), ok).await.into_parts();
+            let body = body.collect().await.expect("a body").to_bytes();
+
+            let request = request();
+            let decided = limits.gate().admit_at_once("GET", ("/a", Some("b")), Headers::Map(request.headers()));
+            let Some(Err(Refused::Http(refused))) = decided else { panic!("refused: {decided:?}") };
+            let (mut lines, mut rest) = (Vec::new(), Vec::new());
+            refused.append_head(&mut lines);
+            refused.append_body(&mut rest);
+            let mut expected = format!("HTTP/1.1 {} ", head.status.as_str());
+            expected.push_str(head.status.canonical_reason().unwrap_or("<none>"));
+            for (name, value) in &head.headers {
+                expected.push_str(&format!("\r\n{name}: {}", value.to_str().expect("text")));
+            }
+            assert_eq!(String::from_utf8(lines).expect("text"), expected + "\r\n");
+            assert_eq!((rest.len(), rest), (refused.body_length(), body.to_vec()));
+        }
+    }
 }
