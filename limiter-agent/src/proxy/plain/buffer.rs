@@ -16,16 +16,23 @@ use tokio::{
     net::TcpStream,
 };
 
-/// What one holds, unless it had to grow.
+/// What one for requests holds, unless it had to grow.
 pub(super) const SIZE: usize = 16 * 1024;
+
+/// What one for the app's answers holds: a body of 64 KiB behind its head, in one piece. Of small answers only the first
+/// bytes are ever touched. A client that does not read holds up one of these.
+pub(super) const ANSWER_SIZE: usize = 80 * 1024;
 
 /// Kept at most; what thousands of connections needed at once is given back to the system.
 const MAX_SPARE: usize = 256;
+const MAX_SPARE_LARGE: usize = 32;
+const LARGEST_SPARE: usize = 2 * ANSWER_SIZE;
 
 /// The buffers of one worker that nobody uses.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
-    read: RefCell<Vec<Vec<u8>>>,
+    requests: RefCell<Vec<Vec<u8>>>,
+    answers: RefCell<Vec<Vec<u8>>>,
     written: RefCell<Vec<Vec<u8>>>,
 }
 
@@ -46,8 +53,18 @@ pub(super) struct Buffer {
 }
 
 impl Buffers {
+    /// For what a client asks.
     pub(super) fn lend(self: &Rc<Self>) -> Buffer {
-        let bytes = self.read.borrow_mut().pop().unwrap_or_else(|| vec![0; SIZE]);
+        self.buffer(&self.requests, SIZE)
+    }
+
+    /// For what the app answers.
+    pub(super) fn lend_for_answer(self: &Rc<Self>) -> Buffer {
+        self.buffer(&self.answers, ANSWER_SIZE)
+    }
+
+    fn buffer(self: &Rc<Self>, spare: &RefCell<Vec<Vec<u8>>>, size: usize) -> Buffer {
+        let bytes = spare.borrow_mut().pop().unwrap_or_else(|| vec![0; size]);
         Buffer { bytes, start: 0, end: 0, home: Rc::clone(self) }
     }
 
@@ -60,7 +77,13 @@ impl Buffers {
 impl Drop for Outbox {
     fn drop(&mut self) {
         let spare = &mut *self.home.written.borrow_mut();
-        if self.bytes.capacity() <= 2 * SIZE && spare.len() < MAX_SPARE {
+        let most = match self.bytes.capacity() {
+            small if small <= SIZE => MAX_SPARE,
+            // A piece of a body in chunks, which a vector may have doubled for.
+            large if large <= LARGEST_SPARE => MAX_SPARE_LARGE,
+            _ => 0,
+        };
+        if spare.len() < most {
             self.bytes.clear();
             spare.push(std::mem::take(&mut self.bytes));
         }
@@ -69,8 +92,13 @@ impl Drop for Outbox {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let spare = &mut *self.home.read.borrow_mut();
-        if self.bytes.len() == SIZE && spare.len() < MAX_SPARE {
+        let (spare, most) = match self.bytes.len() {
+            SIZE => (&self.home.requests, MAX_SPARE),
+            ANSWER_SIZE => (&self.home.answers, MAX_SPARE_LARGE),
+            _ => return,
+        };
+        let spare = &mut *spare.borrow_mut();
+        if spare.len() < most {
             spare.push(std::mem::take(&mut self.bytes));
         }
     }
@@ -161,10 +189,26 @@ mod tests {
     #[test]
     fn what_is_given_back_is_lent_again_unless_it_grew() {
         let buffers = Rc::new(Buffers::default());
-        let (mut one, two) = (buffers.lend(), buffers.lend());
+        let (mut one, two, answer) = (buffers.lend(), buffers.lend(), buffers.lend_for_answer());
         one.put(&[1; SIZE + 1]);
-        drop((one, two));
-        assert_eq!(buffers.read.borrow().len(), 1);
+        drop((one, two, answer));
+        assert_eq!((buffers.requests.borrow().len(), buffers.answers.borrow().len()), (1, 1));
         assert!(buffers.lend().is_empty());
+        assert_eq!(buffers.lend_for_answer().bytes.len(), ANSWER_SIZE);
+    }
+
+    #[test]
+    fn only_a_few_large_ones_are_kept() {
+        let buffers = Rc::new(Buffers::default());
+        let lent: Vec<_> = (0..=MAX_SPARE_LARGE).map(|_| buffers.lend_for_answer()).collect();
+        drop(lent);
+        assert_eq!(buffers.answers.borrow().len(), MAX_SPARE_LARGE);
+        for (capacity, kept) in [(SIZE, MAX_SPARE), (2 * SIZE, MAX_SPARE_LARGE), (LARGEST_SPARE + 1, 0)] {
+            buffers.written.borrow_mut().clear();
+            let mut lent: Vec<_> = (0..=MAX_SPARE).map(|_| buffers.outbox()).collect();
+            lent.iter_mut().for_each(|outbox| outbox.bytes = Vec::with_capacity(capacity));
+            drop(lent);
+            assert_eq!(buffers.written.borrow().len(), kept, "{capacity}");
+        }
     }
 }

@@ -25,7 +25,10 @@ use crate::{
 };
 
 /// How much of a body is held at most while the client does not take it.
-const MAX_HELD: usize = super::buffer::SIZE;
+const MAX_HELD: usize = super::buffer::ANSWER_SIZE;
+
+/// Of a body, what is copied behind the head or the chunk before it. More is sent from where it was read.
+const MAX_COPIED: usize = 2 * 1024;
 
 /// A request that was let through, as it goes to the app.
 #[derive(Debug)]
@@ -93,7 +96,7 @@ pub(super) async fn exchange(line: &mut Line<'_>, asked: Asked) -> Next {
             out.bytes.clear();
             write::own(&head, &body.into_own(), terms.to_head, &terms.fields, ending, &mut out.bytes);
             let closes = ending.closes;
-            finish(line, &out.bytes, closes).await
+            finish(line, &out.bytes, &[], closes).await
         }
     }
 }
@@ -105,8 +108,8 @@ pub(super) fn ending<'a>(line: &Line<'a>, last: bool) -> Ending<'a> {
 }
 
 /// Sends what is left of an answer.
-pub(super) async fn finish(line: &mut Line<'_>, bytes: &[u8], closes: bool) -> Next {
-    match line.send(bytes).await {
+pub(super) async fn finish(line: &mut Line<'_>, head: &[u8], body: &[u8], closes: bool) -> Next {
+    match line.send(head, body).await {
         Ok(()) if closes => Next::Leave,
         Ok(()) => Next::Request,
         Err(Gone) => Next::Nothing,
@@ -234,28 +237,36 @@ async fn relay(line: &mut Line<'_>, reply: Reply, mut out: Outbox) -> Next {
     let Reply { mut app, mut framing, kept, closes } = reply;
     let shared = &line.client.shared;
     loop {
-        match framing.pass(app.unread(), &mut out.bytes) {
-            Ok(count) => app.consume(count),
-            Err(invalid) => {
-                tracing::debug!(%invalid, "the app's body broke off");
-                return broken_off(line, &out.bytes).await;
+        // What goes on as it is need not be copied.
+        let direct = framing.take_long(app.unread(), MAX_COPIED);
+        if direct.is_none() {
+            match framing.pass(app.unread(), &mut out.bytes) {
+                Ok(count) => app.consume(count),
+                Err(invalid) => {
+                    tracing::debug!(%invalid, "the app's body broke off");
+                    return broken_off(line, &out.bytes).await;
+                }
             }
         }
+        let count = direct.unwrap_or(0);
         if framing.is_over() {
-            if let Some(idle) = app.into_idle().filter(|_| kept) {
+            let (rest, idle) = app.finish(count);
+            if let Some(idle) = idle.filter(|_| kept) {
                 shared.pool.push(idle);
             }
-            return finish(line, &out.bytes, closes).await;
+            let body = rest.as_ref().map_or(&[][..], |rest| &rest.unread()[..count]);
+            return finish(line, &out.bytes, body, closes).await;
         }
-        if line.send(&out.bytes).await.is_err() {
+        if line.send(&out.bytes, &app.unread()[..count]).await.is_err() {
             return Next::Nothing;
         }
+        app.consume(count);
         out.bytes.clear();
         // Whatever the app takes its time for is its business.
         line.begin(None);
         match read(line, &mut app, MAX_HELD).await {
             Ok(Ok(1..)) => {}
-            Ok(Ok(0)) if framing.closed(&mut out.bytes) => return finish(line, &out.bytes, closes).await,
+            Ok(Ok(0)) if framing.closed(&mut out.bytes) => return finish(line, &out.bytes, &[], closes).await,
             Ok(Ok(0) | Err(_)) | Err(Cut::Failure(_) | Cut::Unfit) => return broken_off(line, &[]).await,
             Err(Cut::Gone) => return Next::Nothing,
         }
@@ -264,5 +275,5 @@ async fn relay(line: &mut Line<'_>, reply: Reply, mut out: Outbox) -> Next {
 
 /// The client gets what there is, and learns from its connection's end that it is not all.
 async fn broken_off(line: &mut Line<'_>, bytes: &[u8]) -> Next {
-    finish(line, bytes, true).await
+    finish(line, bytes, &[], true).await
 }

@@ -30,8 +30,12 @@ impl Framing {
         }
     }
 
-    /// How many of the bytes that have come go on as they are.
-    pub(super) fn take_whole(&mut self, bytes: &[u8]) -> Option<usize> {
+    /// How many of the bytes that have come go on as they are, if that is more than `few`.
+    pub(super) fn take_long(&mut self, bytes: &[u8], few: usize) -> Option<usize> {
+        if bytes.len() > few { self.take_whole(bytes).filter(|count| *count > 0) } else { None }
+    }
+
+    fn take_whole(&mut self, bytes: &[u8]) -> Option<usize> {
         let Self::Length(left) = self else { return None };
         let count = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
         *left -= count as u64;

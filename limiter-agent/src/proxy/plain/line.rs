@@ -2,6 +2,7 @@
 
 use std::{
     future::poll_fn,
+    io::IoSlice,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -119,15 +120,21 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Sends all of it, unless the client does not take it.
-    pub(super) async fn send(&mut self, bytes: &[u8]) -> Result<(), Gone> {
-        let mut rest = bytes;
+    /// Sends all of both, unless the client does not take it.
+    pub(super) async fn send(&mut self, head: &[u8], body: &[u8]) -> Result<(), Gone> {
+        let (mut head, mut body) = (head, body);
         let mut held_up = false;
         poll_fn(|cx| {
-            while !rest.is_empty() {
-                match Pin::new(&mut self.stream).poll_write(cx, rest) {
+            while !(head.is_empty() && body.is_empty()) {
+                let stream = Pin::new(&mut self.stream);
+                let written = match (head, body) {
+                    (all, []) | ([], all) => stream.poll_write(cx, all),
+                    (head, body) => stream.poll_write_vectored(cx, &[IoSlice::new(head), IoSlice::new(body)]),
+                };
+                match written {
                     Poll::Ready(Ok(count @ 1..)) => {
-                        rest = &rest[count..];
+                        let of_head = count.min(head.len());
+                        (head, body) = (&head[of_head..], &body[count - of_head..]);
                         held_up = false;
                         if let Leaving::HalfClosed(_) = self.leaving {
                             self.leaving = Leaving::Settled;

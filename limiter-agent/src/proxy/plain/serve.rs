@@ -76,7 +76,7 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
         }
         let next = match judge(&mut line) {
             Judged::Admitted(asked) => exchange(&mut line, asked).await,
-            Judged::Refused { answer, closes } => finish(&mut line, &answer.bytes, closes).await,
+            Judged::Refused { answer, closes } => finish(&mut line, &answer.bytes, &[], closes).await,
             Judged::Part(whole) if comes(&mut line, whole).await => continue,
             Judged::Part(_) | Judged::Other => {
                 let bytes = Bytes::copy_from_slice(line.inbox.as_ref().map_or(&[], Buffer::unread));

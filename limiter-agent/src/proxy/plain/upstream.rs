@@ -43,7 +43,7 @@ impl Upstream {
             Some(inbox) => inbox,
             None => {
                 ready!(self.stream.poll_read_ready(cx))?;
-                buffers.lend()
+                buffers.lend_for_answer()
             }
         };
         if !inbox.make_room(most) {
@@ -95,8 +95,10 @@ impl Upstream {
         self.request.take_if(|request| self.sent == request.bytes.len());
     }
 
-    /// The connection for the next request, if this one was sent and answered whole and nothing came behind the answer.
-    pub(super) fn into_idle(self) -> Option<TcpStream> {
-        (self.request.is_none() && self.unread().is_empty()).then_some(self.stream)
+    /// The last `count` bytes of the answer, and the connection for the next request, if this one was sent and answered
+    /// whole and nothing came behind the answer.
+    pub(super) fn finish(self, count: usize) -> (Option<Buffer>, Option<TcpStream>) {
+        let whole = self.request.is_none() && self.unread().len() == count;
+        (self.inbox, whole.then_some(self.stream))
     }
 }
