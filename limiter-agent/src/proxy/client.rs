@@ -116,11 +116,12 @@ where
             (next, _) => next,
         };
         match next {
-            Next::Http1 => match http1(stream, before, &service, open).await {
+            // On the heap, so that an idle connection does not hold the room for either.
+            Next::Http1 => match Box::pin(http1(stream, before, &service, open)).await {
                 Some(idle) => (stream, before) = idle,
                 None => return,
             },
-            Next::Http2 => return http2(stream, service, open).await,
+            Next::Http2 => return Box::pin(http2(stream, service, open)).await,
             Next::End => return leave(stream).await,
         }
         first = false;
@@ -183,7 +184,6 @@ where
         .keep_alive(!draining)
         .serve_connection(io, tracked(service, &activity, open, Protocol::Http1))
         .with_upgrades();
-    // On the heap, so that an idle connection does not hold the room for one.
     let mut connection = Box::new(connection);
     let mut tick = pin!(sleep(TICK));
     let (mut stall, mut left) = (Patience::default(), Patience::default());

@@ -26,14 +26,19 @@ use crate::rules::Gate;
 /// it meets connections that are about to close.
 const MAX_ATTEMPTS: usize = 4;
 
-/// Passes the requests of one client connection on to the app, once they are through [`vet`] and the limits.
+/// Passes the requests of one client connection on to the app, once they are through [`vet`] and the limits. Copies are
+/// cheap: each request takes one.
 #[derive(Clone, Debug)]
-pub(super) struct Forward {
+pub(super) struct Forward(pub(super) Rc<Way>);
+
+/// The way of one client's requests.
+#[derive(Debug)]
+pub(super) struct Way {
     pub(super) app: Rc<App>,
     pub(super) proxy: Arc<Proxy>,
     pub(super) tunnels: Tunnels,
     /// The client's address as the forwarding headers have it.
-    pub(super) peer: Peer,
+    pub(super) peer: Rc<Peer>,
     /// Asked for the messages of connections that are upgraded; requests come here when they are through it.
     pub(super) gate: Gate,
 }
@@ -66,12 +71,12 @@ impl Service<Request<RequestBody>> for Forward {
     }
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        let this = self.clone();
+        let way = Rc::clone(&self.0);
         let version = request.version();
         Box::pin(async move {
-            Ok(match this.forward(request).await {
+            Ok(match way.forward(request).await {
                 Ok(response) => response,
-                Err(failure) => failure.respond(&this.proxy.failures, version),
+                Err(failure) => failure.respond(&way.proxy.failures, version),
             })
         })
     }
@@ -89,7 +94,7 @@ pub(super) fn vet<B: Body>(request: &Request<B>) -> Result<(), Failure> {
     Ok(vetting::vet(request)?)
 }
 
-impl Forward {
+impl Way {
     async fn forward(&self, mut request: Request<RequestBody>) -> Result<Response<ResponseBody>, Failure> {
         vetting::name_host(&mut request, || {
             HeaderValue::from_str(&self.app.address().to_string()).expect("an address is a valid field value")

@@ -33,7 +33,7 @@ use super::{
     body::RequestBody,
     client,
     failure::FailureCounts,
-    forward::{Forward, vet},
+    forward::{Forward, Way, vet},
     headers::Peer,
     plain,
     traffic::Traffic,
@@ -178,9 +178,10 @@ async fn connection(
     let proxy = &open.proxy;
     let ip = peer.ip().to_canonical();
     let gate = Gate::new(Arc::clone(&proxy.rules), proxy.clock, ip, proxy.log_keys);
-    let peer = Peer::new(ip);
-    let plain = plain.map(|shared| plain::Client { shared, gate: gate.clone(), peer: peer.clone() });
-    let forward = Forward { app, proxy: Arc::clone(proxy), tunnels, peer, gate: gate.clone() };
+    let peer = Rc::new(Peer::new(ip));
+    let plain = plain.map(|shared| plain::Client { shared, gate: gate.clone(), peer: Rc::clone(&peer) });
+    let way = Way { app, proxy: Arc::clone(proxy), tunnels, peer, gate: gate.clone() };
+    let forward = Forward(Rc::new(way));
     let limited = LimitLayer::new(gate).layer(forward);
     let vetting = Arc::clone(&open);
     let service = move |request: Request<RequestBody>| match vet(&request) {

@@ -17,9 +17,12 @@ use super::{
 };
 use crate::matching::{Headers, RequestView};
 
-/// Decides on the requests of one client connection.
+/// Decides on the requests of one client connection. Copies are cheap: each request takes one.
 #[derive(Clone, Debug)]
-pub(crate) struct Gate {
+pub(crate) struct Gate(Arc<Client>);
+
+#[derive(Debug)]
+struct Client {
     rules: Arc<ArcSwap<RulesInForce>>,
     clock: MonotonicClock,
     peer: IpAddr,
@@ -28,15 +31,15 @@ pub(crate) struct Gate {
 
 impl Gate {
     pub(crate) fn new(rules: Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, peer: IpAddr, log_keys: bool) -> Self {
-        Self { rules, clock, peer, log_keys }
+        Self(Arc::new(Client { rules, clock, peer, log_keys }))
     }
 
     /// Decides on a request and charges it.
     pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<Pass, Refusal> {
         // Loaded once: a request is decided by one snapshot, whole.
-        let rules = self.rules.load();
+        let rules = self.0.rules.load();
         self.ask(&rules, request, |asked| {
-            rules.decide(asked).inspect_err(|refusal| rules.log(refusal, asked, self.log_keys))
+            rules.decide(asked).inspect_err(|refusal| rules.log(refusal, asked, self.0.log_keys))
         })
     }
 
@@ -48,14 +51,14 @@ impl Gate {
         target: (&str, Option<&str>),
         headers: Headers<'_>,
     ) -> Option<Result<Fields, Refused>> {
-        let rules = self.rules.load();
-        let now = || -> Time { self.clock.now() };
-        let request = RequestView::of_target(method, target, headers, self.peer);
-        let asked = Asked { request, tokens: Tokens::new(rules.jwks(), &now), clock: self.clock };
+        let rules = self.0.rules.load();
+        let now = || -> Time { self.0.clock.now() };
+        let request = RequestView::of_target(method, target, headers, self.0.peer);
+        let asked = Asked { request, tokens: Tokens::new(rules.jwks(), &now), clock: self.0.clock };
         match rules.decide_at_once(&asked)? {
             Ok(pass) => Some(Ok(pass.fields)),
             Err(refusal) => {
-                rules.log(&refusal, &asked, self.log_keys);
+                rules.log(&refusal, &asked, self.0.log_keys);
                 Some(Err(Refused::new(refusal, headers)))
             }
         }
@@ -67,16 +70,16 @@ impl Gate {
     }
 
     pub(super) fn rules(&self) -> Guard<Arc<RulesInForce>> {
-        self.rules.load()
+        self.0.rules.load()
     }
 
     /// For a refusal that was decided on elsewhere.
     pub(super) fn log<B>(&self, rules: &RulesInForce, refusal: &Refusal, request: &Request<B>) {
-        self.ask(rules, request, |asked| rules.log(refusal, asked, self.log_keys));
+        self.ask(rules, request, |asked| rules.log(refusal, asked, self.0.log_keys));
     }
 
     pub(super) fn clock(&self) -> MonotonicClock {
-        self.clock
+        self.0.clock
     }
 
     pub(super) fn ask<B, R>(
@@ -85,8 +88,8 @@ impl Gate {
         request: &Request<B>,
         then: impl FnOnce(&Asked<'_>) -> R,
     ) -> R {
-        let now = || -> Time { self.clock.now() };
+        let now = || -> Time { self.0.clock.now() };
         let tokens = Tokens::new(rules.jwks(), &now);
-        then(&Asked { request: RequestView::new(request, self.peer), tokens, clock: self.clock })
+        then(&Asked { request: RequestView::new(request, self.0.peer), tokens, clock: self.0.clock })
     }
 }

@@ -130,7 +130,7 @@ async fn ask(
     line.begin(limit);
     let mut app = match shared.pool.pop() {
         Some(stream) => Upstream::new(stream, false, request),
-        None => Upstream::new(connected(line, limit).await?, true, request),
+        None => Upstream::new(Box::pin(connected(line, limit)).await?, true, request),
     };
     loop {
         match hear(line, &mut app, terms, sent, out).await {
@@ -138,13 +138,14 @@ async fn ask(
             // One of which nothing left this program may be sent again, whatever it is.
             Err(Cut::Failure(Failure::Closed)) if !app.fresh && (repeatable || app.is_untouched()) => {
                 let request = app.into_request().ok_or(Failure::Closed)?;
-                app = Upstream::new(connected(line, limit).await?, true, request);
+                app = Upstream::new(Box::pin(connected(line, limit)).await?, true, request);
             }
             Err(cut) => return Err(cut),
         }
     }
 }
 
+/// Called on the heap: few requests need a new connection, and the room for making one is large.
 async fn connected(line: &Line<'_>, limit: Option<Duration>) -> Result<TcpStream, Cut> {
     let connecting = connect(line.client.shared.app);
     match limit {

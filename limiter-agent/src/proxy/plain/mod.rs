@@ -52,7 +52,7 @@ pub(super) struct Shared {
 pub(super) struct Client {
     pub(super) shared: Rc<Shared>,
     pub(super) gate: Gate,
-    pub(super) peer: Peer,
+    pub(super) peer: Rc<Peer>,
 }
 
 impl Shared {

@@ -75,7 +75,8 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
             }
         }
         let next = match judge(&mut line) {
-            Judged::Admitted(asked) => exchange(&mut line, asked).await,
+            // On the heap, so that an idle connection does not hold the room for one.
+            Judged::Admitted(asked) => Box::pin(exchange(&mut line, asked)).await,
             Judged::Refused { answer, closes } => finish(&mut line, &answer.bytes, &[], closes).await,
             Judged::Part(whole) if comes(&mut line, whole).await => continue,
             Judged::Part(_) | Judged::Other => {
