@@ -304,7 +304,7 @@ impl Stage {
     async fn install(&self, failure_policy: &str) -> Result<()> {
         let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
         let mut helm = self.control_plane.helm();
-        helm.args(["template", "weir"]).arg(chart).args(["--namespace", OPERATOR_NAMESPACE]);
+        helm.args(["template", "weir", "--skip-tests"]).arg(chart).args(["--namespace", OPERATOR_NAMESPACE]);
         helm.arg("--set").arg(format!("injection.failurePolicy={failure_policy}"));
         let output = helm.output().context("run helm")?;
         ensure!(output.status.success(), "helm: {}", String::from_utf8_lossy(&output.stderr));
