@@ -26,8 +26,11 @@
 //! leaves the top bit to the limiter. With a burst that takes longer than 146 years to refill units get coarser, but
 //! never coarser than the burst / 2^62.
 
+mod stand;
+
 use std::time::Duration;
 
+pub(crate) use self::stand::Stand;
 use crate::{Quota, Strategy, Time};
 
 /// How long a supply grows after its base: 146 years. Later it stands still.
@@ -311,56 +314,7 @@ impl Supply {
     /// Where a level stands at `now`, when the floor is there.
     #[inline]
     pub(crate) fn stand(&self, level: u64, floor: u64, now: Time) -> Stand {
-        let elapsed = now.as_nanos().wrapping_sub(self.base.as_nanos()).cast_signed();
-        Stand { unit: self.unit, elapsed, level, floor }
-    }
-}
-
-/// A level and the floor at one moment: all that questions about it need beside the quota.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stand {
-    unit: u64,
-    /// Since the base; negative before it.
-    elapsed: i64,
-    level: u64,
-    floor: u64,
-}
-
-impl Stand {
-    /// Whole requests that could be charged at once.
-    pub(crate) fn remaining(&self, quota: &Quota) -> u64 {
-        let capacity = at_once(quota) * self.unit;
-        (self.floor + capacity).saturating_sub(self.level.max(self.floor)) / self.unit
-    }
-
-    /// How long until all of the burst is free.
-    pub(crate) fn reset_after(&self, quota: &Quota) -> Duration {
-        self.wait(quota, self.level)
-    }
-
-    /// How long until `cost` would be admitted; none if it never is.
-    pub(crate) fn retry_after(&self, quota: &Quota, cost: u64) -> Option<Duration> {
-        if cost > quota.most() {
-            return None;
-        }
-        let before = self.level.max(self.floor);
-        let due = match quota.strategy() {
-            Strategy::LeakyBucket => before,
-            _ => before.saturating_add(cost * self.unit).saturating_sub(quota.most() * self.unit),
-        };
-        Some(self.wait(quota, due))
-    }
-
-    /// How long until the floor reaches a level.
-    fn wait(&self, quota: &Quota, level: u64) -> Duration {
-        if level <= self.floor {
-            return Duration::ZERO;
-        }
-        let reached = match quota.strategy() {
-            Strategy::FixedWindow => level.div_ceil(quota.requests()).saturating_mul(quota.period_nanos()),
-            _ => time_of(level, quota.requests() * self.unit, quota.period_nanos()),
-        };
-        Duration::from_nanos(reached.saturating_add_signed(self.elapsed.saturating_neg()))
+        Stand::new(self.unit, self.elapsed(now).cast_signed(), level, floor)
     }
 }
 
@@ -393,4 +347,65 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
 
 fn narrow(wide: u128) -> u64 {
     u64::try_from(wide).unwrap_or(u64::MAX)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::meter::{SEALED, UNSET};
+
+    /// Of all kinds, among them one request in 73 years, the largest burst, and rates that are no whole number of anything.
+    fn supplies() -> impl Iterator<Item = Supply> {
+        let numbers = [(1, 1 << 61), (3, 1_000_000_000), (10, 7), (100, 1_000_000_000), (999_999_937, 1_000_000_007)];
+        let strategies = [Strategy::TokenBucket, Strategy::Gcra, Strategy::LeakyBucket, Strategy::FixedWindow];
+        let quotas = strategies.into_iter().flat_map(move |strategy| {
+            let bursts =
+                if strategy == Strategy::FixedWindow { vec![None] } else { vec![None, Some(5), Some(1 << 61)] };
+            numbers.into_iter().flat_map(move |(requests, nanos)| {
+                let quota = move |burst| Quota::new(strategy, requests, Duration::from_nanos(nanos), burst).ok();
+                bursts.clone().into_iter().filter_map(quota)
+            })
+        });
+        quotas.map(|quota| Supply::new(quota, Time::from_nanos(1_700_000_000_000_000_000)))
+    }
+
+    #[test]
+    fn at_once_says_what_a_longer_look_would() {
+        let (mut charged, mut refused, mut neither) = (0, 0, 0);
+        for supply in supplies() {
+            let moments = [0, 1, 999, 1_000_000_007, 1 << 40, (1 << 59) + 3, DIRECT - 1];
+            for elapsed in moments.into_iter().filter(|elapsed| *elapsed < supply.direct()) {
+                let now = Time::from_nanos(supply.base.as_nanos() + elapsed);
+                let (floor, ceiling) = (supply.floor(now), supply.ceiling(now));
+                assert_eq!((supply.elapsed(now), supply.flowed(elapsed)), (elapsed, floor));
+                let far = floor.saturating_add(supply.day);
+                let levels = [0, 1, floor / 2, floor, ceiling, far, LEVELS - 1].into_iter();
+                let levels =
+                    levels.flat_map(|level| [level.saturating_sub(1), level, level.saturating_sub(supply.unit)]);
+                for level in levels.chain([floor + 1, ceiling + 1, far + 1]).filter(|level| *level < LEVELS) {
+                    for cost in [1, 2, 5, 1 << 61, u64::MAX] {
+                        let after = supply.charge(level, floor, cost);
+                        match supply.charge_at_once(level, floor, cost) {
+                            AtOnce::Charged(level) => assert_eq!(Some(level), after),
+                            AtOnce::Refused => assert!(after.is_none() && !supply.is_set_back(level, floor)),
+                            AtOnce::Neither => {
+                                neither += 1;
+                                // What is simple is answered.
+                                assert!(cost > 1 || after.is_none() && supply.is_set_back(level, floor));
+                                continue;
+                            }
+                        }
+                        *if after.is_some() { &mut charged } else { &mut refused } += 1;
+                    }
+                    for sealed in [level | SEALED, UNSET] {
+                        assert!(
+                            matches!(supply.charge_at_once(sealed, floor, 1), AtOnce::Neither),
+                            "{supply:?}, {level}"
+                        );
+                    }
+                }
+            }
+        }
+        assert!(charged > 100 && refused > 100 && neither > 100, "{charged} {refused} {neither}");
+    }
 }

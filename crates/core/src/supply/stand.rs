@@ -1,0 +1,59 @@
+//! What a level says to whoever asks: how many requests are left, and when there are more. It decides nothing.
+
+use std::time::Duration;
+
+use super::{at_once, time_of};
+use crate::{Quota, Strategy};
+
+/// A level and the floor at one moment: all that questions about it need beside the quota.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stand {
+    unit: u64,
+    /// Since the base; negative before it.
+    elapsed: i64,
+    level: u64,
+    floor: u64,
+}
+
+impl Stand {
+    #[inline]
+    pub(super) fn new(unit: u64, elapsed: i64, level: u64, floor: u64) -> Self {
+        Self { unit, elapsed, level, floor }
+    }
+
+    /// Whole requests that could be charged at once.
+    pub(crate) fn remaining(&self, quota: &Quota) -> u64 {
+        let capacity = at_once(quota) * self.unit;
+        (self.floor + capacity).saturating_sub(self.level.max(self.floor)) / self.unit
+    }
+
+    /// How long until all of the burst is free.
+    pub(crate) fn reset_after(&self, quota: &Quota) -> Duration {
+        self.wait(quota, self.level)
+    }
+
+    /// How long until `cost` would be admitted; none if it never is.
+    pub(crate) fn retry_after(&self, quota: &Quota, cost: u64) -> Option<Duration> {
+        if cost > quota.most() {
+            return None;
+        }
+        let before = self.level.max(self.floor);
+        let due = match quota.strategy() {
+            Strategy::LeakyBucket => before,
+            _ => before.saturating_add(cost * self.unit).saturating_sub(quota.most() * self.unit),
+        };
+        Some(self.wait(quota, due))
+    }
+
+    /// How long until the floor reaches a level.
+    fn wait(&self, quota: &Quota, level: u64) -> Duration {
+        if level <= self.floor {
+            return Duration::ZERO;
+        }
+        let reached = match quota.strategy() {
+            Strategy::FixedWindow => level.div_ceil(quota.requests()).saturating_mul(quota.period_nanos()),
+            _ => time_of(level, quota.requests() * self.unit, quota.period_nanos()),
+        };
+        Duration::from_nanos(reached.saturating_add_signed(self.elapsed.saturating_neg()))
+    }
+}
