@@ -5,6 +5,10 @@
 //! stand in a segment (RFC 3986 section 3.3), other bytes are encoded in upper case, `.` and `..` are resolved
 //! (section 5.2.4), repeated slashes are one. An encoded slash stays encoded: it is part of its segment. Nothing is
 //! decoded twice. The form is for comparing only; the request is forwarded as it came.
+//!
+//! An app may know still more spellings for one: some fold case, some take `%2F` for a slash, some leave out `;name=value` behind a
+//! segment. Here these are other paths, as they are to most; where an app does so, a regular expression can say it:
+//! `(?i)^/api(;[^/]*)?(/|%2F)login`.
 
 use std::borrow::Cow;
 

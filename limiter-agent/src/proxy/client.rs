@@ -8,7 +8,8 @@
 //! destroys what the client had not read yet.
 //!
 //! A client of HTTP/1 that closes its own side has said all that it wants to, or has left: the two look alike. So it still
-//! gets its answer, and has left if nothing can be written to it for a while, or a write is answered by a reset.
+//! gets its answer, and has left if nothing can be written to it for a while, or a write is answered by a reset. One that
+//! resets the connection has left, and this is seen at once.
 
 use std::{convert::Infallible, error::Error, future::poll_fn, pin::pin, sync::Arc, time::Duration};
 

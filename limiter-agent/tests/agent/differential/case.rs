@@ -62,7 +62,7 @@ impl Answer {
     /// Gives its head an end. One without is an answer that breaks off, and whether the request is repeated then depends on
     /// whether its connection was used before: each way has connections of its own.
     pub(super) fn end_head(&mut self) {
-        if ![&b"\r\n\r\n"[..], b"\n\n", b"\n\r\n"].iter().any(|end| self.head.ends_with(end)) {
+        if !HEAD_ENDS.iter().any(|end| self.head.ends_with(end)) {
             self.head.extend_from_slice(b"\r\n\r\n");
         }
     }
@@ -85,7 +85,16 @@ pub(super) fn pieces<'a>(bytes: &'a [u8], splits: &[usize]) -> impl Iterator<Ite
     })
 }
 
+/// How a head ends, for those who do not look closely.
+const HEAD_ENDS: [&[u8]; 3] = [b"\r\n\r\n", b"\n\n", b"\n\r\n"];
+
 impl Case {
+    /// Whether the last that the client sends is a head without an end.
+    pub(super) fn ends_in_a_head(&self) -> bool {
+        let last = self.sent.last().map_or(&[][..], |sent| &sent.bytes);
+        !HEAD_ENDS.iter().any(|end| last.windows(end.len()).any(|bytes| bytes == *end))
+    }
+
     /// The same with something left out or made simpler, the largest first.
     pub(super) fn smaller(&self) -> Vec<Self> {
         let mut smaller = Vec::new();

@@ -57,7 +57,7 @@ impl Side {
         self.app.begin(&case.script);
         let seen = client::play(self.agent.addresses.listen, &case.sent, &self.app).await;
         let (heard, left) = self.app.end(SETTLE).await;
-        let mut outcome = Outcome::new(&heard, left, &seen, &self.counts().await);
+        let mut outcome = Outcome::new(&heard, left, &seen, &self.counts().await, case.ends_in_a_head());
         // Whoever names no host is for the app, and each agent has its own.
         outcome.text = outcome.text.replace(&self.app.address.to_string(), "app");
         outcome

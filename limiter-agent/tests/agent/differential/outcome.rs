@@ -22,7 +22,10 @@ pub(super) struct Outcome {
 
 impl Outcome {
     /// `left` are connections to the app that are neither closed nor ready for a request.
-    pub(super) fn new(heard: &[Heard], left: usize, seen: &Seen, counts: &str) -> Self {
+    ///
+    /// `unended` is when the client leaves a head without an end. One that makes no sense may be refused at once or once it is
+    /// over: hyper does not read a head anew with each piece, and what is handed over to it is one piece.
+    pub(super) fn new(heard: &[Heard], left: usize, seen: &Seen, counts: &str, unended: bool) -> Self {
         let mut out = String::from("the app heard\n");
         let mut wrong = None;
         for heard in heard {
@@ -44,7 +47,9 @@ impl Outcome {
         }
         out += "the client saw\n";
         // Whether the head of an answer that breaks off at once is sent before the connection ends is one, too.
-        for answer in seen.answers.iter().filter(|answer| answer.whole && !is_informational(answer)) {
+        let refused = |answer: &Message| unended && is_refusal_of_a_head(answer);
+        let whole = |answer: &&Message| answer.whole && !is_informational(answer) && !refused(answer);
+        for answer in seen.answers.iter().filter(whole) {
             response(&mut out, answer);
         }
         match &seen.rest {
@@ -55,7 +60,8 @@ impl Outcome {
                 let _ = writeln!(out, "  nonsense: {why}");
             }
         }
-        let _ = writeln!(out, "  and at the end the connection was {:?}", seen.end);
+        let end = if seen.answers.iter().any(refused) { End::Open } else { seen.end };
+        let _ = writeln!(out, "  and at the end the connection was {end:?}");
         if matches!(seen.end, End::Stuck) {
             wrong = Some("the connection does not end when the client has left".to_owned());
         }
@@ -80,6 +86,11 @@ impl Outcome {
         }
         shown
     }
+}
+
+/// hyper's, of what is no request.
+fn is_refusal_of_a_head(answer: &Message) -> bool {
+    matches!(answer.head.status(), "400" | "431") && answer.body.is_empty() && answer.head.get("x-answer").is_empty()
 }
 
 fn request(out: &mut String, message: &Message, early: bool) {
