@@ -54,6 +54,9 @@ impl Release {
             "image.tag=e2e",
             "injection.agent.image.repository=weir.test/agent",
             "injection.agent.image.tag=e2e",
+            // Short, so that scenarios live through several.
+            "identity.lifetime=1m",
+            "identity.authorityLifetime=24h",
             r"logLevel=info\,weir_operator=debug",
         ];
         let chart = self.chart(NAME)?;
@@ -133,6 +136,33 @@ pub(crate) async fn bring_back(client: &Client) -> Result<()> {
         Ok(Seen::when(ready, pods.iter().map(workload::describe).collect::<Vec<_>>().join(", ")))
     })
     .await
+}
+
+/// What the operators have counted since they started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counted {
+    /// Certificates that were given to agents.
+    pub(crate) issued: u64,
+    /// Pushes that did not go through.
+    pub(crate) failed: u64,
+}
+
+/// Of all of them together.
+pub(crate) async fn counted(client: &Client) -> Result<Counted> {
+    let mut counted = Counted::default();
+    for pod in pods(client).await? {
+        let name = pod.metadata.name.context("a pod has a name")?;
+        let uri = format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}:8490/proxy/metrics");
+        let metrics = client.request_text(http::Request::get(uri).body(Vec::new())?).await?;
+        for (series, value) in metrics.lines().filter_map(|line| line.rsplit_once(' ')) {
+            if series == "weir_operator_identities_total{result=\"issued\"}" {
+                counted.issued += value.parse::<u64>()?;
+            } else if series.starts_with("weir_operator_pushes_total{") && !series.contains("\"applied\"") {
+                counted.failed += value.parse::<u64>()?;
+            }
+        }
+    }
+    Ok(counted)
 }
 
 /// The pods it runs in.

@@ -80,6 +80,15 @@ pub(crate) struct Condition {
 pub(crate) struct Enforcement {
     pub(crate) pods_targeted: u64,
     pub(crate) pods_enforcing: u64,
+    pub(crate) drifted: Vec<Drifted>,
+}
+
+/// A pod that does not enforce the policy.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Drifted {
+    pub(crate) pod: String,
+    pub(crate) message: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -104,16 +113,16 @@ impl Observed {
 
     /// Whether `pods` are targeted, all of them enforce the spec that is there now, and the status says so throughout.
     pub(crate) fn enforced_by(&self, pods: u64) -> bool {
-        let Enforcement { pods_targeted, pods_enforcing } = self.status.enforcement;
+        let Enforcement { pods_targeted, pods_enforcing, .. } = &self.status.enforcement;
         self.status.observed_generation == self.generation
-            && (pods_targeted, pods_enforcing) == (pods, pods)
+            && (*pods_targeted, *pods_enforcing) == (pods, pods)
             && ["Accepted", "Enforced"].iter().all(|type_| self.condition(type_).is_some_and(|it| it.status == "True"))
     }
 }
 
 impl fmt::Display for Observed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Enforcement { pods_targeted, pods_enforcing } = self.status.enforcement;
+        let Enforcement { pods_targeted, pods_enforcing, .. } = &self.status.enforcement;
         write!(f, "generation {} observed {} ", self.generation, self.status.observed_generation)?;
         write!(f, "enforcing {pods_enforcing}/{pods_targeted}")?;
         for Condition { type_, status, reason, message, .. } in &self.status.conditions {

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration,
     core::v1::{Namespace, Pod, Secret},
@@ -61,6 +61,10 @@ async fn pods_get_the_agent_and_the_policies_that_target_them() -> Result<()> {
     ensure!(agent["image"] == "weir.dev/agent:0.1.0" && agent["imagePullPolicy"] == "IfNotPresent", "{agent:#}");
     ensure!(agent["restartPolicy"] == "Always" && agent["ports"][0]["name"] == "http", "{agent:#}");
     ensure!(agent["resources"]["limits"]["memory"] == "128Mi", "{agent:#}");
+    let volumes = spec["volumes"].as_array().context("volumes")?;
+    let token = json!({"audience": "weir.dev", "expirationSeconds": 3600, "path": "token"});
+    ensure!(volumes.iter().any(|it| it["projected"]["sources"][0]["serviceAccountToken"] == token), "{spec:#}");
+    ensure!(!agent["args"].to_string().contains("plaintext"), "{agent:#}");
     ensure!(pod["metadata"]["labels"]["weir.dev/agent"] == "enabled", "{pod:#}");
     let bootstrap = bootstrap(agent)?;
     let names: Vec<&str> = bootstrap.policies.iter().map(|policy| policy.name.as_str()).collect();
@@ -284,6 +288,7 @@ struct Stage {
     /// Ports of the operator.
     webhook: u16,
     telemetry: u16,
+    identity: u16,
 }
 
 impl Stage {
@@ -292,9 +297,14 @@ impl Stage {
         let control_plane = ControlPlane::start().await?;
         control_plane.install_crd().await?;
         // Looked for together, so that they differ.
-        let listeners = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
-        let (webhook, telemetry) = (listeners.0.local_addr()?.port(), listeners.1.local_addr()?.port());
-        let stage = Self { control_plane, webhook, telemetry };
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
+        let mut ports = [0; 3];
+        for (port, listener) in ports.iter_mut().zip(&listeners) {
+            *port = listener.as_ref().map_err(|error| anyhow!("no port: {error}"))?.local_addr()?.port();
+        }
+        drop(listeners);
+        let [webhook, telemetry, identity] = ports;
+        let stage = Self { control_plane, webhook, telemetry, identity };
         stage.namespace(OPERATOR_NAMESPACE, None).await?;
         stage.install(failure_policy).await?;
         Ok(stage)
@@ -358,6 +368,8 @@ impl Stage {
         command.env("KUBECONFIG", self.control_plane.operators_kubeconfig());
         command.args(["run", "--telemetry", &format!("127.0.0.1:{}", self.telemetry)]);
         command.args(["--inject-listen", &format!("127.0.0.1:{}", self.webhook)]);
+        let identity = format!("127.0.0.1:{}", self.identity);
+        command.args(["--identity-listen", &identity, "--identity-url", &format!("https://{identity}")]);
         command.args(["--inject-image", "weir.dev/agent:0.1.0", "--inject-image-pull-policy", "IfNotPresent"]);
         let webhooks =
             self.control_plane.kubectl().args(["get", "mutatingwebhookconfigurations", "-ojson"]).output()?;

@@ -45,6 +45,8 @@ use self::programs::{Program, build_programs, program};
 
 #[path = "operator/availability.rs"]
 mod availability;
+#[path = "operator/identity.rs"]
+mod identity;
 #[path = "operator/rights.rs"]
 mod rights;
 
@@ -375,10 +377,14 @@ struct Agent {
 
 impl Agent {
     async fn start(addresses: &Path) -> Result<Self> {
+        Self::with(addresses, &[]).await
+    }
+
+    async fn with(addresses: &Path, args: &[&str]) -> Result<Self> {
         let mut command = Command::new(program("weir-agent")?);
         let loopback = "127.0.0.1:0";
         command.args(["--listen", loopback, "--upstream", "127.0.0.1:9", "--control", loopback]);
-        command.args(["--telemetry", loopback, "--addresses-file"]).arg(addresses);
+        command.args(["--telemetry", loopback, "--addresses-file"]).arg(addresses).args(args);
         let program = Program::start(command)?;
         let start = Instant::now();
         loop {
@@ -401,8 +407,8 @@ impl Agent {
 
     /// What it enforces; none before its first snapshot.
     async fn in_force(&self) -> Result<Option<Snapshot>> {
-        let (status, body) = timeout(PATIENCE, get(&self.control, "/v1/config")).await??;
-        if status == http::StatusCode::OK { Ok(Some(body)) } else { Ok(None) }
+        let (status, body) = timeout(PATIENCE, get::<Value>(&self.control, "/v1/config")).await??;
+        if status == http::StatusCode::OK { Ok(Some(serde_json::from_value(body)?)) } else { Ok(None) }
     }
 
     async fn until(&self, what: &str, wanted: impl Fn(&Snapshot) -> bool) -> Result<()> {

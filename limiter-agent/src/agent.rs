@@ -113,23 +113,31 @@ impl Agent {
             abort: CancellationToken::new(),
         });
         let instance = format!("{:016x}", rand::random::<u64>());
-        let control_state = Control { rules, snapshots: Arc::clone(&snapshots), clock, started: clock.now(), instance };
+        let control_state =
+            Arc::new(Control { rules, snapshots: Arc::clone(&snapshots), clock, started: clock.now(), instance });
         let readiness = Arc::new(Readiness::default());
         let tls = config.control_tls.clone();
         let metrics = Metrics::new(Arc::clone(&proxy), Arc::clone(&snapshots), tls.clone());
         let telemetry_state = Telemetry { metrics, readiness: Arc::clone(&readiness) };
 
         let mut servers = JoinSet::new();
-        if let Some(tls) = tls.clone() {
-            servers.spawn(async move { Ok(tls.follow().await) });
+        let mut local = None;
+        match (tls.clone(), config.identity.clone()) {
+            (Some(tls), Some(identity)) => {
+                local = Some(control::reading_router(Arc::clone(&control_state)));
+                servers.spawn(async move { Ok(identity.keep(&tls).await) });
+            }
+            (Some(tls), None) => drop(servers.spawn(async move { Ok(tls.follow().await) })),
+            (None, _) => {}
         }
         if let Some(jwks) = config.jwks.clone() {
             let snapshots = Arc::clone(&snapshots);
             servers.spawn(async move { Ok(jwks.follow(snapshots).await) });
         }
-        servers.spawn(Server { listener: control, router: control::router(Arc::new(control_state)), tls, clock }.run());
+        let router = control::router(control_state);
+        servers.spawn(Server { listener: control, router, tls, local, clock }.run());
         let router = telemetry::router(Arc::new(telemetry_state));
-        servers.spawn(Server { listener: telemetry, router, tls: None, clock }.run());
+        servers.spawn(Server { listener: telemetry, router, tls: None, local: None, clock }.run());
         announce(&config, addresses)?;
 
         // A signal that comes right after an announcement must find its handler.

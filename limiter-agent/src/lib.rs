@@ -15,6 +15,7 @@ mod control;
 #[cfg(test)]
 mod fuzz;
 mod histogram;
+mod identity;
 mod jwks;
 mod listen;
 mod logs;

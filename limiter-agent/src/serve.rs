@@ -4,10 +4,14 @@
 use std::{convert::Infallible, io, net::TcpListener, sync::Arc, time::Duration};
 
 use axum::Router;
-use hyper::{body::Incoming, server::conn::http1};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::{
+    body::Incoming,
+    server::conn::{http1, http2},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
     sync::Semaphore,
 };
 use tower_service::Service;
@@ -24,6 +28,12 @@ const MAX_CONNECTIONS: usize = 256;
 /// How long a client may take to send a request's head, and how long it may keep a connection idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How many requests a client of HTTP/2 may have under way: whoever pushes does one after the other.
+const MAX_STREAMS: u32 = 8;
+
+/// The first byte of whoever speaks TLS: a record with a handshake.
+const TLS_HANDSHAKE: u8 = 22;
+
 /// How long to leave the accept queue alone when the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -34,6 +44,8 @@ pub(crate) struct Server {
     pub(crate) router: Router,
     /// None: plain HTTP.
     pub(crate) tls: Option<Arc<Tls>>,
+    /// What those get who come over loopback and in plain text although there is TLS; none: nothing.
+    pub(crate) local: Option<Router>,
     pub(crate) clock: MonotonicClock,
 }
 
@@ -44,7 +56,7 @@ impl Server {
     ///
     /// If the listener cannot be used at all.
     pub(crate) async fn run(self) -> io::Result<Infallible> {
-        let Self { listener, router, tls, clock } = self;
+        let Self { listener, router, tls, local, clock } = self;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let complaints = Arc::new(Sample::default());
@@ -61,13 +73,23 @@ impl Server {
             // Only Nagle's delay is lost if this fails.
             let _ = stream.set_nodelay(true);
             let (router, tls, complaints) = (router.clone(), tls.clone(), Arc::clone(&complaints));
+            // An address of IPv4 may come as one of IPv6.
+            let local = local.clone().filter(|_| peer.ip().to_canonical().is_loopback());
             tokio::spawn(async move {
                 let _place = place;
                 let Some(tls) = tls else { return http(stream, router).await };
+                if let Some(local) = local
+                    && is_plain(&stream).await
+                {
+                    return http(stream, local).await;
+                }
                 match tls.accept(stream).await {
                     Ok(accepted) => {
                         let router = accepted.stranger.map_or(router, control::closed);
-                        http(accepted.stream, router).await;
+                        match accepted.stream.get_ref().1.alpn_protocol() {
+                            Some(b"h2") => http2(accepted.stream, router).await,
+                            _ => http(accepted.stream, router).await,
+                        }
                     }
                     Err(error) => {
                         if let Some(unlogged) = complaints.take(clock.now()) {
@@ -88,4 +110,23 @@ async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, rout
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "connection ended");
     }
+}
+
+/// The same over HTTP/2.
+async fn http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
+    let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| router.clone().call(request));
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
+    // Whoever is gone without a word makes room for others.
+    http.keep_alive_interval(HEAD_TIMEOUT).keep_alive_timeout(HEAD_TIMEOUT);
+    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// Whether a client begins with anything but TLS. One that says nothing does not.
+async fn is_plain(stream: &TcpStream) -> bool {
+    let mut first = [0];
+    let said = tokio::time::timeout(HEAD_TIMEOUT, stream.peek(&mut first)).await;
+    matches!(said, Ok(Ok(1))) && first[0] != TLS_HANDSHAKE
 }

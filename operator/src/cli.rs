@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use crate::check::{Verdict, check};
+use crate::identity::{Identity, IdentityFlags};
 use crate::inject::{InjectFlags, Injection};
 use crate::leader::{LeaseName, Timing};
 use crate::open_files;
@@ -62,6 +63,8 @@ struct Run {
     telemetry: SocketAddr,
     #[command(flatten)]
     inject: InjectFlags,
+    #[command(flatten)]
+    identity: IdentityFlags,
     /// Which of several operators leads is agreed in this Lease: all of one installation name the same
     #[arg(long, value_name = "NAME", env = "WEIR_LEASE", default_value = "weir-operator")]
     lease: String,
@@ -164,6 +167,14 @@ async fn run_cluster(arguments: Run) -> Result<(), Failed> {
         }
         None => None,
     };
+    arguments.identity.check().or_exit(WRONG)?;
+    let identity = match arguments.identity.listen() {
+        Some(address) => {
+            let listener = listen("identities", address).await.or_exit(FAILED)?;
+            Some(Identity::new(listener, arguments.identity))
+        }
+        None => None,
+    };
     let config = kube::Config::infer().await.context("no cluster to work on").or_exit(WRONG)?;
     let client = kube::Client::try_from(config).context("cannot reach the cluster").or_exit(FAILED)?;
     let instance = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));
@@ -172,18 +183,19 @@ async fn run_cluster(arguments: Run) -> Result<(), Failed> {
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let candidacy = Candidacy {
         lease: LeaseName { namespace, name: arguments.lease },
-        identity: identity(&instance, std::env::var("POD_UID").ok()),
+        identity: name(&instance, std::env::var("POD_UID").ok()),
         timing,
     };
     // A variable that is set to nothing is how charts say that there is none.
     let namespaces = arguments.namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect();
-    let operator = Operator::cluster(client, namespaces, instance, candidacy).injection(injection);
+    let operator = Operator::cluster(client, namespaces, instance, candidacy);
+    let operator = operator.injection(injection).identity(identity);
     operator.run(Some(listener), stop_on_signal().or_exit(FAILED)?).await.or_exit(FAILED)
 }
 
 /// A name that no other running process has. A pod runs one at a time: when its container is started again, it may go on
 /// with the Lease that it held.
-fn identity(instance: &str, pod_uid: Option<String>) -> String {
+fn name(instance: &str, pod_uid: Option<String>) -> String {
     let unique = pod_uid.filter(|uid| !uid.is_empty());
     format!("{instance}_{}", unique.unwrap_or_else(|| format!("{:016x}", rand::random::<u64>())))
 }

@@ -11,6 +11,7 @@
 //! The operator decides nothing about single requests and is never in their path: without it agents go on with what
 //! they have.
 
+mod authority;
 pub mod changes;
 pub mod check;
 pub mod cli;
@@ -19,6 +20,7 @@ pub mod compile;
 pub mod documents;
 pub mod engine;
 pub mod followed;
+pub mod identity;
 pub mod inject;
 pub mod leader;
 pub mod link;
@@ -29,6 +31,7 @@ mod operator;
 pub mod plan;
 pub mod prove;
 pub mod report;
+mod serve;
 pub mod source;
 pub mod status;
 pub mod story;

@@ -24,6 +24,7 @@ pub struct Metrics {
     policy_pods: IntGaugeVec,
     status_writes: IntCounterVec,
     reviews: IntCounterVec,
+    identities: IntCounterVec,
     leader: IntGauge,
     leader_transitions: IntCounter,
     lease_age: Gauge,
@@ -106,6 +107,11 @@ impl Default for Metrics {
                 "Pods that the injection webhook was asked about, by what became of them.",
                 "outcome",
             ),
+            identities: counters(
+                "weir_operator_identities_total",
+                "Agents that asked for a certificate, by result.",
+                "result",
+            ),
             leader: gauge("weir_operator_leader", "1 while this operator leads, 0 while it stands by."),
             leader_transitions: counter(
                 "weir_operator_leader_transitions_total",
@@ -136,6 +142,11 @@ impl Metrics {
     /// A status was written, or could not be.
     pub fn status_written(&self, ok: bool) {
         self.status_writes.with_label_values(&[if ok { "ok" } else { "error" }]).inc();
+    }
+
+    /// An agent asked for its certificate.
+    pub(crate) fn identified(&self, result: &str) {
+        self.identities.with_label_values(&[result]).inc();
     }
 
     /// The injection webhook answered for a pod.

@@ -13,13 +13,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::engine::{Engine, SourceEnded};
+use crate::identity::Identity;
 use crate::inject::Injection;
 use crate::leader::{self, Campaign, LeaseName, Term, Terms};
-use crate::link::{Client as AgentClient, Lanes, Poll, Shared, Timing};
+use crate::link::{Lanes, Poll, Shared, Timing};
 use crate::metrics::Metrics;
 use crate::report::{self, ClusterSink, FileSink, Message, Sink};
 use crate::source::cluster;
 use crate::source::directory::{Directory, DirectoryError, Notice, StandaloneAgent};
+use crate::source::objects::Proof;
 use crate::telemetry::{self, Pulse, Ready};
 use crate::world::Update;
 
@@ -37,6 +39,7 @@ pub struct Operator {
     metrics: Metrics,
     ready: Ready,
     injection: Option<Injection>,
+    identity: Option<Identity>,
     pulse: Pulse,
 }
 
@@ -90,6 +93,7 @@ impl Operator {
             metrics: Metrics::default(),
             ready: Ready::default(),
             injection: None,
+            identity: None,
             pulse: Pulse::new(clock::since_boot()),
         }
     }
@@ -98,6 +102,12 @@ impl Operator {
     #[must_use]
     pub(crate) fn injection(self, injection: Option<Injection>) -> Self {
         Self { injection, ..self }
+    }
+
+    /// Talks to agents over mutual TLS, and gives them their certificates. Only for a cluster: nobody else knows pods.
+    #[must_use]
+    pub(crate) fn identity(self, identity: Option<Identity>) -> Self {
+        Self { identity, ..self }
     }
 
     /// Writes traffic into the status at most this often.
@@ -132,7 +142,7 @@ impl Operator {
         let (questions, asked) = mpsc::channel(64);
 
         let shared = Shared {
-            client: AgentClient::default(),
+            credentials: self.identity.as_ref().map(Identity::credentials),
             timing: self.timing,
             lanes: Arc::new(Lanes::default()),
             observations,
@@ -142,12 +152,18 @@ impl Operator {
         };
         if let (Some(injection), Source::Cluster { client, .. }) = (self.injection, &self.source) {
             let (client, metrics, ready) = (client.clone(), self.metrics.clone(), self.ready.clone());
-            tokio::spawn(injection.run(client, questions, metrics, ready, stop.clone()));
+            let directions = self.identity.as_ref().map(Identity::directions);
+            tokio::spawn(injection.run(client, questions, directions, metrics, ready, stop.clone()));
+        }
+        let proof = if self.identity.is_some() { Proof::Everybody } else { Proof::Nobody };
+        if let (Some(identity), Source::Cluster { client, .. }) = (self.identity, &self.source) {
+            let (client, metrics, ready) = (client.clone(), self.metrics.clone(), self.ready.clone());
+            tokio::spawn(identity.run(client, metrics, ready, stop.clone()));
         }
         let resign = CancellationToken::new();
         let (terms, campaign) = start_campaign(&self.source, &self.metrics, resign.clone());
         let engine = Engine::new(shared, self.ready, self.pulse, reports.clone(), self.traffic_interval);
-        let (sink, source) = start_source(self.source, updates, reports);
+        let (sink, source) = start_source(self.source, proof, updates, reports);
         let writer = tokio::spawn(report::run(sink, outgoing, landings, self.metrics));
 
         let outcome = engine.run(incoming, observed, landed, asked, terms, stop.clone()).await;
@@ -198,13 +214,14 @@ fn start_campaign(source: &Source, metrics: &Metrics, resign: CancellationToken)
 
 fn start_source(
     source: Source,
+    proof: Proof,
     updates: mpsc::Sender<Update>,
     reports: mpsc::UnboundedSender<Message>,
 ) -> (Sink, JoinHandle<()>) {
     match source {
         Source::Cluster { client, namespaces, instance, .. } => {
             let sink = Sink::Cluster(ClusterSink::new(client.clone(), instance));
-            (sink, tokio::spawn(cluster::run(client, namespaces, updates)))
+            (sink, tokio::spawn(cluster::run(client, namespaces, proof, updates)))
         }
         Source::Directory { path, directory, agents } => {
             let sink = Sink::Files(FileSink::new(path));

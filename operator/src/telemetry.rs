@@ -19,8 +19,8 @@ use crate::metrics::Metrics;
 /// The engine's loop turns over twice a second; after this long without, something holds it up for good.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
-/// Whether everything that existed at the start was compiled, and the injection webhook, if there is one, has a
-/// certificate to show. Cheap to clone; clones share the answer.
+/// Whether everything that existed at the start was compiled, and the injection webhook and the identity service, if there
+/// are any, have certificates to show. Cheap to clone; clones share the answer.
 #[derive(Clone, Debug)]
 pub struct Ready(Arc<Gates>);
 
@@ -28,11 +28,12 @@ pub struct Ready(Arc<Gates>);
 struct Gates {
     listed: AtomicBool,
     injecting: AtomicBool,
+    identified: AtomicBool,
 }
 
 impl Default for Ready {
     fn default() -> Self {
-        Self(Arc::new(Gates { listed: false.into(), injecting: true.into() }))
+        Self(Arc::new(Gates { listed: false.into(), injecting: true.into(), identified: true.into() }))
     }
 }
 
@@ -47,6 +48,11 @@ impl Ready {
         self.0.injecting.store(injecting, Ordering::Release);
     }
 
+    /// Whether there are certificates for mutual TLS, from now on.
+    pub fn set_identified(&self, identified: bool) {
+        self.0.identified.store(identified, Ordering::Release);
+    }
+
     /// Now.
     pub fn get(&self) -> bool {
         self.lacks().is_none()
@@ -56,6 +62,9 @@ impl Ready {
     fn lacks(&self) -> Option<&'static str> {
         if !self.0.listed.load(Ordering::Acquire) {
             return Some("still listing\n");
+        }
+        if !self.0.identified.load(Ordering::Acquire) {
+            return Some("there are no certificates for mutual TLS yet\n");
         }
         let injecting = self.0.injecting.load(Ordering::Acquire);
         (!injecting).then_some("the injection webhook has no certificate yet\n")

@@ -12,6 +12,11 @@
 {{- printf "%s-webhook" (include "weir.fullname" . | trunc 55 | trimSuffix "-") -}}
 {{- end -}}
 
+{{/* Name of the identity service's Service and Secret. */}}
+{{- define "weir.identity" -}}
+{{- printf "%s-identity" (include "weir.fullname" . | trunc 54 | trimSuffix "-") -}}
+{{- end -}}
+
 {{/* What the Deployment selects its pods by: must never change between versions of the chart. */}}
 {{- define "weir.selectorLabels" -}}
 app.kubernetes.io/name: weir

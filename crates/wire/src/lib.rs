@@ -4,17 +4,24 @@
 //! agent takes it whole or refuses it whole, and answers `GET /v1/status` with a [`Status`]: what is in force, since
 //! when, and what it let through.
 //!
+//! Before that, an agent proves which pod it is: it sends an [`IdentityRequest`] to the operator and gets the certificate
+//! that its control port shows.
+//!
 //! The types are plain data with a JSON form that a person can write by hand: camelCase names, periods in
 //! milliseconds, and unknown fields refused, because an agent must never accept a word that it cannot honour. They
 //! hold no logic: the operator compiles policies into them, the agent lowers them into limiters. The files under
 //! `tests/golden/` freeze the form; a change to one of them is a new [`WIRE_VERSION`].
 
 mod explain;
+mod identity;
 mod reply;
 mod snapshot;
 mod status;
 
 pub use explain::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule};
+pub use identity::{
+    IDENTITY_PATH, IdentityRefusal, IdentityRefusalKind, IdentityReply, IdentityRequest, OPERATOR_NAME,
+};
 pub use reply::{ApplyReply, Fault, Refusal, RefusalKind};
 pub use snapshot::{
     Action, Cost, FieldMatch, HeaderStyle, KeyPart, Limit, Match, Mode, OnLimit, OnMessage, Override, Per, PolicyRules,

@@ -2,7 +2,10 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use weir_wire::{ApplyReply, ExplainReply, ExplainRequest, Refusal, Snapshot, Status, WIRE_VERSION};
+use weir_wire::{
+    ApplyReply, ExplainReply, ExplainRequest, IdentityRefusal, IdentityReply, IdentityRequest, Refusal, Snapshot,
+    Status, WIRE_VERSION,
+};
 
 fn round_trip<T: Serialize + DeserializeOwned>(golden: &str) -> T {
     let document: Value = serde_json::from_str(golden).expect("a golden file is JSON");
@@ -34,6 +37,19 @@ fn replies_keep_their_form() {
 fn an_explanation_keeps_its_form() {
     round_trip::<ExplainRequest>(include_str!("golden/explain.json"));
     round_trip::<ExplainReply>(include_str!("golden/explained.json"));
+}
+
+#[test]
+fn an_identity_keeps_its_form() {
+    round_trip::<IdentityRequest>(include_str!("golden/identity-request.json"));
+    round_trip::<IdentityReply>(include_str!("golden/identity.json"));
+    round_trip::<IdentityRefusal>(include_str!("golden/identity-refusal.json"));
+}
+
+#[test]
+fn a_token_stays_out_of_logs() {
+    let request = IdentityRequest { csr: "PEM".to_owned(), token: "secret".to_owned() };
+    assert!(!format!("{request:?}").contains("secret"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod injected;
 mod live_patch;
 mod operator_killed;
 mod released;
+mod rotated;
 mod scale;
 mod wrong_policies;
 
@@ -29,6 +30,8 @@ pub(crate) enum Scenario {
     DeletedAndEarly,
     /// Limits hold without the operator, and it catches up when it is back
     OperatorKilled,
+    /// Agents prove which pod they are, by certificates that are replaced under load; an impostor counts for nothing
+    Rotated,
     /// Pods that come are limited before they count; pods that go are forgotten
     Scale,
     /// `helm test`, upgrade and rollback under load, and an uninstallation that blocks nobody: the last one
@@ -48,6 +51,7 @@ impl Scenario {
             Self::WrongPolicies => wrong_policies::run(space).await,
             Self::DeletedAndEarly => deleted_and_early::run(space).await,
             Self::OperatorKilled => operator_killed::run(space).await,
+            Self::Rotated => rotated::run(space).await,
             Self::Scale => scale::run(space).await,
             Self::Released => released::run(space, release).await,
         }

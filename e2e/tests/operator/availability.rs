@@ -182,6 +182,30 @@ impl Operator {
         Ok(value.context("no metric says who leads")? == "1")
     }
 
+    /// The value of one series; 0 if there is none.
+    pub(super) async fn metric(&self, series: &str) -> Result<u64> {
+        let (_, metrics) = self.get("/metrics").await?;
+        let value = metrics.lines().find_map(|line| line.strip_prefix(series));
+        value.map_or(Ok(0), |value| Ok(value.trim().parse()?))
+    }
+
+    /// Waits until a series with this label counts something.
+    pub(super) async fn until_metric(&self, name: &str, label: &str) -> Result<()> {
+        let start = Instant::now();
+        while self.metric(&format!("{name}{{{label}}}")).await? == 0 {
+            ensure!(start.elapsed() < PATIENCE, "waited for {name} with {label}");
+            sleep(BETWEEN_LOOKS).await;
+        }
+        Ok(())
+    }
+
+    /// The results of pushes that went wrong.
+    pub(super) async fn failed_pushes(&self) -> Result<Vec<String>> {
+        let (_, metrics) = self.get("/metrics").await?;
+        let pushes = metrics.lines().filter(|line| line.starts_with("weir_operator_pushes_total{"));
+        Ok(pushes.filter(|line| !line.contains("applied")).map(str::to_owned).collect())
+    }
+
     pub(super) async fn until_leader(&self, wanted: bool) -> Result<()> {
         let start = Instant::now();
         while self.leads().await.ok() != Some(wanted) {

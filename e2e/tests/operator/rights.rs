@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::{
-    core::v1::ServiceAccount,
+    core::v1::{Secret, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding},
 };
 use rustix::process::Signal;
@@ -11,7 +11,7 @@ use serde::Deserialize as _;
 
 use weir_e2e::control_plane::OPERATOR_NAMESPACE;
 
-use super::{availability::Operator, *};
+use super::{availability::Operator, identity::Identity, *};
 
 const HOME: &str = OPERATOR_NAMESPACE;
 const ACCOUNT: &str = "weir-operator";
@@ -27,12 +27,15 @@ async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
     let granted = grant(&stage).await?;
     let kubeconfig = stage.control_plane.operators_kubeconfig();
     let log = stage.files.path().join("operator.log");
-    let lease = ["--lease", ACCOUNT, "--lease-namespace", HOME];
-    let mut operator = Operator::with(kubeconfig, &lease, std::fs::File::create(&log)?.into()).await?;
+    let identity = Identity::beside(&stage).await?;
+    let args = identity.args();
+    let args: Vec<&str> =
+        args.iter().map(String::as_str).chain(["--lease", ACCOUNT, "--lease-namespace", HOME]).collect();
+    let mut operator = Operator::with(kubeconfig, &args, std::fs::File::create(&log)?.into()).await?;
     operator.until_ready().await?;
     operator.until_leader(true).await?;
 
-    let _agent = stage.pod("a").await?;
+    let _agent = identity.pod(&stage, "a").await?;
     stage.create_policy("checkout", &selector(), 50).await?;
     stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
     stage.until_event("Enforced", "pods enforce revision").await?;
@@ -62,6 +65,7 @@ async fn grant(stage: &Stage) -> Result<BTreeSet<Right>> {
     for object in rendered().await? {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
         match kind.as_str() {
+            "Secret" => create::<Secret>(Api::namespaced(stage.client(), HOME), object).await?,
             "ServiceAccount" => create::<ServiceAccount>(Api::namespaced(stage.client(), HOME), object).await?,
             "ClusterRole" => {
                 rights.extend(object["rules"].as_array().into_iter().flatten().flat_map(expand));
@@ -85,7 +89,14 @@ async fn rendered() -> Result<Vec<Value>> {
     let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
     let mut helm = Command::new(Path::new(&folder).join("helm"));
     // Injection has rights and tests of its own.
-    helm.args(["template", "weir"]).arg(chart).args(["--namespace", HOME, "--set", "injection.enabled=false"]);
+    helm.args(["template", "weir"]).arg(chart).args([
+        "--namespace",
+        HOME,
+        "--set",
+        "injection.enabled=false",
+        "--set",
+        "identity.enabled=true",
+    ]);
     let output = helm.output().await.context("run helm")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout)?;

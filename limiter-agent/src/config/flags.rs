@@ -111,6 +111,41 @@ pub struct Flags {
     )]
     pub control_plaintext: bool,
 
+    /// Prove which pod this is: get the certificate for the control port from the operator's identity service, such as
+    /// https://weir-operator-identity.weir-system.svc, and let in nobody but the operator. Until there is one, and for whoever
+    /// is in the pod, the control port can be read in plain text over loopback, and not changed.
+    #[arg(
+        long,
+        env = "WEIR_IDENTITY_URL",
+        value_name = "URL",
+        requires = "identity_ca",
+        requires = "identity_token_file",
+        conflicts_with = "control_cert",
+        conflicts_with = "control_plaintext",
+        help_heading = "Identity"
+    )]
+    pub identity_url: Option<String>,
+
+    /// Certificates of the authorities to believe there at first: a file, or the PEM itself. Each answer brings the next ones.
+    #[arg(
+        long,
+        env = "WEIR_IDENTITY_CA",
+        value_name = "FILE|PEM",
+        requires = "identity_url",
+        help_heading = "Identity"
+    )]
+    pub identity_ca: Option<String>,
+
+    /// The pod's projected service account token for the operator's audience (weir.dev), read again each time.
+    #[arg(
+        long,
+        env = "WEIR_IDENTITY_TOKEN_FILE",
+        value_name = "FILE",
+        requires = "identity_url",
+        help_heading = "Identity"
+    )]
+    pub identity_token_file: Option<PathBuf>,
+
     /// Snapshot to enforce until the first one is put: a file, or the JSON itself if it begins with a brace. One that
     /// cannot be enforced closes the proxy port, as --wait-for-config does, and every fault is logged.
     #[arg(long, env = "WEIR_BOOTSTRAP", value_name = "FILE|JSON", help_heading = "Snapshots")]

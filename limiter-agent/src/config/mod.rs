@@ -14,8 +14,11 @@ use std::{
 
 pub(crate) use self::duration::duration;
 pub use self::flags::{Flags, LogFormat};
+use weir_wire::OPERATOR_NAME;
+
 use crate::{
     control::{InvalidTls, Tls, TlsFiles},
+    identity::{Identity, InvalidIdentity},
     jwks::JwksFile,
     logs::Logs,
     proxy::Settings,
@@ -29,6 +32,8 @@ pub struct Config {
     pub(crate) control: SocketAddr,
     /// None: plain HTTP.
     pub(crate) control_tls: Option<Arc<Tls>>,
+    /// Where the credentials for it come from; none: from files.
+    pub(crate) identity: Option<Identity>,
     pub(crate) telemetry: SocketAddr,
     pub(crate) drain: Duration,
     pub(crate) workers: NonZeroUsize,
@@ -49,7 +54,8 @@ pub enum InvalidConfig {
     /// The control port would be open to others without anybody having said so.
     #[error(
         "--control {0} is reachable from beyond loopback, and whoever reaches it can change the limits: \
-         use a loopback address, give --control-cert, --control-key and --control-client-ca for mutual TLS, or say \
+         use a loopback address, give --identity-url or --control-cert, --control-key and --control-client-ca for mutual \
+         TLS, or say \
          --control-plaintext (WEIR_CONTROL_PLAINTEXT=true) and guard the port"
     )]
     OpenControl(SocketAddr),
@@ -59,6 +65,9 @@ pub enum InvalidConfig {
     /// The control port cannot do TLS with these files.
     #[error(transparent)]
     ControlTls(#[from] InvalidTls),
+    /// Nobody there could say who this agent is.
+    #[error(transparent)]
+    Identity(#[from] InvalidIdentity),
     /// A port of 0 names no app.
     #[error("--upstream {0} has port 0: name the port that the app listens on")]
     UpstreamPort(SocketAddr),
@@ -90,7 +99,11 @@ impl TryFrom<Flags> for Config {
     type Error = InvalidConfig;
 
     fn try_from(flags: Flags) -> Result<Self, InvalidConfig> {
-        let control_tls = control_tls(&flags)?;
+        let identity = identity(&flags)?;
+        let control_tls = match &identity {
+            Some(_) => Some(Arc::new(Tls::closed(OPERATOR_NAME.to_owned()))),
+            None => control_tls(&flags)?,
+        };
         if control_tls.is_some() && flags.control_plaintext {
             return Err(InvalidConfig::PlaintextTls);
         }
@@ -113,6 +126,7 @@ impl TryFrom<Flags> for Config {
             upstream: flags.upstream,
             control: flags.control,
             control_tls,
+            identity,
             telemetry: flags.telemetry,
             drain: flags.drain,
             workers: flags.workers.unwrap_or_else(cores),
@@ -147,6 +161,15 @@ fn control_tls(flags: &Flags) -> Result<Option<Arc<Tls>>, InvalidTls> {
     };
     let files = TlsFiles { cert: cert.clone(), key: key.clone(), client_ca: client_ca.clone() };
     Tls::read(files, flags.control_client_name.clone()).map(|tls| Some(Arc::new(tls)))
+}
+
+fn identity(flags: &Flags) -> Result<Option<Identity>, InvalidIdentity> {
+    // clap has seen to it that there is none of them or all.
+    let (Some(url), Some(ca), Some(token_file)) = (&flags.identity_url, &flags.identity_ca, &flags.identity_token_file)
+    else {
+        return Ok(None);
+    };
+    Identity::new(url, ca, token_file.clone()).map(Some)
 }
 
 /// The file's content, or what was given if it is the JSON itself.

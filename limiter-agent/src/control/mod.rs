@@ -29,7 +29,7 @@ use weir_wire::{
 };
 
 pub use self::tls::InvalidTls;
-pub(crate) use self::tls::{HANDSHAKES, RELOADS, Tls, TlsFiles};
+pub(crate) use self::tls::{Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles, certificates};
 use crate::{
     apply::{Snapshots, in_force},
     rules::{Policy, Rule, RulesInForce},
@@ -62,6 +62,23 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(control)
+}
+
+/// The routes for whoever is in the pod and shows no certificate: all that changes nothing.
+pub(crate) fn reading_router(control: Arc<Control>) -> Router {
+    Router::new()
+        .route("/v1/config", get(config).put(not_from_here))
+        .route("/v1/status", get(status))
+        .route("/v1/explain", post(explain))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(control)
+}
+
+async fn not_from_here() -> Response {
+    let message =
+        "without the operator's certificate this agent's rules can be read, from within its pod, and not changed";
+    failure(StatusCode::FORBIDDEN, "forbidden", message)
 }
 
 async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response {

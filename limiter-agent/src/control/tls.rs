@@ -1,8 +1,9 @@
 //! Mutual TLS of the control port: the agent's certificate, and whose clients are let in.
 //!
-//! The files are given by others and change while the agent runs. What is in use changes only to something that works
-//! as a whole, and only for connections that come later: those that are open stay as they are. Nothing here may let in
-//! a client without a certificate of the client CA.
+//! They are in files that others write, or come from the operator ([`crate::identity`]), and change while the agent runs.
+//! What is in use changes only to something that works as a whole, and only for connections that come later: those that
+//! are open stay as they are. Nothing here may let in a client without a certificate of the client CA; as long as there
+//! are no credentials, nobody is let in.
 
 use std::{
     convert::Infallible,
@@ -15,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use rustls::{
     RootCertStore, ServerConfig,
     crypto::ring,
@@ -35,7 +36,7 @@ use crate::watch::{Contents, Watched};
 /// What can become of a handshake, as in `weir_control_handshakes_total`.
 pub(crate) const HANDSHAKES: [&str; 4] = ["accepted", "unnamed", "failed", "timeout"];
 
-/// What can become of files that changed, as in `weir_control_certificate_reloads_total`.
+/// What can become of credentials that are due to change, as in `weir_control_certificate_reloads_total`.
 pub(crate) const RELOADS: [&str; 2] = ["loaded", "rejected"];
 
 /// A client that cannot finish a handshake in this time makes room for others.
@@ -68,19 +69,32 @@ impl std::error::Error for InvalidTls {}
 /// The control port's TLS as it is now.
 #[derive(Debug)]
 pub(crate) struct Tls {
-    files: TlsFiles,
+    /// None: the operator gives what there is.
+    files: Option<TlsFiles>,
     client_name: Option<String>,
-    current: ArcSwap<Credentials>,
+    /// None: nobody is let in yet.
+    current: ArcSwapOption<Credentials>,
     handshakes: [AtomicU64; HANDSHAKES.len()],
     reloads: [AtomicU64; RELOADS.len()],
 }
 
-/// What one state of the files comes to.
+/// What the agent shows, and whom it lets in.
 #[derive(Debug)]
-struct Credentials {
+pub(crate) struct Credentials {
     server: Arc<ServerConfig>,
     /// Until when the agent's certificate is valid, in seconds of Unix time.
-    not_after: u64,
+    pub(crate) not_after: u64,
+}
+
+/// Which part of credentials is no good, and why.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InvalidCredentials {
+    #[error("{0}")]
+    Certificate(String),
+    #[error("the key does not go with the certificate: {0}")]
+    Key(rustls::Error),
+    #[error("{0}")]
+    Authorities(String),
 }
 
 /// A handshake that ended well.
@@ -94,34 +108,48 @@ impl Tls {
     /// Reads the files.
     pub(crate) fn read(files: TlsFiles, client_name: Option<String>) -> Result<Self, InvalidTls> {
         let (_, contents) = files.watched();
-        let current = ArcSwap::from_pointee(files.credentials(contents)?);
-        Ok(Self { files, client_name, current, handshakes: Default::default(), reloads: Default::default() })
+        let credentials = files.credentials(contents)?;
+        Ok(Self::new(Some(files), client_name, Some(credentials)))
+    }
+
+    /// Lets nobody in until there are credentials, and then only clients of this name.
+    pub(crate) fn closed(client_name: String) -> Self {
+        Self::new(None, Some(client_name), None)
+    }
+
+    fn new(files: Option<TlsFiles>, client_name: Option<String>, credentials: Option<Credentials>) -> Self {
+        let current = ArcSwapOption::from_pointee(credentials);
+        Self { files, client_name, current, handshakes: Default::default(), reloads: Default::default() }
     }
 
     /// Reads the files again whenever they change, for ever.
     pub(crate) async fn follow(&self) -> Infallible {
-        let (mut watched, contents) = self.files.watched();
-        // They may have changed since the start.
-        self.reload(contents);
+        let Some(files) = &self.files else { return std::future::pending().await };
+        let (mut watched, mut contents) = files.watched();
         loop {
-            self.reload(watched.changed().await);
+            // The first may have changed since the start.
+            match files.credentials(contents) {
+                Ok(credentials) => self.install(credentials),
+                Err(error) => {
+                    tracing::error!(%error, "control certificates rejected: those from before stay in use");
+                    self.rejected();
+                }
+            }
+            contents = watched.changed().await;
         }
     }
 
-    fn reload(&self, contents: Contents<3>) {
-        let outcome = match self.files.credentials(contents) {
-            Ok(credentials) => {
-                let expires = credentials.not_after;
-                self.current.store(Arc::new(credentials));
-                tracing::info!(expires, "control certificates loaded");
-                0
-            }
-            Err(error) => {
-                tracing::error!(%error, "control certificates rejected: those from before stay in use");
-                1
-            }
-        };
-        self.reloads[outcome].fetch_add(1, Relaxed);
+    /// For connections that come from now on.
+    pub(crate) fn install(&self, credentials: Credentials) {
+        let expires = credentials.not_after;
+        self.current.store(Some(Arc::new(credentials)));
+        tracing::info!(expires, "control certificates loaded");
+        self.reloads[0].fetch_add(1, Relaxed);
+    }
+
+    /// There should have been others by now.
+    pub(crate) fn rejected(&self) {
+        self.reloads[1].fetch_add(1, Relaxed);
     }
 
     /// Lets a client in.
@@ -130,7 +158,11 @@ impl Tls {
     ///
     /// What went wrong, for the log: TLS has told the client in its own words.
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<Accepted> {
-        let acceptor = TlsAcceptor::from(Arc::clone(&self.current.load().server));
+        let Some(credentials) = self.current.load_full() else {
+            self.handshakes[2].fetch_add(1, Relaxed);
+            return Err(io::Error::other("this agent has no certificate yet"));
+        };
+        let acceptor = TlsAcceptor::from(Arc::clone(&credentials.server));
         let (outcome, accepted) = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let stranger = self.stranger(&stream);
@@ -151,9 +183,7 @@ impl Tls {
         let names = certificate.map_or_else(Vec::new, |certificate| names(certificate));
         (!names.iter().any(|name| name == wanted)).then(|| {
             let names = if names.is_empty() { "no name".to_owned() } else { names.join(", ") };
-            format!(
-                "this control port is for {wanted} (--control-client-name), and the client's certificate has {names}"
-            )
+            format!("this control port is for {wanted}, and the client's certificate has {names}")
         })
     }
 
@@ -167,9 +197,9 @@ impl Tls {
         self.reloads.each_ref().map(|count| count.load(Relaxed))
     }
 
-    /// Until when the agent's certificate is valid, in seconds of Unix time.
-    pub(crate) fn not_after(&self) -> u64 {
-        self.current.load().not_after
+    /// Until when the agent's certificate is valid, in seconds of Unix time; none before there is one.
+    pub(crate) fn not_after(&self) -> Option<u64> {
+        self.current.load().as_ref().map(|credentials| credentials.not_after)
     }
 }
 
@@ -187,32 +217,50 @@ impl TlsFiles {
         let chain = certificates(&cert.map_err(of_cert)?).map_err(of_cert)?;
         let key = PrivateKeyDer::from_pem_slice(&key.map_err(of_key)?)
             .map_err(|error| of_key(format!("no private key in PEM: {error}")))?;
-        let not_after = not_after(&chain[0]).map_err(of_cert)?;
-        let mut roots = RootCertStore::empty();
-        for authority in certificates(&client_ca.map_err(of_ca)?).map_err(of_ca)? {
-            roots.add(authority).map_err(|error| of_ca(error.to_string()))?;
-        }
+        let authorities = certificates(&client_ca.map_err(of_ca)?).map_err(of_ca)?;
+        Credentials::new(chain, key, authorities).map_err(|error| match error {
+            InvalidCredentials::Certificate(problem) => of_cert(problem),
+            InvalidCredentials::Authorities(problem) => of_ca(problem),
+            InvalidCredentials::Key(error) => {
+                of_key(format!("does not go with --control-cert {}: {error}", self.cert.display()))
+            }
+        })
+    }
+}
 
+impl Credentials {
+    /// A server with this chain, which has one certificate at least, for clients of these authorities.
+    pub(crate) fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        authorities: Vec<CertificateDer<'static>>,
+    ) -> Result<Self, InvalidCredentials> {
+        let not_after = not_after(&chain[0]).map_err(InvalidCredentials::Certificate)?;
+        let of_authorities = |problem: String| InvalidCredentials::Authorities(problem);
+        let mut roots = RootCertStore::empty();
+        for authority in authorities {
+            roots.add(authority).map_err(|error| of_authorities(error.to_string()))?;
+        }
         let provider = Arc::new(ring::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
             .build()
-            .map_err(|error| of_ca(error.to_string()))?;
+            .map_err(|error| of_authorities(error.to_string()))?;
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .expect("ring has suites of TLS 1.3")
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)
-            .map_err(|error| of_key(format!("does not go with --control-cert {}: {error}", self.cert.display())))?;
-        server.alpn_protocols = vec![b"http/1.1".to_vec()];
+            .map_err(InvalidCredentials::Key)?;
+        server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         // A session that is resumed would skip a look at the client's certificate.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
-        Ok(Credentials { server: Arc::new(server), not_after })
+        Ok(Self { server: Arc::new(server), not_after })
     }
 }
 
 /// At least one.
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let certificates: Vec<_> =
         CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| format!("not PEM: {error}"))?;
     if certificates.is_empty() { Err("no certificate in PEM".to_owned()) } else { Ok(certificates) }

@@ -51,11 +51,11 @@ pub(super) fn tls(tls: &Tls) -> [MetricFamily; 3] {
             "weir_control_certificate_expiry_timestamp_seconds",
             "Unix time at which the control port's certificate expires.",
             MetricType::GAUGE,
-            vec![gauge(&[], tls.not_after())],
+            tls.not_after().map(|not_after| gauge(&[], not_after)).into_iter().collect(),
         ),
         family(
             "weir_control_certificate_reloads_total",
-            "Changes of the control port's certificate files, by result; a rejected one left the old ones in use.",
+            "Changes of the control port's certificate, by result; where there was no good one, the old one stays in use.",
             MetricType::COUNTER,
             counters(&RELOADS, "result", &tls.reloads()),
         ),

@@ -30,7 +30,7 @@
 //! | `weir_snapshot_in_force_since_timestamp_seconds` | | since when its revision is in force |
 //! | `weir_snapshots_total` | `result` | snapshots put to the control port |
 //! | `weir_control_certificate_expiry_timestamp_seconds` | | with TLS on the control port: when its certificate expires |
-//! | `weir_control_certificate_reloads_total` | `result` | changes of its files |
+//! | `weir_control_certificate_reloads_total` | `result` | changes of it, and failures to get another |
 //! | `weir_control_handshakes_total` | `result` | handshakes on it |
 //! | `weir_build_info` | `version` | 1 |
 //!

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::quantity::Quantity;
 use super::sidecar::{PROXY_PORT, TELEMETRY_PORT};
 use super::{INJECT, NOT_INJECTED};
-use crate::source::objects::CONTROL_PORT_ANNOTATION;
+use crate::source::objects::{CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION};
 
 const PREFIX: &str = "weir.dev/";
 const PORT: &str = "weir.dev/port";
@@ -17,8 +17,18 @@ const CPU_LIMIT: &str = "weir.dev/agent-cpu-limit";
 const MEMORY_REQUEST: &str = "weir.dev/agent-memory-request";
 const MEMORY_LIMIT: &str = "weir.dev/agent-memory-limit";
 /// Those that a person may write.
-const KNOWN: [&str; 9] =
-    [INJECT, PORT, REDIRECT, IMAGE, CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, CONTROL_PORT_ANNOTATION];
+const KNOWN: [&str; 10] = [
+    INJECT,
+    PORT,
+    REDIRECT,
+    IMAGE,
+    CPU_REQUEST,
+    CPU_LIMIT,
+    MEMORY_REQUEST,
+    MEMORY_LIMIT,
+    CONTROL_ANNOTATION,
+    CONTROL_PORT_ANNOTATION,
+];
 
 /// A port of the app, as a person names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +86,8 @@ pub(super) struct Wishes {
     pub(super) image: Option<String>,
     /// Where the operator reaches the agent.
     pub(super) control_port: Option<u16>,
+    /// The agent speaks plain HTTP with whoever reaches that port, and proves nothing.
+    pub(super) plaintext: bool,
     /// What the agent asks for.
     pub(super) resources: Resources,
 }
@@ -107,6 +119,8 @@ impl Wishes {
             reader.value(CONTROL_PORT_ANNOTATION, "a port that the agent does not need otherwise", |text| {
                 port_number(text).filter(|port| ![PROXY_PORT, TELEMETRY_PORT].contains(port))
             });
+        let plaintext =
+            reader.value(CONTROL_ANNOTATION, "plaintext, or left out", |text| (text == "plaintext").then_some(true));
         let cpu = reader.bounds(CPU_REQUEST, CPU_LIMIT, "a quantity of CPU such as 100m");
         let memory = reader.bounds(MEMORY_REQUEST, MEMORY_LIMIT, "a quantity of memory such as 64Mi");
         if !reader.faults.is_empty() {
@@ -120,7 +134,14 @@ impl Wishes {
             .keys()
             .filter(unknown)
             .map(|name| format!("annotation {name} says nothing to Weir: it knows {}", KNOWN.join(", ")));
-        let wishes = Self { port, redirect: redirect.unwrap_or(false), image, control_port, resources };
+        let wishes = Self {
+            port,
+            redirect: redirect.unwrap_or(false),
+            image,
+            control_port,
+            plaintext: plaintext.unwrap_or(false),
+            resources,
+        };
         Ok((wishes, warnings.collect()))
     }
 }
@@ -181,7 +202,14 @@ mod tests {
 
     #[test]
     fn nothing_asked_for_is_the_defaults() {
-        let expected = Wishes { port: None, redirect: false, image: None, control_port: None, resources: defaults() };
+        let expected = Wishes {
+            port: None,
+            redirect: false,
+            image: None,
+            control_port: None,
+            plaintext: false,
+            resources: defaults(),
+        };
         assert_eq!(read(&[("other.example/port", "x")]), Ok((expected, Vec::new())));
     }
 
@@ -221,6 +249,7 @@ mod tests {
             ("weir.dev/redirect", "true", "it must be enabled or disabled"),
             ("weir.dev/agent-image", "", "it must be an image"),
             ("weir.dev/agent-image", "a b", "it must be an image"),
+            ("weir.dev/control", "tls", "it must be plaintext, or left out"),
             ("weir.dev/control-port", "http", "it must be a port"),
             ("weir.dev/control-port", "8482", "it must be a port that the agent does not need otherwise"),
             ("weir.dev/agent-cpu-request", "lots", "it must be a quantity of CPU such as 100m"),

@@ -14,7 +14,6 @@
 //! cluster's owner said so is a pod with a wrong annotation refused.
 
 mod annotations;
-mod authority;
 mod bootstrap;
 mod flags;
 mod guard;
@@ -24,7 +23,6 @@ mod quantity;
 mod registration;
 mod server;
 mod sidecar;
-mod tls;
 
 pub use bootstrap::Question;
 pub use flags::InjectFlags;

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use serde_json::{Value, json};
 
 use super::annotations::{Resources, Wishes};
-use super::sidecar::{self, AGENT, CONTROL_PORT, Images, PROXY_PORT, TELEMETRY_PORT};
+use super::sidecar::{self, AGENT, Authority, CONTROL_PORT, Images, PROXY_PORT, TELEMETRY_PORT};
 use super::{INJECT, NOT_INJECTED, guard};
 use crate::source::objects::AGENT_LABEL;
 
@@ -22,6 +22,15 @@ pub(super) struct Terms {
     pub(super) resources: Resources,
     /// Services find the ports of native sidecars: from Kubernetes 1.32 on.
     pub(super) native: bool,
+}
+
+/// What an agent is told at its start.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told<'a> {
+    /// The snapshot that it starts with.
+    pub(super) bootstrap: Option<&'a str>,
+    /// Who tells it who it is; none: nobody, and its control port takes whoever comes.
+    pub(super) authority: Option<Authority>,
 }
 
 /// What becomes of a pod.
@@ -50,12 +59,12 @@ pub(super) enum Outcome {
     },
 }
 
-/// Gives the agent to a pod. `bootstrap` is the snapshot that it starts with.
+/// Gives the agent to a pod.
 ///
 /// # Errors
 ///
 /// This is no pod.
-pub(super) fn inject(pod: &Value, terms: &Terms, bootstrap: Option<&str>) -> Result<Outcome, serde_json::Error> {
+pub(super) fn inject(pod: &Value, terms: &Terms, told: &Told<'_>) -> Result<Outcome, serde_json::Error> {
     let typed: Pod = serde_json::from_value(pod.clone())?;
     let labels = typed.metadata.labels.unwrap_or_default();
     let annotations = typed.metadata.annotations.unwrap_or_default();
@@ -111,13 +120,17 @@ pub(super) fn inject(pod: &Value, terms: &Terms, bootstrap: Option<&str>) -> Res
     };
     warnings.extend(caveats(&spec, &guarded, redirect.is_some()));
 
-    let agent = sidecar::agent(&spec, &terms.images, &wishes, &guarded, terms.native, bootstrap);
+    let told = &Told { authority: told.authority.clone().filter(|_| !wishes.plaintext), ..told.clone() };
+    let agent = sidecar::agent(&spec, &terms.images, &wishes, &guarded, terms.native, told);
     let mut pod = pod.clone();
     guarded.take_over(list(&mut pod["spec"], "containers"));
     list(&mut pod["spec"], "initContainers").extend(redirect);
     // Last of the init containers: those before it get their work done without it.
     let place = if terms.native { "initContainers" } else { "containers" };
     list(&mut pod["spec"], place).push(agent);
+    if let Some(authority) = &told.authority {
+        list(&mut pod["spec"], "volumes").push(sidecar::token(authority));
+    }
     if pod["spec"]["initContainers"] == json!([]) {
         pod["spec"].as_object_mut().expect("a pod's spec is an object").remove("initContainers");
     }

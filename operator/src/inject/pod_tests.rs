@@ -27,7 +27,7 @@ fn annotated(mut pod: Value, annotations: &[(&str, &str)]) -> Value {
 
 #[track_caller]
 fn injected(pod: &Value, terms: &Terms) -> (Value, Vec<String>) {
-    match inject(pod, terms, Some("{}")).unwrap() {
+    match inject(pod, terms, &Told { bootstrap: Some("{}"), authority: None }).unwrap() {
         Outcome::Injected { pod, warnings } => (pod, warnings),
         other => panic!("{other:?}"),
     }
@@ -62,9 +62,9 @@ fn a_plain_pod_as_a_whole() {
                     "--listen=[::]:8480",
                     "--upstream=127.0.0.1:8080",
                     "--control=[::]:8481",
-                    "--control-plaintext",
                     "--telemetry=[::]:8482",
                     "--drain=28s",
+                    "--control-plaintext",
                 ],
                 "env": [{"name": "WEIR_BOOTSTRAP", "value": "{}"}],
                 "ports": [
@@ -91,19 +91,56 @@ fn a_plain_pod_as_a_whole() {
     assert_eq!(pod, expected);
 }
 
+/// The agent gets a token that is good for the operator alone, and the app does not.
+#[test]
+fn an_agent_is_told_how_to_prove_which_pod_it_is() {
+    let authority = Authority {
+        url: "https://weir-operator-identity.weir-system.svc".to_owned(),
+        audience: "weir.dev".to_owned(),
+        bundle: "PEM".to_owned(),
+    };
+    let told = Told { bootstrap: Some("{}"), authority: Some(authority) };
+    for volumes in [json!(null), json!([]), json!([{"name": "v", "emptyDir": {}}])] {
+        let mut plain = http();
+        if !volumes.is_null() {
+            plain["spec"]["volumes"] = volumes.clone();
+        }
+        let Outcome::Injected { pod, .. } = inject(&plain, &terms(), &told).unwrap() else { panic!("it fits") };
+        let mut expected = volumes.as_array().cloned().unwrap_or_default();
+        expected.push(json!({"name": "weir-identity", "projected": {"sources": [{"serviceAccountToken": {
+            "audience": "weir.dev", "expirationSeconds": 3600, "path": "token",
+        }}]}}));
+        assert_eq!(pod["spec"]["volumes"], json!(expected));
+        let agent = agent(&pod);
+        let mount =
+            json!([{"name": "weir-identity", "mountPath": "/var/run/secrets/weir.dev/identity", "readOnly": true}]);
+        assert_eq!(agent["volumeMounts"], mount);
+        assert!(has_arg(agent, "--identity-url=https://weir-operator-identity.weir-system.svc"), "{agent:#}");
+        assert!(has_arg(agent, "--identity-token-file=/var/run/secrets/weir.dev/identity/token"), "{agent:#}");
+        assert!(!has_arg(agent, "--control-plaintext"), "{agent:#}");
+        assert_eq!(agent["env"][1], json!({"name": "WEIR_IDENTITY_CA", "value": "PEM"}));
+        assert!(pod["spec"]["containers"][0].get("volumeMounts").is_none(), "the app has no use for it");
+        assert_eq!(inject(&pod, &terms(), &told).unwrap(), Outcome::Untouched);
+    }
+    // Unless the pod gives it up, so that the operator asks for no proof either.
+    let plain = annotated(http(), &[("weir.dev/control", "plaintext")]);
+    let Outcome::Injected { pod, .. } = inject(&plain, &terms(), &told).unwrap() else { panic!("it fits") };
+    assert!(has_arg(agent(&pod), "--control-plaintext") && pod["spec"].get("volumes").is_none(), "{pod:#}");
+}
+
 #[test]
 fn done_again_it_changes_nothing() {
     for native in [true, false] {
         let terms = Terms { native, ..terms() };
         let (mut once, _) = injected(&http(), &terms);
-        assert_eq!(inject(&once, &terms, None).unwrap(), Outcome::Untouched);
+        assert_eq!(inject(&once, &terms, &Told::default()).unwrap(), Outcome::Untouched);
         // Another webhook that takes the label away does not get a second agent.
         once["metadata"]["labels"] = json!({});
-        assert_eq!(inject(&once, &terms, None).unwrap(), Outcome::Untouched);
+        assert_eq!(inject(&once, &terms, &Told::default()).unwrap(), Outcome::Untouched);
     }
     let mut by_hand = http();
     by_hand["metadata"]["labels"][AGENT_LABEL] = "enabled".into();
-    assert_eq!(inject(&by_hand, &terms(), None).unwrap(), Outcome::Untouched);
+    assert_eq!(inject(&by_hand, &terms(), &Told::default()).unwrap(), Outcome::Untouched);
     let why = left_alone(&http(), "why");
     assert_eq!(left_alone(&why, "why"), why);
     // Reinvoked after something made it fit, it says nothing of the time before.
@@ -161,7 +198,9 @@ fn before_1_32_it_is_an_ordinary_container() {
 
     let mut job = http();
     job["spec"]["restartPolicy"] = "Never".into();
-    let Outcome::Unfit { why } = inject(&job, &terms, None).unwrap() else { panic!("a job would never end") };
+    let Outcome::Unfit { why } = inject(&job, &terms, &Told::default()).unwrap() else {
+        panic!("a job would never end")
+    };
     assert!(why.contains("1.32"), "{why}");
     injected(&job, &self::terms());
 }
@@ -272,7 +311,7 @@ fn pods_that_get_no_agent_and_why() {
         ("its own", app(&json!([{"name": "http", "containerPort": 8481}])), "port 8481 is the agent's own"),
         ("one name twice", clash, "port name http is in containers a and b"),
     ] {
-        match inject(&pod, &terms(), None).unwrap() {
+        match inject(&pod, &terms(), &Told::default()).unwrap() {
             Outcome::Unfit { why } => assert!(why.contains(expected), "{what}: {why}"),
             other => panic!("{what}: {other:?}"),
         }
@@ -280,7 +319,7 @@ fn pods_that_get_no_agent_and_why() {
     // The control port can be moved out of the way.
     let moved = annotated(own(8481), &[("weir.dev/control-port", "9481")]);
     assert!(has_arg(agent(&injected(&moved, &terms()).0), "--control=[::]:9481"));
-    assert!(inject(&json!({"spec": {"containers": "none"}}), &terms(), None).is_err());
+    assert!(inject(&json!({"spec": {"containers": "none"}}), &terms(), &Told::default()).is_err());
 }
 
 #[test]
@@ -291,7 +330,7 @@ fn wrong_wishes_are_told_with_the_annotation_and_the_mend() {
         ("weir.dev/agent-memory-limit", "64MB", "it must be a quantity of memory such as 64Mi"),
         ("weir.dev/redirect", "enabled", "set injection.redirect.image of its chart"),
     ] {
-        match inject(&annotated(http(), &[(name, value)]), &terms(), None).unwrap() {
+        match inject(&annotated(http(), &[(name, value)]), &terms(), &Told::default()).unwrap() {
             Outcome::Wrong { why } => assert!(why.contains(name) && why.contains(mend), "{why}"),
             other => panic!("{name}: {other:?}"),
         }
@@ -299,7 +338,7 @@ fn wrong_wishes_are_told_with_the_annotation_and_the_mend() {
     let mut labelled = http();
     labelled["metadata"]["labels"][INJECT] = "true".into();
     assert!(
-        matches!(inject(&labelled, &terms(), None).unwrap(), Outcome::Wrong { why } if why.starts_with("label weir.dev/inject"))
+        matches!(inject(&labelled, &terms(), &Told::default()).unwrap(), Outcome::Wrong { why } if why.starts_with("label weir.dev/inject"))
     );
 }
 
@@ -308,7 +347,7 @@ fn disabled_wins_wherever_it_stands() {
     for (label, annotation) in [("disabled", "enabled"), ("enabled", "disabled")] {
         let mut pod = annotated(http(), &[(INJECT, annotation)]);
         pod["metadata"]["labels"][INJECT] = label.into();
-        assert_eq!(inject(&pod, &terms(), None).unwrap(), Outcome::Declined);
+        assert_eq!(inject(&pod, &terms(), &Told::default()).unwrap(), Outcome::Declined);
     }
 }
 
@@ -357,7 +396,10 @@ fn a_redirect_needs_an_image_and_warns_about_probes() {
 #[test]
 fn what_an_agent_starts_with() {
     let start = |bootstrap: Option<&str>| {
-        let Outcome::Injected { pod, .. } = inject(&http(), &terms(), bootstrap).unwrap() else { panic!("it fits") };
+        let Outcome::Injected { pod, .. } = inject(&http(), &terms(), &Told { bootstrap, authority: None }).unwrap()
+        else {
+            panic!("it fits")
+        };
         agent(&pod)["env"].clone()
     };
     let closed = json!([{"name": "WEIR_WAIT_FOR_CONFIG", "value": "true"}]);

@@ -6,12 +6,14 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
-use super::authority::{Authorities, InvalidAuthorities};
+use crate::authority::{Authorities, DAY, HOUR, InvalidAuthorities, Terms, secret};
 
-/// Fields of the Secret.
-const CERTIFICATES: &str = "ca.crt";
-const KEYS: &str = "ca.key";
+/// Field of the Secret.
 const TOKEN: &str = "token";
+
+/// The authorities whose certificates the apiserver trusts, as the operator writes them into the webhook's configuration.
+pub(super) const TERMS: Terms =
+    Terms { subject: "weir-operator webhook", lives: 365 * DAY, overlap: 120 * DAY, ripens: HOUR };
 
 /// The authorities that a Secret holds; none if it is empty.
 ///
@@ -19,17 +21,12 @@ const TOKEN: &str = "token";
 ///
 /// It holds something else.
 pub(super) fn authorities(secret: &Secret) -> Result<Authorities, InvalidAuthorities> {
-    Authorities::read(&text(secret, CERTIFICATES), &text(secret, KEYS))
+    secret::authorities(TERMS, secret)
 }
 
 /// The token that a Secret holds; empty if there is none.
 pub(super) fn token(secret: &Secret) -> String {
-    text(secret, TOKEN)
-}
-
-fn text(secret: &Secret, field: &str) -> String {
-    let bytes = secret.data.as_ref().and_then(|data| data.get(field));
-    bytes.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default()
+    secret::text(secret, TOKEN)
 }
 
 /// A token that nobody guesses.
@@ -37,17 +34,9 @@ pub(super) fn fresh_token() -> String {
     rand::random::<[u8; 32]>().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// With the version that it is based on: of two replicas that renew at the same time, one succeeds.
+/// The Secret with both.
 pub(super) fn secret_with(secret: &Secret, authorities: &Authorities, token: &str) -> Value {
-    let data = [(CERTIFICATES, authorities.certificates()), (KEYS, authorities.keys()), (TOKEN, token.to_owned())];
-    let data: serde_json::Map<String, Value> =
-        data.into_iter().map(|(name, text)| (name.to_owned(), STANDARD.encode(text).into())).collect();
-    json!({
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": secret.metadata.name, "resourceVersion": secret.metadata.resource_version},
-        "data": data,
-    })
+    secret::with(secret, authorities, &[(TOKEN, token)])
 }
 
 /// Under which names and addresses the apiserver asks.

@@ -49,7 +49,7 @@ fn only_what_differs_is_applied() {
 
 #[test]
 fn a_secret_keeps_what_was_put_into_it() {
-    let authorities = Authorities::default().renewed(1_800_000_000).unwrap().unwrap();
+    let authorities = Authorities::none(TERMS).renewed(1_800_000_000).unwrap().unwrap();
     let empty: Secret = serde_json::from_value(json!({"metadata": {"name": "s", "resourceVersion": "7"}})).unwrap();
     assert_eq!(token(&empty), "");
     let written = secret_with(&empty, &authorities, "secret");

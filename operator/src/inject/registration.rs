@@ -5,37 +5,39 @@
 //! Secret is refused by the apiserver. Both objects are watched, so that what somebody edits is mended at once and
 //! nothing is asked at rest. They must exist already: the chart makes them, and the operator has no right to.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt};
+use futures::StreamExt;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, Resource};
-use serde::de::DeserializeOwned;
+use kube::{Api, Client};
+use rcgen::ExtendedKeyUsagePurpose;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::authority::Authorities;
 use super::bootstrap::Question;
 use super::flags::InjectFlags;
 use super::pod::Terms;
-use super::published::{authorities, fresh_token, names, registered, secret_with, token};
+use super::published::{TERMS, authorities, fresh_token, names, registered, secret_with, token};
 use super::server::{self, Reviewer, Serving, path};
 use super::sidecar::Images;
-use super::tls;
+use crate::authority::{Authorities, DAY, Order, Signer};
 use crate::clock;
+use crate::identity::Directions;
 use crate::metrics::Metrics;
+use crate::serve;
 use crate::source::cluster::ShortBackoff;
+use crate::source::object::object;
 use crate::telemetry::Ready;
 
 /// Who writes, for server-side apply.
 const MANAGER: &str = "weir-operator-injection";
+/// How long a replica's certificate is good.
+const LEAF_LIVES: u64 = 7 * DAY;
 /// How often it is asked whether something is about to expire, and what failed is tried again. Asks nobody else.
 const TICK: Duration = Duration::from_secs(5);
 
@@ -52,6 +54,7 @@ impl Injection {
         self,
         client: Client,
         engine: mpsc::Sender<Question>,
+        identity: Option<Directions>,
         metrics: Metrics,
         ready: Ready,
         stop: CancellationToken,
@@ -70,7 +73,7 @@ impl Injection {
                 resources: flags.inject_resources,
                 native: sidecars_have_named_ports(&client).await,
             };
-            let reviewer = Reviewer { terms, refuse: flags.inject_refuse, engine, metrics, serving: served };
+            let reviewer = Reviewer { terms, identity, refuse: flags.inject_refuse, engine, metrics, serving: served };
             tokio::join!(registration.run(), server::run(listener, Arc::new(reviewer)));
         };
         tokio::select! {
@@ -160,8 +163,8 @@ impl Registration {
     }
 
     async fn run(mut self) {
-        let mut secrets = objects(&self.secrets, &self.secret_name).boxed();
-        let mut webhooks = objects(&self.webhooks, &self.webhook_name).boxed();
+        let mut secrets = object(&self.secrets, &self.secret_name).boxed();
+        let mut webhooks = object(&self.webhooks, &self.webhook_name).boxed();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told = String::new();
@@ -189,7 +192,7 @@ impl Registration {
 
         let authorities = authorities(secret).unwrap_or_else(|error| {
             tracing::error!(secret = self.secret_name, %error, "the authorities in it are replaced: they are not usable");
-            Authorities::default()
+            Authorities::none(TERMS)
         });
         let renewed = authorities.renewed(now)?;
         let token = token(secret);
@@ -208,9 +211,15 @@ impl Registration {
             now < current.renew_at && same == (&issued.authorities, &issued.names, &issued.token)
         });
         // Served before it is published.
-        if !current && let Some(leaf) = authorities.issue(&issued.names, now)? {
+        let order = Order {
+            names: &issued.names,
+            usage: ExtendedKeyUsagePurpose::ServerAuth,
+            lives: LEAF_LIVES,
+            signer: Signer::Newest,
+        };
+        if !current && let Some(leaf) = authorities.leaf(&order, now)? {
             let renew_at = leaf.renew_at;
-            let serving = Serving { tls: tls::server(leaf)?, token: issued.token.clone() };
+            let serving = Serving { tls: serve::tls(leaf)?, token: issued.token.clone() };
             self.serving.send_replace(Some(Arc::new(serving)));
             tracing::info!(names = issued.names.join(","), "the webhook has a certificate");
             self.issued = Some(Issued { renew_at, ..issued });
@@ -224,17 +233,6 @@ impl Registration {
         }
         Ok(())
     }
-}
-
-/// One object whenever it changes; none while it does not exist.
-fn objects<K>(api: &Api<K>, name: &str) -> impl Stream<Item = Option<K>> + use<K>
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    let events = watcher::watch_object(api.clone(), name).backoff(ShortBackoff::default());
-    events.filter_map(|event| async {
-        event.inspect_err(|error| tracing::warn!(%error, "watch failed, trying again")).ok()
-    })
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! review is only looked at if it comes by the path that the apiserver was told, which nobody can guess. Connections,
 //! sizes and times are bounded.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,34 +14,28 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use kube::api::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
 use rustls::ServerConfig;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
 use super::bootstrap::{self, Question};
-use super::pod::{self, Outcome, Terms};
+use super::pod::{self, Outcome, Terms, Told};
+use super::sidecar::Authority;
+use crate::identity::Directions;
 use crate::metrics::Metrics;
+use crate::serve;
 
-/// Others wait to be accepted.
-const MAX_CONNECTIONS: usize = 256;
 /// A pod is at most 1.5 MiB in etcd; a review holds it once.
 const MAX_REVIEW: usize = 4 * 1024 * 1024;
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// For a request's head, and for keeping a connection idle: an apiserver comes back over the same one.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
+/// An apiserver comes back over the same connection.
+const IDLE: Duration = Duration::from_secs(120);
 /// For a whole request. The apiserver gives up after at most 30 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long to leave the accept queue alone when the process has no file descriptor left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How this replica is reached at the moment.
 #[derive(Debug)]
@@ -56,6 +49,8 @@ pub(super) struct Serving {
 #[derive(Debug)]
 pub(super) struct Reviewer {
     pub(super) terms: Terms,
+    /// Where agents get their certificates; none: they have none.
+    pub(super) identity: Option<Directions>,
     /// Refuse pods that are wrong about the agent, instead of leaving them alone.
     pub(super) refuse: bool,
     pub(super) engine: mpsc::Sender<Question>,
@@ -70,40 +65,12 @@ pub(super) fn path(token: &str) -> String {
 
 /// Serves for ever.
 pub(super) async fn run(listener: TcpListener, reviewer: Arc<Reviewer>) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let router = Router::new()
         .route(&path("{token}"), post(answer))
         .layer(DefaultBodyLimit::max(MAX_REVIEW))
         .with_state(reviewer.clone());
-    loop {
-        let place = places.clone().acquire_owned().await.expect("never closed");
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection to the webhook");
-                sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let serving = reviewer.serving.borrow().clone();
-        // Without a certificate there is nothing to say to anybody.
-        let Some(serving) = serving else { continue };
-        let router = router.clone();
-        tokio::spawn(async move {
-            let _place = place;
-            if let Err(error) = serve(stream, &serving, router).await {
-                tracing::debug!(%error, "a connection to the webhook ended");
-            }
-        });
-    }
-}
-
-async fn serve(stream: TcpStream, serving: &Serving, router: Router) -> io::Result<()> {
-    let acceptor = TlsAcceptor::from(serving.tls.clone());
-    let stream = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await.map_err(io::Error::other)
+    let current = || reviewer.serving.borrow().as_ref().map(|serving| serving.tls.clone());
+    serve::run(listener, router, IDLE, current).await;
 }
 
 async fn answer(State(reviewer): State<Arc<Reviewer>>, Path(token): Path<String>, body: Bytes) -> Response {
@@ -141,7 +108,8 @@ impl Reviewer {
         let pod = serde_json::to_value(object)?;
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let bootstrap = bootstrap::snapshot(&self.engine, namespace, pod::labels(&pod)).await;
-        let outcome = pod::inject(&pod, &self.terms, bootstrap.as_deref())?;
+        let authority = self.authority().await;
+        let outcome = pod::inject(&pod, &self.terms, &Told { bootstrap: bootstrap.as_deref(), authority })?;
 
         let name = object.metadata.name.as_ref().or(object.metadata.generate_name.as_ref());
         let name = name.map_or("", String::as_str);
@@ -150,6 +118,16 @@ impl Reviewer {
         let warnings = response.warnings.as_deref().unwrap_or_default().join("; ");
         tracing::info!(namespace, pod = name, outcome = word, dry_run = request.dry_run, warnings, "pod reviewed");
         Ok(response)
+    }
+
+    /// Where a new agent gets its certificate, and whom it trusts there. Waits for the first authority: without it the agent
+    /// could never prove who it is.
+    async fn authority(&self) -> Option<Authority> {
+        let Directions { url, audience, credentials } = self.identity.as_ref()?;
+        let mut credentials = credentials.clone();
+        let held = credentials.wait_for(Option::is_some).await.ok()?;
+        let bundle = held.as_ref()?.bundle.clone();
+        Some(Authority { url: url.clone(), audience: audience.clone(), bundle })
     }
 
     fn respond(&self, response: AdmissionResponse, pod: &Value, outcome: Outcome) -> (&'static str, AdmissionResponse) {

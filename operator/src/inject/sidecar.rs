@@ -1,7 +1,7 @@
 //! The containers that are added: the agent, and what a redirect needs.
 //!
-//! The agent meets the restricted Pod Security Standard. It has no volume and no token: what it enforces at first is in
-//! its environment. The redirect cannot meet it, because the rules of the pod's network are the kernel's: it is only
+//! The agent meets the restricted Pod Security Standard. What it enforces at first is in its environment. Its one volume
+//! holds a token that is good for nothing but to prove to the operator which pod it is in. The redirect cannot meet it, because the rules of the pod's network are the kernel's: it is only
 //! there for those who ask for it.
 
 use k8s_openapi::api::core::v1::PodSpec;
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::annotations::{Bounds, Wishes};
 use super::guard::Guarded;
+use super::pod::Told;
 
 /// Name of the agent's container: a pod that has one is left as it is.
 pub(super) const AGENT: &str = "weir-agent";
@@ -29,6 +30,24 @@ const MARGIN: i64 = 2;
 /// The longest snapshot that goes into an environment variable: Linux allows 128 KiB for one.
 const LONGEST_BOOTSTRAP: usize = 96 * 1024;
 
+/// The volume with the token, and where the agent finds it.
+const TOKEN_VOLUME: &str = "weir-identity";
+const TOKEN_FOLDER: &str = "/var/run/secrets/weir.dev/identity";
+const TOKEN_FILE: &str = "token";
+/// How long a token is good, in seconds; the kubelet writes the next one in time.
+const TOKEN_LIVES: u32 = 3600;
+
+/// Who tells an agent who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Authority {
+    /// Where to ask.
+    pub(super) url: String,
+    /// For whom the token must be.
+    pub(super) audience: String,
+    /// Whom to believe there, in PEM.
+    pub(super) bundle: String,
+}
+
 /// What the cluster's owner decided.
 #[derive(Clone, Debug)]
 pub(super) struct Images {
@@ -43,21 +62,21 @@ pub(super) struct Images {
 /// The agent's container.
 ///
 /// `native`: as a native sidecar, which is there before the app starts and stays until it has ended. Without a
-/// `bootstrap`, or with one that is too long, the agent lets nothing through before the operator has told it what holds.
+/// bootstrap snapshot, or with one that is too long, the agent lets nothing through before the operator has told it what holds.
 pub(super) fn agent(
     spec: &PodSpec,
     images: &Images,
     wishes: &Wishes,
     guarded: &Guarded,
     native: bool,
-    bootstrap: Option<&str>,
+    told: &Told<'_>,
 ) -> Value {
     let control = wishes.control_port.unwrap_or(CONTROL_PORT);
     let sleep = if native { None } else { sleep_before_stop(spec, guarded) };
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
     // As long as the app may take: what it finishes must get out.
     let drain = (grace - sleep.unwrap_or(0) - MARGIN).max(1);
-    let environment = match bootstrap {
+    let first = match told.bootstrap {
         // A dollar sign would be expanded by the kubelet; JSON has another way to write it, and none outside of strings.
         Some(snapshot) if snapshot.len() <= LONGEST_BOOTSTRAP => {
             json!({"name": "WEIR_BOOTSTRAP", "value": snapshot.replace('$', "\\u0024")})
@@ -71,11 +90,10 @@ pub(super) fn agent(
             format!("--listen=[::]:{PROXY_PORT}"),
             format!("--upstream=127.0.0.1:{}", guarded.number),
             format!("--control=[::]:{control}"),
-            "--control-plaintext",
             format!("--telemetry=[::]:{TELEMETRY_PORT}"),
             format!("--drain={drain}s"),
         ],
-        "env": [environment],
+        "env": [first],
         "ports": [
             {"name": guarded.name.as_deref().unwrap_or(UNNAMED), "containerPort": PROXY_PORT, "protocol": "TCP"},
             {"name": "weir-control", "containerPort": control, "protocol": "TCP"},
@@ -100,6 +118,16 @@ pub(super) fn agent(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     });
+    let mut arg = |text: String| agent["args"].as_array_mut().expect("a list").push(text.into());
+    match &told.authority {
+        None => arg("--control-plaintext".to_owned()),
+        Some(Authority { url, bundle, .. }) => {
+            arg(format!("--identity-url={url}"));
+            arg(format!("--identity-token-file={TOKEN_FOLDER}/{TOKEN_FILE}"));
+            agent["env"].as_array_mut().expect("a list").push(json!({"name": "WEIR_IDENTITY_CA", "value": bundle}));
+            agent["volumeMounts"] = json!([{"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": true}]);
+        }
+    }
     if let Some(policy) = &images.pull_policy {
         agent["imagePullPolicy"] = policy.as_str().into();
     }
@@ -110,6 +138,12 @@ pub(super) fn agent(
         agent["lifecycle"] = json!({"preStop": {"sleep": {"seconds": seconds}}});
     }
     agent
+}
+
+/// The volume with a token of the pod's, which the operator alone takes.
+pub(super) fn token(authority: &Authority) -> Value {
+    let token = json!({"audience": authority.audience, "expirationSeconds": TOKEN_LIVES, "path": TOKEN_FILE});
+    json!({"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}})
 }
 
 /// An ordinary container is told to stop together with the app. If the app stays up for a while so that the last

@@ -1,27 +1,43 @@
-//! The agent's control API as seen by its caller: two calls, bounded in time and size.
+//! One agent's control API as seen by its caller: two calls over a connection that is kept, bounded in time and size.
 //!
 //! Whoever sits at a pod's address may be broken or hostile: an answer is read up to a bound and parsed strictly, and
-//! nothing in it does more harm than a failed call.
+//! nothing in it does more harm than a failed call. Over TLS nobody is heard who does not show the certificate of the
+//! very pod that is meant.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, HOST};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::client::legacy::Client as HyperClient;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use serde::Deserialize;
 use tokio::time::timeout;
 use weir_wire::{ApplyReply, Refusal, RefusalKind, Status};
+
+use super::connection::{Connection, ConnectionError};
+use super::trust;
+use crate::clock;
+use crate::identity::{Held, PodIdentity};
 
 /// The longest answer that is read.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// Calls agents. Cheap to clone; clones share connections.
-#[derive(Clone, Debug)]
+/// Calls one agent.
+#[derive(Debug)]
 pub struct Client {
-    http: HyperClient<HttpConnector, Full<Bytes>>,
+    address: Arc<str>,
+    security: Security,
+    connection: Option<Connection>,
+}
+
+/// How an agent is told from somebody else.
+#[derive(Debug)]
+enum Security {
+    /// Not at all.
+    Plain,
+    /// By the certificate of its pod.
+    Mutual { pod: PodIdentity, credentials: Option<Held> },
 }
 
 /// Why a call gave nothing.
@@ -33,6 +49,9 @@ pub enum ContactError {
     /// The connection failed.
     #[error("{0}")]
     Connection(String),
+    /// Whoever answers is not the pod's agent, or does not believe that this is the operator.
+    #[error("{0}")]
+    Untrusted(String),
     /// The answer is none that an agent gives.
     #[error("not an agent's answer: {0}")]
     Garbage(String),
@@ -49,28 +68,30 @@ fn describe(refusal: &Refusal) -> String {
     text
 }
 
-impl Default for Client {
-    fn default() -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(Duration::from_secs(2)));
-        let http = HyperClient::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(Duration::from_secs(30))
-            .pool_max_idle_per_host(1)
-            .build(connector);
-        Self { http }
-    }
+/// What an agent says to a client that it does not serve.
+#[derive(Deserialize)]
+struct Forbidden {
+    message: String,
 }
 
 impl Client {
+    /// For the agent at `url`: `http`, or `https` for one that must prove to be the agent of `pod`.
+    pub(crate) fn new(url: &str, pod: PodIdentity, credentials: Option<Held>) -> Self {
+        let (security, address) = match url.split_once("://") {
+            Some(("https", address)) => (Security::Mutual { pod, credentials }, address),
+            Some((_, address)) => (Security::Plain, address),
+            None => (Security::Plain, url),
+        };
+        Self { address: address.into(), security, connection: None }
+    }
+
     /// `PUT /v1/config`.
     ///
     /// # Errors
     ///
     /// Any answer but 200, or none within `limit`.
-    pub async fn put_config(&self, url: &str, body: String, limit: Duration) -> Result<ApplyReply, ContactError> {
-        let (status, body) = self.call(Method::PUT, url, "/v1/config", Bytes::from(body), limit).await?;
+    pub async fn put_config(&mut self, body: impl Into<Bytes>, limit: Duration) -> Result<ApplyReply, ContactError> {
+        let (status, body) = self.call(Method::PUT, "/v1/config", body.into(), limit).await?;
         if status == StatusCode::OK {
             return parse(status, &body);
         }
@@ -93,8 +114,8 @@ impl Client {
     /// # Errors
     ///
     /// Any answer but 200, or none within `limit`.
-    pub async fn status(&self, url: &str, limit: Duration) -> Result<Status, ContactError> {
-        let (status, body) = self.call(Method::GET, url, "/v1/status", Bytes::new(), limit).await?;
+    pub async fn status(&mut self, limit: Duration) -> Result<Status, ContactError> {
+        let (status, body) = self.call(Method::GET, "/v1/status", Bytes::new(), limit).await?;
         if status == StatusCode::OK {
             parse(status, &body)
         } else {
@@ -102,30 +123,105 @@ impl Client {
         }
     }
 
+    /// Waits until the connection that is open at the moment ends; for ever if there is none.
+    pub async fn closed(&mut self) {
+        match &mut self.connection {
+            Some(connection) => connection.closed().await,
+            None => std::future::pending().await,
+        }
+    }
+
     async fn call(
-        &self,
+        &mut self,
         method: Method,
-        url: &str,
         path: &str,
         body: Bytes,
         limit: Duration,
     ) -> Result<(StatusCode, Bytes), ContactError> {
+        // On the heap: thousands of links are at rest, and what a call needs must not be part of each.
+        let answer = timeout(limit, Box::pin(self.exchange(&method, path, &body))).await;
+        let answer = answer.unwrap_or(Err(ContactError::Timeout(limit)));
+        if answer.is_err() {
+            // Nobody knows what state it is in.
+            self.connection = None;
+        }
+        let (status, body) = answer?;
+        if status == StatusCode::FORBIDDEN
+            && let Ok(Forbidden { message }) = serde_json::from_slice(&body)
+        {
+            return Err(ContactError::Untrusted(message));
+        }
+        Ok((status, body))
+    }
+
+    async fn exchange(
+        &mut self,
+        method: &Method,
+        path: &str,
+        body: &Bytes,
+    ) -> Result<(StatusCode, Bytes), ContactError> {
+        let now = clock::unix_micros() / 1_000_000;
+        let kept = self.connection.take().filter(|connection| connection.is_usable(now));
+        if let Some(kept) = kept {
+            match self.ask(kept, method, path, body).await {
+                // The agent may have closed it at the same moment. Both calls may be made twice.
+                Err(ContactError::Connection(_)) => {}
+                answer => return answer,
+            }
+        }
+        let opened = self.open().await?;
+        self.ask(opened, method, path, body).await
+    }
+
+    async fn open(&self) -> Result<Connection, ContactError> {
+        match &self.security {
+            Security::Plain => {
+                Connection::plain(&self.address).await.map_err(|error| ContactError::Connection(error.to_string()))
+            }
+            Security::Mutual { pod, credentials } => {
+                let credentials = credentials.as_ref().and_then(|held| held.borrow().clone());
+                let Some(credentials) = credentials else {
+                    let problem = "the operator has no certificate to call it with: see the operator's log, or say \
+                                   weir.dev/control: plaintext";
+                    return Err(ContactError::Untrusted(problem.to_owned()));
+                };
+                Connection::mutual(&self.address, pod, &credentials).await.map_err(|error| self.contact_error(&error))
+            }
+        }
+    }
+
+    async fn ask(
+        &mut self,
+        mut connection: Connection,
+        method: &Method,
+        path: &str,
+        body: &Bytes,
+    ) -> Result<(StatusCode, Bytes), ContactError> {
         let request = Request::builder()
             .method(method)
-            .uri(format!("{url}{path}"))
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .map_err(|error| ContactError::Connection(error.to_string()))?;
-        let exchange = async {
-            let response = self.http.request(request).await.map_err(|error| ContactError::Connection(chain(&error)))?;
-            let (head, body) = response.into_parts();
-            let body = Limited::new(body, MAX_ANSWER_BYTES)
-                .collect()
-                .await
-                .map_err(|error| ContactError::Garbage(chain(&*error)))?;
-            Ok((head.status, body.to_bytes()))
+            .uri(connection.target(&self.address, path))
+            .header(CONTENT_TYPE, "application/json");
+        let request = if connection.names_host_in_target() { request } else { request.header(HOST, &*self.address) };
+        let request =
+            request.body(Full::new(body.clone())).map_err(|error| ContactError::Connection(error.to_string()))?;
+        let response =
+            connection.send(request).await.map_err(|error| self.contact_error(&ConnectionError::Http(error)))?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, MAX_ANSWER_BYTES)
+            .collect()
+            .await
+            .map_err(|error| ContactError::Garbage(chain(&*error)))?;
+        self.connection = Some(connection);
+        Ok((head.status, body.to_bytes()))
+    }
+
+    /// What went wrong with a connection, in the words of whoever has to mend it.
+    fn contact_error(&self, error: &ConnectionError) -> ContactError {
+        let told = match &self.security {
+            Security::Mutual { pod, .. } => trust::explain(error, pod),
+            Security::Plain => None,
         };
-        timeout(limit, exchange).await.unwrap_or(Err(ContactError::Timeout(limit)))
+        told.map_or_else(|| ContactError::Connection(chain(error)), ContactError::Untrusted)
     }
 }
 
@@ -143,3 +239,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

@@ -5,8 +5,10 @@
 //! goes to the engine as [`Observation`]s. It never decides whether that is good: see [`crate::status`].
 
 mod client;
+mod connection;
 mod poll;
 mod task;
+mod trust;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,7 @@ use weir_wire::Status;
 pub use client::{Client, ContactError};
 pub use poll::Poll;
 
+use crate::identity::{Held, PodIdentity};
 use crate::leader::Term;
 use crate::metrics::Metrics;
 use crate::plan::Content;
@@ -99,8 +102,8 @@ pub enum FailureKind {
 /// What all links share.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// Connections.
-    pub client: Client,
+    /// What the operator shows to agents, and trusts; none: it has no authority, and nobody proves anything.
+    pub(crate) credentials: Option<Held>,
     /// How often and how long.
     pub timing: Timing,
     /// Bounds simultaneous pushes.
@@ -139,11 +142,13 @@ pub struct Link {
 }
 
 impl Link {
-    /// Starts talking to the agent at `url`.
+    /// Starts talking to the agent at `url`: an `http` one is whoever answers, an `https` one must prove to be this pod's.
     pub fn start(shared: Shared, pod: ObjectKey, pod_uid: String, url: Arc<str>, content: Arc<Content>) -> Self {
         let (desired, newest) = watch::channel(content);
         let stop = CancellationToken::new();
-        let task = task::Task::new(shared, pod, pod_uid.clone(), url.clone(), newest);
+        let identity = PodIdentity { key: pod.clone(), uid: pod_uid.clone() };
+        let client = Client::new(&url, identity, shared.credentials.clone());
+        let task = task::Task::new(shared, pod, pod_uid.clone(), client, newest);
         tokio::spawn(stop.clone().run_until_cancelled_owned(task.run()));
         Self { pod_uid, url, desired, _stop: stop.drop_guard() }
     }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use weir_wire::{InForce, Refusal, RefusalKind, Status};
 
-use super::{ContactError, Failure, FailureKind, Observation, Seen, Shared};
+use super::{Client, ContactError, Failure, FailureKind, Observation, Seen, Shared};
 use crate::clock;
 use crate::plan::Content;
 use crate::world::ObjectKey;
@@ -21,7 +21,7 @@ pub(super) struct Task {
     shared: Shared,
     pod: ObjectKey,
     pod_uid: String,
-    url: Arc<str>,
+    client: Client,
     desired: watch::Receiver<Arc<Content>>,
     /// When to push; none once the agent has acknowledged the newest content.
     push_at: Option<Instant>,
@@ -42,7 +42,7 @@ impl Task {
         shared: Shared,
         pod: ObjectKey,
         pod_uid: String,
-        url: Arc<str>,
+        client: Client,
         desired: watch::Receiver<Arc<Content>>,
     ) -> Self {
         let now = clock::now();
@@ -51,7 +51,7 @@ impl Task {
             shared,
             pod,
             pod_uid,
-            url,
+            client,
             desired,
             push_at: Some(now),
             poll_at,
@@ -101,7 +101,7 @@ impl Task {
         }
         let started = clock::now();
         let body = content.body(self.sequence);
-        let outcome = self.shared.client.put_config(&self.url, body, self.shared.timing.timeout).await;
+        let outcome = self.client.put_config(body, self.shared.timing.timeout).await;
         drop(permit);
         self.shared.metrics.pushed(result_label(&outcome), clock::now() - started);
         match outcome {
@@ -132,7 +132,7 @@ impl Task {
 
     async fn poll(&mut self) -> Option<Seen> {
         self.poll_at = clock::now() + jittered(self.shared.poll.every());
-        match self.shared.client.status(&self.url, self.shared.timing.timeout).await {
+        match self.client.status(self.shared.timing.timeout).await {
             Ok(status) => {
                 let was_silent = self.misses > 0;
                 self.answered();
@@ -237,6 +237,7 @@ fn result_label<T>(outcome: &Result<T, ContactError>) -> &'static str {
         Ok(_) => "applied",
         Err(ContactError::Timeout(_)) => "timeout",
         Err(ContactError::Connection(_)) => "unreachable",
+        Err(ContactError::Untrusted(_)) => "untrusted",
         Err(ContactError::Garbage(_)) => "garbage",
         Err(ContactError::Refused(_)) => "refused",
     }

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use weir_api::RateLimitPolicy;
 
-use super::objects;
+use super::objects::{self, Proof};
 use super::pod::Pod;
 use crate::world::{Change, ObjectKey, Update, WorkloadKind};
 
@@ -31,7 +31,7 @@ use crate::world::{Change, ObjectKey, Update, WorkloadKind};
 type Unlisted = Arc<AtomicUsize>;
 
 /// Watches until `updates` is closed. No `namespaces`: all of them.
-pub async fn run(client: Client, namespaces: Vec<String>, updates: mpsc::Sender<Update>) {
+pub async fn run(client: Client, namespaces: Vec<String>, proof: Proof, updates: mpsc::Sender<Update>) {
     let scopes: Vec<Option<String>> =
         if namespaces.is_empty() { vec![None] } else { namespaces.into_iter().map(Some).collect() };
     let mut watches = tokio::task::JoinSet::new();
@@ -46,9 +46,8 @@ pub async fn run(client: Client, namespaces: Vec<String>, updates: mpsc::Sender<
         let sink = Sink { updates: updates.clone(), unlisted: unlisted.clone() };
         let gone = |key| Change::Policy(key, None);
         watches.spawn(follow("RateLimitPolicy", policies, sink.clone(), objects::policy, gone));
-        watches.spawn(follow("Pod", api::<Pod>(&client, namespace), sink.clone(), objects::pod, |key| {
-            Change::Pod(key, None)
-        }));
+        let pod = move |key, pod| objects::pod(key, pod, proof);
+        watches.spawn(follow("Pod", api::<Pod>(&client, namespace), sink.clone(), pod, |key| Change::Pod(key, None)));
         watches.spawn(follow(
             "Deployment",
             api::<Deployment>(&client, namespace),

@@ -6,5 +6,6 @@
 pub mod cluster;
 pub mod directory;
 mod folder;
+pub(crate) mod object;
 pub(crate) mod objects;
 mod pod;

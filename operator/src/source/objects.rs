@@ -19,6 +19,8 @@ use crate::world::{Agent, Beside, Change, Fault, Membership, ObjectKey, Policy, 
 pub(crate) const AGENT_LABEL: &str = "weir.dev/agent";
 /// The annotation that names the agent's control port.
 pub(crate) const CONTROL_PORT_ANNOTATION: &str = "weir.dev/control-port";
+/// The annotation of pods whose agent speaks plain HTTP on its control port, where others prove who they are: `plaintext`.
+pub(crate) const CONTROL_ANNOTATION: &str = "weir.dev/control";
 /// The control port of a pod without the annotation.
 const DEFAULT_CONTROL_PORT: u16 = 8481;
 
@@ -47,8 +49,17 @@ pub(crate) fn take_status(object: &mut DynamicObject) -> Option<Box<RateLimitPol
     serde_json::from_value(status).ok().map(Box::new)
 }
 
+/// Whether agents prove which pod they are, unless their pod says that they cannot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Nobody is asked: the operator has no authority to do it with.
+    Nobody,
+    /// Everybody, by the certificate that the operator gave out for the pod.
+    Everybody,
+}
+
 /// A pod, unless it has ended or is about to.
-pub(super) fn pod(key: ObjectKey, pod: Pod) -> Change {
+pub(super) fn pod(key: ObjectKey, pod: Pod, proof: Proof) -> Change {
     let status = pod.status.unwrap_or_default();
     let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
     if ended || pod.metadata.deletion_timestamp.is_some() {
@@ -60,10 +71,11 @@ pub(super) fn pod(key: ObjectKey, pod: Pod) -> Change {
         Agent::Absent(why_absent(&labels, &annotations))
     } else {
         let port = control_port(&key, &annotations);
+        let scheme = if proof == Proof::Nobody || is_plaintext(&key, &annotations) { "http" } else { "https" };
         match status.pod_ip.as_deref() {
             None | Some("") => Agent::Pending,
-            Some(ip) if ip.contains(':') => Agent::At(format!("http://[{ip}]:{port}").into()),
-            Some(ip) => Agent::At(format!("http://{ip}:{port}").into()),
+            Some(ip) if ip.contains(':') => Agent::At(format!("{scheme}://[{ip}]:{port}").into()),
+            Some(ip) => Agent::At(format!("{scheme}://{ip}:{port}").into()),
         }
     };
     let pod = crate::world::Pod {
@@ -92,6 +104,18 @@ fn why_absent(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, 
          add the sidecar yourself, with the label weir.dev/agent: enabled"
     }
     .into()
+}
+
+/// What is misspelled gives nothing up.
+fn is_plaintext(key: &ObjectKey, annotations: &BTreeMap<String, String>) -> bool {
+    match annotations.get(CONTROL_ANNOTATION).map(String::as_str) {
+        None => false,
+        Some("plaintext") => true,
+        Some(other) => {
+            tracing::warn!(pod = %key, value = other, "annotation {CONTROL_ANNOTATION} is not plaintext: its agent must prove who it is");
+            false
+        }
+    }
 }
 
 fn control_port(key: &ObjectKey, annotations: &BTreeMap<String, String>) -> u16 {
@@ -139,7 +163,9 @@ mod tests {
     use super::*;
 
     fn seen(value: serde_json::Value) -> Option<crate::world::Pod> {
-        let Change::Pod(_, pod) = pod(ObjectKey::new("shop", "a"), serde_json::from_value(value).unwrap()) else {
+        let Change::Pod(_, pod) =
+            pod(ObjectKey::new("shop", "a"), serde_json::from_value(value).unwrap(), Proof::Nobody)
+        else {
             panic!("a pod gives a change of a pod");
         };
         pod
@@ -168,6 +194,30 @@ mod tests {
             ),
         ] {
             assert_eq!(seen(pod).expect(what).agent, agent, "{what}");
+        }
+    }
+
+    #[test]
+    fn an_agent_proves_who_it_is_unless_its_pod_says_otherwise() {
+        for (control, proof, scheme) in [
+            (None, Proof::Nobody, "http"),
+            (None, Proof::Everybody, "https"),
+            (Some("plaintext"), Proof::Everybody, "http"),
+            (Some("Plaintext"), Proof::Everybody, "https"),
+            (Some(""), Proof::Everybody, "https"),
+            (Some("tls"), Proof::Nobody, "http"),
+        ] {
+            let annotations = control.map(|value| json!({"weir.dev/control": value}));
+            let object = json!({
+                "metadata": {"labels": {"weir.dev/agent": "enabled"}, "annotations": annotations},
+                "status": {"podIP": "10.0.0.1"},
+            });
+            let Change::Pod(_, Some(seen)) =
+                pod(ObjectKey::new("shop", "a"), serde_json::from_value(object).unwrap(), proof)
+            else {
+                panic!("a pod gives a change of a pod");
+            };
+            assert_eq!(seen.agent, Agent::At(format!("{scheme}://10.0.0.1:8481").into()), "{control:?} {proof:?}");
         }
     }
 

@@ -10,9 +10,11 @@ use super::*;
 
 const START: u64 = 1_800_000_000;
 const NAME: &str = "weir-operator-webhook.weir-system.svc";
+const LEAF_LIVES: u64 = 7 * DAY;
+const TERMS: Terms = Terms { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, ripens: HOUR };
 
 fn first() -> Authorities {
-    Authorities::default().renewed(START).unwrap().expect("there was none")
+    Authorities::none(TERMS).renewed(START).unwrap().expect("there was none")
 }
 
 /// Whether a client that trusts this bundle takes this certificate for this name.
@@ -29,8 +31,13 @@ fn trusted(bundle: &str, leaf: &Leaf, name: &str, now: u64) -> bool {
         .is_ok()
 }
 
+fn order(names: &[String], signer: Signer) -> Order<'_> {
+    Order { names, usage: ExtendedKeyUsagePurpose::ServerAuth, lives: LEAF_LIVES, signer }
+}
+
 fn issue(authorities: &Authorities, now: u64) -> Leaf {
-    authorities.issue(&[NAME.to_owned(), "127.0.0.1".to_owned()], now).unwrap().expect("there is an authority")
+    let names = [NAME.to_owned(), "127.0.0.1".to_owned()];
+    authorities.leaf(&order(&names, Signer::Newest), now).unwrap().expect("there is an authority")
 }
 
 #[test]
@@ -49,13 +56,13 @@ fn a_certificate_is_for_its_names_and_its_time() {
         assert_eq!(trusted(&bundle, &leaf, name, now), expected, "{name} at {now}");
     }
     assert!(!trusted(&first().certificates(), &leaf, NAME, START), "another authority of the same name");
-    assert!(Authorities::default().issue(&[NAME.to_owned()], START).unwrap().is_none());
+    assert!(Authorities::none(TERMS).leaf(&order(&[NAME.to_owned()], Signer::Newest), START).unwrap().is_none());
 }
 
 #[test]
 fn what_is_written_is_read_again() {
     let written = first();
-    let read = Authorities::read(&written.certificates(), &written.keys()).unwrap();
+    let read = Authorities::read(TERMS, &written.certificates(), &written.keys()).unwrap();
     assert!(read.renewed(START + 1).unwrap().is_none(), "nothing is new");
     assert!(trusted(&written.certificates(), &issue(&read, START), NAME, START));
     assert_eq!(read.certificates(), written.certificates());
@@ -66,9 +73,9 @@ fn what_is_written_is_read_again() {
         (written.keys(), written.certificates()),
         (written.certificates() + &other.certificates(), written.keys()),
     ] {
-        assert!(Authorities::read(&certificates, &keys).is_err(), "{certificates}{keys}");
+        assert!(Authorities::read(TERMS, &certificates, &keys).is_err(), "{certificates}{keys}");
     }
-    assert!(Authorities::read("", "").unwrap().0.is_empty());
+    assert!(Authorities::read(TERMS, "", "").unwrap().all.is_empty());
 }
 
 /// Two replicas live through three years; a client always trusts what both show, even one that learns of a new bundle late.
@@ -84,7 +91,7 @@ fn no_rotation_is_seen_by_a_client_that_is_half_an_hour_late() {
         if let Some(renewed) = authorities.renewed(now).unwrap() {
             rotations += 1;
             authorities = renewed;
-            assert!(authorities.0.len() <= 2, "old ones go");
+            assert!(authorities.all.len() <= 2, "old ones go");
         }
         for (replica, leaf) in leaves.iter_mut().enumerate() {
             // The second one is always two steps late, too.
@@ -107,17 +114,34 @@ fn no_rotation_is_seen_by_a_client_that_is_half_an_hour_late() {
 #[test]
 fn a_new_authority_is_published_before_it_signs() {
     let old = first();
-    let later = START + AUTHORITY_LIVES - AUTHORITY_OVERLAP + 1;
+    let later = START + TERMS.lives - TERMS.overlap + 1;
     let both = old.renewed(later).unwrap().expect("it is time");
-    assert_eq!(both.0.len(), 2);
+    assert_eq!(both.all.len(), 2);
     assert!(trusted(&old.certificates(), &issue(&both, later), NAME, later), "the old one still signs");
-    assert_eq!(issue(&both, later).renew_at, later + RIPENS, "until then");
-    let ripe = issue(&both, later + RIPENS);
+    assert_eq!(issue(&both, later).renew_at, later + TERMS.ripens, "until then");
+    let ripe = issue(&both, later + TERMS.ripens);
     assert!(
-        !trusted(&old.certificates(), &ripe, NAME, later + RIPENS)
-            && trusted(&both.certificates(), &ripe, NAME, later + RIPENS)
+        !trusted(&old.certificates(), &ripe, NAME, later + TERMS.ripens)
+            && trusted(&both.certificates(), &ripe, NAME, later + TERMS.ripens)
     );
-    let gone = START + AUTHORITY_LIVES;
-    assert_eq!(both.renewed(gone).unwrap().expect("the old one ends").0.len(), 1);
+    let gone = START + TERMS.lives;
+    assert_eq!(both.renewed(gone).unwrap().expect("the old one ends").all.len(), 1);
     assert!(!format!("{both:?}").contains("PRIVATE"), "keys do not get into logs");
+}
+
+/// Whoever got the bundle when the first authority was alone, and hears nothing afterwards, trusts what the oldest signs.
+#[test]
+fn the_oldest_signs_until_it_is_about_to_end() {
+    let old = first();
+    let later = START + TERMS.lives - TERMS.overlap + 1;
+    let both = old.renewed(later).unwrap().expect("it is time");
+    let names = [NAME.to_owned()];
+    let oldest = |now| both.leaf(&order(&names, Signer::Oldest), now).unwrap().expect("there is an authority");
+    let end = START + TERMS.lives;
+    for (now, by_old) in [(later, true), (later + TERMS.ripens, true), (end - DAY, true), (end - TERMS.ripens, false)] {
+        let leaf = oldest(now);
+        assert_eq!(trusted(&old.certificates(), &leaf, NAME, now), by_old, "{now}");
+        assert!(trusted(&both.certificates(), &leaf, NAME, now), "{now}");
+        assert!(leaf.not_after <= end || !by_old, "it outlives its authority");
+    }
 }

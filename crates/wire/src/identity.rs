@@ -1,0 +1,64 @@
+//! How an agent proves which pod it is: `POST /v1/identity` of the operator.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Where an agent asks for its certificate.
+pub const IDENTITY_PATH: &str = "/v1/identity";
+
+/// The DNS name in the certificate that an operator shows to agents.
+pub const OPERATOR_NAME: &str = "operator.weir.dev";
+
+/// What an agent asks with.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IdentityRequest {
+    /// A certificate signing request (PKCS #10) in PEM. Only its key counts: names that it asks for are ignored.
+    pub csr: String,
+    /// The pod's projected service account token, for the audience that the operator asks for.
+    pub token: String,
+}
+
+impl fmt::Debug for IdentityRequest {
+    /// Without the token: whoever has it is the pod.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdentityRequest").field("csr", &self.csr).finish_non_exhaustive()
+    }
+}
+
+/// 200: who the agent is from now on. Any other answer is an [`IdentityRefusal`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IdentityReply {
+    /// The certificate in PEM: for servers, with the DNS name `<uid>.<namespace>.pod.weir.dev`.
+    pub certificate: String,
+    /// The authorities to trust from now on, in PEM: those that sign operators, and those that sign the next reply.
+    pub authorities: String,
+}
+
+/// Why there is no certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IdentityRefusal {
+    /// Why, for programs.
+    pub error: IdentityRefusalKind,
+    /// Why, and how to mend it, for people.
+    pub message: String,
+}
+
+/// Kinds of [`IdentityRefusal`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum IdentityRefusalKind {
+    /// 400: not what an agent asks with.
+    Malformed,
+    /// 401: the apiserver does not take the token for this audience.
+    Unauthenticated,
+    /// 403: the token is a service account's, and of no pod.
+    NoPod,
+    /// 429: too many at once; `Retry-After` says when to come back.
+    Busy,
+    /// 503: the apiserver cannot be asked, or there is no authority yet.
+    Unavailable,
+}

@@ -1,0 +1,255 @@
+//! Mutual TLS between a real operator and real agents, with tokens that a real apiserver reviews.
+
+use std::process::Stdio;
+
+use k8s_openapi::api::{
+    authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
+    core::v1::{Secret, ServiceAccount},
+};
+use weir_e2e::control_plane::OPERATOR_NAMESPACE;
+
+use super::{availability::Operator, *};
+
+const SECRET: &str = "weir-operator-identity";
+const ACCOUNT: &str = "web";
+
+#[tokio::test]
+async fn an_agent_counts_that_proves_which_pod_it_is() -> Result<()> {
+    let stage = Stage::set().await?;
+    let identity = Identity::set(&stage).await?;
+    let operator = identity.operator(&stage, &[]).await?;
+    operator.until_ready().await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+
+    let first = identity.pod(&stage, "a").await?;
+    let second = identity.pod(&stage, "b").await?;
+    let status = stage.until("2/2", |status| count(status) == "2/2").await?;
+    ensure!(enforced(&status) == ("True", "Enforced"), "{status:#?}");
+    for agent in [&first, &second] {
+        ensure!(requests(&agent.in_force().await?) == Some(50), "an agent that does not enforce was counted");
+    }
+    // Whoever is in the pod may look, and nobody but the operator may change.
+    ensure!(put_plain(&first.control).await? == http::StatusCode::FORBIDDEN, "anybody can change the limits");
+    ensure!(requests(&first.in_force().await?) == Some(50), "the limits were changed");
+
+    // A pod at whose address another one answers.
+    stage.pod_object("impostor", second.port()?).await?;
+    let seen =
+        stage.until("the impostor", |status| tells(status, "impostor", "certificate of weir://shop/pod/b/")).await?;
+    ensure!(count(&seen) == "2/3", "{seen:#?}");
+    stage.api::<Pod>().delete("impostor", &DeleteParams::default().grace_period(0)).await?;
+
+    // One that speaks plain HTTP has to say so.
+    let plain = stage.pod("plain").await?;
+    stage.until("plain text", |status| tells(status, "plain", "it speaks no TLS")).await?;
+    ensure!(plain.in_force().await?.is_none(), "it was told the limits all the same");
+    let annotation = json!({"metadata": {"annotations": {"weir.dev/control": "plaintext"}}});
+    stage.api::<Pod>().patch("plain", &PatchParams::default(), &Patch::Merge(&annotation)).await?;
+    stage.until("3/3", |status| count(status) == "3/3").await?;
+
+    // An operator that comes back is believed: its authority is in the Secret.
+    operator.program.kill().await?;
+    let operator = identity.operator(&stage, &[]).await?;
+    operator.until_ready().await?;
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(80)]}})).await?;
+    stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "3/3").await?;
+
+    // So it is when somebody has emptied it meanwhile.
+    let secrets: Api<Secret> = Api::namespaced(stage.client(), OPERATOR_NAMESPACE);
+    let before = identity.authorities().await?;
+    let emptied = Patch::Merge(json!({"data": {"ca.crt": "", "ca.key": ""}}));
+    secrets.patch(SECRET, &PatchParams::default(), &emptied).await?;
+    let start = Instant::now();
+    while identity.authorities().await.ok().as_ref() != Some(&before) {
+        ensure!(start.elapsed() < PATIENCE, "the authorities are lost");
+        sleep(BETWEEN_LOOKS).await;
+    }
+    Ok(())
+}
+
+/// A token of another pod, of no pod, or for somebody else, gives no certificate; and without one an agent is not counted.
+#[tokio::test]
+async fn a_token_that_says_nothing_about_the_pod_gives_no_certificate() -> Result<()> {
+    let stage = Stage::set().await?;
+    let identity = Identity::set(&stage).await?;
+    let operator = identity.operator(&stage, &[]).await?;
+    operator.until_ready().await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+    let first = identity.pod(&stage, "a").await?;
+    stage.until("1/1", |status| count(status) == "1/1").await?;
+
+    // The token of `a`, used by the agent of `thief`.
+    identity.object(&stage, "thief").await?;
+    let stolen = identity.token(&stage, Some("a"), "weir.dev").await?;
+    let thief = identity.agent(&stage, "thief", &stolen).await?;
+    identity.listens(&stage, "thief", thief.port()?).await?;
+    stage.until("the thief", |status| tells(status, "thief", "certificate of weir://shop/pod/a/")).await?;
+
+    for (name, token, answer) in [
+        ("unbound", identity.token(&stage, None, "weir.dev").await?, "result=\"no_pod\""),
+        ("elsewhere", identity.token(&stage, Some("a"), "other.dev").await?, "result=\"unauthenticated\""),
+        ("nonsense", "nonsense".to_owned(), "result=\"unauthenticated\""),
+    ] {
+        identity.object(&stage, name).await?;
+        let agent = identity.agent(&stage, name, &token).await?;
+        identity.listens(&stage, name, agent.port()?).await?;
+        stage.until(name, |status| tells(status, name, "it hangs up when it is asked for its certificate")).await?;
+        operator.until_metric("weir_operator_identities_total", answer).await?;
+        stage.api::<Pod>().delete(name, &DeleteParams::default().grace_period(0)).await?;
+    }
+    ensure!(requests(&first.in_force().await?) == Some(50), "the others are not harmed");
+    stage.until("1/2", |status| count(status) == "1/2").await?;
+    Ok(())
+}
+
+/// Certificates for seconds, authorities for a minute and a half, and a policy that changes all the time.
+#[tokio::test]
+async fn no_push_fails_while_certificates_and_authorities_are_rotated() -> Result<()> {
+    let stage = Stage::set().await?;
+    let identity = Identity::set(&stage).await?;
+    let lifetimes = ["--identity-lifetime", "6s", "--identity-authority-lifetime", "72s"];
+    let operator = identity.operator(&stage, &lifetimes).await?;
+    operator.until_ready().await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+    let agents = [identity.pod(&stage, "a").await?, identity.pod(&stage, "b").await?];
+    stage.until("2/2", |status| count(status) == "2/2").await?;
+    let before = identity.authorities().await?;
+
+    let mut changes = 0;
+    let start = Instant::now();
+    // Until a second authority signs: it comes after half of the first one's life, and signs after one and a half of theirs.
+    while start.elapsed() < Duration::from_secs(36 + 9 + 8) {
+        changes += 1;
+        let limit = 50 + changes % 40;
+        stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(limit)]}})).await?;
+        for agent in &agents {
+            agent.until("the change", |it| requests(&Some(it.clone())) == Some(limit.into())).await?;
+        }
+    }
+    ensure!(identity.authorities().await? != before, "there is no second authority");
+    stage.until("2/2", |status| count(status) == "2/2").await?;
+    let failed = operator.failed_pushes().await?;
+    ensure!(failed.is_empty(), "of the pushes of {changes} changes some failed: {failed:?}");
+    let issued = operator.metric("weir_operator_identities_total{result=\"issued\"}").await?;
+    ensure!(issued >= 20, "two agents asked {issued} times in a minute");
+    println!("rotated: {changes} changes pushed to two agents, {issued} certificates issued, no push failed");
+    Ok(())
+}
+
+/// Whether the status names this pod as drifted, with these words.
+fn tells(status: &RateLimitPolicyStatus, pod: &str, words: &str) -> bool {
+    let drifted = status.enforcement.iter().flat_map(|enforcement| &enforcement.drifted);
+    drifted.into_iter().any(|it| it.pod == pod && it.message.as_ref().is_some_and(|message| message.contains(words)))
+}
+
+async fn put_plain(control: &str) -> Result<http::StatusCode> {
+    let stream = TcpStream::connect(control).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let request = http::Request::put("/v1/config").header(http::header::HOST, control).body(Empty::<&[u8]>::new())?;
+    Ok(timeout(PATIENCE, sender.send_request(request)).await??.status())
+}
+
+/// What the chart makes for the identity service, and what agents are told.
+pub(super) struct Identity {
+    client: Client,
+    /// Of the identity service.
+    address: String,
+}
+
+impl Identity {
+    pub(super) async fn set(stage: &Stage) -> Result<Self> {
+        let namespace = serde_json::from_value(json!({"metadata": {"name": OPERATOR_NAMESPACE}}))?;
+        Api::<Namespace>::all(stage.client()).create(&PostParams::default(), &namespace).await?;
+        let secret = serde_json::from_value(json!({"metadata": {"name": SECRET}}))?;
+        let secrets: Api<Secret> = Api::namespaced(stage.client(), OPERATOR_NAMESPACE);
+        secrets.create(&PostParams::default(), &secret).await?;
+        Self::beside(stage).await
+    }
+
+    /// The chart has made the rest.
+    pub(super) async fn beside(stage: &Stage) -> Result<Self> {
+        let account = serde_json::from_value(json!({"metadata": {"name": ACCOUNT}}))?;
+        stage.api::<ServiceAccount>().create(&PostParams::default(), &account).await?;
+        let address = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string();
+        Ok(Self { client: stage.client(), address })
+    }
+
+    /// How the operator is started.
+    pub(super) fn args(&self) -> [String; 4] {
+        let url = format!("https://{}", self.address);
+        ["--identity-listen".to_owned(), self.address.clone(), "--identity-url".to_owned(), url]
+    }
+
+    async fn operator(&self, stage: &Stage, more: &[&str]) -> Result<Operator> {
+        let args = self.args();
+        let args: Vec<&str> = args.iter().map(String::as_str).chain(LEASE).chain(more.iter().copied()).collect();
+        Operator::with(stage.control_plane.kubeconfig(), &args, Stdio::inherit()).await
+    }
+
+    /// The authorities in PEM; an error before there are any.
+    async fn authorities(&self) -> Result<String> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), OPERATOR_NAMESPACE);
+        let data = secrets.get(SECRET).await?.data.context("the Secret is empty")?;
+        let pem = String::from_utf8(data["ca.crt"].0.clone())?;
+        ensure!(!pem.is_empty(), "there are no authorities yet");
+        Ok(pem)
+    }
+
+    /// A pod with an agent that proves which pod it is in.
+    pub(super) async fn pod(&self, stage: &Stage, name: &str) -> Result<Agent> {
+        self.object(stage, name).await?;
+        let token = self.token(stage, Some(name), "weir.dev").await?;
+        let agent = self.agent(stage, name, &token).await?;
+        self.listens(stage, name, agent.port()?).await?;
+        Ok(agent)
+    }
+
+    /// The pod, without an address.
+    async fn object(&self, stage: &Stage, name: &str) -> Result<()> {
+        let pod = json!({
+            "metadata": {"name": name, "labels": {"app": "web", "weir.dev/agent": "enabled"}},
+            "spec": {"serviceAccountName": ACCOUNT, "containers": [container()]},
+        });
+        stage.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+        Ok(())
+    }
+
+    async fn listens(&self, stage: &Stage, name: &str, port: &str) -> Result<()> {
+        let pods = stage.api::<Pod>();
+        let annotation = json!({"metadata": {"annotations": {"weir.dev/control-port": port}}});
+        pods.patch(name, &PatchParams::default(), &Patch::Merge(&annotation)).await?;
+        let address = json!({"status": {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}], "phase": "Running"}});
+        pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&address)).await?;
+        Ok(())
+    }
+
+    /// As the kubelet asks for it, for a projected volume.
+    async fn token(&self, stage: &Stage, pod: Option<&str>, audience: &str) -> Result<String> {
+        let bound_object_ref = match pod {
+            Some(name) => {
+                let uid = stage.api::<Pod>().get(name).await?.metadata.uid;
+                let (api_version, kind) = (Some("v1".to_owned()), Some("Pod".to_owned()));
+                Some(BoundObjectReference { api_version, kind, name: Some(name.to_owned()), uid })
+            }
+            None => None,
+        };
+        let spec =
+            TokenRequestSpec { audiences: vec![audience.to_owned()], bound_object_ref, expiration_seconds: Some(3600) };
+        let request = TokenRequest { spec, ..TokenRequest::default() };
+        let accounts = stage.api::<ServiceAccount>();
+        let answer = accounts.create_token_request(ACCOUNT, &PostParams::default(), &request).await?;
+        Ok(answer.status.context("a token")?.token)
+    }
+
+    async fn agent(&self, stage: &Stage, name: &str, token: &str) -> Result<Agent> {
+        let file = |suffix: &str| stage.files.path().join(format!("{name}.{suffix}"));
+        std::fs::write(file("token"), token)?;
+        std::fs::write(file("ca"), self.authorities().await?)?;
+        let text = |suffix: &str| file(suffix).display().to_string();
+        let url = format!("https://{}", self.address);
+        let (ca, token) = (text("ca"), text("token"));
+        let args = ["--identity-url", &url, "--identity-ca", &ca, "--identity-token-file", &token];
+        Agent::with(&file("addresses"), &args).await
+    }
+}

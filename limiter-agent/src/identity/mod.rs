@@ -1,0 +1,140 @@
+//! Who this agent is: a certificate for its pod, asked for at the start and again before it ends.
+//!
+//! The pod's service account token says which pod this is; the operator has it checked and certifies a key that was
+//! made here and never leaves the process. Each answer brings the authorities to believe from then on. Nothing here
+//! holds up requests or the start: without a certificate the control port stays closed, and what is in force stays so.
+
+mod ask;
+mod renewal;
+
+use std::{convert::Infallible, fs, path::PathBuf};
+
+use http::Uri;
+use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+
+use self::{ask::AskError, renewal::Issuer};
+use crate::control::{Credentials, Tls, certificates};
+
+/// The port of an https URL that names none.
+const HTTPS: u16 = 443;
+
+/// Where to ask who this is, and with what.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    /// Host and port, as in the URL.
+    authority: String,
+    host: String,
+    port: u16,
+    name: ServerName<'static>,
+    trusted: Vec<CertificateDer<'static>>,
+    token_file: PathBuf,
+}
+
+/// Flags that name no place to ask.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{flag} {value}: {problem}")]
+pub struct InvalidIdentity {
+    flag: &'static str,
+    value: String,
+    problem: String,
+}
+
+impl Identity {
+    /// Parses the flags; `ca` is PEM, or names a file with it.
+    pub(crate) fn new(url: &str, ca: &str, token_file: PathBuf) -> Result<Self, InvalidIdentity> {
+        let of_url = |problem: String| InvalidIdentity { flag: "--identity-url", value: url.to_owned(), problem };
+        let uri: Uri = url.parse().map_err(|error| of_url(format!("no URL: {error}")))?;
+        let (Some("https"), Some(authority), "/", None) = (uri.scheme_str(), uri.authority(), uri.path(), uri.query())
+        else {
+            return Err(of_url("it must be an https URL without a path".to_owned()));
+        };
+        // An address of IPv6 stands in brackets there.
+        let host = authority.host().trim_matches(['[', ']']).to_owned();
+        let name = ServerName::try_from(host.clone()).map_err(|error| of_url(error.to_string()))?;
+
+        let given = if ca.contains("-----BEGIN") { "the given PEM" } else { ca };
+        let of_ca = |problem| InvalidIdentity { flag: "--identity-ca", value: given.to_owned(), problem };
+        let pem = if ca.contains("-----BEGIN") {
+            ca.as_bytes().to_vec()
+        } else {
+            fs::read(ca).map_err(|error| of_ca(format!("cannot be read: {error}")))?
+        };
+        let trusted = certificates(&pem).map_err(of_ca)?;
+        let port = authority.port_u16().unwrap_or(HTTPS);
+        Ok(Self { authority: authority.to_string(), host, port, name, trusted, token_file })
+    }
+
+    /// Keeps the control port's credentials good, for ever.
+    pub(crate) async fn keep(self, tls: &Tls) -> Infallible {
+        renewal::keep(Keeper { identity: self, tls }).await
+    }
+
+    async fn obtain(&mut self) -> Result<Credentials, AskError> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::default();
+        // The operator says who this is.
+        params.distinguished_name = DistinguishedName::new();
+        let csr = params.serialize_request(&key)?.pem()?;
+        let reply = self.ask(csr).await?;
+        let chain = certificates(reply.certificate.as_bytes()).map_err(AskError::Garbage)?;
+        let authorities = certificates(reply.authorities.as_bytes()).map_err(AskError::Garbage)?;
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        let credentials = Credentials::new(chain, key, authorities.clone())?;
+        self.trusted = authorities;
+        Ok(credentials)
+    }
+}
+
+struct Keeper<'a> {
+    identity: Identity,
+    tls: &'a Tls,
+}
+
+impl Issuer for Keeper<'_> {
+    type Error = AskError;
+
+    async fn obtain(&mut self) -> Result<u64, AskError> {
+        match self.identity.obtain().await {
+            Ok(credentials) => {
+                let not_after = credentials.not_after;
+                self.tls.install(credentials);
+                Ok(not_after)
+            }
+            Err(error) => {
+                self.tls.rejected();
+                Err(error)
+            }
+        }
+    }
+
+    /// TLS asks the same clock whether a certificate is still good.
+    fn now(&self) -> u64 {
+        UnixTime::now().as_secs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_that_name_no_place_are_told_with_the_reason() {
+        let pem = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap().cert.pem();
+        let identity = |url: &str, ca: &str| Identity::new(url, ca, "/token".into());
+        let good = identity("https://weir-operator-identity.weir-system.svc", &pem).unwrap();
+        assert_eq!((good.host.as_str(), good.port), ("weir-operator-identity.weir-system.svc", 443));
+        let good = identity("https://[::1]:8492/", &pem).unwrap();
+        assert_eq!((good.host.as_str(), good.port), ("::1", 8492));
+        for (url, ca, why) in [
+            ("http://a", pem.as_str(), "--identity-url http://a: it must be an https URL without a path"),
+            ("https://a/path", &pem, "without a path"),
+            ("", &pem, "no URL"),
+            ("https://a", "/nowhere", "--identity-ca /nowhere: cannot be read"),
+            ("https://a", "-----BEGIN NOTHING-----", "--identity-ca the given PEM: "),
+        ] {
+            let error = identity(url, ca).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! When to ask again: after two thirds of a certificate's life, and sooner and sooner never; after a failure soon.
+//!
+//! Time is looked at every few seconds instead of slept through: somebody may set the clock, and certificates go by it.
+
+use std::{convert::Infallible, fmt::Display, time::Duration};
+
+use rand::Rng;
+use tokio::time::sleep;
+
+/// How long the clock goes unwatched.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// The first delay after a failure, and the longest; each is twice the one before.
+const FIRST_DELAY: Duration = Duration::from_millis(250);
+const LONGEST_DELAY: Duration = Duration::from_secs(30);
+
+/// How much earlier than after two thirds, at most, as a share of the life: so that agents that started together do not ask
+/// together for ever.
+const SPREAD: f64 = 0.1;
+
+/// Where certificates come from, and the clock that they go by.
+pub(super) trait Issuer: Send {
+    /// Why there was none.
+    type Error: Display;
+
+    /// Puts the next one in use; until when it is good, in seconds of Unix time.
+    fn obtain(&mut self) -> impl Future<Output = Result<u64, Self::Error>> + Send;
+
+    /// Seconds of Unix time.
+    fn now(&self) -> u64;
+}
+
+/// Obtains one certificate after the other, for ever.
+pub(super) async fn keep(mut issuer: impl Issuer) -> Infallible {
+    let mut failures = 0;
+    loop {
+        let asked = issuer.now();
+        match issuer.obtain().await {
+            Ok(not_after) if not_after > issuer.now() => {
+                failures = 0;
+                let due = due(asked, not_after, rand::rng().random_range(0.0..SPREAD));
+                while issuer.now() < due {
+                    let left = Duration::from_secs(due.saturating_sub(issuer.now()));
+                    sleep(left.clamp(Duration::from_secs(1), LOOK)).await;
+                }
+            }
+            Ok(not_after) => {
+                tracing::error!(not_after, "the certificate has expired by this machine's clock: set the clock");
+                sleep(delay(&mut failures)).await;
+            }
+            Err(error) => {
+                let delay = delay(&mut failures);
+                tracing::warn!(%error, again_in = ?delay, "no certificate for the control port");
+                sleep(delay).await;
+            }
+        }
+    }
+}
+
+/// When to ask for the next certificate.
+fn due(asked: u64, not_after: u64, early: f64) -> u64 {
+    let life = Duration::from_secs(not_after.saturating_sub(asked));
+    asked + life.mul_f64(2.0 / 3.0 - early).as_secs().max(1)
+}
+
+/// Between half of a delay and all of it.
+fn delay(failures: &mut u32) -> Duration {
+    let most = FIRST_DELAY.saturating_mul(1 << (*failures).min(16)).min(LONGEST_DELAY);
+    *failures = failures.saturating_add(1);
+    most.mul_f64(rand::rng().random_range(0.5..=1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const START: u64 = 1_800_000_000;
+    const HOUR: u64 = 3600;
+
+    /// For how many seconds a certificate is good that is asked for at a moment.
+    type Answer = fn(u64) -> Result<u64, &'static str>;
+
+    struct Scripted<'a> {
+        answer: Answer,
+        start: Instant,
+        /// When somebody sets the clock, and how far ahead.
+        set: Option<(u64, u64)>,
+        /// In seconds after the start.
+        asked: &'a mut Vec<u64>,
+    }
+
+    impl Issuer for Scripted<'_> {
+        type Error = &'static str;
+
+        async fn obtain(&mut self) -> Result<u64, &'static str> {
+            let moment = self.start.elapsed().as_secs();
+            self.asked.push(moment);
+            (self.answer)(moment).map(|life| self.now() + life)
+        }
+
+        fn now(&self) -> u64 {
+            let real = self.start.elapsed().as_secs();
+            let ahead = self.set.filter(|(since, _)| real >= *since).map_or(0, |(_, ahead)| ahead);
+            START + real + ahead
+        }
+    }
+
+    /// Follows paused time for so many seconds; when it was asked.
+    async fn asked(seconds: u64, set: Option<(u64, u64)>, answer: Answer) -> Vec<u64> {
+        let mut asked = Vec::new();
+        let issuer = Scripted { answer, start: Instant::now(), set, asked: &mut asked };
+        assert!(tokio::time::timeout(Duration::from_secs(seconds), keep(issuer)).await.is_err(), "it never ends");
+        asked
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_one_is_asked_for_after_two_thirds_of_a_life() {
+        let asked = asked(20 * 24 * HOUR, None, |_| Ok(24 * HOUR)).await;
+        let pauses: Vec<u64> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!((30..=36).contains(&asked.len()), "{asked:?}");
+        let (least, most) = (24 * HOUR * 56 / 100, 16 * HOUR + 10);
+        assert!(pauses.iter().all(|pause| (least..=most).contains(pause)), "{pauses:?}");
+        assert!(pauses.iter().collect::<std::collections::BTreeSet<_>>().len() > 1, "all agents keep step: {pauses:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_tried_again_soon_and_then_less_often() {
+        let asked = asked(600, None, |_| Err("nobody there")).await;
+        assert!(asked.iter().filter(|moment| **moment <= 4).count() >= 4, "{asked:?}");
+        assert!((20..=60).contains(&asked.len()), "{asked:?}");
+        let pauses = asked.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(pauses.max() <= Some(31), "{asked:?}");
+    }
+
+    /// Away from the 14th to the 20th hour, just when the first one is due: whoever renews at two thirds still has a good one.
+    #[tokio::test(start_paused = true)]
+    async fn an_operator_that_is_away_for_a_quarter_of_a_life_is_not_missed() {
+        fn gone(moment: u64) -> bool {
+            (14 * HOUR..20 * HOUR).contains(&moment)
+        }
+        let asked = asked(10 * 24 * HOUR, None, |moment| if gone(moment) { Err("gone") } else { Ok(24 * HOUR) }).await;
+        let good: Vec<u64> = asked.into_iter().filter(|moment| !gone(*moment)).collect();
+        assert!(good.windows(2).all(|pair| pair[1] - pair[0] < 24 * HOUR), "{good:?}");
+        assert!(good.iter().any(|moment| (20 * HOUR..20 * HOUR + 60).contains(moment)), "it came back late: {good:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_has_expired_already_is_a_failure_and_no_reason_to_hurry() {
+        let asked = asked(600, None, |_| Ok(0)).await;
+        assert!((20..=60).contains(&asked.len()), "{asked:?}");
+    }
+
+    /// Somebody sets the clock forward by two days.
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_set_is_noticed_within_seconds() {
+        let moments = asked(200, Some((100, 48 * HOUR)), |_| Ok(24 * HOUR)).await;
+        assert!(moments.len() == 2 && (100..=106).contains(&moments[1]), "{moments:?}");
+    }
+}

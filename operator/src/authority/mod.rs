@@ -1,0 +1,277 @@
+//! Certificate authorities of one's own: when they come, who signs, when they go.
+//!
+//! Pure but for fresh keys; time is an argument, in seconds of Unix time. All that there is to know is in the
+//! certificates, so every replica comes to the same answer from the same Secret. An authority is published before it
+//! signs: what somebody shows was in the bundles of those who look at it long before.
+
+pub(crate) mod secret;
+
+use std::{fmt, time::Duration};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PublicKeyData, SanType,
+};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+pub(crate) const HOUR: u64 = 3600;
+pub(crate) const DAY: u64 = 24 * HOUR;
+/// For clocks that are behind.
+const BACKDATED: u64 = HOUR;
+
+/// What authorities are for, and how long each phase of their lives takes, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// Common name of what they sign; theirs is the same with `authority` behind it.
+    pub(crate) subject: &'static str,
+    /// How long one lives.
+    pub(crate) lives: u64,
+    /// The next one comes when this much of the life is left.
+    pub(crate) overlap: u64,
+    /// How long it is published before it signs, if there is another one.
+    pub(crate) ripens: u64,
+}
+
+/// PEM that holds no authorities.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct InvalidAuthorities(String);
+
+/// Newest last.
+#[derive(Clone, Debug)]
+pub(crate) struct Authorities {
+    terms: Terms,
+    all: Vec<Authority>,
+}
+
+#[derive(Clone)]
+struct Authority {
+    certificate: String,
+    key: String,
+    not_before: u64,
+    not_after: u64,
+}
+
+impl fmt::Debug for Authority {
+    /// Without the key: it has no business in a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Authority({}..{})", self.not_before, self.not_after)
+    }
+}
+
+/// What a certificate says.
+#[derive(Debug)]
+pub(crate) struct Order<'a> {
+    /// DNS names, addresses, and URIs.
+    pub(crate) names: &'a [String],
+    /// What it is good for.
+    pub(crate) usage: ExtendedKeyUsagePurpose,
+    /// How long it is good for, in seconds, unless its authority ends before.
+    pub(crate) lives: u64,
+    /// Which authority signs.
+    pub(crate) signer: Signer,
+}
+
+/// Which authority signs, when there are several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signer {
+    /// The newest that was published long enough: for those who hear of new ones in time.
+    Newest,
+    /// The one that has been there longest: for those who may have heard of none since.
+    Oldest,
+}
+
+/// A certificate without its key.
+#[derive(Debug)]
+pub(crate) struct Certified {
+    pub(crate) certificate: rcgen::Certificate,
+    /// Until when it is good, in seconds of Unix time.
+    pub(crate) not_after: u64,
+    /// When the next one should take over.
+    pub(crate) renew_at: u64,
+}
+
+/// What one side of a connection shows.
+#[derive(Debug)]
+pub(crate) struct Leaf {
+    pub(crate) certificate: CertificateDer<'static>,
+    pub(crate) key: PrivateKeyDer<'static>,
+    /// Until when it is good, in seconds of Unix time.
+    pub(crate) not_after: u64,
+    /// When the next one should take over.
+    pub(crate) renew_at: u64,
+}
+
+impl Authorities {
+    /// None yet.
+    pub(crate) fn none(terms: Terms) -> Self {
+        Self { terms, all: Vec::new() }
+    }
+
+    /// Reads certificates and their keys, in the same order.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them.
+    pub(crate) fn read(terms: Terms, certificates: &str, keys: &str) -> Result<Self, InvalidAuthorities> {
+        let (certificates, keys) = (blocks(certificates), blocks(keys));
+        if certificates.len() != keys.len() {
+            let (certificates, keys) = (certificates.len(), keys.len());
+            return Err(InvalidAuthorities(format!("{certificates} certificates and {keys} keys")));
+        }
+        let authorities =
+            certificates.into_iter().zip(keys).map(|(certificate, key)| Authority::read(certificate, key));
+        Ok(Self { terms, all: authorities.collect::<Result<_, _>>()? })
+    }
+
+    /// What they should be instead; none if all is well.
+    pub(crate) fn renewed(&self, now: u64) -> Result<Option<Self>, rcgen::Error> {
+        let living = self.all.iter().filter(|authority| now < authority.not_after);
+        let mut renewed: Vec<Authority> = living.cloned().collect();
+        let newest = renewed.last().map_or(0, |authority| authority.not_after);
+        let wanted = newest < now + self.terms.overlap;
+        if wanted {
+            renewed.push(Authority::fresh(self.terms, now)?);
+        }
+        let changed = wanted || renewed.len() != self.all.len();
+        Ok(changed.then_some(Self { terms: self.terms, all: renewed }))
+    }
+
+    /// Whether one of them is still good.
+    pub(crate) fn usable(&self, now: u64) -> bool {
+        self.all.iter().any(|authority| now < authority.not_after)
+    }
+
+    /// All of their certificates in PEM: the bundle that others trust.
+    pub(crate) fn certificates(&self) -> String {
+        self.all.iter().map(|authority| authority.certificate.as_str()).collect()
+    }
+
+    /// All of their keys in PEM.
+    pub(crate) fn keys(&self) -> String {
+        self.all.iter().map(|authority| authority.key.as_str()).collect()
+    }
+
+    /// A certificate with a fresh key; none if there is no authority.
+    pub(crate) fn leaf(&self, order: &Order<'_>, now: u64) -> Result<Option<Leaf>, rcgen::Error> {
+        let key = KeyPair::generate()?;
+        let certified = self.certify(order, &key, now)?;
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        Ok(certified.map(|Certified { certificate, not_after, renew_at }| {
+            let certificate = certificate.der().clone();
+            Leaf { certificate, key, not_after, renew_at }
+        }))
+    }
+
+    /// A certificate for somebody's key; none if there is no authority.
+    pub(crate) fn certify(
+        &self,
+        order: &Order<'_>,
+        key: &impl PublicKeyData,
+        now: u64,
+    ) -> Result<Option<Certified>, rcgen::Error> {
+        let Some(signer) = self.signer(order.signer, now) else { return Ok(None) };
+        let mut params = CertificateParams::default();
+        for name in order.names {
+            params.subject_alt_names.push(subject_alternative(name)?);
+        }
+        params.distinguished_name = named(self.terms.subject.to_owned());
+        params.extended_key_usages = vec![order.usage.clone()];
+        params.use_authority_key_identifier_extension = true;
+        let not_after = signer.not_after.min(now + order.lives);
+        valid(&mut params, now.saturating_sub(BACKDATED), not_after);
+        let issuer = Issuer::new(
+            authority_params(self.terms, signer.not_before, signer.not_after),
+            KeyPair::from_pem(&signer.key)?,
+        );
+        let certificate = params.signed_by(key, &issuer)?;
+        // With half of its life left, or as soon as a newer authority may sign.
+        let ripe = self.all.iter().map(|authority| self.ripe_at(authority)).filter(|ripe| *ripe > now);
+        let renew_at = ripe.chain([now.midpoint(not_after)]).min().unwrap_or(now);
+        Ok(Some(Certified { certificate, not_after, renew_at }))
+    }
+
+    fn signer(&self, signer: Signer, now: u64) -> Option<&Authority> {
+        let mut living = self.all.iter().filter(|authority| now < authority.not_after);
+        match signer {
+            Signer::Newest => self.all.iter().rev().find(|it| self.ripe_at(it) <= now && now < it.not_after),
+            // It must not end before somebody has had the time to use what it signed.
+            Signer::Oldest => living.find(|authority| now + self.terms.ripens < authority.not_after),
+        }
+        .or(self.all.first())
+    }
+
+    fn ripe_at(&self, authority: &Authority) -> u64 {
+        authority.not_before + BACKDATED + self.terms.ripens
+    }
+}
+
+impl Authority {
+    fn fresh(terms: Terms, now: u64) -> Result<Self, rcgen::Error> {
+        let (not_before, not_after) = (now.saturating_sub(BACKDATED), now + terms.lives);
+        let key = KeyPair::generate()?;
+        let certificate = authority_params(terms, not_before, not_after).self_signed(&key)?.pem();
+        Ok(Self { certificate, key: key.serialize_pem(), not_before, not_after })
+    }
+
+    fn read(certificate: String, key: String) -> Result<Self, InvalidAuthorities> {
+        let invalid = |problem: &dyn fmt::Display| InvalidAuthorities(problem.to_string());
+        KeyPair::from_pem(&key).map_err(|error| invalid(&error))?;
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(|error| invalid(&error))?;
+        let (_, parsed) = X509Certificate::from_der(&der).map_err(|error| invalid(&error))?;
+        let seconds = |time: x509_parser::time::ASN1Time| u64::try_from(time.timestamp()).unwrap_or(0);
+        let validity = parsed.validity();
+        let (not_before, not_after) = (seconds(validity.not_before), seconds(validity.not_after));
+        Ok(Self { certificate, key, not_before, not_after })
+    }
+}
+
+/// An address, a URI or a DNS name, by how it looks.
+fn subject_alternative(name: &str) -> Result<SanType, rcgen::Error> {
+    Ok(match name.parse() {
+        Ok(address) => SanType::IpAddress(address),
+        Err(_) if name.contains("://") => SanType::URI(name.try_into()?),
+        Err(_) => SanType::DnsName(name.try_into()?),
+    })
+}
+
+/// The same for its own certificate and for those that it signs.
+fn authority_params(terms: Terms, not_before: u64, not_after: u64) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = named(format!("{} authority", terms.subject));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    valid(&mut params, not_before, not_after);
+    params
+}
+
+fn named(name: String) -> DistinguishedName {
+    let mut names = DistinguishedName::new();
+    names.push(DnType::CommonName, name);
+    names
+}
+
+/// From and to which moment a certificate is valid; rcgen speaks the time crate's language, which is not ours.
+fn valid(params: &mut CertificateParams, from: u64, to: u64) {
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    params.not_before = epoch + Duration::from_secs(from);
+    params.not_after = epoch + Duration::from_secs(to);
+}
+
+/// The blocks of PEM text, each as it stands there.
+fn blocks(pem: &str) -> Vec<String> {
+    let mut blocks = Vec::new();
+    let mut block = String::new();
+    for line in pem.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        block.push_str(line);
+        block.push('\n');
+        if line.starts_with("-----END ") {
+            blocks.push(std::mem::take(&mut block));
+        }
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests;

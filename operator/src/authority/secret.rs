@@ -1,0 +1,44 @@
+//! Authorities in a Secret, where all replicas find the same.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::Secret;
+use serde_json::{Value, json};
+
+use super::{Authorities, InvalidAuthorities, Terms};
+
+const CERTIFICATES: &str = "ca.crt";
+const KEYS: &str = "ca.key";
+
+/// The authorities that a Secret holds; none if it is empty.
+///
+/// # Errors
+///
+/// It holds something else.
+pub(crate) fn authorities(terms: Terms, secret: &Secret) -> Result<Authorities, InvalidAuthorities> {
+    Authorities::read(terms, &text(secret, CERTIFICATES), &text(secret, KEYS))
+}
+
+/// A field of a Secret; empty if there is none.
+pub(crate) fn text(secret: &Secret, field: &str) -> String {
+    let bytes = secret.data.as_ref().and_then(|data| data.get(field));
+    bytes.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default()
+}
+
+/// The Secret with these authorities and fields beside them, and with the version that this is based on: of two replicas
+/// that renew at the same time, one succeeds.
+pub(crate) fn with(secret: &Secret, authorities: &Authorities, beside: &[(&str, &str)]) -> Value {
+    let mut data = json!({
+        CERTIFICATES: STANDARD.encode(authorities.certificates()),
+        KEYS: STANDARD.encode(authorities.keys()),
+    });
+    for (name, text) in beside {
+        data[*name] = STANDARD.encode(text).into();
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": secret.metadata.name, "resourceVersion": secret.metadata.resource_version},
+        "data": data,
+    })
+}

@@ -1,0 +1,170 @@
+//! The flags of the identity service, parsed once into what the rest needs.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+use http::Uri;
+use jiff::SignedDuration;
+
+use crate::authority::{HOUR, Terms};
+
+/// Whether and how agents prove which pod they are.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Identity")]
+pub struct IdentityFlags {
+    /// Talk to agents over mutual TLS, and give them their certificates here, over TLS [default: plain HTTP to all agents]
+    #[arg(long, value_name = "ADDR", env = "WEIR_IDENTITY_LISTEN", requires = "identity_url")]
+    pub(super) identity_listen: Option<SocketAddr>,
+    /// Where agents reach that port, such as https://weir-operator-identity.weir-system.svc; injected agents are told
+    #[arg(long, value_name = "URL", env = "WEIR_IDENTITY_URL", value_parser = parse_url)]
+    pub(super) identity_url: Option<Url>,
+    /// The Secret for the authorities, in the operator's namespace; it must exist, empty at first
+    #[arg(long, value_name = "NAME", env = "WEIR_IDENTITY_SECRET", default_value = "weir-operator-identity")]
+    pub(super) identity_secret: String,
+    /// The audience that an agent's service account token must be for
+    #[arg(long, value_name = "AUDIENCE", env = "WEIR_IDENTITY_AUDIENCE", default_value = "weir.dev")]
+    pub(super) identity_audience: String,
+    /// How long the certificate of an agent is good, such as 24h; it asks for the next one after two thirds of it
+    #[arg(long, value_name = "DURATION", env = "WEIR_IDENTITY_LIFETIME", default_value = "24h", value_parser = parse_seconds)]
+    pub(super) identity_lifetime: u64,
+    /// How long an authority is good: at least twelve times as long. A pod's agent can be started again for half of it
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "WEIR_IDENTITY_AUTHORITY_LIFETIME",
+        default_value = "87600h",
+        value_parser = parse_seconds
+    )]
+    pub(super) identity_authority_lifetime: u64,
+}
+
+/// An https URL without a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Url {
+    text: String,
+    host: String,
+}
+
+/// Lifetimes that do not go together.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "--identity-authority-lifetime {authority} s is less than twelve times --identity-lifetime {lifetime} s: agents could \
+     not learn of a new authority before the old one ends; make it longer"
+)]
+pub struct InvalidLifetimes {
+    lifetime: u64,
+    authority: u64,
+}
+
+impl IdentityFlags {
+    /// Where to listen, if at all.
+    pub fn listen(&self) -> Option<SocketAddr> {
+        self.identity_listen
+    }
+
+    /// Checks what no single flag can be checked for.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidLifetimes`].
+    pub fn check(&self) -> Result<(), InvalidLifetimes> {
+        let (lifetime, authority) = (self.identity_lifetime, self.identity_authority_lifetime);
+        if authority < lifetime.saturating_mul(12) { Err(InvalidLifetimes { lifetime, authority }) } else { Ok(()) }
+    }
+
+    pub(super) fn url(&self) -> &str {
+        self.identity_url.as_ref().map_or("", |url| &url.text)
+    }
+
+    /// Under which name or address agents ask.
+    pub(super) fn host(&self) -> &str {
+        self.identity_url.as_ref().map_or("", |url| &url.host)
+    }
+
+    /// The lives of the authorities. Whoever has a certificate got it at most one lifetime ago, and the authorities of that
+    /// moment with it: so a new one signs after a lifetime, and a margin for replicas that hear of it late.
+    pub(super) fn terms(&self) -> Terms {
+        Terms {
+            subject: "weir-operator identity",
+            lives: self.identity_authority_lifetime,
+            overlap: self.identity_authority_lifetime / 2,
+            ripens: self.identity_lifetime + (self.identity_lifetime / 2).min(HOUR),
+        }
+    }
+}
+
+fn parse_url(text: &str) -> Result<Url, String> {
+    let uri: Uri = text.parse().map_err(|error| format!("{text:?} is no URL: {error}"))?;
+    let bare = uri.path() == "/" && uri.query().is_none();
+    match (uri.scheme_str(), uri.host()) {
+        (Some("https"), Some(host)) if bare && !host.is_empty() => {
+            // An address of IPv6 stands in brackets there.
+            let host = host.trim_matches(['[', ']']).to_owned();
+            Ok(Url { text: text.trim_end_matches('/').to_owned(), host })
+        }
+        _ => Err(format!(
+            "{text:?} must be an https URL without a path, such as https://weir-operator-identity.weir-system.svc"
+        )),
+    }
+}
+
+fn parse_seconds(text: &str) -> Result<u64, String> {
+    let duration: SignedDuration =
+        text.parse().map_err(|error| format!("{text:?} is no duration such as 24h: {error}"))?;
+    match u64::try_from(duration.as_secs()) {
+        Ok(seconds) if seconds > 0 && duration.subsec_nanos() == 0 => Ok(seconds),
+        _ => Err(format!("{text:?} must be whole seconds, and one at least")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        flags: IdentityFlags,
+    }
+
+    fn flags(args: &[&str]) -> Result<IdentityFlags, clap::Error> {
+        Command::try_parse_from(std::iter::once(&"test").chain(args)).map(|command| command.flags)
+    }
+
+    #[test]
+    fn defaults_give_an_agent_a_day_and_an_authority_ten_years() {
+        let flags = flags(&[]).unwrap();
+        let terms = flags.terms();
+        assert_eq!((flags.identity_lifetime, terms.lives, terms.ripens), (24 * HOUR, 87_600 * HOUR, 25 * HOUR));
+        assert!(flags.listen().is_none() && flags.check().is_ok());
+    }
+
+    #[test]
+    fn the_url_is_where_and_under_which_name() {
+        for (url, host) in [
+            ("https://weir-operator-identity.weir-system.svc/", "weir-operator-identity.weir-system.svc"),
+            ("https://127.0.0.1:8492", "127.0.0.1"),
+            ("https://[::1]:8492", "::1"),
+        ] {
+            let flags = flags(&["--identity-listen", "127.0.0.1:0", "--identity-url", url]).unwrap();
+            assert_eq!((flags.url(), flags.host()), (url.trim_end_matches('/'), host));
+        }
+        for bad in ["", "weir", "http://weir", "https://weir/path", "https://weir/?query", "https://"] {
+            assert!(flags(&["--identity-url", bad]).is_err(), "{bad}");
+        }
+        assert!(flags(&["--identity-listen", "127.0.0.1:0"]).is_err(), "nobody would find it");
+    }
+
+    #[test]
+    fn lifetimes_leave_time_to_hear_of_a_new_authority() {
+        for (lifetime, authority, good) in [("10s", "2m", true), ("10s", "119s", false), ("24h", "288h", true)] {
+            let flags = flags(&["--identity-lifetime", lifetime, "--identity-authority-lifetime", authority]).unwrap();
+            assert_eq!(flags.check().is_ok(), good, "{lifetime} {authority}");
+        }
+        for bad in ["0s", "-1s", "500ms", "24", "a day"] {
+            assert!(flags(&[&format!("--identity-lifetime={bad}")]).is_err(), "{bad}");
+        }
+    }
+}

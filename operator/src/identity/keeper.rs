@@ -1,0 +1,200 @@
+//! The Secret with the authorities, and what follows from it: what this replica shows and trusts.
+//!
+//! Every replica does the same and comes to the same result; a write against an older Secret is refused by the apiserver.
+//! The Secret must exist: the chart makes it, and the operator has no right to.
+//!
+//! Agents that run trust the authorities that they know. So a Secret that somebody empties gets back what this replica
+//! remembers; new authorities come only where nobody remembers any.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use rcgen::ExtendedKeyUsagePurpose;
+use rustls::client::Resumption;
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+use weir_wire::OPERATOR_NAME;
+
+use super::Credentials;
+use super::flags::IdentityFlags;
+use crate::authority::{Authorities, Leaf, Order, Signer, Terms, secret};
+use crate::clock;
+use crate::serve;
+use crate::source::object::object;
+use crate::telemetry::Ready;
+
+/// Who writes, for server-side apply.
+const MANAGER: &str = "weir-operator-identity";
+/// How often it is asked whether something is about to expire, and what failed is tried again. Asks nobody else.
+const TICK: Duration = Duration::from_secs(1);
+
+pub(super) struct Keeper {
+    secrets: Api<Secret>,
+    secret_name: String,
+    terms: Terms,
+    /// Names or addresses under which agents ask for certificates.
+    host: String,
+    lifetime: u64,
+    credentials: watch::Sender<Option<Arc<Credentials>>>,
+    ready: Ready,
+
+    /// As it was seen last; the outer one is none before it was looked for.
+    secret: Option<Option<Secret>>,
+    /// The last authorities that could be used.
+    remembered: Option<Authorities>,
+    /// Until when the credentials are used.
+    renew_at: u64,
+}
+
+/// Why there are no credentials, for now.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeeperError {
+    #[error("{0}")]
+    Api(#[from] kube::Error),
+    #[error("no certificate: {0}")]
+    Certificate(#[from] rcgen::Error),
+    #[error("no TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    #[error("the authorities are no PEM: {0}")]
+    Pem(#[from] rustls::pki_types::pem::Error),
+    #[error("Secret {0} does not exist: install the chart, which makes it")]
+    Missing(String),
+}
+
+impl Keeper {
+    pub(super) fn new(
+        client: &Client,
+        flags: &IdentityFlags,
+        credentials: watch::Sender<Option<Arc<Credentials>>>,
+        ready: Ready,
+    ) -> Self {
+        Self {
+            secrets: Api::default_namespaced(client.clone()),
+            secret_name: flags.identity_secret.clone(),
+            terms: flags.terms(),
+            host: flags.host().to_owned(),
+            lifetime: flags.identity_lifetime,
+            credentials,
+            ready,
+            secret: None,
+            remembered: None,
+            renew_at: 0,
+        }
+    }
+
+    /// Keeps them, for ever.
+    pub(super) async fn run(mut self) {
+        let mut secrets = object(&self.secrets, &self.secret_name).boxed();
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut told = String::new();
+        loop {
+            tokio::select! {
+                Some(secret) = secrets.next() => self.secret = Some(secret),
+                _ = tick.tick() => {}
+            }
+            let problem = self.reconcile(clock::unix_micros() / 1_000_000).await.err().map(|error| error.to_string());
+            // The same problem is told once.
+            let problem = problem.unwrap_or_default();
+            if problem != told && !problem.is_empty() {
+                tracing::warn!(problem, "there are no certificates for mutual TLS, trying again");
+            }
+            told = problem;
+        }
+    }
+
+    async fn reconcile(&mut self, now: u64) -> Result<(), KeeperError> {
+        let Some(secret) = &self.secret else { return Ok(()) };
+        let secret = secret.as_ref().ok_or_else(|| KeeperError::Missing(self.secret_name.clone()))?;
+        let found = secret::authorities(self.terms, secret).unwrap_or_else(|error| {
+            tracing::error!(secret = self.secret_name, %error, "the authorities in it are replaced: they are not usable");
+            Authorities::none(self.terms)
+        });
+        let wanted = wanted(&found, self.remembered.as_ref(), now)?;
+        if let Some(wanted) = wanted {
+            let patch = secret::with(secret, &wanted, &[]);
+            // What comes of it is seen by the watch.
+            self.secrets.patch(&self.secret_name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&patch)).await?;
+            tracing::info!(secret = self.secret_name, "the authorities for mutual TLS were renewed");
+            return Ok(());
+        }
+        let same = self.remembered.as_ref().is_some_and(|known| known.certificates() == found.certificates());
+        if same && now < self.renew_at {
+            return Ok(());
+        }
+        let (credentials, renew_at) = credentials(found.clone(), &self.host, self.lifetime, now)?;
+        self.credentials.send_replace(Some(Arc::new(credentials)));
+        self.remembered = Some(found);
+        self.renew_at = renew_at;
+        self.ready.set_identified(true);
+        tracing::info!(host = self.host, renew_at, "certificates for mutual TLS made");
+        Ok(())
+    }
+}
+
+/// What follows from authorities, and when it has to be made anew. `host`: under which name or address agents ask;
+/// `lifetime` in seconds.
+pub(crate) fn credentials(
+    authorities: Authorities,
+    host: &str,
+    lifetime: u64,
+    now: u64,
+) -> Result<(Credentials, u64), KeeperError> {
+    let leaf = |name: &str, usage, signer| {
+        let names = [name.to_owned()];
+        let leaf = authorities.leaf(&Order { names: &names, usage, lives: lifetime, signer }, now);
+        leaf.map(|leaf| leaf.expect("there are authorities, or they would have been renewed"))
+    };
+    // Agents that ask may have been told of the authorities when their pod was created; those that are called know all
+    // that came before their certificate did.
+    let server = leaf(host, ExtendedKeyUsagePurpose::ServerAuth, Signer::Oldest)?;
+    let client = leaf(OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest)?;
+    let renew_at = server.renew_at.min(client.renew_at);
+    let bundle = authorities.certificates();
+    let not_after = client.not_after;
+    let client = client_config(&bundle, client)?;
+    Ok((Credentials { authorities, bundle, server: serve::tls(server)?, client, not_after }, renew_at))
+}
+
+/// What the Secret should hold instead of what was found in it; none if all is well.
+fn wanted(
+    found: &Authorities,
+    remembered: Option<&Authorities>,
+    now: u64,
+) -> Result<Option<Authorities>, rcgen::Error> {
+    match remembered {
+        Some(remembered) if !found.usable(now) && remembered.usable(now) => {
+            Ok(Some(remembered.renewed(now)?.unwrap_or_else(|| remembered.clone())))
+        }
+        _ => found.renewed(now),
+    }
+}
+
+/// How agents are called: over TLS 1.3 and HTTP/2, with the operator's certificate, and only if theirs is of the bundle.
+fn client_config(bundle: &str, leaf: Leaf) -> Result<Arc<ClientConfig>, KeeperError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
+        roots.add(certificate?)?;
+    }
+    let mut client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(&[&TLS13])?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![leaf.certificate], leaf.key)?;
+    client.alpn_protocols = vec![b"h2".to_vec()];
+    // A session that is resumed would skip a look at the agent's certificate.
+    client.resumption = Resumption::disabled();
+    Ok(Arc::new(client))
+}
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;

@@ -1,0 +1,152 @@
+use std::collections::VecDeque;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+
+use super::*;
+use crate::authority::HOUR;
+
+const START: u64 = 1_800_000_000;
+const HOST: &str = "weir-operator-identity.weir-system.svc";
+const POD: &str = "3f0c.shop.pod.weir.dev";
+
+/// As long as the defaults are to each other, and a hundred times shorter.
+const LIFE: u64 = 24 * HOUR / 100;
+const TERMS: Terms = Terms { subject: "test", lives: 40 * LIFE, overlap: 20 * LIFE, ripens: LIFE + LIFE / 2 };
+
+fn order<'a>(names: &'a [String], usage: ExtendedKeyUsagePurpose, signer: Signer) -> Order<'a> {
+    Order { names, usage, lives: LIFE, signer }
+}
+
+fn leaf(authorities: &Authorities, name: &str, usage: ExtendedKeyUsagePurpose, signer: Signer, now: u64) -> Leaf {
+    let names = [name.to_owned()];
+    authorities.leaf(&order(&names, usage, signer), now).unwrap().expect("there is an authority")
+}
+
+fn roots(bundle: &str) -> Arc<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    Arc::new(roots)
+}
+
+fn at(now: u64) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(now))
+}
+
+fn trusts_server(bundle: &str, leaf: &Leaf, name: &'static str, now: u64) -> bool {
+    let provider = Arc::new(ring::default_provider());
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots(bundle), provider).build().unwrap();
+    let name = ServerName::try_from(name).unwrap();
+    verifier.verify_server_cert(&leaf.certificate, &[], &name, &[], at(now)).is_ok()
+}
+
+fn trusts_client(bundle: &str, leaf: &Leaf, now: u64) -> bool {
+    let provider = Arc::new(ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots(bundle), provider).build().unwrap();
+    verifier.verify_client_cert(&leaf.certificate, &[], at(now)).is_ok()
+}
+
+#[test]
+fn what_is_for_agents_is_not_for_the_operator() {
+    let authorities = Authorities::none(TERMS).renewed(START).unwrap().unwrap();
+    let bundle = authorities.certificates();
+    let agent = leaf(&authorities, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, START);
+    let operator = leaf(&authorities, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, START);
+    assert!(
+        trusts_server(&bundle, &agent, POD, START) && !trusts_client(&bundle, &agent, START),
+        "an agent calls nobody"
+    );
+    assert!(trusts_client(&bundle, &operator, START), "the operator calls agents");
+    assert!(!trusts_server(&bundle, &operator, OPERATOR_NAME, START), "and is none");
+}
+
+/// Agents and two replicas live through several authorities: at no moment would a push fail, and an agent that starts again
+/// with what its pod was told at its creation can ask for a certificate for half the life of an authority.
+#[test]
+fn no_push_fails_while_authorities_come_and_go() {
+    struct Agent {
+        shown: Leaf,
+        trusted: String,
+        due: u64,
+    }
+    const STEP: u64 = LIFE / 12;
+    let mut authorities = Authorities::none(TERMS).renewed(START).unwrap().unwrap();
+    let client = |authorities: &Authorities, now| {
+        leaf(authorities, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, now)
+    };
+    let server = |authorities: &Authorities, now| {
+        leaf(authorities, HOST, ExtendedKeyUsagePurpose::ServerAuth, Signer::Oldest, now)
+    };
+    let mut operator = client(&authorities, START);
+    let mut service = server(&authorities, START);
+    let mut agents: Vec<Agent> = Vec::new();
+    let mut injected: VecDeque<(u64, String)> = VecDeque::new();
+    let mut rotations = 0;
+    let mut known = authorities.clone();
+    for step in 0..(4 * TERMS.lives / STEP) {
+        let now = START + step * STEP;
+        // This replica hears of what the other one wrote a step late.
+        let late = std::mem::replace(&mut known, authorities.clone());
+        if let Some(renewed) = authorities.renewed(now).unwrap() {
+            authorities = renewed;
+            rotations += 1;
+        }
+        if now >= operator.renew_at {
+            operator = client(&late, now);
+        }
+        if now >= service.renew_at {
+            service = server(&late, now);
+        }
+        let bundle = late.certificates();
+        if step.is_multiple_of(12) {
+            injected.push_back((now, bundle.clone()));
+            while injected.front().is_some_and(|(since, _)| since + TERMS.overlap - 2 * LIFE < now) {
+                injected.pop_front();
+            }
+            for (since, told) in &injected {
+                assert!(trusts_server(told, &service, HOST, now), "told at {since}, started again at {now}");
+            }
+        }
+        // One agent is as late as a good certificate allows, the other renews at two thirds.
+        if agents.is_empty() {
+            let shown = || leaf(&late, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, now);
+            agents.push(Agent { shown: shown(), trusted: bundle.clone(), due: now + LIFE * 2 / 3 });
+            agents.push(Agent { shown: shown(), trusted: bundle.clone(), due: now + LIFE - STEP });
+        }
+        for (index, agent) in agents.iter_mut().enumerate() {
+            if now >= agent.due {
+                assert!(trusts_server(&agent.trusted, &service, HOST, now), "an agent cannot ask at {now}");
+                agent.shown = leaf(&late, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, now);
+                agent.trusted = bundle.clone();
+                agent.due = now + if index == 0 { LIFE * 2 / 3 } else { LIFE - STEP };
+            }
+            assert!(
+                trusts_server(&bundle, &agent.shown, POD, now),
+                "the operator does not believe agent {index} at {now}"
+            );
+            assert!(
+                trusts_client(&agent.trusted, &operator, now),
+                "agent {index} does not believe the operator at {now}"
+            );
+        }
+    }
+    assert!(rotations >= 10, "{rotations}");
+}
+
+#[test]
+fn an_emptied_secret_gets_back_what_is_remembered() {
+    let known = Authorities::none(TERMS).renewed(START).unwrap().unwrap();
+    let none = Authorities::none(TERMS);
+    let back = wanted(&none, Some(&known), START + 1).unwrap().expect("something is missing");
+    assert_eq!(back.certificates(), known.certificates());
+    assert!(wanted(&known, Some(&known), START + 1).unwrap().is_none());
+    assert!(wanted(&known, None, START + 1).unwrap().is_none());
+    let fresh = wanted(&none, None, START + 1).unwrap().expect("there is none at all");
+    assert_ne!(fresh.certificates(), known.certificates());
+    // What another replica put there is taken, not undone.
+    assert!(wanted(&fresh, Some(&known), START + 1).unwrap().is_none());
+}

@@ -1,0 +1,124 @@
+//! Whose token is it? The apiserver knows.
+
+use std::time::Duration;
+
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::time::timeout;
+
+use super::PodIdentity;
+use crate::world::ObjectKey;
+
+/// How long the apiserver may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+const ACCOUNT: &str = "system:serviceaccount:";
+const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
+const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
+
+/// Why a token says nothing about a pod.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ReviewError {
+    /// The apiserver does not take it.
+    #[error("the apiserver does not accept the token for the audience {audience}: {problem}")]
+    Unauthenticated { audience: String, problem: String },
+    /// It is somebody's, and of no pod.
+    #[error(
+        "the token of {user} names no pod: it must be the projected service account token of the agent's pod (a volume \
+         with a serviceAccountToken), not one that was made by hand or is kept in a Secret"
+    )]
+    NoPod { user: String },
+    /// Nobody knows.
+    #[error("the apiserver cannot be asked whose token it is: {0}")]
+    Unavailable(String),
+}
+
+/// Asks the apiserver.
+pub(super) async fn review(client: &Client, token: &str, audience: &str) -> Result<PodIdentity, ReviewError> {
+    let reviews: Api<TokenReview> = Api::all(client.clone());
+    let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![audience.to_owned()]) };
+    let review = TokenReview { spec, ..TokenReview::default() };
+    let params = PostParams::default();
+    let answer = timeout(PATIENCE, reviews.create(&params, &review));
+    let answer = answer.await.map_err(|_| ReviewError::Unavailable(format!("no answer within {PATIENCE:?}")))?;
+    let answer = answer.map_err(|error| ReviewError::Unavailable(error.to_string()))?;
+    judge(answer.status.unwrap_or_default(), audience)
+}
+
+/// What an answer comes to. An apiserver that knows nothing of audiences leaves them out: its word is not for us.
+fn judge(status: TokenReviewStatus, audience: &str) -> Result<PodIdentity, ReviewError> {
+    let refused = |problem: String| ReviewError::Unauthenticated { audience: audience.to_owned(), problem };
+    if status.authenticated != Some(true) {
+        let problem = status.error.unwrap_or_else(|| "it says no more".to_owned());
+        return Err(refused(problem));
+    }
+    if !status.audiences.iter().flatten().any(|it| it == audience) {
+        return Err(refused("it is good for other audiences".to_owned()));
+    }
+    let user = status.user.unwrap_or_default();
+    let username = user.username.unwrap_or_default();
+    let first = |name: &str| user.extra.as_ref()?.get(name)?.first().filter(|value| !value.is_empty()).cloned();
+    let namespace = username.strip_prefix(ACCOUNT).and_then(|account| account.split_once(':')).map(|(it, _)| it);
+    match (namespace, first(POD_NAME), first(POD_UID)) {
+        (Some(namespace), Some(name), Some(uid)) => Ok(PodIdentity { key: ObjectKey::new(namespace, name), uid }),
+        _ => Err(ReviewError::NoPod { user: username }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn judged(status: Value) -> Result<PodIdentity, ReviewError> {
+        judge(serde_json::from_value(status).unwrap(), "weir.dev")
+    }
+
+    fn good() -> Value {
+        json!({
+            "authenticated": true,
+            "audiences": ["weir.dev"],
+            "user": {
+                "username": "system:serviceaccount:shop:default",
+                "extra": {
+                    "authentication.kubernetes.io/pod-name": ["web-1"],
+                    "authentication.kubernetes.io/pod-uid": ["3f0c"],
+                    "authentication.kubernetes.io/node-name": ["node"],
+                },
+            },
+        })
+    }
+
+    #[test]
+    fn a_pods_token_names_the_pod() {
+        let pod = judged(good()).unwrap();
+        assert_eq!(pod, PodIdentity { key: ObjectKey::new("shop", "web-1"), uid: "3f0c".to_owned() });
+    }
+
+    #[test]
+    fn what_is_not_a_pods_token_for_this_audience_names_none() {
+        let without = |pointer: &str, value: Value| {
+            let mut status = good();
+            *status.pointer_mut(pointer).unwrap() = value;
+            judged(status).unwrap_err().to_string()
+        };
+        let extra = "/user/extra/authentication.kubernetes.io~1";
+        for (pointer, value, why) in [
+            ("/authenticated".to_owned(), json!(false), "does not accept the token for the audience weir.dev"),
+            ("/audiences".to_owned(), json!(["https://kubernetes.default.svc"]), "good for other audiences"),
+            ("/audiences".to_owned(), json!([]), "good for other audiences"),
+            ("/user/username".to_owned(), json!("alice"), "the token of alice names no pod"),
+            ("/user/username".to_owned(), json!("system:node:a"), "names no pod"),
+            (format!("{extra}pod-name"), json!([]), "names no pod"),
+            (format!("{extra}pod-uid"), json!([""]), "names no pod"),
+            ("/user/extra".to_owned(), json!({}), "names no pod"),
+        ] {
+            let error = without(&pointer, value);
+            assert!(error.contains(why), "{pointer}: {error}");
+        }
+        let told = judged(json!({"authenticated": false, "error": "token has expired"})).unwrap_err();
+        assert!(told.to_string().ends_with("token has expired"), "{told}");
+        assert!(judged(json!({})).is_err());
+    }
+}

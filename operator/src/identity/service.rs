@@ -1,0 +1,168 @@
+//! `POST /v1/identity`: a token and a key in, a certificate for the token's pod out.
+//!
+//! Anybody in the cluster can reach it. Connections, sizes, times and the rate are bounded; nothing that was not
+//! reviewed by the apiserver gets into a certificate.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Extension, Json, Router};
+use http::StatusCode;
+use http::header::RETRY_AFTER;
+use kube::Client;
+use rcgen::{CertificateSigningRequestParams, ExtendedKeyUsagePurpose};
+use tokio::net::TcpListener;
+use weir_wire::{IDENTITY_PATH, IdentityRefusal, IdentityRefusalKind, IdentityReply, IdentityRequest};
+
+use super::flags::IdentityFlags;
+use super::pace::Pace;
+use super::review::{ReviewError, review};
+use super::{Held, PodIdentity};
+use crate::authority::{Order, Signer};
+use crate::clock;
+use crate::metrics::Metrics;
+use crate::serve::{self, Peer};
+
+/// A token and a request for a certificate are a few kilobytes.
+const MAX_REQUEST: usize = 32 * 1024;
+/// Agents ask once in hours.
+const IDLE: Duration = Duration::from_secs(10);
+/// For agents that are told to come back, in seconds.
+const COME_BACK: &str = "2";
+
+/// What requests are answered with.
+pub(super) struct Service {
+    client: Client,
+    audience: String,
+    /// How long a certificate is good, in seconds.
+    lifetime: u64,
+    credentials: Held,
+    pace: Mutex<Pace>,
+    metrics: Metrics,
+}
+
+struct Refused(IdentityRefusalKind, String);
+
+impl Service {
+    pub(super) fn new(client: Client, flags: &IdentityFlags, credentials: Held, metrics: Metrics) -> Self {
+        Self {
+            client,
+            audience: flags.identity_audience.clone(),
+            lifetime: flags.identity_lifetime,
+            credentials,
+            pace: Mutex::default(),
+            metrics,
+        }
+    }
+
+    /// Serves for ever.
+    pub(super) async fn run(self, listener: TcpListener) {
+        let credentials = self.credentials.clone();
+        let current = || credentials.borrow().as_ref().map(|credentials| credentials.server.clone());
+        serve::run(listener, router(Arc::new(self)), IDLE, current).await;
+    }
+
+    async fn identify(&self, from: Peer, body: Result<Bytes, BytesRejection>) -> Result<IdentityReply, Refused> {
+        let malformed = |problem: String| Refused(IdentityRefusalKind::Malformed, problem);
+        let admitted = self.pace.lock().unwrap_or_else(PoisonError::into_inner).admit(clock::since_boot(), from.0);
+        if !admitted {
+            return Err(Refused(IdentityRefusalKind::Busy, "too many requests: come back in a moment".to_owned()));
+        }
+        let body = body.map_err(|error| malformed(error.to_string()))?;
+        let request: IdentityRequest = serde_json::from_slice(&body)
+            .map_err(|error| malformed(format!("not a request for an identity: {error}")))?;
+        // Checks that whoever asks has the key.
+        let csr = CertificateSigningRequestParams::from_pem(&request.csr)
+            .map_err(|error| malformed(format!("csr: not a signed certificate request in PEM: {error}")))?;
+        if request.token.is_empty() {
+            return Err(malformed("token: it is empty".to_owned()));
+        }
+        let pod = review(&self.client, &request.token, &self.audience).await?;
+
+        let Some(credentials) = self.credentials.borrow().clone() else {
+            return Err(Refused(IdentityRefusalKind::Unavailable, "there is no authority yet".to_owned()));
+        };
+        let certificate = self.certify(&credentials.authorities, &pod, &csr)?;
+        tracing::info!(pod = %pod.key, uid = pod.uid, "certificate issued");
+        Ok(IdentityReply { certificate, authorities: credentials.bundle.clone() })
+    }
+
+    fn certify(
+        &self,
+        authorities: &crate::authority::Authorities,
+        pod: &PodIdentity,
+        csr: &CertificateSigningRequestParams,
+    ) -> Result<String, Refused> {
+        let names = [pod.dns_name(), pod.uri()];
+        let order = Order {
+            names: &names,
+            usage: ExtendedKeyUsagePurpose::ServerAuth,
+            lives: self.lifetime,
+            signer: Signer::Newest,
+        };
+        let unavailable = |problem: String| Refused(IdentityRefusalKind::Unavailable, problem);
+        let certified = authorities
+            .certify(&order, &csr.public_key, clock::unix_micros() / 1_000_000)
+            .map_err(|error| unavailable(format!("cannot certify {pod}: {error}")))?;
+        let certified = certified.ok_or_else(|| unavailable("there is no authority yet".to_owned()))?;
+        Ok(certified.certificate.pem())
+    }
+}
+
+impl From<ReviewError> for Refused {
+    fn from(error: ReviewError) -> Self {
+        let kind = match error {
+            ReviewError::Unauthenticated { .. } => IdentityRefusalKind::Unauthenticated,
+            ReviewError::NoPod { .. } => IdentityRefusalKind::NoPod,
+            ReviewError::Unavailable(_) => IdentityRefusalKind::Unavailable,
+        };
+        Self(kind, error.to_string())
+    }
+}
+
+fn router(service: Arc<Service>) -> Router {
+    Router::new().route(IDENTITY_PATH, post(answer)).layer(DefaultBodyLimit::max(MAX_REQUEST)).with_state(service)
+}
+
+async fn answer(
+    State(service): State<Arc<Service>>,
+    Extension(from): Extension<Peer>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let (word, response) = match service.identify(from, body).await {
+        Ok(reply) => ("issued", Json(reply).into_response()),
+        Err(Refused(kind, message)) => {
+            tracing::warn!(peer = %from.0, message, "no certificate issued");
+            refuse(kind, message)
+        }
+    };
+    service.metrics.identified(word);
+    response
+}
+
+fn refuse(kind: IdentityRefusalKind, message: String) -> (&'static str, Response) {
+    let (word, status) = match kind {
+        IdentityRefusalKind::Malformed => ("malformed", StatusCode::BAD_REQUEST),
+        IdentityRefusalKind::Unauthenticated => ("unauthenticated", StatusCode::UNAUTHORIZED),
+        IdentityRefusalKind::NoPod => ("no_pod", StatusCode::FORBIDDEN),
+        IdentityRefusalKind::Busy => ("busy", StatusCode::TOO_MANY_REQUESTS),
+        IdentityRefusalKind::Unavailable => ("unavailable", StatusCode::SERVICE_UNAVAILABLE),
+    };
+    let refusal = Json(IdentityRefusal { error: kind, message });
+    let response = match kind {
+        IdentityRefusalKind::Busy | IdentityRefusalKind::Unavailable => {
+            (status, [(RETRY_AFTER, COME_BACK)], refusal).into_response()
+        }
+        _ => (status, refusal).into_response(),
+    };
+    (word, response)
+}
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

@@ -1,0 +1,125 @@
+//! What failed about trust, in words for the policy's status: which of the two did not believe the other, and the mend.
+//!
+//! The causes are in the error's chain of sources, in the words of TLS; who reads a status knows pods. What comes out
+//! fits the message of a drifted pod.
+
+use std::error::Error;
+use std::io;
+
+use rustls::{CertificateError, Error as TlsError};
+
+use super::connection::ConnectionError;
+use crate::identity::PodIdentity;
+
+/// The text for an error that has to do with certificates; none for any other.
+pub(super) fn explain(error: &ConnectionError, pod: &PodIdentity) -> Option<String> {
+    if let ConnectionError::Name(_) = error {
+        return Some(format!("{pod} cannot be named in a certificate"));
+    }
+    if let Some(cause) = tls_error(error) {
+        return Some(of_tls(cause, pod));
+    }
+    // In TLS 1.3 a client hears what became of its certificate after the handshake, and HTTP/2 keeps the words only.
+    if let ConnectionError::Http(cause) = error
+        && let Some(alert) = alert_in(cause)
+    {
+        return Some(of_alert(&alert));
+    }
+    // An agent without a certificate hangs up.
+    match error {
+        ConnectionError::Tls(cause) if is_hang_up(cause.kind()) => Some(
+            "it hangs up when it is asked for its certificate: it has none yet (see the log of weir-agent), or speaks \
+             no TLS"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+fn of_tls(cause: &TlsError, pod: &PodIdentity) -> String {
+    match cause {
+        TlsError::InvalidCertificate(problem) => of_certificate(problem, pod),
+        TlsError::InvalidMessage(_) => {
+            "it speaks no TLS: kubectl rollout restart its workload if its agent is of an earlier version, or say \
+             weir.dev/control: plaintext in its template if that is meant"
+                .to_owned()
+        }
+        TlsError::AlertReceived(alert) => of_alert(&format!("{alert:?}")),
+        TlsError::NoApplicationProtocol => "it speaks TLS and no HTTP/2: something else listens there".to_owned(),
+        other => format!("TLS failed: {other}"),
+    }
+}
+
+fn of_certificate(problem: &CertificateError, pod: &PodIdentity) -> String {
+    match problem {
+        CertificateError::NotValidForName => format!("it shows the certificate of somebody else than {}", pod.key),
+        CertificateError::NotValidForNameContext { presented, .. } => {
+            let shown = presented.iter().find(|name| name.contains("weir://")).or(presented.first());
+            let shown = shown.map_or("nobody", |shown| uri_in(shown));
+            format!("another answers at its address, with the certificate of {shown}")
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "its certificate has expired, it could not get another: see the log of weir-agent, and the clock of its node"
+                .to_owned()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "its certificate is not valid yet: the operator's clock is behind the one of the operator that issued it"
+                .to_owned()
+        }
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "its certificate is of an authority that is not the operator's: delete the pod, so that it gets another; if \
+             that does not help, something else answers at its address"
+                .to_owned()
+        }
+        other => format!("its certificate is no good: {other}"),
+    }
+}
+
+/// By its name in Rust, such as `UnknownCA`.
+fn of_alert(alert: &str) -> String {
+    let why = match alert {
+        "UnknownCA" | "DecryptError" => "is of an authority that it does not know",
+        "CertificateExpired" => "has expired, or the clock of its node is wrong",
+        "CertificateRequired" => "is missing",
+        "NoApplicationProtocol" => return "it speaks TLS and no HTTP/2: something else listens there".to_owned(),
+        other => return format!("it ended TLS with the alert {other}"),
+    };
+    format!("it says that the operator's certificate {why}: delete the pod, so that its agent learns whom to trust")
+}
+
+/// `UniformResourceIdentifier("weir://…")`, as it is shown, holds what is meant.
+fn uri_in(shown: &str) -> &str {
+    shown.split('"').nth(1).unwrap_or(shown)
+}
+
+/// The alert that an error's text, or the text of one of its causes, speaks of.
+fn alert_in(error: &(dyn Error + 'static)) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if let Some((_, alert)) = cause.to_string().split_once("received fatal alert: ") {
+            return Some(alert.split(|c: char| !c.is_alphanumeric()).next()?.to_owned());
+        }
+        next = cause.source();
+    }
+    None
+}
+
+fn is_hang_up(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+}
+
+/// The error of TLS in a chain of causes: within an [`io::Error`], which does not show it as its source.
+fn tls_error(error: &ConnectionError) -> Option<&TlsError> {
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(cause) = next {
+        if let Some(found) = cause.downcast_ref::<TlsError>() {
+            return Some(found);
+        }
+        let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if let Some(found) = inner.and_then(|inner| inner.downcast_ref::<TlsError>()) {
+            return Some(found);
+        }
+        next = cause.source();
+    }
+    None
+}

@@ -1,0 +1,84 @@
+//! The operator's servers that speak TLS: bounded in connections and in time, with a certificate that may change.
+//!
+//! Connections that are open stay as they are; those that come later get what there is then. What is answered is the
+//! router's business.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::{Extension, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::authority::Leaf;
+
+/// Others wait to be accepted.
+const MAX_CONNECTIONS: usize = 256;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long to leave the accept queue alone when the process has no file descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) IpAddr);
+
+/// TLS with this certificate, for HTTP/1.1 only: those who ask send one request at a time over a connection.
+///
+/// # Errors
+///
+/// Certificate and key do not go together.
+pub(crate) fn tls(leaf: Leaf) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let mut server = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(vec![leaf.certificate], leaf.key)?;
+    server.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(server))
+}
+
+/// Serves for ever. `current`: what to show at the moment, if there is anything. `idle`: for a request's head, and for
+/// keeping a connection without one.
+pub(crate) async fn run(
+    listener: TcpListener,
+    router: Router,
+    idle: Duration,
+    current: impl Fn() -> Option<Arc<ServerConfig>>,
+) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let place = places.clone().acquire_owned().await.expect("never closed");
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        // Without a certificate there is nothing to say to anybody.
+        let Some(tls) = current() else { continue };
+        let router = router.clone().layer(Extension(Peer(peer.ip())));
+        tokio::spawn(async move {
+            let _place = place;
+            if let Err(error) = serve(stream, tls, router, idle).await {
+                tracing::debug!(%peer, %error, "a connection ended");
+            }
+        });
+    }
+}
+
+async fn serve(stream: TcpStream, tls: Arc<ServerConfig>, router: Router, idle: Duration) -> io::Result<()> {
+    let stream = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await??;
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(idle);
+    http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await.map_err(io::Error::other)
+}

@@ -1,0 +1,21 @@
+//! One object of the apiserver, followed by its name.
+
+use std::fmt::Debug;
+
+use futures::{Stream, StreamExt};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+
+use super::cluster::ShortBackoff;
+
+/// One object whenever it changes; none while it does not exist.
+pub(crate) fn object<K>(api: &Api<K>, name: &str) -> impl Stream<Item = Option<K>> + use<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let events = watcher::watch_object(api.clone(), name).backoff(ShortBackoff::default());
+    events.filter_map(|event| async {
+        event.inspect_err(|error| tracing::warn!(%error, "watch failed, trying again")).ok()
+    })
+}
