@@ -129,6 +129,7 @@ impl Client {
             Some(connection) => connection.closed().await,
             None => std::future::pending().await,
         }
+        self.connection = None;
     }
 
     async fn call(

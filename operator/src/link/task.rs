@@ -9,13 +9,18 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use weir_wire::{InForce, Refusal, RefusalKind, Status};
 
-use super::{Client, ContactError, Failure, FailureKind, Observation, Seen, Shared};
+use super::{Client, ContactError, Failure, FailureKind, Observation, Seen, Shared, Timing};
 use crate::clock;
 use crate::plan::Content;
 use crate::world::ObjectKey;
 
 /// An agent is reported as failed from its second miss in a row: the first may be a connection that went stale.
 const MISSES_UNTIL_FAILED: u32 = 2;
+/// The longest pause before an agent is asked again of which something was heard that needs a second look.
+const SOON: Duration = Duration::from_millis(100);
+/// An agent that closes the connection is left alone for so long after a call: one that closes after each answer would be
+/// asked without end.
+const AFTER_AN_ANSWER: Duration = Duration::from_secs(1);
 
 pub(super) struct Task {
     shared: Shared,
@@ -26,6 +31,8 @@ pub(super) struct Task {
     /// When to push; none once the agent has acknowledged the newest content.
     push_at: Option<Instant>,
     poll_at: Instant,
+    /// When it was last called.
+    asked_at: Instant,
     /// Failed pushes in a row.
     attempts: u32,
     /// Calls without an answer in a row.
@@ -55,6 +62,7 @@ impl Task {
             desired,
             push_at: Some(now),
             poll_at,
+            asked_at: now,
             attempts: 0,
             misses: 0,
             told: None,
@@ -74,6 +82,12 @@ impl Task {
                     }
                     self.attempts = 0;
                     self.push_at = Some(clock::now());
+                }
+                // Whoever closes between two questions has ended, or is not where it was: asked at once, because with
+                // thousands of agents the next question may be far away.
+                () = self.client.closed() => {
+                    let soon = (clock::now() + within(SOON)).max(self.asked_at + AFTER_AN_ANSWER);
+                    self.poll_at = self.poll_at.min(soon);
                 }
                 () = sleep_until(due) => {
                     let push_is_due = self.push_at.is_some_and(|push_at| push_at <= clock::now());
@@ -100,6 +114,7 @@ impl Task {
             return None;
         }
         let started = clock::now();
+        self.asked_at = started;
         let body = content.body(self.sequence);
         let outcome = self.client.put_config(body, self.shared.timing.timeout).await;
         drop(permit);
@@ -131,7 +146,8 @@ impl Task {
     }
 
     async fn poll(&mut self) -> Option<Seen> {
-        self.poll_at = clock::now() + jittered(self.shared.poll.every());
+        self.asked_at = clock::now();
+        self.poll_at = self.asked_at + jittered(self.shared.poll.every());
         match self.client.status(self.shared.timing.timeout).await {
             Ok(status) => {
                 let was_silent = self.misses > 0;
@@ -143,7 +159,7 @@ impl Task {
             }
             Err(error) => {
                 if self.misses + 1 < MISSES_UNTIL_FAILED {
-                    self.poll_at = clock::now() + within(Duration::from_millis(100));
+                    self.poll_at = clock::now() + within(SOON);
                 }
                 self.missed(FailureKind::Unreachable, error.to_string())
             }
@@ -194,10 +210,8 @@ impl Task {
     }
 
     fn push_later(&mut self) {
-        let timing = &self.shared.timing;
-        let most = timing.backoff_first.saturating_mul(1 << self.attempts.min(16)).min(timing.backoff_most);
+        self.push_at = Some(clock::now() + within(longest_pause(&self.shared.timing, self.attempts)));
         self.attempts = self.attempts.saturating_add(1);
-        self.push_at = Some(clock::now() + within(most));
     }
 
     fn answered(&mut self) {
@@ -243,6 +257,11 @@ fn result_label<T>(outcome: &Result<T, ContactError>) -> &'static str {
     }
 }
 
+/// The longest pause after so many failed pushes in a row.
+fn longest_pause(timing: &Timing, failures: u32) -> Duration {
+    timing.backoff_first.saturating_mul(1 << failures.min(16)).min(timing.backoff_most)
+}
+
 /// A delay around `mean`, ten percent either way, so that polls of many agents do not stay in step.
 fn jittered(mean: Duration) -> Duration {
     mean.mul_f64(rand::rng().random_range(0.9..=1.1))
@@ -251,4 +270,70 @@ fn jittered(mean: Duration) -> Duration {
 /// Full jitter: any delay up to `most`.
 fn within(most: Duration) -> Duration {
     most.mul_f64(rand::rng().random_range(0.0..=1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+    use tokio::time::timeout;
+    use weir_wire::ApplyReply;
+
+    use super::*;
+    use crate::leader::Term;
+    use crate::link::{Lanes, Link, Poll};
+    use crate::metrics::Metrics;
+    use crate::plan::foresee;
+
+    /// With thousands of agents the next question may be far away; here it is a minute.
+    #[tokio::test]
+    async fn an_agent_that_ends_is_noticed_without_being_asked() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let timing = Timing { poll: Duration::from_secs(60), ..Timing::default() };
+        let (observations, mut observed) = mpsc::channel(16);
+        let shared = Shared {
+            credentials: None,
+            timing,
+            lanes: Arc::new(Lanes::default()),
+            observations,
+            metrics: Metrics::default(),
+            term: Term::unbounded(),
+            poll: Arc::new(Poll::new(timing)),
+        };
+        let content = Arc::new(foresee(&BTreeMap::new(), &BTreeMap::new(), "shop", BTreeMap::new()));
+        let revision = content.revision.clone();
+        let _link = Link::start(shared, ObjectKey::new("shop", "a"), "uid".to_owned(), url.into(), content);
+
+        let (mut operator, _) = listener.accept().await.unwrap();
+        let mut asked = Vec::new();
+        while !asked.ends_with(br#""policies":[]}"#) {
+            assert_ne!(operator.read_buf(&mut asked).await.unwrap(), 0);
+        }
+        let in_force = InForce { sequence: 1, revision, since_unix_millis: 0 };
+        let body = serde_json::to_string(&ApplyReply { in_force }).unwrap();
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        operator.write_all(answer.as_bytes()).await.unwrap();
+        assert!(matches!(observed.recv().await.unwrap().seen, Seen::Applied(_)));
+
+        drop((operator, listener));
+        let next = timeout(Duration::from_secs(5), observed.recv()).await.expect("it is noticed").unwrap();
+        assert!(matches!(next.seen, Seen::Failed(Failure { kind: FailureKind::Unreachable, .. })), "{next:?}");
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_bound_and_no_two_agents_keep_step() {
+        let timing = Timing::default();
+        let millis: Vec<u128> = (0..10).map(|failures| longest_pause(&timing, failures).as_millis()).collect();
+        assert_eq!(millis, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+        assert_eq!(longest_pause(&timing, u32::MAX), timing.backoff_most);
+        let mut pauses: Vec<Duration> = (0..100).map(|_| within(timing.backoff_most)).collect();
+        assert!(pauses.iter().all(|pause| *pause <= timing.backoff_most));
+        pauses.sort_unstable();
+        // From anywhere in the whole pause; that a hundred lie in half of it happens in none of 10^27 runs.
+        assert!(pauses[99] - pauses[0] > timing.backoff_most / 2, "{pauses:?}");
+    }
 }
