@@ -199,12 +199,16 @@ fn app_pod(name: &str, metadata: &Value) -> Value {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"labels": {"app": "web"}},
-        "spec": {"containers": [{
-            "name": "app",
-            "image": "none",
-            "ports": [{"name": "http", "containerPort": 8080}],
-            "readinessProbe": {"httpGet": {"path": "/", "port": "http"}},
-        }]},
+        "spec": {
+            // As a cluster's ServiceAccount admission says before any webhook is asked; there is none here.
+            "serviceAccountName": "default",
+            "containers": [{
+                "name": "app",
+                "image": "none",
+                "ports": [{"name": "http", "containerPort": 8080}],
+                "readinessProbe": {"httpGet": {"path": "/", "port": "http"}},
+            }],
+        },
     });
     for (field, value) in metadata.as_object().into_iter().flatten() {
         pod["metadata"][field] = value.clone();
@@ -419,12 +423,17 @@ impl Stage {
     /// Waits until the webhook is asked and answers; leaves nothing behind.
     async fn until_injecting(&self, namespace: &str) -> Result<()> {
         let asked = json!({"labels": {"app": "web", "weir.dev/inject": "enabled"}});
-        self.until("the webhook to be asked and to know the policies", async || {
+        let start = Instant::now();
+        loop {
             // With `Fail`, a webhook that is not there yet is an error.
-            let Ok(pod) = self.dry_pod(namespace, &asked).await else { return Ok(false) };
-            Ok(agent(&pod).is_ok_and(|agent| bootstrap(agent).is_ok()))
-        })
-        .await
+            let answered = self.dry_pod(namespace, &asked).await;
+            let Err(problem) = answered.and_then(|pod| bootstrap(agent(&pod)?)) else { return Ok(()) };
+            ensure!(
+                start.elapsed() < PATIENCE,
+                "waited for the webhook to be asked and to know the policies: {problem:#}"
+            );
+            sleep(BETWEEN_LOOKS).await;
+        }
     }
 
     async fn until_status(

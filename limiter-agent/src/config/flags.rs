@@ -20,7 +20,7 @@ use crate::proxy::Settings;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "weir-agent", version, max_term_width = 110)]
 pub struct Flags {
-    /// Where clients connect: the proxy port. [::] is for clients of IPv4 and of IPv6.
+    /// Where clients connect: the proxy port. `[::]` is for clients of IPv4 and of IPv6.
     #[arg(long, env = "WEIR_LISTEN", value_name = "ADDR", default_value = "[::]:8480")]
     pub listen: SocketAddr,
 
@@ -112,7 +112,7 @@ pub struct Flags {
     pub control_plaintext: bool,
 
     /// Prove which pod this is: get the certificate for the control port from the operator's identity service, such as
-    /// https://weir-operator-identity.weir-system.svc, and let in nobody but the operator. Until there is one, and for whoever
+    /// `https://weir-operator-identity.weir-system.svc`, and let in nobody but the operator. Until there is one, and for whoever
     /// is in the pod, the control port can be read in plain text over loopback, and not changed.
     #[arg(
         long,

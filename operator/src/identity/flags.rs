@@ -15,7 +15,7 @@ pub struct IdentityFlags {
     /// Talk to agents over mutual TLS, and give them their certificates here, over TLS [default: plain HTTP to all agents]
     #[arg(long, value_name = "ADDR", env = "WEIR_IDENTITY_LISTEN", requires = "identity_url")]
     pub(super) identity_listen: Option<SocketAddr>,
-    /// Where agents reach that port, such as https://weir-operator-identity.weir-system.svc; injected agents are told
+    /// Where agents reach that port, such as `https://weir-operator-identity.weir-system.svc`; injected agents are told
     #[arg(long, value_name = "URL", env = "WEIR_IDENTITY_URL", value_parser = parse_url)]
     pub(super) identity_url: Option<Url>,
     /// The Secret for the authorities, in the operator's namespace; it must exist, empty at first
@@ -66,7 +66,7 @@ impl IdentityFlags {
     ///
     /// # Errors
     ///
-    /// [`InvalidLifetimes`].
+    /// `InvalidLifetimes`.
     pub fn check(&self) -> Result<(), InvalidLifetimes> {
         let (lifetime, authority) = (self.identity_lifetime, self.identity_authority_lifetime);
         if authority < lifetime.saturating_mul(12) { Err(InvalidLifetimes { lifetime, authority }) } else { Ok(()) }
