@@ -290,6 +290,21 @@ fn a_place_to_come_is_given_back_to_a_log_beside_other_limits() {
     }
 }
 
+/// A change keeps what is consumed: a charge from before it gives nothing back, one from after it does.
+#[test]
+fn a_charge_of_several_limits_is_given_back_to_the_terms_that_it_was_made_under() {
+    let limits = |narrow| [("wide", per_second(100)), ("narrow", per_second(narrow))];
+    for rule in [RuleLimiter::shared(START, terms(limits(2))), keyed(limits(2), 10)] {
+        let before = rule.charge(|| START, b"key", 1).expect("two are free").charge;
+        let rule = rule.retune(|| START, terms(limits(4)), rule.keys().and(keys(10)));
+        let after = rule.charge(|| START, b"key", 1).expect("one is free").charge;
+        rule.refund(b"key", before, || START);
+        assert_eq!(drain(&rule, START, b"key"), 0);
+        rule.refund(b"key", after, || START);
+        assert_eq!(drain(&rule, START, b"key"), 1);
+    }
+}
+
 #[test]
 fn several_rules_are_charged_or_none() {
     let (shared, by_key) =
