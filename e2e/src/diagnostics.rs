@@ -2,14 +2,17 @@
 //!
 //! It only reads, and whatever cannot be read is said so: it must never hide the failure that it explains.
 
-use std::fmt::Display;
+use std::{fmt::Display, time::Duration};
 
+use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::LogParams};
 
 use crate::{agents, namespace::Space, operator, workload};
 
 const LINES: i64 = 60;
+/// For one of the things that are looked at: a pod that does not answer must not hold up the rest.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Prints all that is known about a namespace.
 pub(crate) async fn print(space: &Space) {
@@ -17,20 +20,21 @@ pub(crate) async fn print(space: &Space) {
     for what in ["ratelimitpolicies", "pods", "events"] {
         let format = if what == "ratelimitpolicies" { "--output=yaml" } else { "--output=wide" };
         let order = if what == "events" { "--sort-by=.lastTimestamp" } else { "--sort-by=.metadata.name" };
-        section(what, space.kubectl(&["get", what, format, order]).await);
+        section(what, space.kubectl(&["get", what, format, order])).await;
     }
     match workload::pods(space).await {
         Ok(pods) => {
-            for pod in pods.iter().filter_map(|pod| pod.metadata.name.as_deref()) {
-                let status = agents::status(space, pod).await;
-                section(&format!("{pod}: /v1/status"), status.map(|status| serde_json::json!(status)));
-                section(
-                    &format!("{pod}: agent"),
-                    log(&space.cluster.client, &space.namespace, pod, Some("agent")).await,
-                );
+            for pod in pods {
+                let name = text(pod.metadata.name.clone());
+                let status = async { agents::status(space, &name).await.map(|status| serde_json::json!(status)) };
+                section(&format!("{name}: /v1/status"), status).await;
+                for container in containers(&pod) {
+                    let log = log(&space.cluster.client, &space.namespace, &name, Some(container));
+                    section(&format!("{name}: {container}"), log).await;
+                }
             }
         }
-        Err(error) => section("pods", Err::<&str, _>(error)),
+        Err(error) => println!("pods cannot be read: {error:#}"),
     }
     print_operator(&space.cluster.client).await;
     println!("----");
@@ -45,22 +49,29 @@ pub(crate) async fn print_operator(client: &Client) {
                 let containers = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
                 let waiting = containers.into_iter().filter_map(|container| container.state?.waiting);
                 waiting.for_each(|why| println!("waiting: {}: {}", text(why.reason), text(why.message)));
-                section("operator", log(client, operator::NAMESPACE, &text(pod.metadata.name), None).await);
+                section("operator", log(client, operator::NAMESPACE, &text(pod.metadata.name), None)).await;
             }
         }
-        Err(error) => section("operator", Err::<&str, _>(error)),
+        Err(error) => println!("operators cannot be read: {error:#}"),
     }
 }
 
-async fn log(client: &Client, namespace: &str, pod: &str, container: Option<&str>) -> kube::Result<String> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let tail = LogParams { tail_lines: Some(LINES), container: container.map(str::to_owned), ..LogParams::default() };
-    pods.logs(pod, &tail).await
+/// Names of all that run in a pod: an agent is one of its own or an injected one.
+fn containers(pod: &Pod) -> impl Iterator<Item = &str> {
+    let spec = pod.spec.iter();
+    spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers)).map(|it| it.name.as_str())
 }
 
-fn section<T: Display, E: Display>(title: &str, content: Result<T, E>) {
+async fn log(client: &Client, namespace: &str, pod: &str, container: Option<&str>) -> Result<String> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let tail = LogParams { tail_lines: Some(LINES), container: container.map(str::to_owned), ..LogParams::default() };
+    Ok(pods.logs(pod, &tail).await?)
+}
+
+async fn section<T: Display>(title: &str, content: impl Future<Output = Result<T>>) {
     println!("---- {title}");
-    match content {
+    let content = tokio::time::timeout(PATIENCE, content).await.context("it takes too long");
+    match content.flatten() {
         Ok(content) => println!("{content}"),
         Err(error) => println!("cannot be read: {error:#}"),
     }

@@ -36,7 +36,7 @@ use weir_wire::Snapshot;
 
 use self::programs::{Program, build_programs, program};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// Who gets an agent, with what, and that nothing is asked for that the chart's roles do not give.

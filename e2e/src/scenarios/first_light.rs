@@ -46,7 +46,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     let pods = workload::ready(space, PODS as usize).await?;
     the_service_leads_to(space, &pods).await?;
     space.apply(POLICY).await?;
-    let observed = policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(20)).await?;
+    let observed = policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(60)).await?;
     agents_have_what_the_status_says(space, &pods, &observed.status.revision).await?;
     let served_before = workload::served(space, &pods).await?;
 
@@ -121,7 +121,7 @@ async fn everybody_counted_the_same(space: &Space, pods: &[String], load: &Repor
     ensure!(columns.contains(&format!(" {PODS}/{PODS} ")), "kubectl get shows no {PODS}/{PODS}: {columns}");
 
     // Everything since the policy came lies within the status' window of a minute.
-    wait_for("the policy's status to count the same as the load", Duration::from_secs(25), || async {
+    wait_for("the policy's status to count the same as the load", Duration::from_secs(60), || async {
         let counts = policy::get(space, policy::NAME).await?.status.traffic.counts();
         Ok(Seen::when(counts == by_load, format!("status {counts}, load {by_load}")))
     })

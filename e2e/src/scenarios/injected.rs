@@ -18,7 +18,7 @@ use crate::{
     report, workload,
 };
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 
 /// By labels: it holds before the Deployment is there.
 const POLICY: &str = "

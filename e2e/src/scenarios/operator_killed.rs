@@ -19,13 +19,13 @@ const PODS: u32 = 3;
 const REQUESTS: u32 = 50;
 const BURST: u32 = 50;
 const AWAY: Duration = Duration::from_secs(30);
-const RIGHT_AGAIN_WITHIN: Duration = Duration::from_secs(10);
+const RIGHT_AGAIN_WITHIN: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(space: &Space) -> Result<()> {
     workload::create(space, PODS.try_into()?).await?;
     let pods = workload::ready(space, PODS as usize).await?;
     space.apply(&policy::bucket(REQUESTS.into(), BURST.into())).await?;
-    policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(20)).await?;
+    policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(60)).await?;
 
     let result = without_operator(space, &pods).await;
     // The other scenarios need it, whatever became of this one.

@@ -24,12 +24,12 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     workload::create(space, 3).await?;
     workload::ready(space, 3).await?;
     space.apply(&policy::bucket(REQUESTS.into(), BURST.into())).await?;
-    policy::wait_enforced(space, policy::NAME, 3, Duration::from_secs(20)).await?;
+    policy::wait_enforced(space, policy::NAME, 3, Duration::from_secs(60)).await?;
 
     workload::scale(space, 6).await?;
     none_counts_before_it_is_limited(space, 6).await?;
     let pods = workload::ready(space, 6).await?;
-    policy::wait_enforced(space, policy::NAME, 6, Duration::from_secs(20)).await?;
+    policy::wait_enforced(space, policy::NAME, 6, Duration::from_secs(60)).await?;
     every_pod_refuses(space, &pods).await?;
 
     workload::scale(space, 2).await?;

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use tokio::{
     task::JoinSet,
     time::{Instant, MissedTickBehavior},
@@ -117,6 +117,8 @@ async fn send(start: Instant, schedule: Schedule, plan: Arc<Plan>, tally: Arc<Mu
         let (request, variant, tally) = (plan.request(index), plan.variant(index), Arc::clone(&tally));
         in_flight.spawn(async move {
             let result = target.send(slot, request).await;
+            let result =
+                result.with_context(|| format!("due {:.2} s after the start", schedule.due(index).as_secs_f64()));
             // From the moment when it was due: a late start is part of what a client would have waited.
             tally.lock().expect("no holder panics").record(variant, due.elapsed(), result);
         });

@@ -6,11 +6,11 @@ use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body_util::Empty;
-use tokio::time::Instant;
+use tokio::{net::TcpStream, time::Instant};
 
 use crate::target::Target;
 
-/// How long names may take to follow what they stand for.
+/// How long names may take to follow what they stand for, and a Service's address to lead to somebody.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(30);
 const RESOLVE_PAUSE: Duration = Duration::from_millis(100);
 
@@ -23,7 +23,7 @@ pub struct RequestArgs {
     /// Resolve each URL's host once, and go round robin over all its addresses
     #[arg(long)]
     resolve_all: bool,
-    /// With --resolve-all: wait up to 30 s until the host has this many addresses
+    /// With --resolve-all: wait up to 30 s until the host has this many addresses, and each takes connections
     #[arg(long, value_name = "N", requires = "resolve_all", default_value_t = 1)]
     addresses: usize,
     /// Method of every request
@@ -72,9 +72,21 @@ impl RequestArgs {
     }
 }
 
-/// All addresses of a host, once there are `least` of them: those of a Service's pods follow a moment after the pods.
+/// All addresses of a host, once there are `least` of them and each takes connections: the addresses of a Service's pods
+/// follow a moment after the pods, and the Service's own refuses connections until the node has learnt where it leads.
 async fn resolve(endpoint: &str, least: usize) -> anyhow::Result<Vec<String>> {
     let deadline = Instant::now() + RESOLVE_TIMEOUT;
+    let addresses = lookup(endpoint, least, deadline).await?;
+    for address in &addresses {
+        while let Err(error) = TcpStream::connect(address).await {
+            ensure!(Instant::now() < deadline, "{endpoint}: {address} after {RESOLVE_TIMEOUT:?}: {error}");
+            tokio::time::sleep(RESOLVE_PAUSE).await;
+        }
+    }
+    Ok(addresses)
+}
+
+async fn lookup(endpoint: &str, least: usize, deadline: Instant) -> anyhow::Result<Vec<String>> {
     loop {
         let found = tokio::net::lookup_host(endpoint).await.with_context(|| format!("resolve {endpoint}"));
         let found = found.map(|found| found.map(|address| address.to_string()).collect::<BTreeSet<_>>());
@@ -169,6 +181,17 @@ mod tests {
         assert_eq!(request.headers()["host"], "localhost:8080");
         assert_eq!(request.headers()["x-tier"], "free");
         assert_eq!((request.method(), request.uri().path()), (&Method::POST, "/"));
+    }
+
+    #[tokio::test]
+    async fn a_host_is_known_once_its_address_takes_connections() {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+        let address = socket.local_addr().expect("bound").to_string();
+        let mut resolving = std::pin::pin!(resolve(&address, 1));
+        tokio::time::timeout(3 * RESOLVE_PAUSE, &mut resolving).await.expect_err("nobody listens");
+        let _listener = socket.listen(1).expect("bound");
+        assert_eq!(resolving.await.expect("somebody listens"), [&*address]);
     }
 
     #[tokio::test]
