@@ -11,6 +11,17 @@ use super::path;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Glob {
     segments: Vec<Segment>,
+    form: Form,
+}
+
+/// What most globs are, which are compared as one text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Form {
+    /// Literals alone.
+    Whole(Box<str>),
+    /// Literals, and `**` behind them.
+    Below(Box<str>),
+    Mixed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +60,15 @@ impl Glob {
     /// `path` is in the normal form of [`path::normalise`].
     pub(crate) fn matches(&self, path: &str) -> bool {
         let path = path.strip_prefix('/').unwrap_or(path);
+        match &self.form {
+            Form::Whole(whole) => path.strip_prefix(&**whole).is_some_and(|rest| matches!(rest, "" | "/")),
+            Form::Below(top) if top.is_empty() => true,
+            Form::Below(top) => path.strip_prefix(&**top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+            Form::Mixed => self.matches_mixed(path),
+        }
+    }
+
+    fn matches_mixed(&self, path: &str) -> bool {
         self.matches_all(path) || path.strip_suffix('/').is_some_and(|path| self.matches_all(path))
     }
 
@@ -134,7 +154,27 @@ impl FromStr for Glob {
                 _ => Ok(Segment::Pieces(pieces)),
             }
         });
-        Ok(Self { segments: segments.collect::<Result<_, _>>()? })
+        let segments = segments.collect::<Result<Vec<_>, _>>()?;
+        let form = Form::of(&segments);
+        Ok(Self { segments, form })
+    }
+}
+
+impl Form {
+    fn of(segments: &[Segment]) -> Self {
+        let (literals, below) = match segments {
+            [literals @ .., Segment::Any] => (literals, true),
+            all => (all, false),
+        };
+        let literals = literals.iter().map(|segment| match segment {
+            Segment::Pieces(pieces) if pieces.len() == 1 => Some(pieces[0].as_str()),
+            _ => None,
+        });
+        match literals.collect::<Option<Vec<_>>>().map(|literals| literals.join("/").into()) {
+            Some(top) if below => Self::Below(top),
+            Some(whole) => Self::Whole(whole),
+            None => Self::Mixed,
+        }
     }
 }
 
@@ -171,6 +211,16 @@ mod tests {
             ("/a/**/z", "/a/b/c/z", true),
             ("/a/**/z", "/a/b/c/z/y", false),
             ("/a/**/b/**/c", "/a/x/b/y/b/c", true),
+            ("/*/**", "/a/b/c", true),
+            ("/*/**", "/", true),
+            ("/**/**", "/a/b/c", true),
+            ("/a/b/**", "/a/b/c/d", true),
+            ("/a/b/**", "/a/bc", false),
+            ("/a/b/**", "/a", false),
+            ("/a/b", "/a/b/", true),
+            ("/a/b", "/a/b/c", false),
+            ("/a/b", "/a/bc", false),
+            ("/a/b/", "/a/b/", true),
             ("/*.json", "/x.json", true),
             ("/*.json", "/.json", true),
             ("/*.json", "/x.jsonl", false),

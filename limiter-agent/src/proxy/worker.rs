@@ -19,8 +19,8 @@ use futures::{
 use http::Request;
 use tokio::{
     net::TcpStream,
+    runtime::LocalOptions,
     sync::{OwnedSemaphorePermit, Semaphore},
-    task::LocalSet,
     time::MissedTickBehavior,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -84,8 +84,9 @@ impl Worker {
     ///
     /// If there is no runtime to be had.
     pub(crate) fn run(self) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        LocalSet::new().block_on(&runtime, self.serve())
+        let options = LocalOptions::default();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(options)?;
+        runtime.block_on(self.serve())
     }
 
     async fn serve(self) -> io::Result<()> {

@@ -258,9 +258,10 @@ pub(super) fn limiting<'a>(set: &'a RuleSet, places: &[usize]) -> Vec<(&'a Place
 
 /// Counts a refusal and says what it is.
 pub(super) fn refusal(asks: &[Ask<'_>], RefusedAt { ask, refused }: RefusedAt, now: impl Fn() -> Time) -> Refusal {
+    let own = refused.retry_after();
     let retry_after = match asks {
         // Nobody else has to be asked.
-        [only] if only.limits.is_single() => refused.retry_after().unwrap_or_default(),
+        [only] if only.limits.is_single() => own.unwrap_or_default(),
         _ => opens_after(asks, now()),
     };
     let rule = asks[ask].rule;
@@ -272,7 +273,7 @@ pub(super) fn refusal(asks: &[Ask<'_>], RefusedAt { ask, refused }: RefusedAt, n
         seconds: retry_after_seconds(retry_after),
     };
     let override_index = refused.override_index;
-    let retry_after = refused.retry_after().map(|_| retry_after);
+    let retry_after = own.map(|_| retry_after);
     Refusal { rule: Arc::clone(rule), place, override_index, retry_after }
 }
 

@@ -28,6 +28,8 @@ pub(super) struct Line<'a> {
     /// What was read and not used yet; none if there is nothing.
     pub(super) inbox: Option<Buffer>,
     leaving: Leaving,
+    /// The runtime was asked to wake this task once there is something to read.
+    asked: bool,
 }
 
 /// What is known of the client's leaving.
@@ -48,7 +50,7 @@ pub(super) struct Gone;
 impl<'a> Line<'a> {
     pub(super) fn new(stream: TcpStream, client: &'a Client) -> Self {
         let pause = Pause::new(client.shared.proxy.clock);
-        Self { stream, client, pause, inbox: None, leaving: Leaving::Unknown }
+        Self { stream, client, pause, inbox: None, leaving: Leaving::Unknown, asked: false }
     }
 
     /// Looks for the client's leaving from now on, until it sends something.
@@ -100,13 +102,14 @@ impl<'a> Line<'a> {
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Gone>> {
         let mut inbox = match self.inbox.take() {
             Some(inbox) => inbox,
-            None => {
-                if self.stream.poll_read_ready(cx).is_pending() {
-                    return Poll::Pending;
-                }
-                self.client.shared.buffers.lend()
+            // Nothing is lent to a client that has to be waited for. Woken, it has most likely sent something.
+            None if !self.asked && self.stream.poll_read_ready(cx).is_pending() => {
+                self.asked = true;
+                return Poll::Pending;
             }
+            None => self.client.shared.buffers.lend(),
         };
+        self.asked = false;
         let read = inbox.poll_fill(&mut self.stream, cx);
         self.inbox = Some(inbox).filter(|inbox| !inbox.is_empty());
         read.map_err(|_| Gone)
