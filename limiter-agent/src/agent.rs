@@ -20,7 +20,7 @@ use crate::{
     control::{self, Control},
     listen::{BindError, Shared, bind, bind_shared},
     metrics::Metrics,
-    proxy::{Proxy, Worker},
+    proxy::{AppAddress, Proxy, Worker},
     ready::{Readiness, Stage},
     rules::RulesInForce,
     serve::Server,
@@ -99,7 +99,7 @@ impl Agent {
         }
         let start = bootstrap::start(&snapshots, config.bootstrap.as_deref(), cache.as_ref());
         let proxy = Arc::new(Proxy {
-            upstream: config.upstream,
+            upstream: Arc::new(AppAddress::new(config.upstream, addresses.listen)),
             settings: config.proxy.clone(),
             rules: Arc::clone(&rules),
             clock,

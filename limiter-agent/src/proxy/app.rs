@@ -1,6 +1,6 @@
 //! The app that is guarded, as one worker knows it: its address, what it speaks, and the connections to it.
 
-use std::{cell::Cell, io, net::SocketAddr, rc::Rc, time::Duration};
+use std::{cell::Cell, io, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
 use http::Version;
 use tokio::{
@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{pool::Pool, settings::UpstreamHttp2, streams::Streams};
+use super::{address::AppAddress, pool::Pool, settings::UpstreamHttp2, streams::Streams};
 
 /// How long the app's kernel may take to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct App {
-    address: SocketAddr,
+    address: Arc<AppAddress>,
     when: UpstreamHttp2,
     speaks: Cell<Speaks>,
     pub(super) pool: Rc<Pool>,
@@ -67,13 +67,14 @@ pub(super) enum ConnectError {
 }
 
 impl App {
-    pub(super) fn new(address: SocketAddr, when: UpstreamHttp2) -> Rc<Self> {
+    pub(super) fn new(address: &Arc<AppAddress>, when: UpstreamHttp2) -> Rc<Self> {
         let speaks = Cell::new(Speaks::Unknown);
-        Rc::new(Self { address, when, speaks, pool: Pool::new(address), streams: Streams::new(address) })
+        let (pool, streams) = (Pool::new(Arc::clone(address)), Streams::new(Arc::clone(address)));
+        Rc::new(Self { address: Arc::clone(address), when, speaks, pool, streams })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
-        self.address
+        self.address.named()
     }
 
     /// What a request that came over `version` goes over.
@@ -102,12 +103,13 @@ impl App {
             // Without a connection left it may be another program by now.
             Speaks::Http2 | Speaks::Unknown => {}
         }
-        let speaks = greet(connect(self.address).await?).await;
+        let speaks = greet(self.address.connect().await?).await;
         self.speaks.set(if speaks { Speaks::Http2 } else { Speaks::Http1Alone(HTTP1_ALONE_CHECKS) });
         Ok(speaks)
     }
 }
 
+/// One attempt.
 pub(super) async fn connect(address: SocketAddr) -> Result<TcpStream, ConnectError> {
     match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
         Ok(Ok(stream)) => {

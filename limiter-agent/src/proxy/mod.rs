@@ -12,6 +12,7 @@
 //! never merged into the head. gRPC over HTTP/2 needs no announcement.
 
 mod activity;
+mod address;
 mod app;
 mod body;
 mod client;
@@ -33,6 +34,7 @@ mod worker;
 
 pub use self::settings::Settings;
 pub(crate) use self::{
+    address::AppAddress,
     body::ResponseBody,
     failure::REASONS,
     headers::X_FORWARDED_FOR,

@@ -5,16 +5,13 @@
 //! [`Lease`] back), and that a connection which the app closed while it was idle fails a request (see [`Lease::fresh`]
 //! and [`IDLE_CHECK`](super::app::IDLE_CHECK)).
 
-use std::{cell::RefCell, net::SocketAddr, rc::Rc};
+use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use http::Version;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
-use super::{
-    app::{ConnectError, connect},
-    body::RequestBody,
-};
+use super::{address::AppAddress, app::ConnectError, body::RequestBody};
 
 /// Connections kept at most; beyond it they are closed after use.
 const MAX_IDLE: usize = 1024;
@@ -24,7 +21,7 @@ type Sender = http1::SendRequest<RequestBody>;
 /// The HTTP/1.1 connections of one worker.
 #[derive(Debug)]
 pub(super) struct Pool {
-    address: SocketAddr,
+    address: Arc<AppAddress>,
     idle: RefCell<Idle>,
 }
 
@@ -48,7 +45,7 @@ pub(super) struct Lease {
 }
 
 impl Pool {
-    pub(super) fn new(address: SocketAddr) -> Rc<Self> {
+    pub(super) fn new(address: Arc<AppAddress>) -> Rc<Self> {
         Rc::new(Self { address, idle: RefCell::default() })
     }
 
@@ -62,9 +59,9 @@ impl Pool {
 
     /// A new connection, for a request that has seen an idle one fail.
     pub(super) async fn connect(self: &Rc<Self>) -> Result<Lease, ConnectError> {
-        let io = TokioIo::new(connect(self.address).await?);
+        let io = TokioIo::new(self.address.connect().await?);
         let (sender, connection) =
-            http1::handshake(io).await.map_err(|error| ConnectError::Handshake(self.address, error))?;
+            http1::handshake(io).await.map_err(|error| ConnectError::Handshake(self.address.named(), error))?;
         tokio::task::spawn_local(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "upstream connection ended");

@@ -6,20 +6,16 @@
 use std::{
     cell::{Cell, RefCell},
     future::poll_fn,
-    net::SocketAddr,
     pin::pin,
     rc::Rc,
+    sync::Arc,
 };
 
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::Mutex;
 
-use super::{
-    app::{ConnectError, connect},
-    body::RequestBody,
-    client::OnThisThread,
-};
+use super::{address::AppAddress, app::ConnectError, body::RequestBody, client::OnThisThread};
 
 /// Streams of one connection at most, if the app allows that many.
 const MAX_STREAMS: usize = 100;
@@ -37,7 +33,7 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// The HTTP/2 connections of one worker.
 #[derive(Debug)]
 pub(super) struct Streams {
-    address: SocketAddr,
+    address: Arc<AppAddress>,
     connections: RefCell<Vec<Rc<Connection>>>,
     /// Held while a connection is made, so that a burst makes one and not one each.
     connecting: Mutex<()>,
@@ -62,7 +58,7 @@ pub(super) struct Stream {
 }
 
 impl Streams {
-    pub(super) fn new(address: SocketAddr) -> Self {
+    pub(super) fn new(address: Arc<AppAddress>) -> Self {
         Self { address, connections: RefCell::default(), connecting: Mutex::default() }
     }
 
@@ -100,7 +96,7 @@ impl Streams {
     }
 
     async fn connect(&self) -> Result<Rc<Connection>, ConnectError> {
-        let stream = connect(self.address).await?;
+        let stream = self.address.connect().await?;
         let (sender, driver) = http2::Builder::new(OnThisThread)
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
@@ -109,7 +105,7 @@ impl Streams {
             .max_send_buf_size(SEND_BUFFER)
             .handshake(TokioIo::new(stream))
             .await
-            .map_err(|error| ConnectError::Handshake(self.address, error))?;
+            .map_err(|error| ConnectError::Handshake(self.address.named(), error))?;
         let max = Cell::new(MAX_STREAMS);
         let connection = Rc::new(Connection { sender, open: Cell::new(0), max, used: Cell::new(true) });
         let weak = Rc::downgrade(&connection);

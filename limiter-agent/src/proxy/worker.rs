@@ -29,6 +29,7 @@ use weir_tower::MonotonicClock;
 
 use super::{
     Settings,
+    address::AppAddress,
     app::{App, IDLE_CHECK},
     body::RequestBody,
     client,
@@ -50,7 +51,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What all workers share.
 #[derive(Debug)]
 pub(crate) struct Proxy {
-    pub(crate) upstream: SocketAddr,
+    pub(crate) upstream: Arc<AppAddress>,
     pub(crate) settings: Settings,
     pub(crate) rules: Arc<ArcSwap<RulesInForce>>,
     pub(crate) clock: MonotonicClock,
@@ -92,7 +93,7 @@ impl Worker {
     async fn serve(self) -> io::Result<()> {
         let Self { listener, proxy } = self;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let app = App::new(proxy.upstream, proxy.settings.upstream_http2);
+        let app = App::new(&proxy.upstream, proxy.settings.upstream_http2);
         let plain = plain::Shared::new(&proxy);
         let tasks = TaskTracker::new();
         let tunnels = Tunnels { tasks: tasks.clone(), drain: Rc::new(proxy.drain.clone()) };

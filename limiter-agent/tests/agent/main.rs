@@ -15,6 +15,7 @@ mod jwks;
 mod leaving;
 mod limits;
 mod logs;
+mod loopback;
 mod metrics;
 mod process;
 mod proxying;

@@ -19,10 +19,7 @@ use super::{
     upstream::Upstream,
     write::{self, Ending},
 };
-use crate::{
-    proxy::{app::connect, failure::Failure},
-    rules::Fields,
-};
+use crate::{proxy::failure::Failure, rules::Fields};
 
 /// How much of a body is held at most while the client does not take it.
 const MAX_HELD: usize = super::buffer::ANSWER_SIZE;
@@ -147,7 +144,7 @@ async fn ask(
 
 /// Called on the heap: few requests need a new connection, and the room for making one is large.
 async fn connected(line: &Line<'_>, limit: Option<Duration>) -> Result<TcpStream, Cut> {
-    let connecting = connect(line.client.shared.app);
+    let connecting = line.client.shared.proxy.upstream.connect();
     match limit {
         None => Ok(connecting.await?),
         Some(limit) => Ok(timeout(limit, connecting).await.map_err(|_| Failure::Unanswered(limit))??),

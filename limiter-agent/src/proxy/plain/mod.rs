@@ -24,7 +24,7 @@ mod serve;
 mod upstream;
 mod write;
 
-use std::{net::SocketAddr, rc::Rc, sync::Arc};
+use std::{rc::Rc, sync::Arc};
 
 pub(super) use self::serve::{End, serve};
 use self::{buffer::Buffers, date::Date, drain::Drain, pool::Pool, request::Limits};
@@ -39,7 +39,6 @@ use crate::rules::Gate;
 #[derive(Debug)]
 pub(super) struct Shared {
     proxy: Arc<Proxy>,
-    app: SocketAddr,
     pool: Pool,
     buffers: Rc<Buffers>,
     date: Date,
@@ -65,7 +64,6 @@ impl Shared {
         let limits = Limits { bytes: settings.max_header_bytes as usize, fields: settings.max_headers.into() };
         Some(Rc::new(Self {
             proxy: Arc::clone(proxy),
-            app: proxy.upstream,
             pool: Pool::default(),
             buffers: Rc::default(),
             date: Date::new(),

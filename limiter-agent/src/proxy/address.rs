@@ -1,0 +1,87 @@
+//! Where the app is to be found: at its address, or on the other loopback address.
+//!
+//! `localhost` is `127.0.0.1` to some apps, `[::1]` to others and both to most, and nothing in a pod tells which. So an
+//! app on loopback is looked for where it was found last and then on the other address, and only if nobody listens on
+//! the first. It must never lead back to the agent itself.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+use tokio::net::TcpStream;
+
+use super::app::{ConnectError, connect};
+
+/// The app's address, as all workers know it.
+#[derive(Debug)]
+pub(crate) struct AppAddress {
+    named: SocketAddr,
+    /// The same port on the other loopback address.
+    other: Option<SocketAddr>,
+    /// The app was last found there.
+    on_other: AtomicBool,
+}
+
+impl AppAddress {
+    /// `named` is what the configuration says, `listen` where the agent itself is.
+    pub(crate) fn new(named: SocketAddr, listen: SocketAddr) -> Self {
+        let other = match named.ip() {
+            IpAddr::V4(Ipv4Addr::LOCALHOST) => Some(Ipv6Addr::LOCALHOST.into()),
+            IpAddr::V6(Ipv6Addr::LOCALHOST) => Some(Ipv4Addr::LOCALHOST.into()),
+            _ => None,
+        };
+        let other = other.map(|ip| SocketAddr::new(ip, named.port()));
+        let agent = |other: &SocketAddr| {
+            other.port() == listen.port() && (other.ip() == listen.ip().to_canonical() || listen.ip().is_unspecified())
+        };
+        Self { named, other: other.filter(|other| !agent(other)), on_other: AtomicBool::new(false) }
+    }
+
+    /// As the configuration says it.
+    pub(super) fn named(&self) -> SocketAddr {
+        self.named
+    }
+
+    /// A new connection.
+    pub(super) async fn connect(&self) -> Result<TcpStream, ConnectError> {
+        let Some(other) = self.other else { return connect(self.named).await };
+        let on_other = self.on_other.load(Relaxed);
+        let (first, second) = if on_other { (other, self.named) } else { (self.named, other) };
+        match connect(first).await {
+            Err(refused @ ConnectError::Refused(..)) => match connect(second).await {
+                Ok(stream) => {
+                    self.on_other.store(!on_other, Relaxed);
+                    Ok(stream)
+                }
+                // It is nowhere. What stands in the log is where it was last.
+                Err(_) => Err(refused),
+            },
+            connected => connected,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_has_another_address_and_the_agent_is_never_it() {
+        for (named, listen, other) in [
+            ("127.0.0.1:80", "[::]:8480", Some("[::1]:80")),
+            ("[::1]:80", "[::]:8480", Some("127.0.0.1:80")),
+            ("127.0.0.2:80", "[::]:8480", None),
+            ("10.0.0.1:80", "[::]:8480", None),
+            ("[2001:db8::1]:80", "[::]:8480", None),
+            ("127.0.0.1:80", "[::1]:80", None),
+            ("[::1]:80", "127.0.0.1:80", None),
+            ("[::1]:80", "[::ffff:127.0.0.1]:80", None),
+            ("[::1]:80", "0.0.0.0:80", None),
+            ("127.0.0.1:80", "10.0.0.1:80", Some("[::1]:80")),
+        ] {
+            let address = AppAddress::new(named.parse().expect("valid"), listen.parse().expect("valid"));
+            assert_eq!(address.other, other.map(|other| other.parse().expect("valid")), "{named} behind {listen}");
+        }
+    }
+}
