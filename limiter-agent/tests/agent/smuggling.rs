@@ -482,6 +482,31 @@ async fn pipelined_requests_are_answered_in_order() {
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("okHTTP/1.1 400 "), "{answer}");
 }
 
+#[tokio::test]
+async fn nothing_behind_a_clients_last_request_is_a_request() {
+    let app = Recorder::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let limited =
+        with(rule("limited", &[daily("d", "TokenBucket", 1)]), serde_json::json!({"match": [{"paths": ["/limited"]}]}));
+    agent.apply(&snapshot(1, &[policy("p", &[limited])])).await;
+    assert_eq!(agent.statuses("/limited", &[], 2).await, [200, 429]);
+    app.heard();
+    let close = "host: a\r\nconnection: close\r\n";
+    for (last, status) in [
+        (format!("GET /last HTTP/1.1\r\n{close}\r\n"), 200),
+        (format!("POST /last HTTP/1.1\r\n{close}content-length: 2\r\n\r\nhi"), 200),
+        (format!("GET /last HTTP/1.1\r\n{close}te: trailers\r\n\r\n"), 200),
+        ("GET /last HTTP/1.0\r\nhost: a\r\n\r\n".to_owned(), 200),
+        (format!("GET /limited HTTP/1.1\r\n{close}\r\n"), 429),
+        (format!("GET /limited HTTP/1.1\r\n{close}te: trailers\r\n\r\n"), 429),
+    ] {
+        let answer = send(&agent, format!("{last}{BEHIND}").as_bytes()).await;
+        assert!(answer.split(' ').nth(1) == Some(&status.to_string()), "{last:?}: {answer}");
+        assert_eq!(answer.matches("HTTP/1.").count(), 1, "{last:?}: {answer}");
+        assert!(!app.heard().contains("/behind"), "{last:?}");
+    }
+}
+
 /// Once the agent has closed its side it only reads to see the client leave.
 #[tokio::test]
 async fn what_a_client_sends_when_it_was_told_to_go_is_no_request() {
