@@ -252,7 +252,11 @@ impl Make {
                 then = Then::Close;
             }
         }
-        let splits = self.splits(head.len() + body.len());
+        let mut splits = self.splits(head.len() + body.len());
+        if !extra.is_empty() {
+            // In a piece of its own it would come before the next request or behind it: a matter of moments, too.
+            splits.retain(|at| *at < head.len() + body.len());
+        }
         let when = if self.chance(0.05) { When::Head } else { When::Body };
         let rude = self.is_odd();
         Answer { head, body, extra, rude, splits, when, then }
