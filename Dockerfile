@@ -10,6 +10,8 @@
 # makes images from local binaries by the same e2e/images/layout.sh, and those are the ones that are tested, under 30 MB each.
 # This file was never built by those tests.
 
+# The image's own Rust, the version of rust-toolchain.toml. That file is left out of the build (.dockerignore): it asks for rustfmt and
+# clippy too, which rustup would have to fetch.
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
 COPY . .

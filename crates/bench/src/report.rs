@@ -173,6 +173,7 @@ impl Report {
         if !self.aims.is_empty() {
             text += "| aim | found | |\n|---|---|---|\n";
             for Aim { aim, found, met } in &self.aims {
+                let found = shown(found);
                 let _ = writeln!(text, "| {aim} | {found} | {} |", if *met { "met" } else { "**missed**" });
             }
             text.push('\n');
@@ -188,6 +189,11 @@ impl Report {
     }
 }
 
+/// A name such as `Mutex<HashMap>` in Markdown, which would take it for a tag and leave it out.
+fn shown(name: &str) -> String {
+    name.replace('<', "\\<")
+}
+
 impl Table {
     fn markdown(&self, text: &mut String) {
         let _ = write!(text, "## {}\n\n", self.title);
@@ -198,7 +204,7 @@ impl Table {
         let _ = writeln!(text, "|---|{}", "---:|".repeat(self.columns.len()));
         for row in &self.rows {
             let cells: Vec<_> = row.cells.iter().map(Cell::text).collect();
-            let _ = writeln!(text, "| {} | {} |", row.contender, cells.join(" | "));
+            let _ = writeln!(text, "| {} | {} |", shown(&row.contender), cells.join(" | "));
         }
         text.push('\n');
     }
@@ -248,7 +254,7 @@ mod tests {
             unit: "ns",
             columns: vec!["1 thread".into(), "ratio".into(), "none".into()],
             rows: vec![Row {
-                contender: "weir".into(),
+                contender: "Mutex<HashMap>".into(),
                 cells: vec![
                     Cell::Measured(Spread {
                         median: 10.0,
@@ -266,7 +272,7 @@ mod tests {
         assert!(text.contains("its figures mean nothing"), "{text}");
         assert!(text.contains("| faster | 2× | met |\n| smaller | no | **missed** |"), "{text}");
         assert!(text.contains("| ns | 1 thread | ratio | none |\n|---|---:|---:|---:|\n"), "{text}");
-        assert!(text.contains("| weir | 10.0 ±10 % | 1.50× |  |"), "{text}");
+        assert!(text.contains("| Mutex\\<HashMap> | 10.0 ±10 % | 1.50× |  |"), "{text}");
         assert!(text.contains("governor 0."), "{text}");
     }
 

@@ -9,6 +9,7 @@ mod crds;
 mod dashboards;
 mod debian;
 mod demo;
+mod deny;
 mod fuzz;
 mod manual;
 mod miri;
@@ -65,9 +66,13 @@ enum Command {
     Crds(crds::CrdsArgs),
     /// Write the Grafana dashboards of the chart, or prove that each of their queries finds something
     Dashboards(dashboards::DashboardsArgs),
+    /// What cargo-deny finds about dependencies, by deny.toml
+    ///
+    /// Needs cargo-deny; says how to get it, with exit code 2, where it is not there.
+    Deny(deny::DenyArgs),
     /// Random input against the limiters and the agent, until something fails or time is up
     Fuzz(fuzz::FuzzArgs),
-    /// Check the manual: links, policies, and what its commands name
+    /// Check the manual: links, policies, and what its commands name; or build its site
     Manual(manual::ManualArgs),
     /// Tests of weir-core under miri: atomics show every value that the memory model allows, threads switch anywhere
     ///
@@ -94,6 +99,7 @@ async fn main() -> ExitCode {
             Command::Clients(args) => clients::run(&workspace, &args, &children::interrupts()?).await,
             Command::Soak(args) => soak::run(&workspace, &args, &children::interrupts()?).await,
             Command::Test(args) => test::run(&workspace, args, &children::interrupts()?).await,
+            Command::Deny(args) => deny::run(&workspace, &args),
             Command::Fuzz(args) => fuzz::run(&workspace, &args),
             Command::Manual(args) => manual::run(&workspace, args),
             Command::Miri(args) => miri::run(&workspace, &args),

@@ -25,7 +25,7 @@ const HELM_FLAGS: [&str; 8] = [
     "--create-namespace",
     "--wait",
     "--set",
-    "--reuse-values",
+    "--reset-then-reuse-values",
     "--install",
     "--take-ownership",
     "--values",
@@ -33,7 +33,7 @@ const HELM_FLAGS: [&str; 8] = [
 
 const KUBECTL: [&str; 11] =
     ["apply", "get", "patch", "delete", "describe", "logs", "rollout", "run", "label", "port-forward", "explain"];
-const KUBECTL_FLAGS: [&str; 13] = [
+const KUBECTL_FLAGS: [&str; 15] = [
     "-f",
     "-o",
     "-n",
@@ -45,6 +45,8 @@ const KUBECTL_FLAGS: [&str; 13] = [
     "--follow",
     "--image",
     "--restart",
+    "--rm",
+    "--attach",
     "--recursive",
     "--watch",
 ];

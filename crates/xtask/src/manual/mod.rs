@@ -3,6 +3,7 @@
 //! It reads pages and runs `weir-operator check` and `--help`, as readers do; it changes nothing. What a cluster says to the objects of
 //! the pages is asked by `e2e/tests/manual.rs`.
 
+mod book;
 mod commands;
 mod fields;
 mod markdown;
@@ -40,9 +41,15 @@ pub(crate) struct ManualArgs {
     /// Folder of weir-operator and weir-agent; without it, both are built
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
+    /// Build the site instead, by mdBook, into target/manual, and follow its links
+    #[arg(long, conflicts_with = "programs")]
+    book: bool,
 }
 
 pub(crate) fn run(workspace: &Workspace, args: ManualArgs) -> anyhow::Result<ExitCode> {
+    if args.book {
+        return site(workspace.root());
+    }
     let programs = args.programs.map_or_else(|| build(workspace), Ok)?;
     let pages = read(workspace.root())?;
     let mut faults = Vec::new();
@@ -67,6 +74,21 @@ pub(crate) fn run(workspace: &Workspace, args: ManualArgs) -> anyhow::Result<Exi
     println!("manual: {} pages, {} policies, {run} commands, {} faults", pages.len(), policies.len(), faults.len());
     ensure!(policies.len() > 10 && run > 20, "hardly anything was found to check");
     Ok(if faults.is_empty() && good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// How mdBook is had; it comes by no package of Debian's.
+const INSTALL: &str = "cargo install mdbook --locked";
+
+fn site(root: &Path) -> anyhow::Result<ExitCode> {
+    let Ok((pages, faults)) = book::build(root)? else {
+        eprintln!("mdbook is not in PATH: {INSTALL} (some minutes)");
+        return Ok(ExitCode::from(2));
+    };
+    for Fault { page, line, what } in &faults {
+        println!("{page}:{line}: {what}");
+    }
+    println!("manual: {pages} pages of a site, {} faults", faults.len());
+    Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Builds both programs as the tests against an apiserver do, so that no second kind of them is compiled.

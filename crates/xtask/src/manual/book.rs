@@ -1,0 +1,135 @@
+//! The manual as a site, by mdBook: builds it, and follows every link of its pages to what is there.
+//!
+//! mdBook itself says nothing of a link that leads nowhere, and it renames pages. Not a stage of `cargo xtask test`: on a bare
+//! machine mdBook takes minutes of compiling; the links of the pages as they are written are checked without it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::Path,
+    process::Command,
+};
+
+use anyhow::{Context as _, bail, ensure};
+
+use super::{Fault, markdown::beside};
+
+/// Where book.toml puts it.
+const SITE: &str = "target/manual";
+/// Shown in place of any page, so its links are those of the site's root.
+const ANYWHERE: &str = "404.html";
+
+/// The site could not be built, because mdBook is not there.
+pub(super) struct Missing;
+
+/// Builds the site; how many pages it has, and what does not hold about them.
+pub(super) fn build(root: &Path) -> anyhow::Result<Result<(usize, Vec<Fault>), Missing>> {
+    match Command::new("mdbook").arg("build").current_dir(root).status() {
+        Ok(status) => ensure!(status.success(), "mdbook build: {status}"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Err(Missing)),
+        Err(error) => bail!("run mdbook: {error}"),
+    }
+    let pages = read(&root.join(SITE))?;
+    let faults = follow(&root.join(SITE), &pages);
+    Ok(Ok((pages.len(), faults)))
+}
+
+/// What a page of the site leads to, and the places that it has.
+#[derive(Default)]
+struct Page {
+    /// With their lines.
+    links: Vec<(usize, String)>,
+    places: BTreeSet<String>,
+}
+
+impl Page {
+    fn parse(html: &str) -> Self {
+        let mut page = Self::default();
+        for (index, line) in html.lines().enumerate() {
+            for name in ["href", "src"] {
+                page.links.extend(values(line, name).map(|link| (index + 1, link.to_owned())));
+            }
+            page.places.extend(values(line, "id").map(str::to_owned));
+        }
+        page
+    }
+}
+
+/// The values of an attribute in a line, as mdBook writes it.
+fn values<'a>(line: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+    let begin = format!(" {name}=\"");
+    let parts: Vec<&str> = line.split(begin.as_str()).skip(1).collect();
+    parts.into_iter().filter_map(|rest| rest.split_once('"').map(|(value, _)| value))
+}
+
+/// All pages by their path within the site.
+fn read(site: &Path) -> anyhow::Result<BTreeMap<String, Page>> {
+    let mut pages = BTreeMap::new();
+    let mut folders = vec![site.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))? {
+            let place = entry?.path();
+            if place.is_dir() {
+                folders.push(place);
+            } else if place.extension().is_some_and(|extension| extension == "html") {
+                let html = fs::read_to_string(&place).with_context(|| format!("read {}", place.display()))?;
+                let name = place.strip_prefix(site).unwrap_or(&place).display().to_string();
+                pages.insert(name, Page::parse(&html));
+            }
+        }
+    }
+    Ok(pages)
+}
+
+/// Links within the site that lead to no file of it, or to no place on its page.
+fn follow(site: &Path, pages: &BTreeMap<String, Page>) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (name, page) in pages.iter().filter(|(name, _)| *name != ANYWHERE) {
+        for (line, link) in &page.links {
+            if link.contains(':') || link.starts_with("//") {
+                continue;
+            }
+            let (file, place) = link.split_once('#').map_or((link.as_str(), ""), |(file, place)| (file, place));
+            let file = if file.is_empty() { name.clone() } else { beside(name, file) };
+            let there = match pages.get(&file) {
+                Some(page) => place.is_empty() || page.places.contains(place),
+                None => site.join(&file).is_file(),
+            };
+            if !there {
+                let what = format!("{link} leads nowhere");
+                faults.push(Fault { page: format!("{SITE}/{name}"), line: *line, what });
+            }
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_of_the_site_lead_to_files_and_places() {
+        let site = tempfile::tempdir().expect("a temporary folder");
+        fs::create_dir(site.path().join("guides")).expect("a folder");
+        fs::write(site.path().join("a.svg"), "").expect("a picture");
+        let page = |name: &str, html: &str| fs::write(site.path().join(name), html).expect("a page");
+        page("index.html", "<h1 id=\"top\"><a class=\"x\" href=\"#top\">\n<a href=\"https://example.com/#b\">");
+        page("guides/b.html", "<img alt=\"\" src=\"../a.svg\"><a href=\"../index.html#top\"></a>\n<img src=\"c.svg\">");
+        page("c.html", "\n<a href=\"index.html#none\"></a> <a href=\"guides/b.md\"></a>");
+        page(ANYWHERE, "<base href=\"/\"><a href=\"nothing.html\"></a>");
+        let pages = read(site.path()).expect("a site");
+        let told: Vec<_> = follow(site.path(), &pages)
+            .into_iter()
+            .map(|fault| format!("{}:{}: {}", fault.page, fault.line, fault.what))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "target/manual/c.html:2: index.html#none leads nowhere",
+                "target/manual/c.html:2: guides/b.md leads nowhere",
+                "target/manual/guides/b.html:2: c.svg leads nowhere",
+            ]
+        );
+    }
+}
