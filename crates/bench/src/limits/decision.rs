@@ -147,6 +147,9 @@ impl View<'_> {
                 .map(|threads| self.speeds.get(&(index, *threads)).map_or(Cell::None, |speed| Cell::Measured(*speed)))
                 .collect();
             cells.push(self.speed(index, 1).map_or(Cell::None, |millions| Cell::Number(1e3 / millions)));
+            let above =
+                if contender.kind == Kind::Ours { self.slower_by(index, self.named("clock: weir")) } else { None };
+            cells.push(above.map_or(Cell::None, |above| Cell::Text(format!("{above:+.2}"))));
             cells.push(Cell::Text(self.remark(index, demand)));
             Row { contender: contender.name.to_owned(), cells }
         });
@@ -154,15 +157,18 @@ impl View<'_> {
             title: format!("One limit, every decision {word}"),
             note:
                 "All threads hammer one limit; the figures are of all of them together. \"Time given\" is the decision \
-                   without the clock read, on one thread."
+                   without the clock read, on one thread; \"above the clock\" is what a decision takes longer than reading \
+                   Weir's clock, in the median of rounds. A leaky bucket lets one through at a time, here one each \
+                   nanosecond: of requests with the same reading of the clock it admits one, and the speed of its row is \
+                   that of admissions and such refusals together."
                     .to_owned(),
             unit: "million decisions a second",
-            columns: columns.chain(["ns each on 1 thread".to_owned(), "remark".to_owned()]).collect(),
+            columns: columns.chain(["ns each on 1 thread", "ns above the clock", "remark"].map(str::to_owned)).collect(),
             rows: rows.collect(),
         });
         report.table(self.designs(word));
         for threads in THREADS {
-            report.table(self.ratios(word, threads));
+            report.table(self.ratios(demand, threads));
         }
         let drawn = self.contenders.iter().enumerate().filter(|(_, contender)| {
             contender.name == "weir TokenBucket"
@@ -212,20 +218,30 @@ impl View<'_> {
     }
 
     /// Each of ours over each peer.
-    fn ratios(&self, word: &str, threads: usize) -> Table {
+    fn ratios(&self, demand: Demand, threads: usize) -> Table {
         let peers: Vec<_> = self.of(Kind::Peer).filter(|(index, _)| self.speed(*index, threads).is_some()).collect();
         let rows = self.of(Kind::Ours).filter_map(|(index, contender)| {
             let ratios = peers.iter().map(|(peer, _)| self.ratio(index, *peer, threads));
             let cells = ratios.map(|ratio| Some(Cell::Ratio { ratio: ratio? })).collect::<Option<_>>()?;
             Some(Row { contender: contender.name.to_owned(), cells })
         });
+        let mixed = self.of(Kind::Ours).filter_map(|(index, contender)| {
+            let pure = self.wanted(index, threads, demand).filter(|wanted| *wanted < PURE)?;
+            Some(format!("Only {:.1} % of the decisions of {} were {}.", pure * 100.0, contender.name, word(demand)))
+        });
         Table {
-            title: format!("Ratios: {word}, {}", in_words(threads)),
-            note: String::new(),
+            title: format!("Ratios: {}, {}", word(demand), in_words(threads)),
+            note: mixed.collect::<Vec<_>>().join(" "),
             unit: "times as fast as",
             columns: peers.iter().map(|(_, peer)| peer.name.to_owned()).collect(),
             rows: rows.collect(),
         }
+    }
+
+    /// The share of the decisions that came out as the limit was set up for.
+    fn wanted(&self, index: usize, threads: usize, demand: Demand) -> Option<f64> {
+        let admitted = Spread::of(self.results.get(&(index, threads))?.admitted.clone()).median;
+        Some(if demand == Demand::Admit { admitted } else { 1.0 - admitted })
     }
 
     fn remark(&self, index: usize, demand: Demand) -> String {
@@ -242,10 +258,7 @@ impl View<'_> {
         }
         if contender.kind != Kind::Yardstick {
             for threads in THREADS {
-                let Some(found) = self.results.get(&(index, threads)) else { continue };
-                let admitted = Spread::of(found.admitted.clone()).median;
-                let wanted = if demand == Demand::Admit { admitted } else { 1.0 - admitted };
-                if wanted < PURE {
+                if let Some(wanted) = self.wanted(index, threads, demand).filter(|wanted| *wanted < PURE) {
                     remarks.push(format!("only {:.1} % {} on {threads}", wanted * 100.0, word(demand)));
                 }
             }
