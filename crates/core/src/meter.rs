@@ -11,7 +11,7 @@ pub(crate) mod line;
 mod log;
 
 pub(crate) use self::counter::{Counter, Windows};
-use self::log::Log;
+pub(crate) use self::log::Log;
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Quota, Standing, Strategy, Time};

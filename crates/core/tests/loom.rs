@@ -266,6 +266,21 @@ fn a_retune_loses_no_charge_and_gives_none() {
     });
 }
 
+/// A log's entry of the lap before says nothing of a request that is counted and not written down yet.
+#[test]
+fn a_retune_a_lap_later_gives_no_place_twice() {
+    for new in KINDS {
+        model(2, move || {
+            let limiter = Limiter::new(NOW, quota(Strategy::SlidingWindowLog, 1, SECOND));
+            assert_eq!(drain(&limiter, NOW), 1);
+            let (decider, then) = (limiter.clone(), later(SECOND));
+            let thread = thread::spawn(move || u64::from(decider.check(then, 1).is_ok()));
+            let retuned = limiter.retune(|| then, quota(new, 2, SECOND));
+            assert_eq!(thread.join().expect("no panic") + drain(&retuned, then), 1, "to {new:?}");
+        });
+    }
+}
+
 /// Those that help the change through at the same time put the same there.
 #[test]
 fn two_that_help_a_retune_through_agree() {

@@ -10,8 +10,11 @@
 //! admitted when      previous * (period - elapsed) + (current + cost) * period  <=  requests * period
 //! ```
 
+mod windows;
+
 use std::time::Duration;
 
+pub(crate) use self::windows::Windows;
 use super::{Left, Place, SEALED, Sealed, Stop, Taken, load, set};
 use crate::divisor::Divisor;
 use crate::supply::SET_BACK;
@@ -32,17 +35,6 @@ pub(crate) struct Counter {
     base: Time,
     /// Of the count, at the low end of a word; the index has the others.
     bits: u32,
-}
-
-/// Both windows at one moment, the one before being final or taken for it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Windows {
-    pub(crate) previous: u64,
-    pub(crate) current: u64,
-    /// Since the start of the current window.
-    pub(crate) elapsed: u64,
-    /// By how much a clock lags that reads an earlier window.
-    pub(crate) lag: u64,
 }
 
 struct Seen {
@@ -78,7 +70,7 @@ impl Counter {
         let (windows, elapsed) = self.period.divide(now.as_nanos().saturating_sub(self.base.as_nanos()));
         // The last index is left out, so that no word looks like an unset one. The one before it never ends.
         let last = (FROZEN >> self.bits) - 2;
-        if windows + FIRST < last { (windows + FIRST, elapsed) } else { (last, self.period()) }
+        if windows + FIRST <= last { (windows + FIRST, elapsed) } else { (last, self.period()) }
     }
 
     fn start_of(&self, index: u64) -> u64 {
@@ -152,28 +144,38 @@ impl Counter {
 
     /// A decision in a window that has begun, after one that is frozen; none if it is not that simple. The windows after a
     /// charge with the index of the current one, or as they are if it was refused.
-    #[inline]
+    ///
+    /// Which window that is the words say, and the clock no more than whether it is right: all that is swapped is known
+    /// before the time is, so the processor need not wait for the one to do the other.
+    #[inline(always)] // as in the cell: an answer that is passed on in memory costs more than the decision
     pub(crate) fn check_at_once(
         &self,
         words: &[AtomicU64; 2],
         now: Time,
         cost: u64,
     ) -> Option<Result<(Windows, u64), Windows>> {
-        let (index, elapsed) = self.window_at(now);
-        let [even, odd] = words;
-        let (word, before) = if index.is_multiple_of(2) { (even, odd) } else { (odd, even) };
-        let (seen, final_one) = (word.load(Ordering::SeqCst), before.load(Ordering::SeqCst));
-        // Neither is sealed then, nor has a later window begun.
-        if seen >> self.bits != index || final_one >> self.bits != (FROZEN >> self.bits | (index - 1)) {
+        let [even, odd] = words.each_ref().map(|word| word.load(Ordering::SeqCst));
+        // Of two the frozen one is the larger.
+        let (word, mut current, last) = if even < odd { (&words[0], even, odd) } else { (&words[1], odd, even) };
+        let index = current >> self.bits;
+        let elapsed = now.as_nanos().wrapping_sub(self.start_of(index));
+        // Neither is sealed then, and the time is in no other window.
+        if current >= FROZEN || (last >> self.bits) + 1 != (FROZEN >> self.bits) + index || elapsed >= self.period() {
             return None;
         }
-        let windows = Windows { previous: self.count_of(final_one), current: self.count_of(seen), elapsed, lag: 0 };
-        let after = windows.current.checked_add(cost)?;
-        if !windows.have_room(&self.quota, after) {
-            return Some(Err(windows));
+        let previous = self.count_of(last);
+        loop {
+            let windows = Windows { previous, current: self.count_of(current), elapsed, lag: 0 };
+            let after = windows.current.checked_add(cost)?;
+            if !windows.have_room(&self.quota, after) {
+                return Some(Err(windows));
+            }
+            match word.compare_exchange_weak(current, current + cost, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return Some(Ok((Windows { current: after, ..windows }, index))),
+                Err(moved_on) if moved_on >> self.bits == index => current = moved_on,
+                Err(_) => return None,
+            }
         }
-        let moved = word.compare_exchange(seen, seen + cost, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        moved.then_some(Ok((Windows { current: after, ..windows }, index)))
     }
 
     pub(super) fn check(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
@@ -280,66 +282,4 @@ impl Counter {
         let _ = words[1].compare_exchange(0, odd, Ordering::SeqCst, Ordering::SeqCst);
         set(&words[0], even);
     }
-}
-
-impl Windows {
-    /// Whether the current window may hold this many now.
-    #[inline]
-    fn have_room(&self, quota: &Quota, count: u64) -> bool {
-        let Some(room) = quota.requests().checked_sub(count) else { return false };
-        let period = quota.period_nanos();
-        let weighted = || u128::from(self.previous) * u128::from(period - self.elapsed);
-        self.previous <= room || weighted() <= u128::from(room) * u128::from(period)
-    }
-
-    /// Nanoseconds from `elapsed` on until a cost is within the quota in this window, if it ever is.
-    fn opens_in_this(&self, quota: &Quota, cost: u64) -> Option<u64> {
-        let count = self.current.checked_add(cost)?;
-        if self.have_room(quota, count) {
-            return Some(0);
-        }
-        let room = quota.requests().checked_sub(count)?;
-        opens(room, self.previous, quota.period_nanos())
-            .filter(|&at| at < quota.period_nanos())
-            .map(|at| at.saturating_sub(self.elapsed))
-    }
-
-    pub(crate) fn remaining(&self, quota: &Quota) -> u64 {
-        let period = u128::from(quota.period_nanos());
-        let within = u128::from(quota.requests()) * period;
-        let used = u128::from(self.previous) * (period - u128::from(self.elapsed)) + u128::from(self.current) * period;
-        u64::try_from(within.saturating_sub(used) / period).unwrap_or(u64::MAX)
-    }
-
-    pub(crate) fn retry_after(&self, quota: &Quota, cost: u64) -> Option<Duration> {
-        let room = quota.requests().checked_sub(cost)?;
-        let wait = self.opens_in_this(quota, cost).or_else(|| {
-            let next = quota.period_nanos() - self.elapsed;
-            Some(next.saturating_add(opens(room, self.current, quota.period_nanos())?))
-        });
-        match wait? {
-            0 => Some(Duration::ZERO),
-            wait => Some(Duration::from_nanos(wait.saturating_add(self.lag))),
-        }
-    }
-
-    pub(crate) fn reset_after(&self, quota: &Quota) -> Duration {
-        let period = quota.period_nanos();
-        let rest = period - self.elapsed;
-        Duration::from_nanos(match (self.previous, self.current) {
-            (0, 0) => 0,
-            (_, 0) => rest + self.lag,
-            _ => rest.saturating_add(period).saturating_add(self.lag),
-        })
-    }
-}
-
-/// How long after a window's start `previous` requests of the window before leave `room` for others.
-fn opens(room: u64, previous: u64, period: u64) -> Option<u64> {
-    if previous <= room {
-        return Some(0);
-    }
-    // previous * (period - at) <= room * period
-    let still = u128::from(room) * u128::from(period) / u128::from(previous);
-    u64::try_from(u128::from(period) - still).ok()
 }

@@ -8,99 +8,78 @@
 //! each lap; it counts as not old enough, so a thread that is stopped at that point can make others be refused, and never
 //! be admitted.
 
+mod ring;
+
 use std::time::Duration;
 
+use self::ring::{GONE, LAST, Opens, Ring, Spot};
 use super::{Left, Place, SEALED, Sealed, Stop, Taken, UNSET, load, set};
-use crate::divisor::Divisor;
 use crate::standing::Logged;
 use crate::supply::SET_BACK;
 use crate::sync::{AtomicU64, Ordering, yield_now};
 use crate::{Quota, Standing, Time};
 
-/// The bit that tells laps apart.
-const LAP: u64 = 1 << 63;
-
-/// The last moment that an entry can hold, in the year 2262. There time stands still.
-const LAST: Time = Time::from_nanos(LAP - 2);
-
 /// How often the system gets a turn to let the thread go on whose moment is missing, before others are refused for it.
 const PATIENCE: usize = if cfg!(loom) { 1 } else { 100 };
 
-/// The word with the number of requests; one that successors use; where the last search ended; then the ring.
-const HEAD: usize = 3;
+/// How far from where the last search ended the next one looks, one by one, before it strides.
+const NEAR: u64 = 4;
 
+/// Its words: the number of requests; one that successors use; where the last search ended; then the ring.
 #[derive(Debug)]
 pub(crate) struct Log {
     quota: Quota,
-    length: Divisor,
-}
-
-/// When a request may go that needs an entry's place.
-#[derive(Clone, Copy, Debug)]
-enum Opens {
-    At(u64),
-    /// Its moment is just being written.
-    Pending,
+    ring: Ring,
 }
 
 impl Log {
     pub(super) fn new(quota: Quota) -> Self {
-        Self { quota, length: Divisor::new(quota.requests()) }
+        Self { quota, ring: Ring::new(quota) }
     }
 
-    pub(super) fn quota(&self) -> Quota {
+    pub(crate) fn quota(&self) -> Quota {
         self.quota
     }
 
     pub(super) fn words(&self) -> usize {
-        HEAD + usize::try_from(self.length()).expect("at most 2^20")
+        self.ring.words()
     }
 
     fn length(&self) -> u64 {
         self.quota.requests()
     }
 
-    /// Which word is its entry, and the bit of its lap.
-    #[inline]
-    fn place(&self, index: u64) -> (usize, u64) {
-        let (lap, place) = self.length.divide(index);
-        (HEAD + usize::try_from(place).expect("at most 2^20"), lap % 2 * LAP)
-    }
-
-    /// When request number `index` may go.
-    fn opens(&self, words: &[AtomicU64], index: u64, now: Time) -> Opens {
-        let Some(before) = index.checked_sub(self.length()) else {
-            return Opens::At(0);
-        };
-        let (place, lap) = self.place(before);
-        let word = &words[place];
-        let entry = word.load(Ordering::SeqCst);
-        if entry == 0 || entry & LAP != lap {
-            return Opens::Pending;
-        }
-        if moment_of(entry) > now.saturating_add(SET_BACK).as_nanos() {
-            // The clock was set back: as if it had been admitted now.
-            let now = entry_of(lap, now);
-            let _ = word.compare_exchange(entry, now, Ordering::SeqCst, Ordering::SeqCst);
-            return self.opens_of(now);
-        }
-        self.opens_of(entry)
-    }
-
-    fn opens_of(&self, entry: u64) -> Opens {
-        Opens::At(moment_of(entry).saturating_add(self.quota.period_nanos()))
-    }
-
-    /// When all of `cost` requests from number `first` on may go.
-    fn all_open(&self, words: &[AtomicU64], first: u64, cost: u64, now: Time) -> Opens {
+    /// When all of `cost` requests from this place on may go.
+    fn all_open(&self, words: &[AtomicU64], first: Spot, cost: u64, now: Time) -> Opens {
         let mut at = 0;
-        for index in first..first + cost {
-            match self.opens(words, index, now) {
+        for number in 0..cost {
+            match self.ring.opens(words, self.ring.after(first, number), now) {
                 Opens::At(opens) => at = at.max(opens),
                 Opens::Pending => return Opens::Pending,
             }
         }
         Opens::At(at)
+    }
+
+    /// A decision on one request that nobody is in the way of; none if it is not that simple. Where the log stands after a
+    /// charge, with the number of requests before it, or as it is if it was refused.
+    #[inline(always)] // as in the cell: an answer that is passed on in memory costs more than the decision
+    pub(crate) fn check_at_once(&self, words: &[AtomicU64], now: Time) -> Option<Result<(Logged, u64), Logged>> {
+        let count = load(&words[0]).ok().filter(|_| now <= LAST)?;
+        let spot = self.ring.spot(count);
+        if self.ring.is_open(words, spot, now) {
+            let logged = self.logged(words, count + 1, self.ring.after(spot, 1), now, 1);
+            words[0].compare_exchange(count, count + 1, Ordering::SeqCst, Ordering::SeqCst).ok()?;
+            self.ring.entry(words, spot).swap(spot.written(now), Ordering::SeqCst);
+            return Some(Ok((logged, count)));
+        }
+        let opens = match self.ring.opens(words, spot, now) {
+            Opens::At(at) => at.checked_sub(now.as_nanos()).filter(|&wait| wait > 0)?,
+            Opens::Pending => return None,
+        };
+        let logged = Logged { remaining: 0, cost: 1, opens, reset: self.wait(words, spot, self.length(), now) };
+        // Only then was what was read the entry of the lap before.
+        (words[0].load(Ordering::SeqCst) == count).then_some(Err(logged))
     }
 
     pub(super) fn check(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
@@ -117,7 +96,8 @@ impl Log {
             if cost > self.length() {
                 return Err(Stop::Refused(self.standing(words, now, cost)?));
             }
-            let at = match self.all_open(words, first, cost, now) {
+            let spot = self.ring.spot(first);
+            let at = match self.all_open(words, spot, cost, now) {
                 Opens::At(at) if at <= latest.as_nanos() => Time::from_nanos(at).max(now),
                 _ if words[0].load(Ordering::SeqCst) != first => continue,
                 Opens::Pending if patience > 0 => {
@@ -128,18 +108,15 @@ impl Log {
                 _ => return Err(Stop::Refused(self.standing(words, now, cost)?)),
             };
             if words[0].compare_exchange(first, first + cost, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                self.write(words, first, cost, at);
-                let standing = self.standing_from(words, first + cost, now, 1);
+                for number in 0..cost {
+                    let spot = self.ring.after(spot, number);
+                    // A swap, because those have one order that all threads agree on.
+                    self.ring.entry(words, spot).swap(spot.written(at), Ordering::SeqCst);
+                }
+                let logged = self.logged(words, first + cost, self.ring.after(spot, cost), now, 1);
+                let standing = Standing::of_log(self.quota, logged);
                 return Ok(Taken { at: at.max(asked), standing, place: Place { at, cost, mark: first } });
             }
-        }
-    }
-
-    fn write(&self, words: &[AtomicU64], first: u64, cost: u64, at: Time) {
-        for index in first..first + cost {
-            let (place, lap) = self.place(index);
-            // A swap, because those have one order that all threads agree on.
-            words[place].swap(entry_of(lap, at), Ordering::SeqCst);
         }
     }
 
@@ -149,35 +126,60 @@ impl Log {
     }
 
     pub(super) fn standing(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Sealed> {
-        Ok(self.standing_from(words, load(&words[0])?, now, cost))
+        let count = load(&words[0])?;
+        Ok(Standing::of_log(self.quota, self.logged(words, count, self.ring.spot(count), now, cost)))
     }
 
-    /// Where the log stands after `count` requests, with the wait for one of this cost.
-    fn standing_from(&self, words: &[AtomicU64], count: u64, now: Time, cost: u64) -> Standing {
+    /// Where the log stands after `count` requests, the next of which has the place `next`, with the wait for one of this
+    /// cost.
+    #[inline(never)] // a refusal needs none of it, and is faster without
+    fn logged(&self, words: &[AtomicU64], count: u64, next: Spot, now: Time, cost: u64) -> Logged {
         let now = now.min(LAST);
-        let wait = |index| match self.opens(words, index, now) {
-            Opens::At(at) => at.saturating_sub(now.as_nanos()),
-            Opens::Pending => self.quota.period_nanos(),
-        };
         // Loom has enough to do with what matters: wherever the search begins, it ends at the same place.
         let hint = if cfg!(loom) { 0 } else { words[2].load(Ordering::Relaxed) };
-        let remaining = self.free(words, count, now, hint.saturating_sub(count));
+        let remaining = self.free(words, next, now, hint.saturating_sub(count));
         if !cfg!(loom) && count + remaining != hint {
             words[2].store(count + remaining, Ordering::Relaxed);
         }
-        let opens = if cost <= remaining { 0 } else { wait(count + cost.min(self.length()) - 1) };
-        let reset = wait(count + self.length() - 1);
-        let logged = Logged { remaining, cost, opens, reset };
-        Standing::of_log(self.quota, logged)
+        let opens = if cost <= remaining { 0 } else { self.wait(words, next, cost.min(self.length()), now) };
+        Logged { remaining, cost, opens, reset: self.wait(words, next, self.length(), now) }
     }
 
-    /// How many requests could go at once. Entries lie in the order of their moments, so it is the number from which on none
-    /// is open: searched in strides that double, from a guess on, and then by halving.
-    fn free(&self, words: &[AtomicU64], count: u64, now: Time, guess: u64) -> u64 {
-        let is_open = |free| {
-            free == 0 || matches!(self.opens(words, count + free - 1, now), Opens::At(at) if at <= now.as_nanos())
-        };
-        let (start, end) = (guess.min(self.length()), self.length() + 1);
+    /// How long until the last of so many requests from this place on may go.
+    #[inline]
+    fn wait(&self, words: &[AtomicU64], next: Spot, requests: u64, now: Time) -> u64 {
+        match self.ring.opens(words, self.ring.after(next, requests - 1), now) {
+            Opens::At(at) => at.saturating_sub(now.as_nanos()),
+            Opens::Pending => self.quota.period_nanos(),
+        }
+    }
+
+    /// How many requests from this place on could go at once. Entries lie in the order of their moments, so it is the number
+    /// from which on none is open: as a rule it is where it was found last, or a few further.
+    #[inline]
+    fn free(&self, words: &[AtomicU64], next: Spot, now: Time, guess: u64) -> u64 {
+        let start = guess.min(self.length());
+        if self.is_open(words, next, start, now) {
+            for free in start..start + NEAR {
+                if free == self.length() || !self.is_open(words, next, free + 1, now) {
+                    return free;
+                }
+            }
+        }
+        self.search(words, next, now, start)
+    }
+
+    /// Whether so many requests could go at once.
+    #[inline]
+    fn is_open(&self, words: &[AtomicU64], next: Spot, requests: u64, now: Time) -> bool {
+        requests == 0 || self.ring.is_open(words, self.ring.after(next, requests - 1), now)
+    }
+
+    /// The same from anywhere: in strides that double, and then by halving.
+    #[cold]
+    fn search(&self, words: &[AtomicU64], next: Spot, now: Time, start: u64) -> u64 {
+        let is_open = |free| self.is_open(words, next, free, now);
+        let end = self.length() + 1;
         let (mut free, mut not, mut stride) = (start, end, 1);
         if is_open(start) {
             while free + stride < end && is_open(free + stride) {
@@ -205,12 +207,14 @@ impl Log {
             return Ok(());
         }
         // As long as an entry is gone nobody is admitted by it: neither the next lap, if another thread is faster, nor,
-        // once the word is moved back, this one.
-        let entry = |index, at| entry_of(self.place(index).1, at);
+        // once the word is moved back, this one. In the first lap it is as if nobody ever had the place.
+        let none = |index| if index < self.length() { 0 } else { GONE };
+        let entry = |index, at| self.ring.spot(index).written(at);
         let swap = |index, from, to| {
-            words[self.place(index).0].compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            let word = self.ring.entry(words, self.ring.spot(index));
+            word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         };
-        let gone = (first..after).take_while(|&index| swap(index, entry(index, place.at), 0)).count() as u64;
+        let gone = (first..after).take_while(|&index| swap(index, entry(index, place.at), none(index))).count() as u64;
         let moved = if gone < place.cost {
             Err(words[0].load(Ordering::SeqCst))
         } else {
@@ -222,9 +226,7 @@ impl Log {
                 Ok(()) => index.checked_sub(self.length()).map_or(0, |before| entry(before, expired)),
                 Err(_) => entry(index, place.at),
             };
-            if back != 0 {
-                swap(index, 0, back);
-            }
+            swap(index, none(index), back);
         }
         match moved {
             Err(state) if state & SEALED != 0 => Err(Sealed),
@@ -233,15 +235,12 @@ impl Log {
     }
 
     pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
-        let now = now.min(LAST);
-        load(&words[0]).is_ok_and(
-            |count| matches!(self.opens(words, count + self.length() - 1, now), Opens::At(at) if at <= now.as_nanos()),
-        )
+        load(&words[0]).is_ok_and(|count| self.is_open(words, self.ring.spot(count), self.length(), now.min(LAST)))
     }
 
     pub(super) fn left(&self, words: &[AtomicU64], since: Time) -> Left {
         let count = words[0].load(Ordering::SeqCst) & !SEALED;
-        Left { left: self.free(words, count, since.min(LAST), 0), unit: 1, burst: self.length() }
+        Left { left: self.free(words, self.ring.spot(count), since.min(LAST), 0), unit: 1, burst: self.length() }
     }
 
     /// The newest requests keep their moments (their ages in proportion, if the period is another). If more are allowed
@@ -253,14 +252,16 @@ impl Log {
         let count = old_words[0].load(Ordering::SeqCst) & !SEALED;
         let kept = used.min(old.length() - left.left.min(old.length())).min(count);
         for index in 0..used {
-            let entry = match index {
-                _ if index < kept => old_words[old.place(count - kept + index).0].load(Ordering::SeqCst),
-                _ => 0,
-            };
-            let moment = if entry == 0 { since } else { self.aged(old, Time::from_nanos(moment_of(entry)), since) };
-            self.put(words, index, moment);
+            let moment = if index < kept { old.moment_of(old_words, count - kept + index) } else { None };
+            self.put(words, index, moment.map_or(since, |moment| self.aged(old, moment, since)));
         }
         set(&words[0], used);
+    }
+
+    /// When request number `index` was admitted; none if that is just being written, or given back.
+    fn moment_of(&self, words: &[AtomicU64], index: u64) -> Option<Time> {
+        let spot = self.ring.spot(index);
+        spot.moment_of(self.ring.entry(words, spot).load(Ordering::SeqCst))
     }
 
     fn aged(&self, old: &Self, moment: Time, since: Time) -> Time {
@@ -289,17 +290,8 @@ impl Log {
     /// Writes an entry unless it is there, while nobody can be admitted yet.
     fn put(&self, words: &[AtomicU64], index: u64, at: Time) {
         if words[0].load(Ordering::SeqCst) == UNSET {
-            let (place, lap) = self.place(index);
-            let _ = words[place].compare_exchange(0, entry_of(lap, at), Ordering::SeqCst, Ordering::SeqCst);
+            let (spot, order) = (self.ring.spot(index), Ordering::SeqCst);
+            let _ = self.ring.entry(words, spot).compare_exchange(0, spot.written(at), order, order);
         }
     }
-}
-
-/// An entry: a moment, never zero.
-fn entry_of(lap: u64, at: Time) -> u64 {
-    lap | (at.min(LAST).as_nanos() + 1)
-}
-
-fn moment_of(entry: u64) -> u64 {
-    (entry & !LAP) - 1
 }
