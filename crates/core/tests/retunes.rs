@@ -32,6 +32,21 @@ fn changes() -> impl Strategy<Value = (Counting, Counting)> {
     (all(), all())
 }
 
+/// Words that are final look like none that time could have brought, also where there was hardly any time.
+#[test]
+fn old_handles_follow_in_the_first_day_of_all() {
+    let (now, day) = (at(0), Duration::from_hours(24));
+    for old in STRATEGIES {
+        for new in STRATEGIES {
+            let limiter = Limiter::new(now, suite::quota(old, 4, day));
+            limiter.check(now, 1).expect("all of it is free");
+            let left = limiter.retune(|| now, suite::quota(new, 2, day)).peek(now).remaining();
+            let admitted = (0..10).filter(|_| limiter.check(now, 1).is_ok()).count() as u64;
+            assert_eq!(admitted, left, "{old:?} to {new:?}");
+        }
+    }
+}
+
 #[test]
 fn a_retune_frees_nothing() {
     let changes = || prop::collection::vec((quotas(), arrivals(8)), 1..6);
