@@ -6,6 +6,7 @@
 
 mod agents;
 mod cluster;
+mod identities;
 mod process;
 mod serve;
 mod tables;
@@ -22,6 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::agents::{Agents, Wanted};
 use self::cluster::{ALL, Cluster, PER_DEPLOYMENT, SMALL, policies_of};
+use self::identities::Identities;
 use self::process::{Memory, OperatorProcess};
 
 /// A fleet of this size, and how long to look at it.
@@ -63,6 +65,9 @@ struct FleetArgs {
     /// One fleet of this many pods, in hundreds, instead of 100, 1,000 and 10,000
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     hundreds: Option<u32>,
+    /// Speak plain HTTP/1.1 to the agents: what is saved is what mutual TLS and HTTP/2 cost
+    #[arg(long)]
+    plaintext: bool,
     /// The operator to measure
     #[arg(long, value_name = "PROGRAM")]
     operator: PathBuf,
@@ -102,7 +107,7 @@ struct Rest {
 /// The program's work.
 pub(crate) fn run() -> anyhow::Result<()> {
     let args = FleetArgs::parse();
-    let is_part = args.quick || args.hundreds.is_some();
+    let is_part = args.quick || args.hundreds.is_some() || args.plaintext;
     let sizes = match args.hundreds {
         _ if args.quick => QUICK.to_vec(),
         Some(hundreds) => {
@@ -118,7 +123,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let mut found = Vec::new();
     let outcome = runtime.block_on(async {
         tokio::select! {
-            ended = tokio::time::timeout(LONGEST, measure(&args.operator, &sizes, &mut found)) => {
+            ended = tokio::time::timeout(LONGEST, measure(&args, &sizes, &mut found)) => {
                 ended.with_context(|| format!("not done after {LONGEST:?}"))?
             }
             interrupted = interrupted() => Err(interrupted),
@@ -133,28 +138,44 @@ pub(crate) fn run() -> anyhow::Result<()> {
     outcome
 }
 
-async fn measure(operator: &Path, sizes: &[Size], found: &mut Vec<Found>) -> anyhow::Result<()> {
+async fn measure(args: &FleetArgs, sizes: &[Size], found: &mut Vec<Found>) -> anyhow::Result<()> {
     let most = sizes.iter().map(|size| size.pods).max().context("there is a size")?;
     let agents = Agents::new(most);
-    let port = serve::listen(agents.clone())?;
+    let (listener, port) = serve::listen()?;
     eprintln!("fleet: starting etcd and kube-apiserver");
     let mut cluster = Cluster::start(port).await?;
+    let identities = if args.plaintext { None } else { Some(certify(&args.operator, &mut cluster, most).await?) };
+    tokio::spawn(serve::serve(listener, agents.clone(), identities));
     for size in sizes {
         let started = Instant::now();
         cluster.grow(size.pods).await.with_context(|| format!("make {} pods", size.pods))?;
         eprintln!("fleet: {} pods and {} policies, made in {:.1?}", size.pods, cluster.policies(), started.elapsed());
-        found.push(measure_size(operator, *size, &cluster, &agents).await?);
+        found.push(measure_size(args, *size, &cluster, &agents).await?);
     }
     Ok(())
 }
 
-async fn measure_size(operator: &Path, size: Size, cluster: &Cluster, agents: &Arc<Agents>) -> anyhow::Result<Found> {
+/// Lets an operator make its authority, which certifies the agents.
+async fn certify(operator: &Path, cluster: &mut Cluster, agents: usize) -> anyhow::Result<Arc<Identities>> {
+    let folder = tempfile::tempdir().context("make a folder for the operator's log")?;
+    let kubeconfig = cluster.control_plane.operators_kubeconfig();
+    let operator = OperatorProcess::start(operator, kubeconfig, folder.path().join("operator.log"), false)?;
+    let made = cluster.authority(PATIENCE).await;
+    let [certificate, key] = made.with_context(|| format!("the operator's last words:\n{}", operator.last_words()))?;
+    operator.end()?;
+    let identities = Arc::new(Identities::new(agents, &certificate, &key)?);
+    cluster.certify(identities.clone());
+    Ok(identities)
+}
+
+async fn measure_size(args: &FleetArgs, size: Size, cluster: &Cluster, agents: &Arc<Agents>) -> anyhow::Result<Found> {
     let pods = size.pods;
     let folder = tempfile::tempdir().context("make a folder for the operator's log")?;
     agents.restart();
     let waiting = agents.await_acknowledgements(Wanted::Anything, pods);
     let kubeconfig = cluster.control_plane.operators_kubeconfig();
-    let operator = OperatorProcess::start(operator, kubeconfig, folder.path().join("operator.log"))?;
+    let log = folder.path().join("operator.log");
+    let operator = OperatorProcess::start(&args.operator, kubeconfig, log, args.plaintext)?;
     let outcome = async {
         let cold = waiting.over(PATIENCE).await?.duration_since(operator.started);
         let cold_cpu = operator.cpu()?;

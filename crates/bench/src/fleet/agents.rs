@@ -85,12 +85,13 @@ impl Answer {
         Self { code, body, last: None }
     }
 
-    /// It has been handed to the kernel.
-    pub(super) fn written(self) {
+    /// It is about to be written: its body.
+    pub(super) fn given(self) -> String {
         if let Some(over) = self.last {
             // Fails only if whoever waited has given up.
             let _ = over.send(Instant::now());
         }
+        self.body
     }
 }
 
@@ -345,7 +346,7 @@ mod tests {
         let agents = Agents::new(2);
         let waiting = agents.await_acknowledgements(Wanted::Limit("all".to_owned(), 5), 2);
         let put = |number, sequence, revision: &str, requests| {
-            agents.answer(number, "PUT", "/v1/config", &body(sequence, revision, requests)).written();
+            agents.answer(number, "PUT", "/v1/config", &body(sequence, revision, requests)).given();
         };
         put(0, 1, "a", 4);
         put(0, 2, "b", 5);

@@ -3,12 +3,13 @@
 //!
 //! One namespace, because a policy reaches no other, and one policy is to be about all pods.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -17,6 +18,7 @@ use weir_api::RateLimitPolicy;
 use weir_e2e::control_plane::{ControlPlane, OPERATOR_NAMESPACE};
 
 use super::agents::Agents;
+use super::identities::Identities;
 
 pub(super) const NAMESPACE: &str = "fleet";
 /// Pods of one Deployment, which is what the small policy is about.
@@ -30,11 +32,15 @@ pub(super) const SMALL: &str = "small";
 /// Requests on their way: more make the apiserver no faster.
 const AT_ONCE: usize = 48;
 const LOOK: Duration = Duration::from_millis(200);
+/// Where the operator keeps its authority.
+const AUTHORITY: &str = "weir-operator-identity";
 
 /// The administrator of a control plane of one's own.
 pub(super) struct Cluster {
     pub(super) control_plane: ControlPlane,
     port: u16,
+    /// None: agents speak plain text.
+    identities: Option<Arc<Identities>>,
     pods: usize,
     policies: usize,
 }
@@ -51,8 +57,14 @@ impl Cluster {
     pub(super) async fn start(port: u16) -> anyhow::Result<Self> {
         let control_plane = ControlPlane::start().await?;
         control_plane.install_crd().await?;
-        let namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
-        Api::<Namespace>::all(control_plane.client()).create(&PostParams::default(), &namespace).await?;
+        for name in [NAMESPACE, OPERATOR_NAMESPACE] {
+            let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+            Api::<Namespace>::all(control_plane.client()).create(&PostParams::default(), &namespace).await?;
+        }
+        // As the chart makes it: empty.
+        let secret = serde_json::from_value(json!({"metadata": {"name": AUTHORITY}}))?;
+        let secrets: Api<Secret> = Api::namespaced(control_plane.client(), OPERATOR_NAMESPACE);
+        secrets.create(&PostParams::default(), &secret).await?;
         let binding = json!({
             "metadata": {"name": "operator"},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
@@ -61,7 +73,27 @@ impl Cluster {
         });
         let bindings: Api<ClusterRoleBinding> = Api::all(control_plane.client());
         bindings.create(&PostParams::default(), &serde_json::from_value(binding)?).await?;
-        Ok(Self { control_plane, port, pods: 0, policies: 0 })
+        Ok(Self { control_plane, port, identities: None, pods: 0, policies: 0 })
+    }
+
+    /// Waits until an operator has made its authority: certificate and key in PEM.
+    pub(super) async fn authority(&self, patience: Duration) -> anyhow::Result<[String; 2]> {
+        let secrets: Api<Secret> = Api::namespaced(self.control_plane.client(), OPERATOR_NAMESPACE);
+        let looking = async {
+            loop {
+                let data = secrets.get(AUTHORITY).await?.data.unwrap_or_default();
+                if let Some((certificate, key)) = data.get("ca.crt").zip(data.get("ca.key")) {
+                    return anyhow::Ok([String::from_utf8(certificate.0.clone())?, String::from_utf8(key.0.clone())?]);
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::time::timeout(patience, looking).await.context("the operator makes no authority")?
+    }
+
+    /// Agents of pods that are made from now on have certificates.
+    pub(super) fn certify(&mut self, identities: Arc<Identities>) {
+        self.identities = Some(identities);
     }
 
     /// Adds Deployments, pods and policies until there are so many pods.
@@ -69,7 +101,8 @@ impl Cluster {
         let client = self.control_plane.client();
         let (first, deployments) = (self.pods / PER_DEPLOYMENT, pods / PER_DEPLOYMENT);
         each((first..deployments).map(|number| create_deployment(client.clone(), number))).await?;
-        each((self.pods..pods).map(|number| create_pod(client.clone(), number, self.port))).await?;
+        let identities = self.identities.as_deref();
+        each((self.pods..pods).map(|number| create_pod(client.clone(), number, self.port, identities))).await?;
         self.pods = pods;
         if self.policies == 0 {
             create_policy(client.clone(), ALL.to_owned(), json!({"selector": {"matchLabels": {"fleet": "yes"}}}))
@@ -191,7 +224,7 @@ async fn create_deployment(client: Client, number: usize) -> anyhow::Result<()> 
     Ok(())
 }
 
-async fn create_pod(client: Client, number: usize, port: u16) -> anyhow::Result<()> {
+async fn create_pod(client: Client, number: usize, port: u16, identities: Option<&Identities>) -> anyhow::Result<()> {
     let deployment = number / PER_DEPLOYMENT;
     let name = format!("d{deployment}-6d5f8c7b9d-{number}");
     let pod = json!({
@@ -203,7 +236,10 @@ async fn create_pod(client: Client, number: usize, port: u16) -> anyhow::Result<
         "spec": pod_spec(),
     });
     let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
-    pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+    let created = pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+    if let Some(identities) = identities {
+        identities.certify(number, NAMESPACE, created.metadata.uid.as_deref().unwrap_or_default())?;
+    }
     let address = Agents::address(number).to_string();
     let conditions = ["Initialized", "ContainersReady", "Ready", "PodScheduled"];
     let conditions = conditions.map(|name| json!({"type": name, "status": "True"}));

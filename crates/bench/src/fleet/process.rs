@@ -28,14 +28,18 @@ pub(super) struct Memory {
 }
 
 impl OperatorProcess {
-    pub(super) fn start(program: &Path, kubeconfig: &Path, log: PathBuf) -> anyhow::Result<Self> {
+    /// With an authority of its own, unless agents speak plain text.
+    pub(super) fn start(program: &Path, kubeconfig: &Path, log: PathBuf, plaintext: bool) -> anyhow::Result<Self> {
         let output = fs::File::create(&log).with_context(|| format!("write {}", log.display()))?;
         let started = Instant::now();
+        // Nobody asks there: the agents have their certificates already.
+        let identity = ["--identity-listen", "127.0.0.1:0", "--identity-url", "https://127.0.0.1"];
         let child = Command::new("setpriv")
             // Whatever happens to this program, the operator ends with it.
             .args(["--pdeathsig", "TERM"])
             .arg(program)
             .args(["run", "--telemetry", "127.0.0.1:0", "--lease-namespace", "default"])
+            .args(if plaintext { &[][..] } else { &identity[..] })
             .env("KUBECONFIG", kubeconfig)
             .stdin(Stdio::null())
             .stdout(output.try_clone().context("share the log")?)

@@ -1,31 +1,46 @@
-//! The one listener of all agents: HTTP/1.1 as far as the operator speaks it, kept alive.
+//! The one listener of all agents: HTTP/2 over mutual TLS as real agents speak it, or HTTP/1.1 in plain text.
 
-use std::io;
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpSocket};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_rustls::TlsAcceptor;
 
 use super::agents::Agents;
+use super::identities::Identities;
 
 /// Connections that wait to be taken: an operator that starts opens thousands at once.
 const BACKLOG: u32 = 8192;
 /// Larger than any snapshot of these fleets.
 const LONGEST: usize = 4 << 20;
+/// How often an agent asks whether a silent operator is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// Listens for all agents; the port.
-pub(super) fn listen(agents: Arc<Agents>) -> anyhow::Result<u16> {
+/// Listens on a port that is free; the port.
+pub(super) fn listen() -> anyhow::Result<(TcpListener, u16)> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
     let listener = socket.listen(BACKLOG).context("listen for the agents")?;
     let port = listener.local_addr()?.port();
-    tokio::spawn(accept(listener, agents));
-    Ok(port)
+    Ok((listener, port))
 }
 
-async fn accept(listener: TcpListener, agents: Arc<Agents>) {
+/// Answers for all agents, for ever. Without `identities` in plain text.
+pub(super) async fn serve(
+    listener: TcpListener,
+    agents: Arc<Agents>,
+    identities: Option<Arc<Identities>>,
+) -> Infallible {
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -43,83 +58,33 @@ async fn accept(listener: TcpListener, agents: Arc<Agents>) {
         if let Some(number) = number
             && stream.set_nodelay(true).is_ok()
         {
-            let agents = agents.clone();
-            tokio::spawn(async move {
-                // However it ends: the operator connects again.
-                let _ = converse(&agents, number, stream).await;
-            });
+            let (agents, identities) = (agents.clone(), identities.clone());
+            tokio::spawn(converse(number, agents, identities, stream));
         }
     }
 }
 
-async fn converse<S: AsyncRead + AsyncWrite + Unpin>(agents: &Agents, number: usize, mut stream: S) -> io::Result<()> {
-    let mut buffer = Vec::new();
-    loop {
-        let (method, path, head, length) = loop {
-            if let Some(request) = parse(&buffer)? {
-                break request;
-            }
-            if stream.read_buf(&mut buffer).await? == 0 {
-                return Ok(());
-            }
-        };
-        let whole = head + length;
-        while buffer.len() < whole {
-            if stream.read_buf(&mut buffer).await? == 0 {
-                return Ok(());
-            }
-        }
-        let answer = agents.answer(number, &method, &path, &buffer[head..whole]);
-        buffer.drain(..whole);
-        // Most of the time nothing is said, and ten thousand buffers are more than all else.
-        if buffer.is_empty() {
-            buffer = Vec::new();
-        }
-        let (code, length) = (answer.code, answer.body.len());
-        let text = format!(
-            "HTTP/1.1 {code} \r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{}",
-            answer.body
-        );
-        stream.write_all(text.as_bytes()).await?;
-        answer.written();
-    }
-}
-
-/// Method, path, length of the head and of the body, once the head is there.
-fn parse(buffer: &[u8]) -> io::Result<Option<(String, String, usize, usize)>> {
-    let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-    let mut headers = [httparse::EMPTY_HEADER; 32];
-    let mut request = httparse::Request::new(&mut headers);
-    let head = match request.parse(buffer).map_err(|error| wrong(&error.to_string()))? {
-        httparse::Status::Complete(head) => head,
-        httparse::Status::Partial if buffer.len() > LONGEST => return Err(wrong("a head without end")),
-        httparse::Status::Partial => return Ok(None),
+/// However it ends: the operator connects again.
+async fn converse(number: usize, agents: Arc<Agents>, identities: Option<Arc<Identities>>, stream: TcpStream) {
+    let service = service_fn(move |request| {
+        let agents = agents.clone();
+        async move { anyhow::Ok(answer(number, &agents, request).await?) }
+    });
+    let Some(identities) = identities else {
+        let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        return;
     };
-    let length = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
-    let length = length.map_or(Some(0), |header| std::str::from_utf8(header.value).ok()?.trim().parse().ok());
-    let length: usize = length.filter(|length| *length <= LONGEST).ok_or_else(|| wrong("no length"))?;
-    let (method, path) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
-    Ok(Some((method.to_owned(), path.to_owned(), head, length)))
+    let Some(server) = identities.server(number) else { return };
+    let Ok(stream) = TlsAcceptor::from(server).accept(stream).await else { return };
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new()).keep_alive_interval(KEEP_ALIVE).keep_alive_timeout(KEEP_ALIVE);
+    let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_request_in_pieces_and_one_behind_it_are_answered_in_turn() {
-        let agents = Agents::new(1);
-        let (mut operator, agent) = tokio::io::duplex(4096);
-        let conversation = tokio::spawn(async move { converse(&agents, 0, agent).await });
-        for piece in
-            ["GET /v1/sta", "tus HTTP/1.1\r\nhost: a\r\n\r\nPUT /v1/config HTTP/1.1\r\ncontent-length: 1\r\n\r\n{"]
-        {
-            operator.write_all(piece.as_bytes()).await.unwrap();
-        }
-        operator.shutdown().await.unwrap();
-        let mut told = String::new();
-        operator.read_to_string(&mut told).await.unwrap();
-        assert!(told.starts_with("HTTP/1.1 200 ") && told.contains("}HTTP/1.1 400 "), "{told}");
-        conversation.await.unwrap().unwrap();
-    }
+async fn answer(number: usize, agents: &Agents, request: Request<Incoming>) -> anyhow::Result<Response<Full<Bytes>>> {
+    let (head, body) = request.into_parts();
+    let body = Limited::new(body, LONGEST).collect().await.map_err(anyhow::Error::from_boxed)?.to_bytes();
+    let answer = agents.answer(number, head.method.as_str(), head.uri.path(), &body);
+    let response = Response::builder().status(answer.code).header(http::header::CONTENT_TYPE, "application/json");
+    Ok(response.body(Full::new(answer.given().into()))?)
 }
