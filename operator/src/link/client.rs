@@ -10,7 +10,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST};
 use http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
 use serde::Deserialize;
 use tokio::time::timeout;
 use weir_wire::{ApplyReply, Refusal, RefusalKind, Status};
@@ -19,9 +18,6 @@ use super::connection::{Connection, ConnectionError};
 use super::trust;
 use crate::clock;
 use crate::identity::{Held, PodIdentity};
-
-/// The longest answer that is read.
-const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
 /// Calls one agent.
 #[derive(Debug)]
@@ -123,13 +119,15 @@ impl Client {
         }
     }
 
-    /// Waits until the connection that is open at the moment ends; for ever if there is none.
-    pub async fn closed(&mut self) {
-        match &mut self.connection {
+    /// Waits until the connection that is open at the moment ends; for ever if there is none. True if it ended because
+    /// nothing was heard of the agent's host for too long.
+    pub async fn closed(&mut self) -> bool {
+        let is_silent = match &mut self.connection {
             Some(connection) => connection.closed().await,
             None => std::future::pending().await,
-        }
+        };
         self.connection = None;
+        is_silent
     }
 
     async fn call(
@@ -162,33 +160,17 @@ impl Client {
         body: &Bytes,
     ) -> Result<(StatusCode, Bytes), ContactError> {
         let now = clock::unix_micros() / 1_000_000;
-        let kept = self.connection.take().filter(|connection| connection.is_usable(now));
-        if let Some(kept) = kept {
+        if let Some(mut kept) = self.connection.take()
+            && kept.is_usable(now)
+        {
             match self.ask(kept, method, path, body).await {
                 // The agent may have closed it at the same moment. Both calls may be made twice.
                 Err(ContactError::Connection(_)) => {}
                 answer => return answer,
             }
         }
-        let opened = self.open().await?;
+        let opened = open(&self.address, &self.security).await.map_err(|error| self.contact_error(&error))?;
         self.ask(opened, method, path, body).await
-    }
-
-    async fn open(&self) -> Result<Connection, ContactError> {
-        match &self.security {
-            Security::Plain => {
-                Connection::plain(&self.address).await.map_err(|error| ContactError::Connection(error.to_string()))
-            }
-            Security::Mutual { pod, credentials } => {
-                let credentials = credentials.as_ref().and_then(|held| held.borrow().clone());
-                let Some(credentials) = credentials else {
-                    let problem = "the operator has no certificate to call it with: see the operator's log, or say \
-                                   weir.dev/control: plaintext";
-                    return Err(ContactError::Untrusted(problem.to_owned()));
-                };
-                Connection::mutual(&self.address, pod, &credentials).await.map_err(|error| self.contact_error(&error))
-            }
-        }
     }
 
     async fn ask(
@@ -203,26 +185,33 @@ impl Client {
             .uri(connection.target(&self.address, path))
             .header(CONTENT_TYPE, "application/json");
         let request = if connection.names_host_in_target() { request } else { request.header(HOST, &*self.address) };
-        let request =
-            request.body(Full::new(body.clone())).map_err(|error| ContactError::Connection(error.to_string()))?;
-        let response =
-            connection.send(request).await.map_err(|error| self.contact_error(&ConnectionError::Http(error)))?;
-        let (head, body) = response.into_parts();
-        let body = Limited::new(body, MAX_ANSWER_BYTES)
-            .collect()
-            .await
-            .map_err(|error| ContactError::Garbage(chain(&*error)))?;
+        let request = request.body(body.clone()).map_err(|error| ContactError::Connection(error.to_string()))?;
+        let answer = connection.send(request).await.map_err(|error| self.contact_error(&error))?;
         self.connection = Some(connection);
-        Ok((head.status, body.to_bytes()))
+        Ok(answer)
     }
 
     /// What went wrong with a connection, in the words of whoever has to mend it.
     fn contact_error(&self, error: &ConnectionError) -> ContactError {
+        if let ConnectionError::Answer(_) = error {
+            return ContactError::Garbage(chain(error));
+        }
         let told = match &self.security {
             Security::Mutual { pod, .. } => trust::explain(error, pod),
             Security::Plain => None,
         };
         told.map_or_else(|| ContactError::Connection(chain(error)), ContactError::Untrusted)
+    }
+}
+
+async fn open(address: &str, security: &Security) -> Result<Connection, ConnectionError> {
+    match security {
+        Security::Plain => Connection::plain(address).await,
+        Security::Mutual { pod, credentials } => {
+            let credentials = credentials.as_ref().and_then(|held| held.borrow().clone());
+            let credentials = credentials.ok_or(ConnectionError::NoCertificate)?;
+            Connection::mutual(address, pod, &credentials).await
+        }
     }
 }
 

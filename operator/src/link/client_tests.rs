@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use http_body_util::Full;
 use rcgen::ExtendedKeyUsagePurpose;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
@@ -252,7 +253,7 @@ async fn a_connection_is_kept_and_ends_with_its_certificates() {
             client.status(LIMIT).await.unwrap();
         }
         assert_eq!(connections.load(Ordering::Relaxed), 1);
-        let kept = client.connection.as_ref().expect("it is kept");
+        let kept = client.connection.as_mut().expect("it is kept");
         // The operator's own lasts for a day.
         let ends = now() + lives.min(DAY);
         assert!(kept.is_usable(ends - 60) && !kept.is_usable(ends + 60), "{lives}");

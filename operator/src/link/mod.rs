@@ -1,8 +1,13 @@
 //! The conversation with one agent: one task per pod that keeps pushing until the agent enforces what it should.
 //!
 //! A link holds the newest desired content and nothing older. It pushes a change at once, tries again with growing,
-//! fully jittered delays, and asks the agent once a second what it enforces and what it let through. What it learns
-//! goes to the engine as [`Observation`]s. It never decides whether that is good: see [`crate::status`].
+//! fully jittered delays, and asks the agent what it enforces and what it let through: once a second, or with more than a
+//! thousand agents as seldom as [`Poll`] says. What it learns goes to the engine as [`Observation`]s. It never decides
+//! whether that is good: see [`crate::status`].
+//!
+//! A pod that ends, or whose host is gone or cut off, is noticed without a question, within 5 s however many agents there
+//! are: the kernel asks for signs of life each second. An agent that hangs while its kernel answers takes a question and
+//! another one: 3 s more than the time between two.
 
 mod client;
 mod connection;
@@ -36,7 +41,8 @@ pub struct Timing {
     pub poll_most: Duration,
     /// So many agents a second are asked before the time between grows.
     pub polls_per_second: u32,
-    /// Until an agent counts as not answering. Two misses in a row plus a poll must stay under five seconds.
+    /// Until an agent counts as not answering. Two misses in a row plus a poll must stay under five seconds, and so must
+    /// one and the silence that ends a connection.
     pub timeout: Duration,
     /// Upper bound of the first delay after a failed push.
     pub backoff_first: Duration,

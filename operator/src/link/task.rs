@@ -53,7 +53,7 @@ impl Task {
         desired: watch::Receiver<Arc<Content>>,
     ) -> Self {
         let now = clock::now();
-        let poll_at = now + jittered(shared.poll.every());
+        let poll_at = shared.poll.first(now);
         Self {
             shared,
             pod,
@@ -85,7 +85,9 @@ impl Task {
                 }
                 // Whoever closes between two questions has ended, or is not where it was: asked at once, because with
                 // thousands of agents the next question may be far away.
-                () = self.client.closed() => {
+                is_silent = self.client.closed() => {
+                    // The kernel has asked and heard nothing for longer than a question would have been given.
+                    self.misses = self.misses.saturating_add(u32::from(is_silent));
                     let soon = (clock::now() + within(SOON)).max(self.asked_at + AFTER_AN_ANSWER);
                     self.poll_at = self.poll_at.min(soon);
                 }
@@ -147,7 +149,7 @@ impl Task {
 
     async fn poll(&mut self) -> Option<Seen> {
         self.asked_at = clock::now();
-        self.poll_at = self.asked_at + jittered(self.shared.poll.every());
+        self.poll_at = self.shared.poll.next(self.asked_at);
         match self.client.status(self.shared.timing.timeout).await {
             Ok(status) => {
                 let was_silent = self.misses > 0;
@@ -260,11 +262,6 @@ fn result_label<T>(outcome: &Result<T, ContactError>) -> &'static str {
 /// The longest pause after so many failed pushes in a row.
 fn longest_pause(timing: &Timing, failures: u32) -> Duration {
     timing.backoff_first.saturating_mul(1 << failures.min(16)).min(timing.backoff_most)
-}
-
-/// A delay around `mean`, ten percent either way, so that polls of many agents do not stay in step.
-fn jittered(mean: Duration) -> Duration {
-    mean.mul_f64(rand::rng().random_range(0.9..=1.1))
 }
 
 /// Full jitter: any delay up to `most`.

@@ -13,16 +13,20 @@ use crate::identity::PodIdentity;
 
 /// The text for an error that has to do with certificates; none for any other.
 pub(super) fn explain(error: &ConnectionError, pod: &PodIdentity) -> Option<String> {
-    if let ConnectionError::Name(_) = error {
-        return Some(format!("{pod} cannot be named in a certificate"));
+    match error {
+        ConnectionError::Name(_) => return Some(format!("{pod} cannot be named in a certificate")),
+        ConnectionError::NoCertificate => {
+            let problem = "the operator has no certificate to call it with: see the operator's log, or say \
+                           weir.dev/control: plaintext";
+            return Some(problem.to_owned());
+        }
+        _ => {}
     }
     if let Some(cause) = tls_error(error) {
         return Some(of_tls(cause, pod));
     }
     // In TLS 1.3 a client hears what became of its certificate after the handshake, and HTTP/2 keeps the words only.
-    if let ConnectionError::Http(cause) = error
-        && let Some(alert) = alert_in(cause)
-    {
+    if let Some(alert) = alert_in(error) {
         return Some(of_alert(&alert));
     }
     // An agent without a certificate hangs up.
