@@ -23,7 +23,7 @@ use crate::leader::{Term, Terms};
 use crate::link::{Link, Observation, Seen, Shared};
 use crate::metrics::Metrics;
 use crate::observed::Observed;
-use crate::plan::{Plan, foresee};
+use crate::plan::{Plan, Planned, foresee};
 use crate::report::{Landed, Message};
 use crate::telemetry::{Pulse, Ready};
 use crate::traffic::Traffic;
@@ -54,6 +54,10 @@ pub struct Engine {
     complete_at: Option<Instant>,
     /// What changed in it since it was last planned.
     touched: Touched,
+    /// The policies of which something changed since they were last reported: only these are looked at.
+    stirred: BTreeSet<ObjectKey>,
+    /// Unless time has passed, and with it what all of them say of the last minute.
+    ticked: bool,
     compiler: Compiler,
     plan: Plan,
     links: HashMap<ObjectKey, Link>,
@@ -95,6 +99,8 @@ impl Engine {
             world: World::default(),
             complete_at: None,
             touched: Touched::default(),
+            stirred: BTreeSet::new(),
+            ticked: false,
             compiler: Compiler::default(),
             plan: Plan::default(),
             links: HashMap::new(),
@@ -155,6 +161,7 @@ impl Engine {
                 _ = tick.tick() => {
                     self.pulse.beat(clock::since_boot());
                     self.traffic.expire(clock::now());
+                    self.ticked = true;
                     if let Some(again) = self.look(clock::now()) {
                         look_at.get_or_insert(again);
                     }
@@ -174,8 +181,9 @@ impl Engine {
         self.metrics.forget_pods();
         self.leads_since = term.is_some().then_some(now);
         self.shared.term = term.unwrap_or_else(Term::over);
-        // Each pod has its first push of the term to come.
+        // Each pod has its first push of the term to come, and each policy its first status.
         self.touched.pods.extend(self.world.pods.keys().cloned());
+        self.touched.policies.extend(self.world.policies.keys().cloned());
         self.changed_at.get_or_insert(now);
     }
 
@@ -225,6 +233,11 @@ impl Engine {
         let changed = self.observed.observe(observation, wanted);
         if changed {
             self.settle(key);
+            for policy in self.plan.cohort(key).into_iter().flat_map(|cohort| &cohort.policies) {
+                if !self.stirred.contains(policy) {
+                    self.stirred.insert(policy.clone());
+                }
+            }
         }
         changed
     }
@@ -259,12 +272,12 @@ impl Engine {
         let complete_at = self.complete_at?;
         if let Some(changed_at) = self.changed_at.take() {
             let touched = std::mem::take(&mut self.touched);
-            if !touched.policies.is_empty() {
-                self.compiler.update(&self.world.policies);
-            }
-            let pods = self.plan.update(&self.world, self.compiler.compiled(), &touched);
+            self.compiler.update(&self.world.policies, &touched.policies);
+            let Planned { pods, mut policies } = self.plan.update(&self.world, self.compiler.compiled(), &touched);
             if self.leads_since.is_some() {
+                self.follow_policies(changed_at, &touched.policies);
                 self.push(changed_at, &pods);
+                self.stirred.append(&mut policies);
             }
             self.ready.set(true);
         }
@@ -281,7 +294,6 @@ impl Engine {
 
     /// Tells the links of these pods what is planned.
     fn push(&mut self, changed_at: Instant, pods: &BTreeSet<ObjectKey>) {
-        self.follow_policies(changed_at);
         // Before and after: what is started now must not all ask at once.
         self.shared.poll.spread(self.links.len() + pods.len());
         for key in pods {
@@ -308,19 +320,16 @@ impl Engine {
         self.shared.poll.spread(self.links.len());
     }
 
-    fn follow_policies(&mut self, changed_at: Instant) {
-        let compiled = self.compiler.compiled();
-        let (reports, metrics) = (&self.reports, &self.metrics);
-        self.policies.retain(|key, _| {
-            let stays = compiled.contains_key(key);
-            if !stays {
-                // Closed only while the process ends, when nothing is left to report to.
-                let _ = reports.send(Message::Removed(key.clone()));
-                metrics.forget_policy(key);
-            }
-            stays
-        });
-        for (key, policy) in compiled {
+    fn follow_policies(&mut self, changed_at: Instant, touched: &BTreeSet<ObjectKey>) {
+        for key in touched {
+            let Some(policy) = self.compiler.compiled().get(key) else {
+                if self.policies.remove(key).is_some() {
+                    // Closed only while the process ends, when nothing is left to report to.
+                    let _ = self.reports.send(Message::Removed(key.clone()));
+                    self.metrics.forget_policy(key);
+                }
+                continue;
+            };
             match self.policies.get_mut(key).filter(|followed| followed.uid == policy.uid) {
                 Some(followed) => followed.story.want(changed_at, policy.rules.as_ref()),
                 None => {

@@ -11,7 +11,7 @@ mod memory;
 mod override_keys;
 mod rule;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -64,10 +64,13 @@ impl Compiler {
         &self.compiled
     }
 
-    /// Compiles what is new and forgets what is gone.
-    pub fn update(&mut self, policies: &BTreeMap<ObjectKey, Policy>) {
-        self.compiled.retain(|key, _| policies.contains_key(key));
-        for (key, policy) in policies {
+    /// Compiles those of the touched policies that are new and forgets those that are gone.
+    pub fn update(&mut self, policies: &BTreeMap<ObjectKey, Policy>, touched: &BTreeSet<ObjectKey>) {
+        for key in touched {
+            let Some(policy) = policies.get(key) else {
+                self.compiled.remove(key);
+                continue;
+            };
             let known = self.compiled.get(key).filter(|known| known.uid == policy.uid);
             if known.is_some_and(|known| known.generation == policy.generation && known.file == policy.file) {
                 continue;

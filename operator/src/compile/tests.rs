@@ -417,19 +417,20 @@ fn an_invalid_generation_keeps_the_last_good_one() {
     let good = json!([{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]);
     let bad = json!([{"name": "all"}]);
     let mut compiler = Compiler::default();
-    compiler.update(&[(key(), policy(1, "uid", &good))].into());
+    let touched = [key()].into();
+    compiler.update(&[(key(), policy(1, "uid", &good))].into(), &touched);
     let revision = compiler.compiled()[&key()].rules.as_ref().unwrap().revision.clone();
 
-    compiler.update(&[(key(), policy(2, "uid", &bad))].into());
+    compiler.update(&[(key(), policy(2, "uid", &bad))].into(), &touched);
     let compiled = &compiler.compiled()[&key()];
     assert_eq!((compiled.generation, compiled.faults.len()), (2, 1));
     assert_eq!(compiled.rules.as_ref().unwrap().revision, revision);
     assert!(compiled.target.is_some());
 
     // Another object of the same name inherits nothing.
-    compiler.update(&[(key(), policy(3, "other", &bad))].into());
+    compiler.update(&[(key(), policy(3, "other", &bad))].into(), &touched);
     assert!(compiler.compiled()[&key()].rules.is_none());
-    compiler.update(&BTreeMap::new());
+    compiler.update(&BTreeMap::new(), &touched);
     assert!(compiler.compiled().is_empty());
 }
 
@@ -442,8 +443,8 @@ fn a_generation_is_compiled_once() {
     )]
     .into();
     let mut compiler = Compiler::default();
-    compiler.update(&policies);
+    compiler.update(&policies, &[key()].into());
     let first = compiler.compiled()[&key()].rules.clone().unwrap();
-    compiler.update(&policies);
+    compiler.update(&policies, &[key()].into());
     assert!(Arc::ptr_eq(&first, compiler.compiled()[&key()].rules.as_ref().unwrap()));
 }

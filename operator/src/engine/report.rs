@@ -19,16 +19,20 @@ use crate::traffic::{Counts, Traffic};
 use crate::world::{Agent, ObjectKey, World};
 
 impl Engine {
-    /// Looks at every policy and reports what is new.
+    /// Looks at policies and reports what is new.
     pub(super) fn report(&mut self, now: Instant, since: Instant) {
         let compiled = self.compiler.compiled();
+        let (stirred, all) = (std::mem::take(&mut self.stirred), std::mem::take(&mut self.ticked));
+        let looked_at: Vec<_> = if all {
+            compiled.iter().collect()
+        } else {
+            stirred.iter().filter_map(|key| compiled.get_key_value(key)).collect()
+        };
         let Judged { pods, mut others } =
             judge(now, &self.unsettled, &self.world, &self.plan, compiled, &self.policies, &self.observed);
-        let mut accepted = 0;
-        for (key, compiled) in compiled {
+        for (key, compiled) in looked_at {
             let Some(followed) = self.policies.get_mut(key) else { continue };
             let targets = self.plan.targets(key).expect("every compiled policy is planned");
-            accepted += usize::from(compiled.faults.is_empty());
             let others = others.remove(key).unwrap_or_default();
             let glance = Glance {
                 changes: targets.changes,
@@ -75,7 +79,10 @@ impl Engine {
             }
             followed.looked(&status, others.is_empty().then_some(glance));
         }
-        self.metrics.set_policies(accepted, self.compiler.compiled().len() - accepted);
+        if all {
+            let accepted = compiled.values().filter(|compiled| compiled.faults.is_empty()).count();
+            self.metrics.set_policies(accepted, compiled.len() - accepted);
+        }
         self.metrics.set_pods(pods);
     }
 }

@@ -34,6 +34,15 @@ pub struct Plan {
 
 type CohortId = u64;
 
+/// What an update led to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Planned {
+    /// The pods that are new, changed or gone, or that should enforce something else now.
+    pub pods: BTreeSet<ObjectKey>,
+    /// The policies that are new, changed or gone, or that target something else now.
+    pub policies: BTreeSet<ObjectKey>,
+}
+
 /// Pods that no policy can tell apart.
 #[derive(Debug)]
 pub struct Cohort {
@@ -75,19 +84,13 @@ impl Plan {
         self.cohorts.values().filter(|cohort| !cohort.policies.is_empty()).map(|cohort| cohort.pods.len()).sum()
     }
 
-    /// Works out what the touched parts of the world lead to: the pods that are new, changed or gone, or that should
-    /// enforce something else now.
-    pub fn update(
-        &mut self,
-        world: &World,
-        compiled: &BTreeMap<ObjectKey, Compiled>,
-        touched: &Touched,
-    ) -> BTreeSet<ObjectKey> {
+    /// Works out what the touched parts of the world lead to.
+    pub fn update(&mut self, world: &World, compiled: &BTreeMap<ObjectKey, Compiled>, touched: &Touched) -> Planned {
         let was_standalone = self.is_standalone();
         let mut pods = touched.pods.clone();
-        let (mut fresh, mut stale) = (BTreeSet::new(), BTreeSet::new());
+        let (mut fresh, mut stale, mut moved) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for pod in &touched.pods {
-            self.place(world, pod, &mut fresh);
+            self.place(world, pod, &mut fresh, &mut moved);
         }
         let mut policies = touched.policies.clone();
         if was_standalone != self.is_standalone() {
@@ -100,7 +103,7 @@ impl Plan {
             self.target(world, policy, compiled.get(policy), &mut stale);
         }
         for id in &fresh {
-            self.welcome(world, *id, compiled, &policies);
+            self.welcome(world, *id, compiled, &policies, &mut moved);
         }
         stale.extend(fresh);
         for id in stale {
@@ -112,7 +115,8 @@ impl Plan {
             }
             cohort.content = content;
         }
-        pods
+        policies.append(&mut moved);
+        Planned { pods, policies }
     }
 
     fn is_standalone(&self) -> bool {
@@ -120,30 +124,36 @@ impl Plan {
     }
 
     /// Puts a pod where it belongs now.
-    fn place(&mut self, world: &World, pod: &ObjectKey, fresh: &mut BTreeSet<CohortId>) {
+    fn place(
+        &mut self,
+        world: &World,
+        pod: &ObjectKey,
+        fresh: &mut BTreeSet<CohortId>,
+        moved: &mut BTreeSet<ObjectKey>,
+    ) {
         let membership = world.pods.get(pod).map(|found| found.membership.clone());
         let now = membership.map(|membership| self.cohort_of(&pod.namespace, membership, fresh));
         let before = self.pods.get(pod).copied();
         if before != now {
             if let Some(id) = before {
                 self.pods.remove(pod);
-                self.leave(id, pod);
+                self.leave(id, pod, moved);
             }
             if let Some(id) = now {
                 self.pods.insert(pod.clone(), id);
                 let cohort = self.cohorts.get_mut(&id).expect("it was found or made just now");
                 cohort.pods.insert(pod.clone());
-                count(&mut self.targets, &cohort.policies, 1);
+                count(&mut self.targets, &cohort.policies, 1, moved);
             }
         } else if let Some(cohort) = now.and_then(|id| self.cohorts.get(&id)) {
-            count(&mut self.targets, &cohort.policies, 0);
+            count(&mut self.targets, &cohort.policies, 0, moved);
         }
     }
 
-    fn leave(&mut self, id: CohortId, pod: &ObjectKey) {
+    fn leave(&mut self, id: CohortId, pod: &ObjectKey, moved: &mut BTreeSet<ObjectKey>) {
         let cohort = self.cohorts.get_mut(&id).expect("a pod's cohort is there");
         cohort.pods.remove(pod);
-        count(&mut self.targets, &cohort.policies, -1);
+        count(&mut self.targets, &cohort.policies, -1, moved);
         if !cohort.pods.is_empty() {
             return;
         }
@@ -239,6 +249,7 @@ impl Plan {
         id: CohortId,
         compiled: &BTreeMap<ObjectKey, Compiled>,
         done: &BTreeSet<ObjectKey>,
+        moved: &mut BTreeSet<ObjectKey>,
     ) {
         let Some(cohort) = self.cohorts.get_mut(&id) else { return };
         let everywhere = cohort.namespace == OUTSIDE;
@@ -255,6 +266,7 @@ impl Plan {
                 targets.cohorts.insert(id);
                 targets.pods += cohort.pods.len();
                 targets.changes += 1;
+                moved.insert(policy.clone());
             }
         }
     }
@@ -270,11 +282,19 @@ fn is_about(world: &World, policy: &ObjectKey, compiled: &Compiled, cohort: &Coh
 }
 
 /// A pod came to these policies, left them, or is another one now.
-fn count(targets: &mut BTreeMap<ObjectKey, Targets>, policies: &BTreeSet<ObjectKey>, change: isize) {
+fn count(
+    targets: &mut BTreeMap<ObjectKey, Targets>,
+    policies: &BTreeSet<ObjectKey>,
+    change: isize,
+    moved: &mut BTreeSet<ObjectKey>,
+) {
     for policy in policies {
         let targets = targets.get_mut(policy).expect("whatever is on a cohort has it as its target");
         targets.pods = targets.pods.saturating_add_signed(change);
         targets.changes += 1;
+        if !moved.contains(policy) {
+            moved.insert(policy.clone());
+        }
     }
 }
 

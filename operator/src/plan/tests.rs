@@ -46,13 +46,13 @@ fn apply(world: &mut World, change: Change) {
 /// Everything, worked out from nothing.
 fn planned(world: &World) -> Plan {
     let mut compiler = Compiler::default();
-    compiler.update(&world.policies);
     let touched = Touched {
         policies: world.policies.keys().cloned().collect(),
         pods: world.pods.keys().cloned().collect(),
         workloads: world.workloads.keys().cloned().collect(),
     };
     let mut plan = Plan::default();
+    compiler.update(&world.policies, &touched.policies);
     plan.update(world, compiler.compiled(), &touched);
     plan
 }
@@ -168,27 +168,33 @@ fn a_change_touches_the_pods_that_it_is_about_and_no_others() {
     add_policy(&mut world, &q, 2, &by("db"));
     let mut plan = planned(&world);
     let mut compiler = Compiler::default();
-    compiler.update(&world.policies);
+    compiler.update(&world.policies, &world.policies.keys().cloned().collect());
     let mut update = |world: &World, touched: &Touched| {
-        compiler.update(&world.policies);
-        let pods = plan.update(world, compiler.compiled(), touched);
+        compiler.update(&world.policies, &touched.policies);
+        let Planned { pods, policies } = plan.update(world, compiler.compiled(), touched);
         let changes = [&p, &q].map(|policy| plan.targets(policy).map_or(0, |targets| targets.changes));
-        (pods.iter().map(|pod| pod.name.clone()).collect::<Vec<_>>().join(" "), changes)
+        let names = |keys: BTreeSet<ObjectKey>| keys.into_iter().map(|key| key.name).collect::<Vec<_>>().join(" ");
+        (names(pods), names(policies), changes)
     };
-    let before = update(&world, &Touched::default()).1;
+    let before = update(&world, &Touched::default()).2;
 
     let mut touched = Touched::default();
     world.apply(Change::Policy(p.clone(), None), &mut touched);
-    assert_eq!(update(&world, &touched), ("a b".to_owned(), [0, before[1]]));
+    assert_eq!(update(&world, &touched), ("a b".to_owned(), "p".to_owned(), [0, before[1]]));
 
     let mut touched = Touched::default();
     let pod = Pod { uid: "new".to_owned(), ..world.pods[&ObjectKey::new("shop", "c")].clone() };
     world.apply(Change::Pod(ObjectKey::new("shop", "c"), Some(pod)), &mut touched);
-    assert_eq!(update(&world, &touched), ("c".to_owned(), [0, before[1] + 1]));
+    assert_eq!(update(&world, &touched), ("c".to_owned(), "q".to_owned(), [0, before[1] + 1]));
+}
+
+fn changes(plan: &Plan) -> BTreeMap<ObjectKey, u64> {
+    plan.targets.iter().map(|(policy, targets)| (policy.clone(), targets.changes)).collect()
 }
 
 proptest! {
-    /// However it came to be: a plan that was kept up to date is the one that is worked out from nothing.
+    /// However it came to be: a plan that was kept up to date is the one that is worked out from nothing, and no policy's
+    /// targets change without being told.
     #[test]
     fn step_by_step_is_the_same_as_all_at_once(steps in vec((0..6_u8, 0..4_usize, 0..3_usize, 0..3_usize), 1..60)) {
         const APPS: [&str; 3] = ["web", "db", "cache"];
@@ -227,11 +233,18 @@ proptest! {
             world.apply(change, &mut touched);
             // Some changes are handled together.
             if place != 1 {
-                compiler.update(&world.policies);
-                plan.update(&world, compiler.compiled(), &std::mem::take(&mut touched));
+                let touched = std::mem::take(&mut touched);
+                compiler.update(&world.policies, &touched.policies);
+                let before = changes(&plan);
+                let planned = plan.update(&world, compiler.compiled(), &touched);
+                let after = changes(&plan);
+                for policy in before.keys().chain(after.keys()) {
+                    let is_told = planned.policies.contains(policy);
+                    prop_assert!(is_told || before.get(policy) == after.get(policy), "{policy}");
+                }
             }
         }
-        compiler.update(&world.policies);
+        compiler.update(&world.policies, &touched.policies);
         plan.update(&world, compiler.compiled(), &touched);
         let mut fresh = Plan::default();
         let all = Touched {
@@ -274,7 +287,7 @@ fn a_pod_to_come_is_foreseen_as_it_will_be_planned() {
         add_policy(&mut world, &ObjectKey::new(namespace, name), created, target);
     }
     let mut compiler = Compiler::default();
-    compiler.update(&world.policies);
+    compiler.update(&world.policies, &world.policies.keys().cloned().collect());
     let foreseen = foresee(&world.workloads, compiler.compiled(), "shop", web.clone());
     let names: Vec<&str> = foreseen.policies.iter().map(|policy| policy.name.as_str()).collect();
     assert_eq!(names, ["older", "younger"]);
