@@ -45,10 +45,20 @@ use self::programs::{Program, build_programs, program};
 
 #[path = "operator/availability.rs"]
 mod availability;
+#[path = "operator/edited.rs"]
+mod edited;
 #[path = "operator/identity.rs"]
 mod identity;
+#[path = "operator/many.rs"]
+mod many;
+#[path = "operator/relay.rs"]
+mod relay;
 #[path = "operator/rights.rs"]
 mod rights;
+#[path = "operator/struggling.rs"]
+mod struggling;
+#[path = "operator/versions.rs"]
+mod versions;
 
 const NAMESPACE: &str = "shop";
 /// Where operators agree on who leads: a namespace that is there.

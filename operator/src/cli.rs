@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
+use crate::apiserver;
 use crate::check::{Verdict, check};
 use crate::identity::{Identity, IdentityFlags};
 use crate::inject::{InjectFlags, Injection};
@@ -176,7 +177,7 @@ async fn run_cluster(arguments: Run) -> Result<(), Failed> {
         None => None,
     };
     let config = kube::Config::infer().await.context("no cluster to work on").or_exit(WRONG)?;
-    let client = kube::Client::try_from(config).context("cannot reach the cluster").or_exit(FAILED)?;
+    let client = apiserver::client(config).context("cannot reach the cluster").or_exit(FAILED)?;
     let instance = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));
     let instance = instance.unwrap_or_else(|_| "weir-operator".to_owned());
     let namespace = arguments.lease_namespace.filter(|namespace| !namespace.is_empty());

@@ -11,6 +11,7 @@
 //! The operator decides nothing about single requests and is never in their path: without it agents go on with what
 //! they have.
 
+mod apiserver;
 mod authority;
 pub mod changes;
 pub mod check;

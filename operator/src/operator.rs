@@ -8,7 +8,7 @@ use kube::Client;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
@@ -29,6 +29,9 @@ use crate::world::Update;
 pub const TRAFFIC_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the last reports may take at the end, and how long giving the lease back: both together less than 2 s.
 const FAREWELL: Duration = Duration::from_millis(900);
+/// How long what asks by the name of a Service is answered after that: rules lead here until every node has heard that the
+/// pod is about to go, and a pod that is created meanwhile must get its agent. Less than the pod's time to end.
+const STAY: Duration = Duration::from_secs(4);
 
 /// An operator that has found its source but does nothing yet.
 #[derive(Debug)]
@@ -150,15 +153,17 @@ impl Operator {
             term: Term::over(),
             poll: Arc::new(Poll::new(self.timing)),
         };
+        let serving = CancellationToken::new();
+        let stays = self.injection.is_some() || self.identity.is_some();
         if let (Some(injection), Source::Cluster { client, .. }) = (self.injection, &self.source) {
             let (client, metrics, ready) = (client.clone(), self.metrics.clone(), self.ready.clone());
             let directions = self.identity.as_ref().map(Identity::directions);
-            tokio::spawn(injection.run(client, questions, directions, metrics, ready, stop.clone()));
+            tokio::spawn(injection.run(client, questions, directions, metrics, ready, serving.clone()));
         }
         let proof = if self.identity.is_some() { Proof::Everybody } else { Proof::Nobody };
         if let (Some(identity), Source::Cluster { client, .. }) = (self.identity, &self.source) {
             let (client, metrics, ready) = (client.clone(), self.metrics.clone(), self.ready.clone());
-            tokio::spawn(identity.run(client, metrics, ready, stop.clone()));
+            tokio::spawn(identity.run(client, metrics, ready, serving.clone()));
         }
         let resign = CancellationToken::new();
         let (terms, campaign) = start_campaign(&self.source, &self.metrics, resign.clone());
@@ -179,6 +184,10 @@ impl Operator {
         if timeout(FAREWELL, campaign).await.is_err() {
             tracing::warn!("gave up on giving the lease back");
         }
+        if stays && outcome.is_ok() {
+            sleep(STAY).await;
+        }
+        serving.cancel();
         if let Some(telemetry) = telemetry {
             let _ = timeout(FAREWELL, telemetry).await;
         }

@@ -6,9 +6,10 @@ mod fake_agent;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use fake_agent::{FakeAgent, Manner};
+use fake_agent::{Crowd, FakeAgent, Manner};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -159,7 +160,9 @@ async fn the_newest_wins_over_a_slow_agent() {
 #[tokio::test]
 async fn silence_garbage_and_floods_show_as_drift_within_the_bound_and_harm_nobody_else() {
     let good = FakeAgent::start(Manner::Good).await;
-    for manner in [Manner::Silent, Manner::Garbage, Manner::Endless, Manner::Closing, Manner::Slow(PATIENCE)] {
+    for manner in
+        [Manner::Silent, Manner::Garbage, Manner::Endless, Manner::Closing, Manner::Trickling, Manner::Slow(PATIENCE)]
+    {
         let bad = FakeAgent::start(Manner::Good).await;
         let operator = started(50, &[&good, &bad]).await;
         operator.until("2/2", |status| count(status) == "2/2").await;
@@ -176,6 +179,23 @@ async fn silence_garbage_and_floods_show_as_drift_within_the_bound_and_harm_nobo
         operator.until("2/2 again", |s| count(s) == "2/2" && s["status"]["observedGeneration"] == 2).await;
         assert_eq!(requests(&bad.in_force().unwrap()), Some(70), "{manner:?}");
     }
+}
+
+/// Side by side, and not all at once: those that answer in one lane, those that did not the last time in another.
+#[tokio::test]
+async fn so_many_are_pushed_to_at_once_and_no_more() {
+    let crowd = Arc::<Crowd>::default();
+    let mut agents = Vec::new();
+    for _ in 0..200 {
+        agents.push(FakeAgent::start_in(Manner::Slow(Duration::from_millis(50)), crowd.clone()).await);
+    }
+    let operator = started(50, &agents.iter().collect::<Vec<_>>()).await;
+    operator.until("200/200", |status| count(status) == "200/200").await;
+    operator.write(60);
+    for agent in &agents {
+        soon("the change", agent.until(|snapshot| requests(snapshot) == Some(60))).await;
+    }
+    assert!((8..=64 + 32).contains(&crowd.most()), "{} at once", crowd.most());
 }
 
 #[tokio::test]

@@ -11,6 +11,14 @@
 //! milliseconds, and unknown fields refused, because an agent must never accept a word that it cannot honour. They
 //! hold no logic: the operator compiles policies into them, the agent lowers them into limiters. The files under
 //! `tests/golden/` freeze the form; a change to one of them is a new [`WIRE_VERSION`].
+//!
+//! # Versions side by side
+//!
+//! Agents are replaced with their pods, so those of several versions talk to one operator. The version is that of what is
+//! *sent* to an agent: one that is sent a snapshot of another version refuses it ([`RefusalKind::Invalid`], with the path
+//! `wireVersion`) and goes on with what it has, and the operator reports its pod as drifted with the words of the refusal.
+//! What an agent *answers* is understood across versions: [`ApplyReply`], [`Refusal`] and [`Status`] may gain fields that
+//! readers can do without, and lose none; a refusal is of one of the kinds that there are.
 
 mod explain;
 mod identity;

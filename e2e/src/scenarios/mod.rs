@@ -1,10 +1,12 @@
 //! The scenarios. Each is one promise to the people who run Weir, kept or broken on a real cluster.
 
 mod deleted_and_early;
+mod drained;
 mod first_light;
 mod injected;
 mod live_patch;
 mod operator_killed;
+mod outages;
 mod released;
 mod rotated;
 mod scale;
@@ -30,10 +32,14 @@ pub(crate) enum Scenario {
     DeletedAndEarly,
     /// Limits hold without the operator, and it catches up when it is back
     OperatorKilled,
+    /// The leader is killed and the apiserver goes away under load: limits hold, and the status is right afterwards
+    Outages,
     /// Agents prove which pod they are, by certificates that are replaced under load; an impostor counts for nothing
     Rotated,
     /// Pods that come are limited before they count; pods that go are forgotten
     Scale,
+    /// Pods of a machine that is drained, the operators among them, come up elsewhere with their limits
+    Drained,
     /// `helm test`, upgrade and rollback under load, and an uninstallation that blocks nobody: the last one
     Released,
 }
@@ -51,8 +57,10 @@ impl Scenario {
             Self::WrongPolicies => wrong_policies::run(space).await,
             Self::DeletedAndEarly => deleted_and_early::run(space).await,
             Self::OperatorKilled => operator_killed::run(space).await,
+            Self::Outages => outages::run(space).await,
             Self::Rotated => rotated::run(space).await,
             Self::Scale => scale::run(space).await,
+            Self::Drained => drained::run(space).await,
             Self::Released => released::run(space, release).await,
         }
     }

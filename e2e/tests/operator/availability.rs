@@ -132,7 +132,7 @@ async fn an_apiserver_that_goes_away_and_forgets_is_caught_up_with() -> Result<(
 }
 
 impl Stage {
-    async fn lease(&self) -> Result<Lease> {
+    pub(super) async fn lease(&self) -> Result<Lease> {
         let leases: Api<Lease> = Api::namespaced(self.client(), "default");
         Ok(leases.get("weir-operator").await?)
     }
@@ -145,7 +145,7 @@ pub(super) struct Operator {
 }
 
 impl Operator {
-    async fn start(stage: &Stage) -> Result<Self> {
+    pub(super) async fn start(stage: &Stage) -> Result<Self> {
         Self::with(stage.control_plane.kubeconfig(), &LEASE, Stdio::inherit()).await
     }
 
@@ -171,7 +171,7 @@ impl Operator {
         Ok((status, String::from_utf8(response.into_body().collect().await?.to_bytes().to_vec())?))
     }
 
-    async fn answers(&self, path: &str) -> Result<bool> {
+    pub(super) async fn answers(&self, path: &str) -> Result<bool> {
         Ok(self.get(path).await?.0 == http::StatusCode::OK)
     }
 

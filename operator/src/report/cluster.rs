@@ -73,10 +73,12 @@ impl ClusterSink {
         }
     }
 
-    pub(super) async fn announce(&self, announcement: &Announcement) {
+    /// The Event for an announcement. It has its name from the beginning, so that writing it twice makes one of it.
+    pub(super) fn event(&self, announcement: &Announcement) -> Event {
         let Announcement { key, uid, warning, reason, note, .. } = announcement;
         let now = clock::timestamp();
-        let event = Event {
+        tracing::info!(policy = %key, reason, note, "event");
+        Event {
             metadata: ObjectMeta {
                 // An event of its own each time: a series would keep the first note for different facts.
                 name: Some(format!("{}.{:x}", key.name, now.as_nanosecond())),
@@ -99,11 +101,17 @@ impl ClusterSink {
             reporting_controller: Some(CONTROLLER.to_owned()),
             reporting_instance: Some(self.instance.clone()),
             ..Event::default()
-        };
-        tracing::info!(policy = %key, reason, note, "event");
-        let events: Api<Event> = Api::namespaced(self.client.clone(), &key.namespace);
-        if let Err(error) = events.create(&PostParams::default(), &event).await {
-            tracing::warn!(policy = %key, reason, error = %format!("{error:#}"), "cannot write an event");
+        }
+    }
+
+    /// Writes an Event, unless it is there.
+    pub(super) async fn announce(&self, event: &Event) -> Result<(), kube::Error> {
+        let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+        let events: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        match events.create(&PostParams::default(), event).await {
+            // An earlier try got through, and its answer got lost.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            answer => answer.map(drop),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The engine hands over what is to be written and never waits for it. The writer keeps only the newest status of
 //! each policy, tries again until it is written or there is a newer one, and tells the engine what landed.
 
+mod budget;
 mod cluster;
 pub mod echo;
 mod files;
@@ -115,6 +116,20 @@ pub enum SinkError {
     /// The file could not be written.
     #[error("{0}")]
     File(#[from] std::io::Error),
+}
+
+impl SinkError {
+    /// Whether the same may go well in a moment.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Gone => false,
+            Self::Conflict { .. } | Self::Timeout | Self::File(_) => true,
+            Self::Api(error) => match &**error {
+                kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+                _ => true,
+            },
+        }
+    }
 }
 
 /// Where reports go.

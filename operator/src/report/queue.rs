@@ -81,7 +81,7 @@ impl Queue {
     pub(super) fn failed(&mut self, now: Instant, report: Box<Report>, share: f64) -> bool {
         let key = report.key.clone();
         let Some(slot) = self.slots.get_mut(&key) else { return false };
-        let pause = FIRST_PAUSE.saturating_mul(1 << slot.failures.min(16)).min(LONGEST_PAUSE).mul_f64(share);
+        let pause = pause(slot.failures, share);
         slot.failures = slot.failures.saturating_add(1);
         if slot.report.is_none() && !slot.removed {
             slot.report = Some(report);
@@ -118,6 +118,11 @@ impl Queue {
         }
         removed
     }
+}
+
+/// `share` of the longest pause after so many failures and one.
+pub(super) fn pause(failures: u32, share: f64) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE).mul_f64(share)
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@ use rand::Rng;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, timeout};
 
-use super::queue::Queue;
-use super::{Announcement, Landed, Message, Report, Sink, SinkError, Stored};
+use super::budget::Budget;
+use super::queue::{Queue, pause};
+use super::{Announcement, ClusterSink, Landed, Message, Report, Sink, SinkError, Stored};
 use crate::clock;
 use crate::metrics::Metrics;
 use crate::world::ObjectKey;
@@ -20,6 +21,8 @@ const WRITERS: usize = 8;
 const ANNOUNCEMENTS: usize = 256;
 /// How long one write may take.
 const LIMIT: Duration = Duration::from_secs(5);
+/// How long an announcement is tried again. Those behind it wait.
+const PERSISTENCE: Duration = Duration::from_secs(30);
 
 /// Writes until `messages` is closed, and what is left then. Tells of each status that landed.
 pub async fn run(
@@ -29,25 +32,48 @@ pub async fn run(
     metrics: Metrics,
 ) {
     let (announcements, announced) = mpsc::channel(ANNOUNCEMENTS);
-    let writer = Writer { sink: &sink, queue: Queue::default(), announcements, landings, metrics };
+    let writer =
+        Writer { sink: &sink, queue: Queue::default(), budget: Budget::default(), announcements, landings, metrics };
     tokio::join!(writer.run(messages), announce(&sink, announced));
 }
 
 async fn announce(sink: &Sink, mut announced: mpsc::Receiver<Announcement>) {
     let Sink::Cluster(sink) = sink else { return };
     while let Some(announcement) = announced.recv().await {
-        if !announcement.term.holds(clock::since_boot()) {
-            continue;
+        if announcement.term.holds(clock::since_boot())
+            && let Err(error) = tell(sink, &announcement).await
+        {
+            let Announcement { key, reason, .. } = announcement;
+            tracing::warn!(policy = %key, reason, error = %format!("{error:#}"), "gave up writing an event");
         }
-        if timeout(LIMIT, sink.announce(&announcement)).await.is_err() {
-            tracing::warn!(policy = %announcement.key, reason = announcement.reason, "gave up writing an event");
+    }
+}
+
+/// Tries for a while: whoever leads next begins with what the status says, and does not tell again what it says already.
+async fn tell(sink: &ClusterSink, announcement: &Announcement) -> Result<(), SinkError> {
+    let event = sink.event(announcement);
+    let until = clock::now() + PERSISTENCE;
+    let mut failures = 0;
+    loop {
+        let error = match timeout(LIMIT, sink.announce(&event)).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => SinkError::Api(Box::new(error)),
+            Err(_) => SinkError::Timeout,
+        };
+        let now = clock::now();
+        if !error.may_pass() || now >= until || !announcement.term.holds(clock::since_boot()) {
+            return Err(error);
         }
+        let share = rand::rng().random_range(0.5..=1.0);
+        sleep_until(now + pause(failures, share)).await;
+        failures += 1;
     }
 }
 
 struct Writer<'a> {
     sink: &'a Sink,
     queue: Queue,
+    budget: Budget,
     announcements: mpsc::Sender<Announcement>,
     landings: mpsc::Sender<Landed>,
     metrics: Metrics,
@@ -88,20 +114,29 @@ impl Writer<'_> {
         match message {
             Message::Status(report) => self.queue.put(clock::now(), report),
             Message::Removed(key) => {
+                self.budget.forget(&key);
                 if self.queue.remove(&key) {
                     self.sink.removed(&key);
                 }
             }
             Message::Announce(announcement) => match self.sink {
                 Sink::Files(sink) => sink.announce(&announcement),
-                Sink::Cluster(_) => {
-                    if let Err(error) = self.announcements.try_send(announcement) {
-                        let Announcement { key, reason, .. } = error.into_inner();
-                        tracing::warn!(policy = %key, reason, "too many events wait, giving this one up");
-                    }
-                }
+                Sink::Cluster(_) => self.announce(announcement),
             },
             Message::Notice(text) => self.sink.notice(&text),
+        }
+    }
+
+    fn announce(&mut self, mut announcement: Announcement) {
+        let Announcement { key, reason, note, .. } = &mut announcement;
+        match self.budget.spend(clock::now(), key) {
+            None => return tracing::debug!(policy = %key, reason, note, "an event too many"),
+            Some(0) => {}
+            Some(untold) => note.push_str(&format!(" (after {untold} more events that were not written)")),
+        }
+        if let Err(error) = self.announcements.try_send(announcement) {
+            let Announcement { key, reason, .. } = error.into_inner();
+            tracing::warn!(policy = %key, reason, "too many events wait, giving this one up");
         }
     }
 

@@ -23,7 +23,7 @@ use crate::world::ObjectKey;
 const PATIENCE: Duration = Duration::from_secs(20);
 const UID: &str = "1";
 
-/// What becomes of a status write. The client itself tries again after 429, 503 and 504.
+/// What becomes of a status write. The client of these tests tries again itself after 429, 503 and 504.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Status(u16),
@@ -40,13 +40,22 @@ struct Script {
     writes: Vec<Value>,
     /// The versions that they were made from.
     versions: Vec<Value>,
+    /// The scripted answers to Events; then there is none.
+    event_answers: VecDeque<u16>,
+    /// The Events that were asked for.
+    events: Vec<Value>,
 }
 
 type Shared = Arc<Mutex<Script>>;
 
 async fn answer(State(script): State<Shared>, method: Method, uri: Uri, body: Bytes) -> Response {
     if uri.path().ends_with("/events") {
-        return std::future::pending().await;
+        let next = script.lock().unwrap().event(&body);
+        return match next {
+            Some(201) => (StatusCode::CREATED, body).into_response(),
+            Some(code) => (StatusCode::from_u16(code).unwrap(), axum::Json(failure(code))).into_response(),
+            None => std::future::pending().await,
+        };
     }
     let mut script = script.lock().unwrap();
     if method == Method::GET {
@@ -64,12 +73,21 @@ async fn answer(State(script): State<Shared>, method: Method, uri: Uri, body: By
         None => axum::Json(body).into_response(),
         Some(Answer::Plain404) => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
         Some(Answer::Garbage) => (StatusCode::OK, "<html>").into_response(),
-        Some(Answer::Status(code)) => {
-            let reason = if code == 404 { "NotFound" } else { "Other" };
-            let status = json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "metadata": {},
-                "message": "on demand", "reason": reason, "code": code});
-            (StatusCode::from_u16(code).unwrap(), axum::Json(status)).into_response()
-        }
+        Some(Answer::Status(code)) => (StatusCode::from_u16(code).unwrap(), axum::Json(failure(code))).into_response(),
+    }
+}
+
+fn failure(code: u16) -> Value {
+    let reason = if code == 404 { "NotFound" } else { "Other" };
+    json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "metadata": {},
+        "message": "on demand", "reason": reason, "code": code})
+}
+
+impl Script {
+    /// What becomes of an Event.
+    fn event(&mut self, event: &[u8]) -> Option<u16> {
+        self.events.push(serde_json::from_slice(event).unwrap());
+        self.event_answers.pop_front()
     }
 }
 
@@ -219,18 +237,50 @@ async fn an_apiserver_that_is_away_gets_the_status_when_it_returns() {
     assert_eq!(stage.count("ok"), 1);
 }
 
+fn announcement(policy: &str, note: &str) -> Message {
+    let key = ObjectKey::new("shop", policy);
+    let (reason, note) = ("Drifted", note.to_owned());
+    Message::Announce(Announcement { key, uid: UID.to_owned(), warning: true, reason, note, term: Term::unbounded() })
+}
+
 #[tokio::test]
 async fn events_that_hang_hold_up_no_status() {
     let mut stage = Stage::set(&[]).await;
     for number in 1..=3 {
-        for _ in 0..ANNOUNCEMENTS {
-            let key = ObjectKey::new("shop", "checkout");
-            let (reason, note) = ("Enforced", String::new());
-            let announcement =
-                Announcement { key, uid: UID.to_owned(), warning: false, reason, note, term: Term::unbounded() };
-            stage.messages.send(Message::Announce(announcement)).unwrap();
+        for policy in 0..ANNOUNCEMENTS {
+            stage.messages.send(announcement(&format!("checkout-{policy}"), "")).unwrap();
         }
         stage.write(number);
         stage.lands(number).await;
     }
+}
+
+#[tokio::test]
+async fn an_event_is_tried_again_and_stays_one() {
+    for (answers, tries) in [([500, 500, 201], 3), ([500, 409, 201], 2), ([403, 201, 201], 1)] {
+        let stage = Stage::set(&[]).await;
+        let script = stage.script.clone();
+        script.lock().unwrap().event_answers.extend(answers);
+        stage.messages.send(announcement("checkout", "a is Unreachable")).unwrap();
+        stage.ends().await;
+        let events = script.lock().unwrap().events.clone();
+        assert!(events.iter().all(|event| *event == events[0]), "{events:#?}");
+        assert_eq!(events.len(), tries, "{answers:?}");
+    }
+}
+
+/// Each of them is a fact of its own: another pod each time.
+#[tokio::test]
+async fn pods_that_flap_do_not_flood_the_events_of_their_policy() {
+    let stage = Stage::set(&[]).await;
+    let script = stage.script.clone();
+    script.lock().unwrap().event_answers.extend([201; 100]);
+    for pod in 0..100 {
+        stage.messages.send(announcement("checkout", &format!("web-{pod} is Unreachable"))).unwrap();
+    }
+    stage.messages.send(announcement("other", "a is Unreachable")).unwrap();
+    stage.ends().await;
+    let events = script.lock().unwrap().events.clone();
+    assert_eq!(events.len(), 26, "{events:#?}");
+    assert_eq!(events[25]["regarding"]["name"], "other");
 }

@@ -1,5 +1,6 @@
 //! An agent for tests: speaks the control API, enforces nothing, and misbehaves on demand.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub(crate) enum Manner {
     Endless,
     /// Begins to answer and closes the connection.
     Closing,
+    /// Answers byte by byte, and comes to no end.
+    Trickling,
     /// Acknowledges something else than it was sent, and takes nothing.
     Lying,
     /// Refuses every snapshot.
@@ -46,6 +49,35 @@ struct Inner {
     counts: (u64, u64),
 }
 
+/// How many agents are being told something.
+#[derive(Debug, Default)]
+pub(crate) struct Crowd {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Crowd {
+    /// At most at the same time, so far.
+    pub(crate) fn most(&self) -> usize {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    fn enter(self: &Arc<Self>) -> Present {
+        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(now, Ordering::Relaxed);
+        Present(self.clone())
+    }
+}
+
+/// One of a crowd; also gone when its caller has hung up.
+struct Present(Arc<Crowd>);
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A running agent.
 pub(crate) struct FakeAgent {
     pub(crate) url: String,
@@ -54,19 +86,25 @@ pub(crate) struct FakeAgent {
     task: JoinHandle<()>,
 }
 
-type Shared = (Arc<Mutex<Inner>>, Arc<watch::Sender<()>>);
+type Shared = (Arc<Mutex<Inner>>, Arc<watch::Sender<()>>, Arc<Crowd>);
 
 impl FakeAgent {
     pub(crate) async fn start(manner: Manner) -> Self {
+        Self::start_in(manner, Arc::default()).await
+    }
+
+    /// One of a crowd.
+    pub(crate) async fn start_in(manner: Manner, crowd: Arc<Crowd>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let inner = Inner { manner, instance: 1, in_force: None, puts: 0, refused: 0, counts: (0, 0) };
         let inner = Arc::new(Mutex::new(inner));
         let changed = Arc::new(watch::Sender::new(()));
-        let router = Router::new()
-            .route("/v1/config", put(config))
-            .route("/v1/status", get(status))
-            .with_state((inner.clone(), changed.clone()));
+        let router = Router::new().route("/v1/config", put(config)).route("/v1/status", get(status)).with_state((
+            inner.clone(),
+            changed.clone(),
+            crowd,
+        ));
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self { url, inner, changed, task }
     }
@@ -132,6 +170,13 @@ async fn misbehave(shared: &Shared) -> Option<Response> {
             Some(axum::body::Body::from_stream(broken).into_response())
         }
         Manner::Silent => std::future::pending().await,
+        Manner::Trickling => {
+            let bytes = futures::stream::unfold((), async |()| {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                Some((Ok::<_, std::io::Error>(Bytes::from_static(b" ")), ()))
+            });
+            Some(axum::body::Body::from_stream(bytes).into_response())
+        }
         Manner::Garbage => Some((StatusCode::OK, "<html>hello</html>").into_response()),
         Manner::Endless => Some((StatusCode::OK, vec![b' '; 8 * 1024 * 1024]).into_response()),
         Manner::Slow(delay) => {
@@ -142,6 +187,7 @@ async fn misbehave(shared: &Shared) -> Option<Response> {
 }
 
 async fn config(State(shared): State<Shared>, body: Bytes) -> Response {
+    let _present = shared.2.enter();
     shared.0.lock().unwrap().puts += 1;
     if let Some(response) = misbehave(&shared).await {
         return response;

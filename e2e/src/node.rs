@@ -1,0 +1,102 @@
+//! The machines of the cluster, for what no user of the apiserver can do to them: a process killed without a word, a whole
+//! machine that stands still. Only those of kind, which are containers of this machine's Docker.
+
+use std::{
+    process::{Command as Blocking, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::core::v1::{Node as Object, Pod};
+use kube::{Api, Client, api::ListParams};
+use tokio::{process::Command, time::timeout};
+
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+/// What a kind node's provider says before the cluster's and the node's name.
+const KIND: &str = "kind://docker/";
+/// Kills every process of the containers that are named: their ids are in the names of their control groups.
+const KILL: &str = r#"for id; do for group in /proc/[0-9]*/cgroup; do
+  if grep -q "$id" "$group" 2>/dev/null; then pid=${group#/proc/}; kill -9 "${pid%/cgroup}" && killed=yes; fi
+done; done; [ "$killed" = yes ]"#;
+/// A machine that is busy takes its time, but not for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A machine.
+pub(crate) struct Node {
+    pub(crate) name: String,
+    container: String,
+}
+
+/// A machine that stands still until this goes.
+pub(crate) struct Paused {
+    container: String,
+}
+
+impl Node {
+    /// The one that runs the apiserver.
+    pub(crate) async fn control_plane(client: &Client) -> Result<Self> {
+        Self::labelled(client, CONTROL_PLANE).await
+    }
+
+    /// The one that runs pods.
+    pub(crate) async fn worker(client: &Client) -> Result<Self> {
+        Self::labelled(client, &format!("!{CONTROL_PLANE}")).await
+    }
+
+    async fn labelled(client: &Client, selector: &str) -> Result<Self> {
+        let nodes: Api<Object> = Api::all(client.clone());
+        let found = nodes.list(&ListParams::default().labels(selector)).await?.items;
+        let node = found.into_iter().next().with_context(|| format!("no node with {selector}"))?;
+        Self::of(node)
+    }
+
+    /// The one that a pod runs on.
+    pub(crate) async fn below(client: &Client, pod: &Pod) -> Result<Self> {
+        let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).context("the pod has a node")?;
+        Self::of(Api::<Object>::all(client.clone()).get(name).await?)
+    }
+
+    fn of(node: Object) -> Result<Self> {
+        let name = node.metadata.name.context("a node has a name")?;
+        let provider = node.spec.and_then(|spec| spec.provider_id).unwrap_or_default();
+        let container =
+            provider.strip_prefix(KIND).and_then(|rest| rest.split_once('/')).map(|(_, node)| node.to_owned());
+        let container =
+            container.with_context(|| format!("{name} is {provider:?}, and no container of this Docker"))?;
+        Ok(Self { name, container })
+    }
+
+    /// Kills the containers of a pod, with no time to say goodbye.
+    pub(crate) async fn kill(&self, pod: &Pod) -> Result<()> {
+        let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+        let ids: Vec<_> = statuses.filter_map(|it| it.container_id.as_deref()?.strip_prefix("containerd://")).collect();
+        ensure!(!ids.is_empty(), "the pod runs nothing");
+        docker(&[&["exec", &self.container, "sh", "-c", KILL, "sh"], &ids[..]].concat()).await
+    }
+
+    /// Stops all that runs on it, until the value that comes back goes.
+    pub(crate) async fn pause(&self) -> Result<Paused> {
+        let paused = Paused { container: self.container.clone() };
+        docker(&["pause", &self.container]).await?;
+        Ok(paused)
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        // Whatever became of the scenario: the next ones need it. One that was never paused says so, which is as good.
+        let unpause = Blocking::new("docker").args(["unpause", &self.container]).stdout(Stdio::null()).status();
+        if !unpause.is_ok_and(|status| status.success()) {
+            println!("     {} may stand still for ever", self.container);
+        }
+    }
+}
+
+async fn docker(args: &[&str]) -> Result<()> {
+    let output = Command::new("docker").args(args).kill_on_drop(true).output();
+    let output = timeout(PATIENCE, output).await.context("docker does not come back")?.context("start docker")?;
+    if !output.status.success() {
+        bail!("docker {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! The machine with all the pods is drained, the operators among them: the budget keeps one of them there all the time, so
+//! that every pod which comes up elsewhere has its agent and its limit.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tokio::time::Instant;
+
+use crate::{
+    load::Load,
+    namespace::Space,
+    node::Node,
+    policy,
+    report::{self, millis},
+    workload,
+};
+
+const PODS: usize = 2;
+const REQUESTS: u32 = 5;
+const SOON: Duration = Duration::from_secs(90);
+/// Of kind's node with the apiserver: only what must runs there.
+const TAINT: &str = "node-role.kubernetes.io/control-plane";
+
+/// By labels: it holds before the Deployment is there.
+const POLICY: &str = "
+apiVersion: weir.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  rules:
+  - name: all
+    limits: [{name: per-pod, requests: 5, per: 1s, burst: 5}]
+";
+
+pub(crate) async fn run(space: &Space) -> Result<()> {
+    space.apply(POLICY).await?;
+    policy::wait(space, policy::NAME, "read by the operator", SOON, |seen| seen.condition("Accepted").is_some())
+        .await?;
+    workload::create_plain(space).await?;
+    let before = workload::ready(space, PODS).await?;
+    policy::wait_enforced(space, policy::NAME, PODS as u64, SOON).await?;
+
+    let client = space.client();
+    let (elsewhere, drained) = (Node::control_plane(&client).await?, Node::worker(&client).await?);
+    let taint = |effect: &str| format!("{TAINT}:{effect}");
+    space.kubectl(&["taint", "nodes", &elsewhere.name, &taint("NoSchedule-")]).await?;
+    let result = drain(space, &drained, &before).await;
+    // The other scenarios need them as they were, whatever became of this one. What runs there stays there.
+    space.kubectl(&["uncordon", &drained.name]).await?;
+    space.kubectl(&["taint", "nodes", &elsewhere.name, &format!("{TAINT}=:NoSchedule"), "--overwrite"]).await?;
+    result
+}
+
+async fn drain(space: &Space, node: &Node, before: &[String]) -> Result<()> {
+    let started = Instant::now();
+    let drain = ["drain", &node.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=180s"];
+    space.kubectl(&drain).await?;
+    let took = started.elapsed();
+    let pods = workload::ready(space, PODS).await?;
+    ensure!(pods.iter().all(|pod| !before.contains(pod)), "a pod was not drained: {before:?}, then {pods:?}");
+    policy::wait_enforced(space, policy::NAME, PODS as u64, SOON).await?;
+    report::note(format!("drained in {}, limited elsewhere {} later", millis(took), millis(started.elapsed() - took)));
+
+    let duration = Duration::from_secs(5);
+    // By address: a Service and its name may take a moment more to follow.
+    for (number, pod) in pods.iter().enumerate() {
+        let url = format!("http://{}:8480/", workload::address(space, pod).await?);
+        let name = format!("after-{number}");
+        let load = Load { name: &name, url: &url, addresses: 1, rate: 100, duration }.run(space).await?;
+        let most = f64::from(REQUESTS) * (load.seconds + 1.0);
+        ensure!(load.allowed as f64 <= most && load.limited > 0, "{pod} is open: {load:?}, {most:.0} at most");
+    }
+    Ok(())
+}

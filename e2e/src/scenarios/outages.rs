@@ -1,0 +1,121 @@
+//! The leader is killed, and then the machine with the apiserver stands still for 20 s, both under load: limits hold all
+//! the time, a change that is made meanwhile is acknowledged, and the status is right afterwards.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use kube::{Api, api::DeleteParams};
+use tokio::time::Instant;
+
+use crate::{
+    agents::{self, Counts},
+    load::Load,
+    namespace::Space,
+    node::Node,
+    operator, policy,
+    report::{self, millis},
+    workload,
+};
+
+const PODS: u32 = 3;
+const BURST: u32 = 50;
+/// Requests a second at first, after the leader was killed, and after the apiserver was away.
+const REQUESTS: [u32; 3] = [50, 45, 40];
+/// Both outages fit in, on a busy machine too.
+const LOADED: Duration = Duration::from_secs(60);
+const AWAY: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(90);
+
+pub(crate) async fn run(space: &Space) -> Result<()> {
+    workload::create(space, PODS.try_into()?).await?;
+    let pods = workload::ready(space, PODS as usize).await?;
+    space.apply(&policy::bucket(REQUESTS[0].into(), BURST.into())).await?;
+    policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
+
+    let rate = 2 * REQUESTS[0] * PODS;
+    let load = Load { name: "load", url: workload::PODS_URL, addresses: PODS, rate, duration: LOADED };
+    let load = load.start(space).await?;
+    leader_killed(space).await?;
+    apiserver_away(space, &pods).await?;
+    let loaded = load.finish().await?;
+
+    let most = f64::from(PODS) * (f64::from(BURST) + f64::from(REQUESTS[0]) * loaded.seconds);
+    let least = 0.97 * f64::from(PODS * REQUESTS[2]) * loaded.seconds;
+    report::note(format!("allowed {} of {most:.0} at most, limited {}", loaded.allowed, loaded.limited));
+    ensure!(loaded.allowed as f64 <= most, "{} allowed, {most:.0} would have been the most", loaded.allowed);
+    ensure!(loaded.allowed as f64 >= least, "{} allowed, {least:.0} would have been the least", loaded.allowed);
+    for (pod, counts) in pods.iter().zip(counts(space, &pods).await?) {
+        let most = f64::from(BURST) + f64::from(REQUESTS[0]) * loaded.seconds;
+        ensure!(counts.allowed as f64 <= most, "{pod} was open: {counts}, {most:.0} at most");
+        ensure!(counts.limited > 0, "{pod} refused nothing: {counts}");
+    }
+    Ok(())
+}
+
+/// Kills the operator that leads, and with it its pod: nobody gives the Lease back.
+async fn leader_killed(space: &Space) -> Result<()> {
+    let client = space.client();
+    let before = holder(space).await?;
+    let name = before.split_once('_').context("the Lease names a pod")?.0.to_owned();
+    let operators: Api<Pod> = Api::namespaced(client.clone(), operator::NAMESPACE);
+    let leader = operators.get(&name).await?;
+    Node::below(&client, &leader).await?.kill(&leader).await?;
+    let killed = Instant::now();
+    operators.delete(&name, &DeleteParams::default().grace_period(0)).await?;
+    change(space, REQUESTS[1]).await?;
+    let took = killed.elapsed();
+    let after = holder(space).await?;
+    ensure!(after != before, "{before} still leads");
+    report::note(format!("leader killed: a change is acknowledged by every pod {} later", millis(took)));
+    Ok(())
+}
+
+/// Stops the machine with the apiserver, and all that runs on it.
+async fn apiserver_away(space: &Space, pods: &[String]) -> Result<()> {
+    let node = Node::control_plane(&space.client()).await?;
+    let before = counts(space, pods).await?;
+    let paused = node.pause().await?;
+    // Not a wait for something to happen: for so long it is away.
+    tokio::time::sleep(AWAY).await;
+    drop(paused);
+    let back = Instant::now();
+    policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
+    change(space, REQUESTS[2]).await?;
+    let counted = counts(space, pods).await?.into_iter().zip(before).map(|(now, then)| now.since(then));
+    let counted = counted.collect::<Result<Vec<_>>>()?;
+    ensure!(counted.iter().all(|counts| counts.limited > 0), "not all pods refused meanwhile: {counted:?}");
+    report::note(format!("apiserver back: a change is acknowledged by every pod {} later", millis(back.elapsed())));
+    Ok(())
+}
+
+/// Changes the limit; back once every pod has acknowledged it, and has it.
+async fn change(space: &Space, requests: u32) -> Result<()> {
+    let path = "/spec/rules/0/limits/0/requests";
+    let change = serde_json::json!([{ "op": "replace", "path": path, "value": requests }]).to_string();
+    let patch = ["patch", "ratelimitpolicy", policy::NAME, "--type=json", "--patch", &change];
+    // The apiserver may be there, and the kubectl of a busy machine late.
+    crate::conditions::wait_for("kubectl patch", SOON, || async {
+        space.kubectl(&patch).await?;
+        Ok(crate::conditions::Seen::Done(()))
+    })
+    .await?;
+    let observed = policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
+    for pod in workload::pods(space).await?.iter().filter_map(|pod| pod.metadata.name.as_deref()) {
+        let rules = agents::rules(space, pod, policy::NAME).await?.with_context(|| format!("{pod} has no rules"))?;
+        ensure!(rules.revision == observed.status.revision, "{pod} enforces {}, not what is claimed", rules.revision);
+        ensure!(rules.rules[0].limits[0].requests == u64::from(requests), "{pod} has {:?}", rules.rules[0].limits);
+    }
+    Ok(())
+}
+
+async fn holder(space: &Space) -> Result<String> {
+    let leases: Api<Lease> = Api::namespaced(space.client(), operator::NAMESPACE);
+    let lease = leases.get("weir-operator").await?;
+    lease.spec.and_then(|spec| spec.holder_identity).context("nobody leads")
+}
+
+async fn counts(space: &Space, pods: &[String]) -> Result<Vec<Counts>> {
+    let statuses = agents::statuses(space, pods).await?;
+    Ok(statuses.iter().map(|status| agents::counts(status, policy::NAME, policy::RULE)).collect())
+}
