@@ -119,6 +119,11 @@ impl Client {
         }
     }
 
+    /// Whether a call would find a connection open. It may end at any moment.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
     /// Waits until the connection that is open at the moment ends; for ever if there is none. True if it ended because
     /// nothing was heard of the agent's host for too long.
     pub async fn closed(&mut self) -> bool {

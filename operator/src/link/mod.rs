@@ -18,7 +18,7 @@ mod trust;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use weir_wire::Status;
@@ -112,7 +112,7 @@ pub struct Shared {
     pub(crate) credentials: Option<Held>,
     /// How often and how long.
     pub timing: Timing,
-    /// Bounds simultaneous pushes.
+    /// Bound what is done at the same time.
     pub lanes: Arc<Lanes>,
     /// Where observations go.
     pub observations: mpsc::Sender<Observation>,
@@ -124,17 +124,29 @@ pub struct Shared {
     pub poll: Arc<Poll>,
 }
 
-/// Simultaneous pushes are bounded. Agents that did not answer last time wait in a lane of their own, so that many
-/// dead pods do not hold up the push to a living one.
+/// Simultaneous pushes are bounded, and so are questions for which a connection must be opened first. Agents that did not
+/// answer last time wait in a lane of their own, so that many dead pods do not hold up the push to a living one.
 #[derive(Debug)]
 pub struct Lanes {
     answering: Semaphore,
     silent: Semaphore,
 }
 
+impl Lanes {
+    const ANSWERING: u32 = 64;
+    const SILENT: u32 = 32;
+
+    /// Waits for a place; it is given back with its value.
+    async fn place(&self, is_silent: bool) -> SemaphorePermit<'_> {
+        let lane = if is_silent { &self.silent } else { &self.answering };
+        lane.acquire().await.expect("nobody closes the lanes")
+    }
+}
+
 impl Default for Lanes {
     fn default() -> Self {
-        Self { answering: Semaphore::new(64), silent: Semaphore::new(32) }
+        let lane = |places| Semaphore::new(places as usize);
+        Self { answering: lane(Self::ANSWERING), silent: lane(Self::SILENT) }
     }
 }
 

@@ -104,8 +104,8 @@ impl Task {
 
     async fn push(&mut self) -> Option<Seen> {
         let content = self.desired.borrow_and_update().clone();
-        let lane = if self.misses == 0 { &self.shared.lanes.answering } else { &self.shared.lanes.silent };
-        let permit = lane.acquire().await.expect("nobody closes the lanes");
+        let lanes = self.shared.lanes.clone();
+        let permit = lanes.place(self.misses > 0).await;
         if self.numbered != content.revision {
             self.numbered.clone_from(&content.revision);
             self.sequence = self.next_sequence();
@@ -148,6 +148,9 @@ impl Task {
     }
 
     async fn poll(&mut self) -> Option<Seen> {
+        // To ask over an open connection costs little; to open thousands at once would take longer than an answer may.
+        let lanes = self.shared.lanes.clone();
+        let _place = if self.client.is_connected() { None } else { Some(lanes.place(self.misses > 0).await) };
         self.asked_at = clock::now();
         self.poll_at = self.shared.poll.next(self.asked_at);
         match self.client.status(self.shared.timing.timeout).await {
@@ -280,10 +283,23 @@ mod tests {
     use weir_wire::ApplyReply;
 
     use super::*;
+    use crate::identity::PodIdentity;
     use crate::leader::Term;
     use crate::link::{Lanes, Link, Poll};
     use crate::metrics::Metrics;
     use crate::plan::foresee;
+
+    fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> Shared {
+        Shared {
+            credentials: None,
+            timing,
+            lanes: Arc::new(Lanes::default()),
+            observations,
+            metrics: Metrics::default(),
+            term: Term::unbounded(),
+            poll: Arc::new(Poll::new(timing)),
+        }
+    }
 
     /// With thousands of agents the next question may be far away; here it is a minute.
     #[tokio::test]
@@ -292,15 +308,7 @@ mod tests {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let timing = Timing { poll: Duration::from_secs(60), ..Timing::default() };
         let (observations, mut observed) = mpsc::channel(16);
-        let shared = Shared {
-            credentials: None,
-            timing,
-            lanes: Arc::new(Lanes::default()),
-            observations,
-            metrics: Metrics::default(),
-            term: Term::unbounded(),
-            poll: Arc::new(Poll::new(timing)),
-        };
+        let shared = shared(timing, observations);
         let content = Arc::new(foresee(&BTreeMap::new(), &BTreeMap::new(), "shop", BTreeMap::new()));
         let revision = content.revision.clone();
         let _link = Link::start(shared, ObjectKey::new("shop", "a"), "uid".to_owned(), url.into(), content);
@@ -319,6 +327,29 @@ mod tests {
         drop((operator, listener));
         let next = timeout(Duration::from_secs(5), observed.recv()).await.expect("it is noticed").unwrap();
         assert!(matches!(next.seen, Seen::Failed(Failure { kind: FailureKind::Unreachable, .. })), "{next:?}");
+    }
+
+    /// Thousands that fall silent together are not all called at once.
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_needs_a_connection_waits_for_a_place() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let shared = shared(Timing::default(), mpsc::channel(16).0);
+        let lanes = shared.lanes.clone();
+        let places = lanes.answering.acquire_many(Lanes::ANSWERING).await.unwrap();
+        let pod = ObjectKey::new("shop", "a");
+        let client = Client::new(&url, PodIdentity { key: pod.clone(), uid: "uid".to_owned() }, None);
+        let content = Arc::new(foresee(&BTreeMap::new(), &BTreeMap::new(), "shop", BTreeMap::new()));
+        let mut task = Task::new(shared, pod, "uid".to_owned(), client, watch::channel(content).1);
+
+        let mut polling = std::pin::pin!(task.poll());
+        timeout(Duration::from_secs(60), &mut polling).await.expect_err("there is no place");
+        timeout(Duration::from_secs(1), listener.accept()).await.expect_err("it has called");
+        drop(places);
+        tokio::select! {
+            seen = &mut polling => panic!("nobody answers yet: {seen:?}"),
+            accepted = listener.accept() => drop(accepted.unwrap()),
+        }
     }
 
     #[test]
