@@ -8,7 +8,7 @@
 #
 # The end-to-end tests do not use this file, because the machines they run on may have no registry: e2e/images/build.sh
 # makes images from local binaries by the same e2e/images/layout.sh, and those are the ones that are tested, under 30 MB each.
-# No test builds this file. It was built by hand, all three targets, with Docker's classic builder, on a Debian 12 with Rust 1.95.0 in place
+# No test builds this file. Its stages were built by hand with Docker's classic builder, on a Debian 12 with Rust 1.95.0 in place
 # of the image rust (no registry could be reached) and most dependencies compiled already: 26.6, 16.8 and 5.7 MB, and each program ran.
 
 # The image's own Rust, the version of rust-toolchain.toml. That file is left out of the build (.dockerignore): it asks for rustfmt and

@@ -25,7 +25,7 @@ pub struct Flags {
     pub listen: SocketAddr,
 
     /// The app that is guarded. Requests are passed on to this address unchanged but for X-Forwarded-* and hop-by-hop
-    /// headers. Where nobody listens on 127.0.0.1 the same port of [::1] is tried, and the other way round.
+    /// headers. Where nobody listens on 127.0.0.1 the same port of ::1 is tried, and the other way round.
     #[arg(long, env = "WEIR_UPSTREAM", value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub upstream: SocketAddr,
 
