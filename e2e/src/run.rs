@@ -11,7 +11,7 @@ use crate::{
     diagnostics,
     kubectl::Helm,
     namespace::{Interrupted, all_gone, with_temp_ns},
-    operator::Release,
+    operator::{self, Release},
     report,
     scenarios::Scenario,
 };
@@ -75,6 +75,10 @@ pub async fn run(args: RunArgs) -> Result<bool> {
                 failed += 1;
                 if error.is::<Interrupted>() {
                     break;
+                }
+                // One that failed with the operator away must not take the others along.
+                if let Err(error) = operator::bring_back(&cluster.client).await {
+                    println!("     the operator does not come back: {error:#}");
                 }
             }
         }

@@ -9,6 +9,7 @@
 mod report;
 
 use std::collections::{BTreeSet, HashMap};
+use std::convert::Infallible;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -79,6 +80,33 @@ pub struct Engine {
 #[error("the source of policies ended")]
 pub struct SourceEnded;
 
+/// What an engine knew when it was stopped: pods are created while it leaves, too.
+#[derive(Debug)]
+pub struct Known {
+    is_complete: bool,
+    world: World,
+    compiler: Compiler,
+}
+
+impl Known {
+    /// Answers for ever.
+    pub async fn answer(self, questions: &mut mpsc::Receiver<Question>) -> Infallible {
+        while let Some(question) = questions.recv().await {
+            foresee_for(question, self.is_complete, &self.world, &self.compiler);
+        }
+        std::future::pending().await
+    }
+}
+
+/// Says what a pod will have to enforce that is about to be created. Before the world is complete nobody knows.
+fn foresee_for(question: Question, is_complete: bool, world: &World, compiler: &Compiler) {
+    if is_complete {
+        let Question { namespace, labels, answer } = question;
+        // Whoever has waited too long went on without.
+        let _ = answer.send(foresee(&world.workloads, compiler.compiled(), &namespace, labels));
+    }
+}
+
 impl Engine {
     /// Knows nothing yet.
     pub fn new(
@@ -114,7 +142,7 @@ impl Engine {
         }
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until it is told to stop; what it knew then.
     ///
     /// # Errors
     ///
@@ -124,10 +152,10 @@ impl Engine {
         mut updates: mpsc::Receiver<Update>,
         mut observations: mpsc::Receiver<Observation>,
         mut landings: mpsc::Receiver<Landed>,
-        mut questions: mpsc::Receiver<Question>,
+        questions: &mut mpsc::Receiver<Question>,
         mut terms: Terms,
         stop: CancellationToken,
-    ) -> Result<(), SourceEnded> {
+    ) -> Result<Known, SourceEnded> {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut look_at: Option<Instant> = None;
@@ -135,7 +163,9 @@ impl Engine {
         loop {
             let due = look_at.unwrap_or_else(|| clock::now() + TICK);
             tokio::select! {
-                () = stop.cancelled() => return Ok(()),
+                () = stop.cancelled() => {
+                    return Ok(Known { is_complete: self.complete_at.is_some(), world: self.world, compiler: self.compiler });
+                }
                 Ok(()) = terms.changed() => {
                     let term = terms.borrow_and_update().clone();
                     self.serve(clock::now(), term);
@@ -154,7 +184,9 @@ impl Engine {
                         look_at.get_or_insert(self.report_at.map_or(soon, |report_at| report_at.max(soon)));
                     }
                 }
-                Some(question) = questions.recv() => self.foresee(question),
+                Some(question) = questions.recv() => {
+                    foresee_for(question, self.complete_at.is_some(), &self.world, &self.compiler);
+                }
                 () = sleep_until(due), if look_at.is_some() => {
                     look_at = self.look(clock::now());
                 }
@@ -258,15 +290,6 @@ impl Engine {
         }
     }
 
-    /// Says what a pod will have to enforce that is about to be created. Before the world is complete nobody knows.
-    fn foresee(&self, question: Question) {
-        if self.complete_at.is_some() {
-            let Question { namespace, labels, answer } = question;
-            // Whoever has waited too long went on without.
-            let _ = answer.send(foresee(&self.world.workloads, self.compiler.compiled(), &namespace, labels));
-        }
-    }
-
     /// Plans what changed and reports what is new; when to look again, if it is too early for a report.
     fn look(&mut self, now: Instant) -> Option<Instant> {
         let complete_at = self.complete_at?;
@@ -340,5 +363,57 @@ impl Engine {
             }
         }
         self.found.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use tokio::sync::{oneshot, watch};
+
+    use super::*;
+    use crate::link::{Lanes, Poll, Timing};
+
+    /// A webhook goes on for seconds after its engine.
+    #[tokio::test]
+    async fn what_an_engine_knew_is_told_after_its_end_and_nothing_before_it_knows_all() {
+        for complete in [true, false] {
+            let (updates, incoming) = mpsc::channel(1);
+            let (observations, observed) = mpsc::channel(1);
+            let ((reports, _reported), (_landings, landed)) = (mpsc::unbounded_channel(), mpsc::channel(1));
+            let ((questions, mut asked), (_terms, terms)) = (mpsc::channel(1), watch::channel(None));
+            let timing = Timing::default();
+            let shared = Shared {
+                credentials: None,
+                timing,
+                lanes: Arc::new(Lanes::default()),
+                observations,
+                metrics: Metrics::default(),
+                term: Term::over(),
+                poll: Arc::new(Poll::new(timing)),
+            };
+            let pulse = Pulse::new(Duration::ZERO);
+            let engine = Engine::new(shared, Ready::default(), pulse, reports, Duration::from_secs(10));
+            let stop = CancellationToken::new();
+            let told = async {
+                updates.send(Update { changes: Vec::new(), complete }).await.unwrap();
+                // It has been taken in when there is room for another.
+                updates.send(Update { changes: Vec::new(), complete: false }).await.unwrap();
+                updates.send(Update { changes: Vec::new(), complete: false }).await.unwrap();
+                stop.cancel();
+            };
+            let (known, ()) =
+                tokio::join!(engine.run(incoming, observed, landed, &mut asked, terms, stop.clone()), told);
+
+            let (answer, answered) = oneshot::channel();
+            let question = Question { namespace: "shop".to_owned(), labels: BTreeMap::new(), answer };
+            questions.send(question).await.unwrap();
+            tokio::select! {
+                never = known.unwrap().answer(&mut asked) => match never {},
+                answer = answered => assert_eq!(answer.is_ok(), complete),
+            }
+        }
     }
 }

@@ -30,7 +30,8 @@ pub const TRAFFIC_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the last reports may take at the end, and how long giving the lease back: both together less than 2 s.
 const FAREWELL: Duration = Duration::from_millis(900);
 /// How long what asks by the name of a Service is answered after that: rules lead here until every node has heard that the
-/// pod is about to go, and a pod that is created meanwhile must get its agent. Less than the pod's time to end.
+/// pod is about to go, and a pod that is created meanwhile must get its agent and what it enforces. Less than the pod's
+/// time to end.
 const STAY: Duration = Duration::from_secs(4);
 
 /// An operator that has found its source but does nothing yet.
@@ -142,7 +143,7 @@ impl Operator {
         // writer keeps only the newest of each policy.
         let (reports, outgoing) = mpsc::unbounded_channel();
         let (landings, landed) = mpsc::channel(256);
-        let (questions, asked) = mpsc::channel(64);
+        let (questions, mut asked) = mpsc::channel(64);
 
         let shared = Shared {
             credentials: self.identity.as_ref().map(Identity::credentials),
@@ -171,22 +172,39 @@ impl Operator {
         let (sink, source) = start_source(self.source, proof, updates, reports);
         let writer = tokio::spawn(report::run(sink, outgoing, landings, self.metrics));
 
-        let outcome = engine.run(incoming, observed, landed, asked, terms, stop.clone()).await;
+        let outcome = engine.run(incoming, observed, landed, &mut asked, terms, stop.clone()).await;
         stop.cancel();
         source.abort();
         // A source that was aborted says so; there is nothing else to learn from it.
         let _ = source.await;
-        if timeout(FAREWELL, writer).await.is_err() {
-            tracing::warn!("gave up on the last reports");
-        }
-        // Only now, when nothing is written any more, may another operator lead.
-        resign.cancel();
-        if timeout(FAREWELL, campaign).await.is_err() {
-            tracing::warn!("gave up on giving the lease back");
-        }
-        if stays && outcome.is_ok() {
-            sleep(STAY).await;
-        }
+        let farewell = async {
+            if timeout(FAREWELL, writer).await.is_err() {
+                tracing::warn!("gave up on the last reports");
+            }
+            // Only now, when nothing is written any more, may another operator lead.
+            resign.cancel();
+            if timeout(FAREWELL, campaign).await.is_err() {
+                tracing::warn!("gave up on giving the lease back");
+            }
+        };
+        let outcome = match outcome {
+            Ok(known) => {
+                let stay = async {
+                    farewell.await;
+                    if stays {
+                        sleep(STAY).await;
+                    }
+                };
+                tokio::select! {
+                    never = known.answer(&mut asked) => match never {},
+                    () = stay => Ok(()),
+                }
+            }
+            Err(ended) => {
+                farewell.await;
+                Err(ended)
+            }
+        };
         serving.cancel();
         if let Some(telemetry) = telemetry {
             let _ = timeout(FAREWELL, telemetry).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use kube::{
     Api,
-    api::{DeleteParams, ListParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 
 use crate::{
@@ -59,6 +59,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 
     // Nobody answers: the pod starts all the same, and the status says so as soon as somebody is back.
     operator::kill(&space.client()).await?;
+    nobody_injects(space, &pods[0]).await?;
     let api: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(space.client(), &space.namespace);
     api.delete(&pods[0], &DeleteParams::default()).await?;
     wait_for("another pod in its place", Duration::from_secs(60), || async {
@@ -75,6 +76,30 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     let observed = policy::wait(space, policy::NAME, "a pod without an agent", SOON, told).await?;
     report::note(format!("created while nobody answered: {observed}"));
     Ok(())
+}
+
+/// Waits until a pod like this one would start without an agent: an operator answers for a while after its pod is gone.
+async fn nobody_injects(space: &Space, like: &str) -> Result<()> {
+    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(space.client(), &space.namespace);
+    let labels = pods.get(like).await?.metadata.labels;
+    let pod = serde_json::json!({
+        "metadata": {"name": "would-be", "labels": labels},
+        "spec": {
+            "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": "app", "image": "weir.test/testapp:e2e", "ports": [{"name": "http", "containerPort": 8080}],
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    });
+    let pod = serde_json::from_value(pod)?;
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    wait_for("the webhook to be gone", SOON, || async {
+        let would_be = pods.create(&dry_run, &pod).await?;
+        let agents = would_be.spec.and_then(|spec| spec.init_containers).unwrap_or_default().len();
+        Ok(Seen::when(agents == 0, format!("{agents} agents are put into pods")))
+    })
+    .await
 }
 
 fn starts_limited(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
