@@ -59,7 +59,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 
     // Nobody answers: the pod starts all the same, and the status says so as soon as somebody is back.
     operator::kill(&space.client()).await?;
-    nobody_injects(space, &pods[0]).await?;
+    nobody_injects(space).await?;
     let api: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(space.client(), &space.namespace);
     api.delete(&pods[0], &DeleteParams::default()).await?;
     wait_for("another pod in its place", Duration::from_secs(60), || async {
@@ -78,12 +78,11 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a pod like this one would start without an agent: an operator answers for a while after its pod is gone.
-async fn nobody_injects(space: &Space, like: &str) -> Result<()> {
+/// Waits until a pod of the workload would start without an agent: an operator answers for a while after its pod is gone.
+async fn nobody_injects(space: &Space) -> Result<()> {
     let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(space.client(), &space.namespace);
-    let labels = pods.get(like).await?.metadata.labels;
     let pod = serde_json::json!({
-        "metadata": {"name": "would-be", "labels": labels},
+        "metadata": {"name": "would-be", "labels": {"app": "web", "weir.dev/inject": "enabled"}},
         "spec": {
             "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [{
