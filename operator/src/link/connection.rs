@@ -3,8 +3,8 @@
 //! It belongs to one link and is made for one pod: a connection is never used for another pod that has got the same
 //! address. It lives at most as long as the certificates that it was made with.
 //!
-//! It is no task of its own: its bytes move while somebody waits for an answer or for its end, which a link always does.
-//! With thousands of them, what wakes tasks for each other costs more than what they do.
+//! It is no task of its own: its bytes move while somebody waits for an answer or for its end, which a link does but for the
+//! moments in which it waits for a place. So no task has to wake another for each question of thousands.
 
 use std::future::poll_fn;
 use std::io;

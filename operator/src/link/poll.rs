@@ -1,7 +1,7 @@
 //! How often agents are asked for their status: each second while they are few, and no oftener all together than a core
 //! has time for when they are many.
 //!
-//! Questions are asked some at a time: to wake up for each of them would cost more than to ask it.
+//! Questions are asked some at a time, so that the operator wakes up ten times a second and not for each of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
