@@ -1,17 +1,19 @@
-//! `cargo xtask deny`: what cargo-deny finds, by deny.toml.
+//! `cargo xtask deny`: what may enter the dependency tree, asked of cargo-deny by deny.toml.
 //!
-//! Licences, refused packages and sources are asked about in every test run by `cargo xtask tidy`, from what cargo knows. This
-//! asks the tool that knows more: the texts of licences, wildcards, what is there twice and, where its database can be
-//! reached, advisories. Not a stage of `cargo xtask test`: on a bare machine it takes minutes of compiling before it says a word.
+//! Licences, refused packages and sources: what needs no network, so that the answer changes only with the lock file.
+//! Advisories are a repository that changes by itself; they are asked for by a flag, never by `cargo xtask test`.
 
-use std::process::{Command, ExitCode};
+use std::{
+    path::PathBuf,
+    process::{Command, ExitCode},
+};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
-use crate::workspace::Workspace;
+use crate::{bench::peers::cache, workspace::Workspace};
 
-/// How the tool is had; it comes by no package of Debian's.
-const INSTALL: &str = "cargo install cargo-deny --locked";
+/// The version that is installed; another one may judge differently.
+const VERSION: &str = "0.20.2";
 /// What can be asked without a network.
 const CHECKS: [&str; 3] = ["licenses", "bans", "sources"];
 
@@ -23,14 +25,24 @@ pub(crate) struct DenyArgs {
 }
 
 pub(crate) fn run(workspace: &Workspace, args: &DenyArgs) -> anyhow::Result<ExitCode> {
-    let mut cargo = Command::new(env!("CARGO"));
-    let found = cargo.args(["deny", "--version"]).output().context("run cargo")?;
-    if !found.status.success() {
-        eprintln!("cargo-deny is not there: {INSTALL} (some minutes), and see that its folder is in PATH");
-        return Ok(ExitCode::from(2));
-    }
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["deny", "--locked", "check"]).args(CHECKS).args(args.advisories.then_some("advisories"));
-    let good = command.current_dir(workspace.root()).status().context("run cargo deny")?.success();
+    let mut command = Command::new(program()?);
+    command.args(["--locked", "--log-level", "error", "check"]).args(CHECKS);
+    command.args(args.advisories.then_some("advisories")).current_dir(workspace.root());
+    let good = command.status().context("run cargo-deny")?.success();
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// cargo-deny below the user's cache, compiled if it is not there yet.
+fn program() -> anyhow::Result<PathBuf> {
+    let folder = cache()?.join(format!("cargo-deny-{VERSION}"));
+    let program = folder.join("bin/cargo-deny");
+    if !program.is_file() {
+        eprintln!("deny: compiles cargo-deny {VERSION} into {}: a minute or two", folder.display());
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["install", "cargo-deny", "--version", VERSION, "--locked", "--debug", "--root"]).arg(&folder);
+        // It runs for seconds: neither optimized nor debugged, it is there soonest.
+        cargo.env("CARGO_PROFILE_DEV_DEBUG", "0").env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
+        ensure!(cargo.status().context("run cargo install")?.success(), "cargo-deny could not be installed");
+    }
+    Ok(program)
 }

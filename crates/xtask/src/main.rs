@@ -66,9 +66,9 @@ enum Command {
     Crds(crds::CrdsArgs),
     /// Write the Grafana dashboards of the chart, or prove that each of their queries finds something
     Dashboards(dashboards::DashboardsArgs),
-    /// What cargo-deny finds about dependencies, by deny.toml
+    /// Licences, refused packages and sources of the dependencies, by cargo-deny and deny.toml
     ///
-    /// Needs cargo-deny; says how to get it, with exit code 2, where it is not there.
+    /// Compiles cargo-deny, which takes a minute or two, unless it did before.
     Deny(deny::DenyArgs),
     /// Random input against the limiters and the agent, until something fails or time is up
     Fuzz(fuzz::FuzzArgs),
@@ -84,7 +84,7 @@ enum Command {
     Release(release::ReleaseArgs),
     /// Write what the operator and the agent are made of, as CycloneDX
     Sbom(sbom::SbomArgs),
-    /// The dependency rule, licences and the house rules; each violation names the file and the mend
+    /// The dependency rule and the house rules; each violation names the file and the mend
     Tidy,
 }
 

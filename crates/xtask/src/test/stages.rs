@@ -21,6 +21,8 @@ pub(super) enum Stage {
     Generated,
     /// The dependency rule and the house rules
     Tidy,
+    /// Licences, refused packages and sources by cargo-deny; what the images are made of as CycloneDX
+    Supply,
     /// Lints, without warnings
     Clippy,
     /// Unit, property and integration tests on loopback; those of the agent's processes both ways
@@ -92,6 +94,7 @@ impl Stage {
             Self::Fmt => vec![Step::cargo(&["fmt", "--all", "--check"])],
             Self::Generated => vec![xtask(&["crds", "--check"])?, xtask(&["dashboards", "--check"])?],
             Self::Tidy => vec![xtask(&["tidy"])?],
+            Self::Supply => vec![xtask(&["deny"])?, xtask(&["sbom"])?],
             Self::Clippy => vec![Step::cargo(&[
                 "clippy",
                 "--locked",
@@ -175,8 +178,8 @@ mod tests {
     #[test]
     fn everything_runs_in_order_unless_something_else_is_asked_for() {
         let all = Stage::plan(&[], true);
-        assert_eq!((all.len(), all.first(), all.last()), (16, Some(&Stage::Fmt), Some(&Stage::E2e)));
-        assert_eq!(Stage::plan(&[], false), all[..15]);
+        assert_eq!((all.len(), all.first(), all.last()), (17, Some(&Stage::Fmt), Some(&Stage::E2e)));
+        assert_eq!(Stage::plan(&[], false), all[..16]);
     }
 
     #[test]

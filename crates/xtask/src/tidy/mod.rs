@@ -6,7 +6,6 @@ pub(crate) mod charts;
 mod dependencies;
 mod examples;
 mod sources;
-mod supply;
 
 use std::{fmt, process::ExitCode};
 
@@ -35,7 +34,6 @@ impl fmt::Display for Violation {
 
 pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     let mut violations = dependencies::check(&dependencies::Tree::read(&workspace.metadata)?);
-    violations.extend(supply::check(&workspace.metadata)?);
     violations.extend(charts::check(workspace)?);
     let sources = sources::check(workspace)?;
     violations.extend(sources.violations);
