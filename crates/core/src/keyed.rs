@@ -32,7 +32,7 @@ use self::hash::Secrets;
 use self::room::Region;
 use crate::meter;
 use crate::rule::{Charged, KeyCharge, Places, RuleAdmitted, RuleCharge, RuleRefused, RuleReserved, Tightest};
-use crate::supply::{AtOnce, Supply};
+use crate::supply::Supply;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Once, Ordering};
 use crate::{Standing, Terms, Time};
 
@@ -220,14 +220,10 @@ impl Table {
         }
         let floor = supply.flowed(elapsed);
         let level = word.load(Ordering::SeqCst);
-        let after = match supply.charge_at_once(level, floor, cost) {
-            AtOnce::Charged(after) => after,
-            AtOnce::Refused => {
-                let is_known = own.load(Ordering::Acquire) == mark;
-                let standing = Standing::of_line(supply, level, floor, now);
-                return is_known.then_some(Err(RuleRefused { limit: 0, standing, cost, override_index: None }));
-            }
-            AtOnce::Neither => return None,
+        let Some(after) = supply.charge_at_once(level, floor, cost) else {
+            let is_refused = supply.refuses_at_once(level, floor, cost) && own.load(Ordering::Acquire) == mark;
+            let standing = Standing::of_line(supply, level, floor, now);
+            return is_refused.then_some(Err(RuleRefused { limit: 0, standing, cost, override_index: None }));
         };
         word.compare_exchange(level, after, Ordering::SeqCst, Ordering::Relaxed).ok()?;
         let charged = meter::Place { at: now, cost, mark: after };

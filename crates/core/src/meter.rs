@@ -30,6 +30,7 @@ pub(crate) struct Meter {
 
 /// By what: strategies of one kind differ only in arithmetic.
 #[derive(Debug)]
+#[repr(u8)] // a tag of its own: to tell it from what a number beside it cannot be takes four instructions more
 pub(crate) enum Kind {
     /// One word.
     Line(Supply),

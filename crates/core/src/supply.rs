@@ -88,16 +88,6 @@ pub(crate) enum Free {
     Owed(u64),
 }
 
-/// What is clear without a second look.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum AtOnce {
-    /// The level after the charge.
-    Charged(u64),
-    Refused,
-    /// Sealed, unset, from a clock that was set back, or a cost that needs more thought.
-    Neither,
-}
-
 impl Supply {
     pub(crate) fn new(quota: Quota, base: Time) -> Self {
         let (requests, period) = (quota.requests(), quota.period_nanos());
@@ -126,6 +116,11 @@ impl Supply {
         self.unit
     }
 
+    /// Units that come at once.
+    pub(crate) fn each(&self) -> u64 {
+        self.each
+    }
+
     /// Units between floor and ceiling.
     pub(crate) fn capacity(&self) -> u64 {
         self.capacity
@@ -136,7 +131,7 @@ impl Supply {
         !self.is_line()
     }
 
-    fn is_window(&self) -> bool {
+    pub(crate) fn is_window(&self) -> bool {
         self.quota.strategy() == Strategy::FixedWindow
     }
 
@@ -164,6 +159,13 @@ impl Supply {
         let (_, quotient) = (2 * elapsed).carrying_mul(self.per_nano, 0);
         let rest = elapsed.wrapping_mul(self.flow).wrapping_sub(quotient.wrapping_mul(self.nanos));
         (quotient + u64::from(rest >= self.nanos)) * self.each
+    }
+
+    /// The same while the window of this number goes on, which a division found before.
+    #[inline(always)]
+    pub(crate) fn flowed_in(&self, window: u64, elapsed: u64) -> Option<u64> {
+        let within = elapsed.wrapping_sub(window.wrapping_mul(self.nanos));
+        (within < self.nanos).then(|| window.wrapping_mul(self.each))
     }
 
     /// What has elapsed where that is nothing yet, or too much.
@@ -195,6 +197,11 @@ impl Supply {
         within.then_some(after)
     }
 
+    /// Whether it supplies one unit each nanosecond: what has flowed is then what has elapsed.
+    pub(crate) fn is_time(&self) -> bool {
+        self.is_time
+    }
+
     /// Below how many nanoseconds since the base [`charge_at_once`](Self::charge_at_once) is right: 73 years, or none.
     #[inline(always)]
     pub(crate) fn direct(&self) -> u64 {
@@ -207,25 +214,41 @@ impl Supply {
         now.as_nanos().wrapping_sub(self.base.as_nanos())
     }
 
-    /// [`charge`](Self::charge) in as few steps as can be, for a floor of less than [`direct`](Self::direct). A level that
-    /// is sealed or unset is too far ahead for any answer, so nobody has to look for that before.
+    /// [`charge`](Self::charge) in as few steps as can be, for a floor of less than [`direct`](Self::direct). None if it is
+    /// refused, or needs a longer look. A level that is sealed or unset is too far ahead for any charge, so nobody has to
+    /// look for that before.
     #[inline(always)]
-    pub(crate) fn charge_at_once(&self, level: u64, floor: u64, cost: u64) -> AtOnce {
-        let (units, spare) = if cost == 1 {
-            (self.unit, self.spare)
-        } else {
-            let Some(units) = cost.checked_mul(self.unit) else { return AtOnce::Neither };
-            let Some(spare) = self.capacity.checked_sub(units) else { return AtOnce::Neither };
-            (units, spare)
-        };
+    pub(crate) fn charge_at_once(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
+        let (units, spare) = self.room_for(cost)?;
+        let start = level.max(floor);
+        if start - floor <= spare { Some(start + units) } else { None }
+    }
+
+    /// The same in a window in which something was charged before: a level below the floor needs a longer look. No maximum,
+    /// which has to wait for the time: what the level is after the charge hangs on none, and a processor that expects the
+    /// charge to be let through begins to write it before it knows the time.
+    #[inline(always)]
+    pub(crate) fn charge_in_window(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
+        let (units, spare) = self.room_for(cost)?;
+        if level >= floor && level - floor <= spare { Some(level + units) } else { None }
+    }
+
+    /// Whether a charge that was not made at once is refused; if not, it needs a longer look: the level is sealed, unset, or
+    /// from a clock that was set back, or the cost is out of the ordinary.
+    #[inline(always)]
+    pub(crate) fn refuses_at_once(&self, level: u64, floor: u64, cost: u64) -> bool {
         let ahead = level.saturating_sub(floor);
-        if ahead <= spare {
-            AtOnce::Charged(floor + ahead + units)
-        } else if ahead <= self.day {
-            AtOnce::Refused
-        } else {
-            AtOnce::Neither
+        self.room_for(cost).is_some_and(|(_, spare)| ahead > spare) && ahead <= self.day
+    }
+
+    /// The units of a cost, and how far ahead of the floor a level may be that it is added to; none if there is no such cost.
+    #[inline(always)]
+    fn room_for(&self, cost: u64) -> Option<(u64, u64)> {
+        if cost == 1 {
+            return Some((self.unit, self.spare));
         }
+        let units = cost.checked_mul(self.unit)?;
+        Some((units, self.capacity.checked_sub(units)?))
     }
 
     /// The level after a charge that may wait, and the moment at which it may go; none if it is too much at any time,
@@ -378,6 +401,15 @@ mod tests {
                 let now = Time::from_nanos(supply.base.as_nanos() + elapsed);
                 let (floor, ceiling) = (supply.floor(now), supply.ceiling(now));
                 assert_eq!((supply.elapsed(now), supply.flowed(elapsed)), (elapsed, floor));
+                if supply.is_window() {
+                    let window = floor / supply.each();
+                    assert_eq!(supply.flowed_in(window, elapsed), Some(floor));
+                    assert_eq!(supply.flowed_in(window + 1, elapsed), None);
+                    assert_eq!(supply.flowed_in(window.wrapping_sub(1), elapsed), None);
+                    if let Some(before) = supply.base.as_nanos().checked_sub(1).map(Time::from_nanos) {
+                        assert_eq!(supply.flowed_in(window, supply.elapsed(before)), None);
+                    }
+                }
                 let far = floor.saturating_add(supply.day);
                 let levels = [0, 1, floor / 2, floor, ceiling, far, LEVELS - 1].into_iter();
                 let levels =
@@ -385,23 +417,25 @@ mod tests {
                 for level in levels.chain([floor + 1, ceiling + 1, far + 1]).filter(|level| *level < LEVELS) {
                     for cost in [1, 2, 5, 1 << 61, u64::MAX] {
                         let after = supply.charge(level, floor, cost);
+                        let refuses = supply.refuses_at_once(level, floor, cost);
                         match supply.charge_at_once(level, floor, cost) {
-                            AtOnce::Charged(level) => assert_eq!(Some(level), after),
-                            AtOnce::Refused => assert!(after.is_none() && !supply.is_set_back(level, floor)),
-                            AtOnce::Neither => {
+                            Some(level) => assert!(after == Some(level) && !refuses),
+                            None if refuses => assert!(after.is_none() && !supply.is_set_back(level, floor)),
+                            None => {
                                 neither += 1;
                                 // What is simple is answered.
                                 assert!(cost > 1 || after.is_none() && supply.is_set_back(level, floor));
                                 continue;
                             }
                         }
+                        let in_window = supply.charge_in_window(level, floor, cost);
+                        assert_eq!(in_window, after.filter(|_| level >= floor));
                         *if after.is_some() { &mut charged } else { &mut refused } += 1;
                     }
                     for sealed in [level | SEALED, UNSET] {
-                        assert!(
-                            matches!(supply.charge_at_once(sealed, floor, 1), AtOnce::Neither),
-                            "{supply:?}, {level}"
-                        );
+                        assert_eq!(supply.charge_at_once(sealed, floor, 1), None, "{supply:?}, {level}");
+                        assert_eq!(supply.charge_in_window(sealed, floor, 1), None, "{supply:?}, {level}");
+                        assert!(!supply.refuses_at_once(sealed, floor, 1), "{supply:?}, {level}");
                     }
                 }
             }

@@ -252,6 +252,23 @@ fn charges_are_given_back() {
     assert_eq!(drain(&rule, START, b"cid"), 5, "to the overflow");
 }
 
+/// Also where a key lies in the middle of others: the charge knows its cell.
+#[test]
+fn each_of_many_keys_is_given_back_its_own() {
+    let rule = keyed([("limit", per_second(10))], MANY as usize);
+    let keys = || (0..MANY).map(u32::to_le_bytes);
+    for key in keys() {
+        rule.charge(|| START, &key, 1).expect("it is new");
+    }
+    for key in keys() {
+        let known = rule.charge(|| START, &key, 5).expect("there is room");
+        rule.refund(&key, known.charge, || START);
+    }
+    for key in keys() {
+        assert_eq!(drain(&rule, START, &key), 9, "{key:?}");
+    }
+}
+
 #[test]
 fn a_place_is_reserved_in_all_limits_or_in_none() {
     let paced = Quota::new(Strategy::LeakyBucket, 10, Duration::from_secs(1), Some(4)).expect("valid");

@@ -12,20 +12,26 @@ use super::{Admitted, Charge, Refused};
 use crate::lease::Leases;
 use crate::meter::line::{self, swap};
 use crate::meter::{self, Counter, Kind, Log, Meter, Place, SEALED, Sealed, Stop, Taken, UNSET};
-use crate::supply::{AtOnce, Supply};
+use crate::supply::Supply;
 use crate::sync::{AtomicU64, Mutex, Once, Ordering};
 use crate::{Quota, Standing, Time};
 
 /// How often threads get in each other's way before they lease; see `lease`.
 const HOT: u64 = if cfg!(loom) { 0 } else { 16 };
 
+/// No window has this number.
+const NEVER: u64 = u64::MAX;
+
 #[derive(Debug)]
 pub(super) struct Cell {
     pub(super) meter: Meter,
     /// How many retunes came before. A charge is given back only to the cell that it was made in.
     pub(super) generation: u64,
-    /// [`Supply::direct`]; zero once there are leases, and where the level is not all there is.
+    /// [`Supply::direct`] where levels are times; elsewhere zero, and once there are leases.
     direct: AtomicU64,
+    /// The window that was decided in last, so that those after need no division; [`NEVER`] where there are none, and once
+    /// there are leases. No more than a hint: the time says whether it is right.
+    window: AtomicU64,
     words: Words,
     /// Filled once threads got in each other's way [`HOT`] times.
     leases: Once<Leases>,
@@ -55,11 +61,16 @@ struct Alone([AtomicU64; 2]);
 impl Cell {
     pub(super) fn new(meter: Meter, generation: u64, first: u64) -> Self {
         let words = Words::new(meter.words(), first);
-        let direct = if let Kind::Line(supply) = &meter.kind { supply.direct() } else { 0 };
+        let (direct, window) = match &meter.kind {
+            Kind::Line(supply) if supply.is_time() => (supply.direct(), NEVER),
+            Kind::Line(supply) if supply.is_window() && supply.direct() > 0 => (0, 0),
+            _ => (0, NEVER),
+        };
         Self {
             meter,
             generation,
             direct: AtomicU64::new(direct),
+            window: AtomicU64::new(window),
             words,
             leases: Once::empty(),
             heat: AtomicU64::new(0),
@@ -81,30 +92,62 @@ impl Cell {
             Kind::Counter(counter) => return self.count_at_once(counter, now, cost),
             Kind::Log(log) => return self.log_at_once(log, now, cost),
         };
-        let (word, elapsed) = (self.words.line(), supply.elapsed(now));
-        if elapsed >= self.direct.load(Ordering::Relaxed) {
+        // Where levels are times, which most quotas see to, the first comparison is the only one.
+        let elapsed = supply.elapsed(now);
+        if elapsed < self.direct.load(Ordering::Relaxed) {
+            return self.charge_at_once(supply, elapsed, now, cost, Supply::charge_at_once);
+        }
+        let window = self.window.load(Ordering::Relaxed);
+        if window != NEVER
+            && let Some(floor) = supply.flowed_in(window, elapsed)
+        {
+            return self.charge_at_once(supply, floor, now, cost, Supply::charge_in_window);
+        }
+        if self.leases.get().is_some() {
             return self.lease_at_once(supply, now, cost);
         }
+        if elapsed >= supply.direct() {
+            return None;
+        }
+        self.charge_at_once(supply, self.flowed(supply, elapsed), now, cost, Supply::charge_at_once)
+    }
+
+    /// By a division. Remembers the window.
+    #[inline(never)]
+    fn flowed(&self, supply: &Supply, elapsed: u64) -> u64 {
         let floor = supply.flowed(elapsed);
+        let before = self.window.load(Ordering::Relaxed);
+        if before != NEVER {
+            // Not if there are leases meanwhile.
+            let _ = self.window.compare_exchange(before, floor / supply.each(), Ordering::Relaxed, Ordering::Relaxed);
+        }
+        floor
+    }
+
+    /// Moves the level to where `charge` says, told level, floor and cost.
+    #[inline(always)]
+    fn charge_at_once(
+        &self,
+        supply: &Supply,
+        floor: u64,
+        now: Time,
+        cost: u64,
+        charge: impl Fn(&Supply, u64, u64, u64) -> Option<u64>,
+    ) -> Option<Result<Admitted, Refused>> {
+        let word = self.words.line();
         let mut level = word.load(Ordering::SeqCst);
-        loop {
-            match supply.charge_at_once(level, floor, cost) {
-                AtOnce::Charged(after) => {
-                    if let Err(moved_on) = word.compare_exchange_weak(level, after, Ordering::SeqCst, Ordering::SeqCst)
-                    {
-                        self.heat_up(supply);
-                        level = moved_on;
-                        continue;
-                    }
-                    let standing = Standing::of_line(supply, after, floor, now);
-                    return Some(Ok(self.admitted(standing, Place { at: now, cost, mark: after })));
+        let standing = |level| Standing::of_line(supply, level, floor, now);
+        while let Some(after) = charge(supply, level, floor, cost) {
+            match word.compare_exchange_weak(level, after, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return Some(Ok(self.admitted(standing(after), Place { at: now, cost, mark: after }))),
+                Err(moved_on) => {
+                    self.heat_up(supply);
+                    level = moved_on;
                 }
-                AtOnce::Refused => {
-                    return Some(Err(Refused { standing: Standing::of_line(supply, level, floor, now), cost }));
-                }
-                AtOnce::Neither => return None,
             }
         }
+        let is_refused = supply.refuses_at_once(level, floor, cost);
+        is_refused.then(|| Err(Refused { standing: standing(level), cost }))
     }
 
     /// The same where there are leases.
@@ -128,7 +171,7 @@ impl Cell {
 
     #[inline(always)]
     fn log_at_once(&self, log: &Log, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
-        let decided = if cost == 1 { log.check_at_once(self.words.all(), now)? } else { return None };
+        let decided = if cost == 1 { log.check_at_once(&self.words.many, now)? } else { return None };
         let standing = |logged| Standing::of_log(log.quota(), logged);
         Some(match decided {
             Ok((logged, mark)) => Ok(self.admitted(standing(logged), Place { at: now, cost, mark })),
@@ -166,6 +209,7 @@ impl Cell {
         if self.leases.get().is_none() {
             self.leases.fill(Leases::of(supply)?);
             self.direct.store(0, Ordering::Relaxed);
+            self.window.store(NEVER, Ordering::Relaxed);
         }
         self.leases.get()
     }

@@ -33,6 +33,8 @@ pub(crate) struct Counter {
     period: Divisor,
     /// The start of a window.
     base: Time,
+    /// Where the window of index zero would start, modulo 2^64.
+    origin: u64,
     /// Of the count, at the low end of a word; the index has the others.
     bits: u32,
 }
@@ -49,7 +51,8 @@ impl Counter {
     pub(super) fn new(quota: Quota, base: Time) -> Self {
         let base = Time::from_nanos(base.as_nanos() - base.as_nanos() % quota.period_nanos());
         let period = Divisor::new(quota.period_nanos());
-        Self { quota, period, base, bits: u64::BITS - quota.requests().leading_zeros() }
+        let origin = base.as_nanos().wrapping_sub(FIRST.wrapping_mul(quota.period_nanos()));
+        Self { quota, period, base, origin, bits: u64::BITS - quota.requests().leading_zeros() }
     }
 
     pub(crate) fn quota(&self) -> Quota {
@@ -158,7 +161,7 @@ impl Counter {
         // Of two the frozen one is the larger.
         let (word, mut current, last) = if even < odd { (&words[0], even, odd) } else { (&words[1], odd, even) };
         let index = current >> self.bits;
-        let elapsed = now.as_nanos().wrapping_sub(self.start_of(index));
+        let elapsed = now.as_nanos().wrapping_sub(self.origin.wrapping_add(index.wrapping_mul(self.period())));
         // Neither is sealed then, and the time is in no other window.
         if current >= FROZEN || (last >> self.bits) + 1 != (FROZEN >> self.bits) + index || elapsed >= self.period() {
             return None;

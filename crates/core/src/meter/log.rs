@@ -66,12 +66,17 @@ impl Log {
     #[inline(always)] // as in the cell: an answer that is passed on in memory costs more than the decision
     pub(crate) fn check_at_once(&self, words: &[AtomicU64], now: Time) -> Option<Result<(Logged, u64), Logged>> {
         let count = load(&words[0]).ok().filter(|_| now <= LAST)?;
-        let spot = self.ring.spot(count);
-        if self.ring.is_open(words, spot, now) {
-            let logged = self.logged(words, count + 1, self.ring.after(spot, 1), now, 1);
-            words[0].compare_exchange(count, count + 1, Ordering::SeqCst, Ordering::SeqCst).ok()?;
-            self.ring.entry(words, spot).swap(spot.written(now), Ordering::SeqCst);
-            return Some(Ok((logged, count)));
+        let (spot, aged) = (self.ring.spot(count), self.ring.aged(now));
+        if self.ring.is_open(words, spot, aged) {
+            let (next, after) = (self.ring.after(spot, 1), count + 1);
+            let hint = hint(words);
+            let remaining = self.free(words, next, now, hint.saturating_sub(after));
+            let opens = if remaining > 0 { 0 } else { self.wait(words, next, 1, now) };
+            words[0].compare_exchange(count, after, Ordering::SeqCst, Ordering::SeqCst).ok()?;
+            self.ring.write(words, spot, now);
+            remember(words, hint, after + remaining);
+            // The last of all is this one.
+            return Some(Ok((Logged { remaining, cost: 1, opens, reset: self.quota.period_nanos() }, count)));
         }
         let opens = match self.ring.opens(words, spot, now) {
             Opens::At(at) => at.checked_sub(now.as_nanos()).filter(|&wait| wait > 0)?,
@@ -110,8 +115,7 @@ impl Log {
             if words[0].compare_exchange(first, first + cost, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 for number in 0..cost {
                     let spot = self.ring.after(spot, number);
-                    // A swap, because those have one order that all threads agree on.
-                    self.ring.entry(words, spot).swap(spot.written(at), Ordering::SeqCst);
+                    self.ring.write(words, spot, at);
                 }
                 let logged = self.logged(words, first + cost, self.ring.after(spot, cost), now, 1);
                 let standing = Standing::of_log(self.quota, logged);
@@ -135,12 +139,9 @@ impl Log {
     #[inline(never)] // a refusal needs none of it, and is faster without
     fn logged(&self, words: &[AtomicU64], count: u64, next: Spot, now: Time, cost: u64) -> Logged {
         let now = now.min(LAST);
-        // Loom has enough to do with what matters: wherever the search begins, it ends at the same place.
-        let hint = if cfg!(loom) { 0 } else { words[2].load(Ordering::Relaxed) };
+        let hint = hint(words);
         let remaining = self.free(words, next, now, hint.saturating_sub(count));
-        if !cfg!(loom) && count + remaining != hint {
-            words[2].store(count + remaining, Ordering::Relaxed);
-        }
+        remember(words, hint, count + remaining);
         let opens = if cost <= remaining { 0 } else { self.wait(words, next, cost.min(self.length()), now) };
         Logged { remaining, cost, opens, reset: self.wait(words, next, self.length(), now) }
     }
@@ -156,14 +157,16 @@ impl Log {
 
     /// How many requests from this place on could go at once. Entries lie in the order of their moments, so it is the number
     /// from which on none is open: as a rule it is where it was found last, or a few further.
-    #[inline]
+    #[inline(always)]
     fn free(&self, words: &[AtomicU64], next: Spot, now: Time, guess: u64) -> u64 {
-        let start = guess.min(self.length());
-        if self.is_open(words, next, start, now) {
-            for free in start..start + NEAR {
-                if free == self.length() || !self.is_open(words, next, free + 1, now) {
+        let (start, aged) = (guess.min(self.length()), self.ring.aged(now));
+        if start == 0 || self.ring.is_open(words, self.ring.after(next, start - 1), aged) {
+            let mut spot = self.ring.after(next, start);
+            for free in start..(start + NEAR).min(self.length()) {
+                if !self.ring.is_open(words, spot, aged) {
                     return free;
                 }
+                spot = self.ring.after(spot, 1);
             }
         }
         self.search(words, next, now, start)
@@ -172,7 +175,7 @@ impl Log {
     /// Whether so many requests could go at once.
     #[inline]
     fn is_open(&self, words: &[AtomicU64], next: Spot, requests: u64, now: Time) -> bool {
-        requests == 0 || self.ring.is_open(words, self.ring.after(next, requests - 1), now)
+        requests == 0 || self.ring.is_open(words, self.ring.after(next, requests - 1), self.ring.aged(now))
     }
 
     /// The same from anywhere: in strides that double, and then by halving.
@@ -293,5 +296,19 @@ impl Log {
             let (spot, order) = (self.ring.spot(index), Ordering::SeqCst);
             let _ = self.ring.entry(words, spot).compare_exchange(0, spot.written(at), order, order);
         }
+    }
+}
+
+/// The number of the first request that found no room when the log was searched last.
+#[inline]
+fn hint(words: &[AtomicU64]) -> u64 {
+    // Loom has enough to do with what matters: wherever a search begins, it ends at the same place.
+    if cfg!(loom) { 0 } else { words[2].load(Ordering::Relaxed) }
+}
+
+#[inline]
+fn remember(words: &[AtomicU64], hint: u64, found: u64) {
+    if !cfg!(loom) && found != hint {
+        words[2].store(found, Ordering::Relaxed);
     }
 }

@@ -30,8 +30,13 @@ pub(super) struct Ring {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spot {
     place: u64,
-    lap: u64,
+    /// The bit of the lap before: [`LAP`] or zero.
+    before: u64,
 }
+
+/// What an entry may say so that another request can have its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Aged(u64);
 
 /// When a request may go that needs an entry's place.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +59,7 @@ impl Ring {
     #[inline]
     pub(super) fn spot(&self, index: u64) -> Spot {
         let (lap, place) = self.laps.divide(index);
-        Spot { place, lap }
+        Spot { place, before: lap << 63 }
     }
 
     /// The place of the request that comes so many after another, up to a lap: no division.
@@ -64,7 +69,7 @@ impl Ring {
         if place < self.length {
             Spot { place, ..spot }
         } else {
-            Spot { place: place - self.length, lap: spot.lap + 1 }
+            Spot { place: place - self.length, before: spot.before ^ LAP }
         }
     }
 
@@ -73,17 +78,38 @@ impl Ring {
         &words[HEAD + usize::try_from(spot.place).expect("at most 2^20")]
     }
 
+    /// Writes the moment of a request that was counted.
+    ///
+    /// Until others see it, it is pending to them. It comes after what let its request through, which this thread read here,
+    /// and so after all exchanges that began with that: none of them undoes it. Loom knows of no such rule and of none but
+    /// the order of exchanges; it gets one, which takes longer.
+    #[inline]
+    pub(super) fn write(&self, words: &[AtomicU64], spot: Spot, at: Time) {
+        let (entry, written) = (self.entry(words, spot), spot.written(at));
+        if cfg!(loom) {
+            entry.swap(written, Ordering::SeqCst);
+        } else {
+            entry.store(written, Ordering::Release);
+        }
+    }
+
     /// What the entry that a request goes by says: zero if nobody ever had the place, the moment and one more if it is of
     /// the lap before, and as much as [`GONE`] or more if it is not, or given back.
     #[inline]
     fn seen(&self, words: &[AtomicU64], spot: Spot) -> u64 {
-        self.entry(words, spot).load(Ordering::SeqCst) ^ spot.before()
+        self.entry(words, spot).load(Ordering::SeqCst) ^ spot.before
+    }
+
+    /// The youngest that is a period old.
+    #[inline]
+    pub(super) fn aged(&self, now: Time) -> Aged {
+        Aged((now.as_nanos() + 1).saturating_sub(self.period))
     }
 
     /// Whether the request of this place may go now.
     #[inline]
-    pub(super) fn is_open(&self, words: &[AtomicU64], spot: Spot, now: Time) -> bool {
-        self.seen(words, spot) <= (now.as_nanos() + 1).saturating_sub(self.period)
+    pub(super) fn is_open(&self, words: &[AtomicU64], spot: Spot, Aged(youngest): Aged) -> bool {
+        self.seen(words, spot) <= youngest
     }
 
     /// When the request of this place may go.
@@ -103,28 +129,22 @@ impl Ring {
         }
         // The clock was set back: as if it had been admitted now.
         let now = now.as_nanos() + 1;
-        let [from, to] = [seen, now].map(|seen| seen ^ spot.before());
+        let [from, to] = [seen, now].map(|seen| seen ^ spot.before);
         let _ = self.entry(words, spot).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
         Opens::At(now - 1 + self.period)
     }
 }
 
 impl Spot {
-    /// The bit of the lap before.
-    #[inline]
-    fn before(self) -> u64 {
-        self.lap << 63
-    }
-
     /// What its entry is once it is written, never zero.
     #[inline]
     pub(super) fn written(self, at: Time) -> u64 {
-        (self.before() ^ LAP) | (at.min(LAST).as_nanos() + 1)
+        (self.before ^ LAP) | (at.min(LAST).as_nanos() + 1)
     }
 
     /// The moment that its entry holds, if it is written and of this lap.
     pub(super) fn moment_of(self, entry: u64) -> Option<Time> {
-        let moment = (entry ^ self.before() ^ LAP).checked_sub(1)?;
+        let moment = (entry ^ self.before ^ LAP).checked_sub(1)?;
         (moment <= LAST.as_nanos()).then(|| Time::from_nanos(moment))
     }
 }
