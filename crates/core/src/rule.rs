@@ -1,16 +1,15 @@
 //! The limits of a rule as one thing, counted for everybody together or by key.
 
-use std::error::Error;
-use std::fmt;
+mod answer;
+
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::all::{Charges, RefusedBy, ask_all, check_all_at, reserve_all_at};
-use crate::keyed::{Place as KeyPlace, Request, Table};
-use crate::limiter::Charge;
-use crate::meter::Place;
-use crate::{Admitted, KeyStats, Limiter, MAX_LIMITS, Refused, Standing, Terms, Time};
+pub(crate) use self::answer::{Charged, KeyCharge, Places, Tightening};
+pub use self::answer::{RuleAdmitted, RuleCharge, RuleRefused, RuleReserved, Tightest};
+use crate::all::{ask_all, check_all_at, reserve_all_at};
+use crate::keyed::{Request, Table};
+use crate::{Admitted, KeyStats, Limiter, Terms, Time};
 
 /// All the limits of one rule: a request is charged to each of them, or refused and charged to none.
 ///
@@ -64,7 +63,7 @@ impl RuleLimiter {
     ///
     /// All memory is set aside at the start: 9 bytes for each of `max_keys`, and 9 for each word of their limits. A
     /// [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter) has two, a
-    /// [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) two and one for each of its requests, all others one. It is
+    /// [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) three and one for each of its requests, all others one. It is
     /// not much more than 1 GiB: `max_keys` is lowered to what fits, and [`KeyStats::capacity`] tells to how many.
     ///
     /// ```
@@ -299,233 +298,3 @@ impl RuleLimiter {
         }
     }
 }
-
-/// A request that all limits of a rule let through.
-///
-/// ```
-/// # use std::num::NonZeroUsize;
-/// # use std::time::Duration;
-/// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
-/// # let now = Time::from_nanos(0);
-/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
-/// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
-///
-/// let admitted = rule.charge(|| now, b"ann", 3)?;
-/// assert_eq!(admitted.tightest.standing.remaining(), 7); // for the response's headers
-/// rule.refund(b"ann", admitted.charge, || now); // if the work was never done
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct RuleAdmitted {
-    /// What can be given back.
-    pub charge: RuleCharge,
-    /// The limit with the fewest requests left, this one counted.
-    pub tightest: Tightest,
-}
-
-/// A request that all limits of a rule let through at a moment to come.
-///
-/// ```
-/// # use std::num::NonZeroUsize;
-/// # use std::time::Duration;
-/// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
-/// # let now = Time::from_nanos(0);
-/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
-/// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
-///
-/// rule.charge(|| now, b"ann", 10)?;
-/// let reserved = rule.reserve(|| now, b"ann", 1, now.saturating_add(Duration::from_secs(1)))?;
-/// assert_eq!(reserved.at.duration_since(now), Duration::from_millis(100)); // sleep that long
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct RuleReserved {
-    /// When it may go: not before now, and not after the latest moment that was asked for.
-    pub at: Time,
-    /// What can be given back.
-    pub charge: RuleCharge,
-    /// The limit with the fewest requests left, this one counted.
-    pub tightest: Tightest,
-}
-
-/// What a rule was charged for one request: for [`RuleLimiter::refund`], once.
-///
-/// ```
-/// # use std::num::NonZeroUsize;
-/// # use std::time::Duration;
-/// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
-/// # let now = Time::from_nanos(0);
-/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
-/// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
-///
-/// let charge = rule.charge(|| now, b"ann", 1)?.charge;
-/// rule.refund(b"ann", charge, || now); // with the key that was charged
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct RuleCharge {
-    pub(crate) of: Charged,
-}
-
-#[derive(Debug)]
-pub(crate) enum Charged {
-    One(Charge),
-    Several(Charges),
-    Key(KeyCharge),
-}
-
-/// What one key, or the overflow, was charged.
-#[derive(Debug)]
-pub(crate) struct KeyCharge {
-    pub(crate) places: Places,
-    pub(crate) generation: u64,
-    pub(crate) of: KeyPlace,
-}
-
-/// A place in each limit, the first ones. On the heap they would cost more than the decision, also where there is one: what
-/// may have to be freed has to be written down and looked at.
-#[derive(Debug)]
-pub(crate) enum Places {
-    One(Place),
-    Several { places: [Place; MAX_LIMITS], charged: usize },
-}
-
-impl Places {
-    pub(crate) const NONE: Self = Self::Several { places: [Place::NONE; MAX_LIMITS], charged: 0 };
-
-    /// Adds the place in the next limit.
-    pub(crate) fn add(&mut self, place: Place) {
-        if let Self::Several { places, charged } = self {
-            places[*charged] = place;
-            *charged += 1;
-        }
-    }
-
-    pub(crate) fn as_slice(&self) -> &[Place] {
-        match self {
-            Self::One(place) => std::slice::from_ref(place),
-            Self::Several { places, charged } => &places[..*charged],
-        }
-    }
-}
-
-/// The limit of a rule with the fewest requests left; the first of them if several have as few.
-///
-/// ```
-/// # use std::num::NonZeroUsize;
-/// # use std::time::Duration;
-/// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
-/// # let now = Time::from_nanos(0);
-/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
-///
-/// let terms = Terms::new([("burst", quota), ("wide", Quota::new(Strategy::TokenBucket, 99, Duration::from_secs(1), None)?)])?;
-/// let rule = RuleLimiter::shared(now, terms);
-/// let tightest = rule.charge(|| now, &[], 2)?.tightest;
-/// assert_eq!((tightest.limit, tightest.standing.remaining(), tightest.override_index), (0, 8, None));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Tightest {
-    /// Its place among the limits of the terms.
-    pub limit: usize,
-    /// How it stands.
-    pub standing: Standing,
-    /// Which override of the terms the key has.
-    pub override_index: Option<usize>,
-}
-
-/// Looks for the [`Tightest`] while limits are gone through in order.
-pub(crate) struct Tightening {
-    seen: usize,
-    tightest: Option<(usize, Standing)>,
-}
-
-impl Tightest {
-    pub(crate) fn none() -> Tightening {
-        Tightening { seen: 0, tightest: None }
-    }
-}
-
-impl Tightening {
-    #[inline]
-    pub(crate) fn consider(&mut self, standing: Standing) {
-        if self.tightest.is_none_or(|(_, tightest)| standing.remaining() < tightest.remaining()) {
-            self.tightest = Some((self.seen, standing));
-        }
-        self.seen += 1;
-    }
-
-    #[inline]
-    pub(crate) fn with_override(self, override_index: Option<usize>) -> Tightest {
-        let (limit, standing) = self.tightest.expect("terms have at least one limit");
-        Tightest { limit, standing, override_index }
-    }
-}
-
-/// A request that a limit of a rule did not let through. Nothing was charged.
-///
-/// ```
-/// # use std::num::NonZeroUsize;
-/// # use std::time::Duration;
-/// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
-/// # let now = Time::from_nanos(0);
-/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
-/// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
-///
-/// rule.charge(|| now, b"ann", 10)?;
-/// let refused = rule.charge(|| now, b"ann", 5).unwrap_err();
-/// assert_eq!((refused.limit, refused.cost, refused.override_index), (0, 5, None));
-/// assert_eq!(refused.to_string(), "limit 0: over the limit: retry after 500ms");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct RuleRefused {
-    /// The place of the limit among those of the terms.
-    pub limit: usize,
-    /// How it stood.
-    pub standing: Standing,
-    /// What the request would have cost.
-    pub cost: u64,
-    /// Which override of the terms the key has.
-    pub override_index: Option<usize>,
-}
-
-impl RuleRefused {
-    fn of_only(refused: Refused) -> Self {
-        Self { limit: 0, standing: refused.standing, cost: refused.cost, override_index: None }
-    }
-
-    fn shared(by: RefusedBy) -> Self {
-        Self { limit: by.limit, standing: by.refused.standing, cost: by.refused.cost, override_index: None }
-    }
-
-    /// How long until this limit would admit the request, if nothing else is admitted; none if it never will, because
-    /// the cost exceeds the burst.
-    ///
-    /// ```
-    /// # use std::num::NonZeroUsize;
-    /// # use std::time::Duration;
-    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
-    /// # let now = Time::from_nanos(0);
-    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
-    /// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
-    ///
-    /// rule.charge(|| now, b"ann", 10)?;
-    /// let refused = rule.charge(|| now, b"ann", 5).unwrap_err();
-    /// let later = now.saturating_add(refused.retry_after().expect("it fits the burst"));
-    /// assert!(rule.charge(|| later, b"ann", 5).is_ok());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.standing.retry_after(self.cost)
-    }
-}
-
-impl fmt::Display for RuleRefused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let refused = Refused { standing: self.standing, cost: self.cost };
-        write!(f, "limit {}: {refused}", self.limit)
-    }
-}
-
-impl Error for RuleRefused {}
