@@ -1,8 +1,11 @@
 //! The charts with a real helm against a real apiserver: everything that they render is taken, wrong values are refused, and
 //! an installation can be upgraded, rolled back and taken away.
 //!
-//! The apiserver is asked rather than schemas of it: it knows no other Kubernetes than its own, refuses unknown fields, and checks
-//! what no schema says, the Pod Security Standard of a namespace among it. There are no nodes, so nothing starts.
+//! The apiserver knows no other Kubernetes than its own, refuses unknown fields, and checks what no schema says, the Pod
+//! Security Standard of a namespace among it. There are no nodes, so nothing starts.
+
+#[path = "chart/conformity.rs"]
+mod conformity;
 
 use std::{
     fs,
@@ -16,6 +19,8 @@ use kube::{Api, api::PostParams};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use weir_e2e::control_plane::ControlPlane;
+
+use conformity::Conformity;
 
 const NAMESPACE: &str = "weir-system";
 const CRD: &str = "ratelimitpolicies.weir.dev";
@@ -79,6 +84,20 @@ impl Stage {
         Ok(if output.status.success() { Ok(()) } else { Err(String::from_utf8(output.stderr)?) })
     }
 
+    /// How the apiserver describes all that it takes, once it knows of our own kind.
+    fn openapi(&self) -> Result<String> {
+        // Each look starts a program: a minute and more of them.
+        for _ in 0..1_000 {
+            let output = self.kubectl(&["get", "--raw", "/openapi/v2"], "")?;
+            ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let document = String::from_utf8(output.stdout)?;
+            if document.contains("dev.weir.v1alpha1.RateLimitPolicy") {
+                return Ok(document);
+            }
+        }
+        anyhow::bail!("the apiserver does not describe {CRD}")
+    }
+
     /// What is there of a release, as kind/name.
     fn objects_of(&self, release: &str) -> Result<Vec<String>> {
         let selector = format!("app.kubernetes.io/instance={release}");
@@ -124,6 +143,7 @@ fn lines(objects: &[Value]) -> String {
 async fn an_apiserver_takes_what_the_charts_render_to() -> Result<()> {
     let stage = Stage::set().await?;
     stage.control_plane.install_crd().await?;
+    let conformity = Conformity::read(&stage.openapi()?)?;
     for name in ["weir-crds", "weir"] {
         let chart = chart(name)?;
         for file in values(&chart)? {
@@ -133,6 +153,9 @@ async fn an_apiserver_takes_what_the_charts_render_to() -> Result<()> {
             let objects = known(&stage.done(&args)?)?;
             ensure!(!objects.is_empty(), "{args:?} renders nothing");
             if let Err(fault) = stage.dry_run(&lines(&objects))? {
+                panic!("{args:?}: {fault}");
+            }
+            if let Err(fault) = conformity.judge(&lines(&objects))? {
                 panic!("{args:?}: {fault}");
             }
             // A Deployment is only warned about its pods; a pod is refused.
@@ -148,6 +171,8 @@ async fn an_apiserver_takes_what_the_charts_render_to() -> Result<()> {
             wrong["metadata"]["lables"] = json!({});
             let fault = stage.dry_run(&wrong.to_string())?.expect_err("no such field");
             ensure!(fault.contains("metadata.lables"), "{fault}");
+            let fault = conformity.judge(&wrong.to_string())?.expect_err("no such field");
+            ensure!(fault.contains("lables"), "{fault}");
         }
     }
     Ok(())

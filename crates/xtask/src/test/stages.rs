@@ -130,6 +130,7 @@ impl Stage {
             ],
             Self::Tools => vec![Step::new(airgap(workspace).join("build.sh"), &["binaries"])],
             Self::Integration => vec![
+                Step::new(workspace.root().join("e2e/kubeconform/build.sh"), &[]).arg(kubeconform(workspace)),
                 tests(&[
                     "test",
                     "--locked",
@@ -141,7 +142,8 @@ impl Stage {
                     "*",
                     "--no-fail-fast",
                 ])
-                .env("WEIR_KUBE_BIN", tools(workspace)?.display().to_string()),
+                .env("WEIR_KUBE_BIN", tools(workspace)?.display().to_string())
+                .env("WEIR_KUBECONFORM", kubeconform(workspace)),
             ],
             Self::Helm => helm::steps(workspace, &tools(workspace)?.join("helm"))?,
             Self::Examples => ["axum", "tonic", "live"]
@@ -165,6 +167,11 @@ pub(crate) fn tools(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let output = Command::new(&script).arg("path").output().with_context(|| format!("run {}", script.display()))?;
     ensure!(output.status.success(), "{} path: {}", script.display(), String::from_utf8_lossy(&output.stderr));
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join("bin"))
+}
+
+/// Where kubeconform is compiled to. Go keeps what it is made of.
+fn kubeconform(workspace: &Workspace) -> String {
+    workspace.scratch().join("kubeconform").display().to_string()
 }
 
 fn xtask(args: &[&str]) -> anyhow::Result<Step> {
