@@ -9,6 +9,7 @@
 mod agent;
 mod apply;
 mod bootstrap;
+mod byte_set;
 mod cache;
 mod config;
 mod control;

@@ -12,6 +12,8 @@
 
 use std::borrow::Cow;
 
+use crate::byte_set::ByteSet;
+
 /// Normalises the path of a request target (without its query).
 pub(crate) fn normalise(path: &str) -> Cow<'_, str> {
     if is_normal(path.as_bytes()) {
@@ -31,7 +33,7 @@ pub(crate) fn respell(text: &str, to: &mut String) {
             Some(byte) => (byte, 3),
             None => (bytes[at], 1),
         };
-        if is_segment_byte(byte) || (byte == b'/' && length == 1) {
+        if OF_SEGMENT.has(byte) || (byte == b'/' && length == 1) {
             to.push(char::from(byte));
         } else {
             const HEX: &[u8; 16] = b"0123456789ABCDEF";
@@ -45,8 +47,12 @@ pub(crate) fn respell(text: &str, to: &mut String) {
 
 /// Whether [`normalise`] would change nothing; most paths are so.
 fn is_normal(path: &[u8]) -> bool {
-    path.iter().all(|&byte| byte == b'/' || is_segment_byte(byte))
-        && !path.windows(2).any(|pair| pair == b"//" || pair == b"/.")
+    let mut behind_slash = false;
+    path.iter().all(|&byte| {
+        let normal = OF_SEGMENT.has(byte) && !(behind_slash && byte == b'.') || byte == b'/' && !behind_slash;
+        behind_slash = byte == b'/';
+        normal
+    })
 }
 
 /// The byte that a leading `%XX` stands for.
@@ -57,9 +63,7 @@ fn decoded(bytes: &[u8]) -> Option<u8> {
 }
 
 /// `pchar` of RFC 3986: unreserved, sub-delims, `:` and `@`.
-fn is_segment_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte)
-}
+static OF_SEGMENT: ByteSet = ByteSet::alphanumeric_and(b"-._~!$&'()*+,;=:@");
 
 /// Resolves dot segments and repeated slashes; a final slash stays.
 fn resolve(path: &str) -> String {

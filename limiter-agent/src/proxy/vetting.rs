@@ -6,6 +6,8 @@
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header, uri::PathAndQuery};
 use http_body::Body;
 
+use crate::byte_set::ByteSet;
+
 /// Why a request goes no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unsound {
@@ -64,7 +66,7 @@ fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
     if named.next().is_some() || (host.is_none() && request.version() == Version::HTTP_11) {
         return Err(Unsound::Hosts);
     }
-    if host.is_some_and(|host| !host.as_bytes().iter().all(is_host_byte)) {
+    if host.is_some_and(|host| !OF_AUTHORITY.has_all(host.as_bytes())) {
         return Err(Unsound::Host);
     }
     let Some(authority) = request.uri().authority() else {
@@ -72,7 +74,7 @@ fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
         return Ok(if host.is_some() { Named::InField } else { Named::Nowhere });
     };
     let web = request.uri().scheme_str().is_some_and(|scheme| matches!(scheme, "http" | "https"));
-    if !web || !authority.as_str().bytes().all(|byte| is_host_byte(&byte)) {
+    if !web || !OF_AUTHORITY.has_all(authority.as_str().as_bytes()) {
         return Err(Unsound::Target);
     }
     // RFC 9112 section 3.2.2 lets the target of HTTP/1 overrule the field. In HTTP/2 both come from one piece of
@@ -102,9 +104,7 @@ fn one_length(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Unsound> {
 }
 
 /// What an authority is made of (RFC 3986 section 3.2) without user names, and without the commas that lists have.
-pub(super) fn is_host_byte(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+;=".contains(byte)
-}
+pub(super) static OF_AUTHORITY: ByteSet = ByteSet::alphanumeric_and(b"-._~:[]%!$&'()*+;=");
 
 #[cfg(test)]
 mod tests {

@@ -88,7 +88,7 @@ impl Advice {
         if self.is_ietf() {
             headers.insert(POLICY, policy.clone());
             let mut limit = Vec::with_capacity(LONGEST_LIMIT);
-            self.write_limit(place, &mut limit);
+            self.write_limit(place, itoa::Buffer::new().format(place.seconds), &mut limit);
             headers.insert(LIMIT, HeaderValue::from_bytes(&limit).expect("names are DNS labels, the rest are numbers"));
         }
         if self.is_legacy() {
@@ -98,13 +98,13 @@ impl Advice {
         }
     }
 
-    /// The same as lines of a head.
-    pub(super) fn append_to(&self, place: &Place, policy: &HeaderValue, head: &mut Vec<u8>) {
+    /// The same as lines of a head; `seconds` are those of the place, in digits.
+    pub(super) fn append_to(&self, place: &Place, seconds: &str, policy: &HeaderValue, head: &mut Vec<u8>) {
         if self.is_ietf() {
             head.extend_from_slice(b"ratelimit-policy: ");
             head.extend_from_slice(policy.as_bytes());
             head.extend_from_slice(b"\r\nratelimit: ");
-            self.write_limit(place, head);
+            self.write_limit(place, seconds, head);
             head.extend_from_slice(b"\r\n");
         }
         if self.is_legacy() {
@@ -118,12 +118,12 @@ impl Advice {
     }
 
     /// The value of `RateLimit`.
-    fn write_limit(&self, place: &Place, to: &mut Vec<u8>) {
+    fn write_limit(&self, place: &Place, seconds: &str, to: &mut Vec<u8>) {
         let start = self.starts.get(place.limit).unwrap_or(&self.starts[0]);
         to.extend_from_slice(start.as_bytes());
         write_number(place.remaining, to);
         to.extend_from_slice(b";t=");
-        write_number(place.seconds, to);
+        to.extend_from_slice(seconds.as_bytes());
     }
 }
 
@@ -161,7 +161,8 @@ impl Fields {
     /// The same as lines of a head.
     pub(crate) fn append_to(&self, head: &mut Vec<u8>) {
         if let Some(told) = &self.0 {
-            told.advice.append_to(&told.place, told.policy(), head);
+            let mut digits = itoa::Buffer::new();
+            told.advice.append_to(&told.place, digits.format(told.place.seconds), told.policy(), head);
         }
     }
 
@@ -211,7 +212,7 @@ fn value(text: String) -> HeaderValue {
     HeaderValue::from_maybe_shared(Bytes::from(text)).expect("names are DNS labels, the rest are numbers")
 }
 
-pub(super) fn write_number(number: u64, to: &mut Vec<u8>) {
+fn write_number(number: u64, to: &mut Vec<u8>) {
     to.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 

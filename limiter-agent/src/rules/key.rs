@@ -178,7 +178,7 @@ fn cookie<'a>(request: &RequestView<'a>, name: &str) -> Option<&'a [u8]> {
 fn write_value(value: &[u8], to: &mut Vec<u8>) {
     match u8::try_from(value.len()) {
         Ok(length) if value.len() <= LONGEST_PLAIN => {
-            to.extend([PLAIN, length]);
+            to.extend_from_slice(&[PLAIN, length]);
             to.extend_from_slice(value);
         }
         _ => {

@@ -3,8 +3,6 @@
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
-use super::fields::write_number;
-
 /// What `onLimit` says, parsed.
 #[derive(Clone, Debug)]
 pub(super) struct RefusalForm {
@@ -44,37 +42,36 @@ impl RefusalText {
         if let Some(body) = &self.body {
             return body.clone();
         }
-        let mut body = Vec::with_capacity(self.body_length(limit, retry_after_seconds));
-        self.append_body(limit, retry_after_seconds, &mut body);
+        let mut digits = itoa::Buffer::new();
+        let seconds = digits.format(retry_after_seconds);
+        let mut body = Vec::with_capacity(self.body_length(limit, seconds));
+        self.append_body(limit, seconds, &mut body);
         Bytes::from(body)
     }
 
-    /// How long it is.
-    pub(super) fn body_length(&self, limit: usize, retry_after_seconds: u64) -> usize {
+    /// How long it is; `seconds` until the client may come again, in digits.
+    pub(super) fn body_length(&self, limit: usize, seconds: &str) -> usize {
         match &self.body {
             Some(body) => body.len(),
-            None => {
-                let digits = retry_after_seconds.checked_ilog10().unwrap_or(0) as usize + 1;
-                self.start(limit).len() + digits + END.len()
-            }
+            None => self.start(limit).len() + seconds.len() + END.len(),
         }
     }
 
-    pub(super) fn append_body(&self, limit: usize, retry_after_seconds: u64, to: &mut Vec<u8>) {
+    pub(super) fn append_body(&self, limit: usize, seconds: &str, to: &mut Vec<u8>) {
         match &self.body {
             Some(body) => to.extend_from_slice(body),
             None => {
                 to.extend_from_slice(self.start(limit).as_bytes());
-                write_number(retry_after_seconds, to);
+                to.extend_from_slice(seconds.as_bytes());
                 to.extend_from_slice(END);
             }
         }
     }
 
     /// The status line, `Content-Type` and `Retry-After`.
-    pub(super) fn append_head(&self, retry_after_seconds: u64, to: &mut Vec<u8>) {
+    pub(super) fn append_head(&self, seconds: &str, to: &mut Vec<u8>) {
         to.extend_from_slice(&self.head);
-        write_number(retry_after_seconds, to);
+        to.extend_from_slice(seconds.as_bytes());
         to.extend_from_slice(b"\r\n");
     }
 
@@ -115,10 +112,11 @@ mod tests {
         for (text, limit) in [(text(None), 0), (text(None), 1), (text(None), 2), (text(Some("slow down")), 0)] {
             for seconds in [0, 1, 9, 10, 99, 100, 86_400, u64::MAX] {
                 let mut appended = b"before".to_vec();
-                text.append_body(limit, seconds, &mut appended);
+                let digits = seconds.to_string();
+                text.append_body(limit, &digits, &mut appended);
                 let body = text.body(limit, seconds);
                 assert_eq!(&appended[6..], body);
-                assert_eq!(text.body_length(limit, seconds), body.len(), "{seconds}");
+                assert_eq!(text.body_length(limit, &digits), body.len(), "{seconds}");
             }
         }
         let said: serde_json::Value = serde_json::from_slice(&text(None).body(1, 30)).expect("JSON");
@@ -129,7 +127,7 @@ mod tests {
     #[test]
     fn a_head_begins_as_hyper_would_write_it() {
         let mut head = Vec::new();
-        text(None).append_head(7, &mut head);
+        text(None).append_head("7", &mut head);
         assert_eq!(head, b"HTTP/1.1 499 <none>\r\ncontent-type: text/x\r\nretry-after: 7\r\n");
     }
 }

@@ -51,22 +51,25 @@ impl Refused {
 }
 
 impl RefusedHttp {
+    /// Until the client may come again. The other methods want it in digits, which it is given once for all of them.
+    pub(crate) fn seconds(&self) -> u64 {
+        self.0.place.seconds
+    }
+
     /// The status line and all fields that are not the connection's or the body's.
-    pub(crate) fn append_head(&self, to: &mut Vec<u8>) {
+    pub(crate) fn append_head(&self, seconds: &str, to: &mut Vec<u8>) {
         let Refusal { place, override_index, .. } = &self.0;
         let Limits { refusal, advice, .. } = self.0.limits();
-        refusal.append_head(place.seconds, to);
-        advice.append_to(place, advice.policy(*override_index), to);
+        refusal.append_head(seconds, to);
+        advice.append_to(place, seconds, advice.policy(*override_index), to);
     }
 
-    pub(crate) fn body_length(&self) -> usize {
-        let place = &self.0.place;
-        self.0.limits().refusal.body_length(place.limit, place.seconds)
+    pub(crate) fn body_length(&self, seconds: &str) -> usize {
+        self.0.limits().refusal.body_length(self.0.place.limit, seconds)
     }
 
-    pub(crate) fn append_body(&self, to: &mut Vec<u8>) {
-        let place = &self.0.place;
-        self.0.limits().refusal.append_body(place.limit, place.seconds, to);
+    pub(crate) fn append_body(&self, seconds: &str, to: &mut Vec<u8>) {
+        self.0.limits().refusal.append_body(self.0.place.limit, seconds, to);
     }
 }
 

@@ -169,18 +169,20 @@ pub(super) fn own(
 
 /// A refusal, with its body: as [`own`] would write it.
 pub(super) fn refused(refused: &rules::RefusedHttp, to_head: bool, ending: Ending<'_>, to: &mut Vec<u8>) {
-    refused.append_head(to);
+    let mut digits = itoa::Buffer::new();
+    let seconds = digits.format(refused.seconds());
+    refused.append_head(seconds, to);
     if ending.closes {
         to.extend_from_slice(b"connection: close\r\n");
     }
-    let length = refused.body_length();
+    let length = refused.body_length(seconds);
     if !(to_head && length == 0) {
         content_length(length as u64, to);
     }
     ending.date.write(ending.now, to);
     end_line(to);
     if !to_head {
-        refused.append_body(to);
+        refused.append_body(seconds, to);
     }
 }
 
