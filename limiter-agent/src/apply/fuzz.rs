@@ -13,7 +13,7 @@ use super::*;
 use crate::{
     fuzz::{self, Choices},
     proxy::ResponseBody,
-    rules::{Gate, LimitLayer},
+    rules::{Gates, LimitLayer},
 };
 
 /// What once failed, as hex: text that is not UTF-8 was a fault at a path that did not exist; a control character in the
@@ -308,7 +308,7 @@ fn ask(rules: &Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, choices: &mut 
         let answer = Response::builder().header("x-units", "7").header("x-cost", "18446744073709551615");
         Ok::<_, Infallible>(answer.body(ResponseBody::own("ok")).expect("a response"))
     });
-    let gate = Gate::new(Arc::clone(rules), clock, Ipv4Addr::LOCALHOST.into(), true);
+    let gate = Gates::new(Arc::clone(rules), clock, true).of(Ipv4Addr::LOCALHOST.into());
     let messages = gate.messages(&request);
     if let Some(messages) = messages {
         let _ = (messages.decide(), messages.decide());

@@ -42,7 +42,7 @@ use super::{
 };
 use crate::{
     histogram::Histogram,
-    rules::{Gate, LimitLayer, LimitedBody, RulesInForce},
+    rules::{Gates, LimitLayer, LimitedBody, RulesInForce},
 };
 
 /// How long to leave the accept queue alone when the process has no file descriptor left.
@@ -95,11 +95,13 @@ impl Worker {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let app = App::new(&proxy.upstream, proxy.settings.upstream_http2);
         let plain = plain::Shared::new(&proxy);
+        let gates = Gates::new(Arc::clone(&proxy.rules), proxy.clock, proxy.log_keys);
         let tasks = TaskTracker::new();
         let tunnels = Tunnels { tasks: tasks.clone(), drain: Rc::new(proxy.drain.clone()) };
         let start = |stream, peer, place: Option<OwnedSemaphorePermit>| {
             let open = Open::new(&proxy, place);
-            tasks.spawn_local(connection(stream, peer, Rc::clone(&app), plain.clone(), tunnels.clone(), open));
+            let gates = gates.clone();
+            tasks.spawn_local(connection(stream, peer, gates, Rc::clone(&app), plain.clone(), tunnels.clone(), open));
         };
 
         let mut idle_check = tokio::time::interval(IDLE_CHECK);
@@ -170,6 +172,7 @@ impl Drop for Open {
 async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
+    gates: Gates,
     app: Rc<App>,
     plain: Option<Rc<plain::Shared>>,
     tunnels: Tunnels,
@@ -179,7 +182,8 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let proxy = &open.proxy;
     let ip = peer.ip().to_canonical();
-    let gate = Gate::new(Arc::clone(&proxy.rules), proxy.clock, ip, proxy.log_keys);
+    let gate = gates.of(ip);
+    drop(gates);
     let peer = Rc::new(Peer::new(ip));
     let plain = plain.map(|shared| plain::Client { shared, gate: gate.clone(), peer: Rc::clone(&peer) });
     let way = Way { app, proxy: Arc::clone(proxy), tunnels, peer, gate: gate.clone() };

@@ -17,29 +17,43 @@ use super::{
 };
 use crate::matching::{Headers, RequestView};
 
-/// Decides on the requests of one client connection. Copies are cheap: each request takes one.
+/// Makes the gates of one worker's client connections. What all of them need is held once: it is read for every request,
+/// and a connection that was idle has nothing of its own in the processor's cache.
 #[derive(Clone, Debug)]
-pub(crate) struct Gate(Arc<Client>);
+pub(crate) struct Gates(Arc<Common>);
 
 #[derive(Debug)]
-struct Client {
+struct Common {
     rules: Arc<ArcSwap<RulesInForce>>,
     clock: MonotonicClock,
-    peer: IpAddr,
     log_keys: bool,
 }
 
-impl Gate {
-    pub(crate) fn new(rules: Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, peer: IpAddr, log_keys: bool) -> Self {
-        Self(Arc::new(Client { rules, clock, peer, log_keys }))
+/// Decides on the requests of one client connection. Copies are cheap: each request takes one.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate {
+    common: Arc<Common>,
+    peer: IpAddr,
+}
+
+impl Gates {
+    pub(crate) fn new(rules: Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, log_keys: bool) -> Self {
+        Self(Arc::new(Common { rules, clock, log_keys }))
     }
 
+    /// For a connection from there.
+    pub(crate) fn of(&self, peer: IpAddr) -> Gate {
+        Gate { common: Arc::clone(&self.0), peer }
+    }
+}
+
+impl Gate {
     /// Decides on a request and charges it.
     pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<Pass, Refusal> {
         // Loaded once: a request is decided by one snapshot, whole.
-        let rules = self.0.rules.load();
+        let rules = self.common.rules.load();
         self.ask(&rules, request, |asked| {
-            rules.decide(asked).inspect_err(|refusal| rules.log(refusal, asked, self.0.log_keys))
+            rules.decide(asked).inspect_err(|refusal| rules.log(refusal, asked, self.common.log_keys))
         })
     }
 
@@ -51,14 +65,14 @@ impl Gate {
         target: (&str, Option<&str>),
         headers: Headers<'_>,
     ) -> Option<Result<Fields, Refused>> {
-        let rules = self.0.rules.load();
-        let now = || -> Time { self.0.clock.now() };
-        let request = RequestView::of_target(method, target, headers, self.0.peer);
-        let asked = Asked { request, tokens: Tokens::new(rules.jwks(), &now), clock: self.0.clock };
+        let rules = self.common.rules.load();
+        let now = || -> Time { self.common.clock.now() };
+        let request = RequestView::of_target(method, target, headers, self.peer);
+        let asked = Asked { request, tokens: Tokens::new(rules.jwks(), &now), clock: self.common.clock };
         match rules.decide_at_once(&asked)? {
             Ok(pass) => Some(Ok(pass.fields)),
             Err(refusal) => {
-                rules.log(&refusal, &asked, self.0.log_keys);
+                rules.log(&refusal, &asked, self.common.log_keys);
                 Some(Err(Refused::new(refusal, headers)))
             }
         }
@@ -70,16 +84,16 @@ impl Gate {
     }
 
     pub(super) fn rules(&self) -> Guard<Arc<RulesInForce>> {
-        self.0.rules.load()
+        self.common.rules.load()
     }
 
     /// For a refusal that was decided on elsewhere.
     pub(super) fn log<B>(&self, rules: &RulesInForce, refusal: &Refusal, request: &Request<B>) {
-        self.ask(rules, request, |asked| rules.log(refusal, asked, self.0.log_keys));
+        self.ask(rules, request, |asked| rules.log(refusal, asked, self.common.log_keys));
     }
 
     pub(super) fn clock(&self) -> MonotonicClock {
-        self.0.clock
+        self.common.clock
     }
 
     pub(super) fn ask<B, R>(
@@ -88,8 +102,8 @@ impl Gate {
         request: &Request<B>,
         then: impl FnOnce(&Asked<'_>) -> R,
     ) -> R {
-        let now = || -> Time { self.0.clock.now() };
+        let now = || -> Time { self.common.clock.now() };
         let tokens = Tokens::new(rules.jwks(), &now);
-        then(&Asked { request: RequestView::new(request, self.0.peer), tokens, clock: self.0.clock })
+        then(&Asked { request: RequestView::new(request, self.peer), tokens, clock: self.common.clock })
     }
 }

@@ -32,7 +32,7 @@ mod wait;
 pub(crate) use self::{
     body::LimitedBody,
     fields::Fields,
-    gate::Gate,
+    gate::{Gate, Gates},
     in_force::{Policy, Rule, RulesInForce},
     jwt::Jwks,
     layer::LimitLayer,

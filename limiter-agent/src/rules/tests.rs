@@ -46,7 +46,7 @@ impl Limits {
     }
 
     fn gate(&self) -> Gate {
-        Gate::new(Arc::clone(&self.rules), self.clock, PEER, false)
+        Gates::new(Arc::clone(&self.rules), self.clock, false).of(PEER)
     }
 
     /// What the client gets, if the app answers every request with a clone of `answer`'s parts.
