@@ -38,8 +38,9 @@ All keep their connections to the app, write no access log, append `X-Forwarded-
 for each value of the header `x-key` in each rule. Weir's agent also counts for its metrics and writes the `RateLimit` \
 fields. The peers' configuration is in crates/bench/src/proxy/peers. CPU is user and system time of all of a proxy's \
 processes, from /proc, over what its clients counted; connections are kept alive throughout. nginx, HAProxy and Envoy talk \
-HTTP/1.1 to the app in all scenarios, the agent HTTP/2 where its client does. HAProxy counts requests in a sliding period \
-instead of a bucket, and reads many rules from a map, as its manual tells.";
+HTTP/1.1 to the app in all scenarios, the agent HTTP/2 where its client does. The agent is built as its image has it, with \
+link-time optimisation (profile dist). HAProxy counts requests in a sliding period instead of a bucket, and reads many \
+rules from a map, as its manual tells.";
 
 /// How long and how often everything is measured.
 #[derive(Clone, Copy)]

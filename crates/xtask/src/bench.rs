@@ -38,14 +38,20 @@ pub(crate) async fn run(
     }
     let mut build = Command::new(env!("CARGO"));
     build.current_dir(workspace.root()).args(["build", "--release", "--locked", "-p", "weir-bench"]);
-    let proxy = args.suites.iter().any(|suite| suite == "proxy");
-    if proxy {
-        build.args(["-p", "weir-agent"]);
-    }
     if finish("cargo build", &mut build, interrupt).await? != Some(0) {
         return Ok(ExitCode::FAILURE);
     }
     let mut bench = Command::new(workspace.target().join("release/weir-bench"));
+    let proxy = args.suites.iter().any(|suite| suite == "proxy");
+    if proxy {
+        // As its image has it.
+        let mut build = Command::new(env!("CARGO"));
+        build.current_dir(workspace.root()).args(["build", "--profile", "dist", "--locked", "-p", "weir-agent"]);
+        if finish("cargo build", &mut build, interrupt).await? != Some(0) {
+            return Ok(ExitCode::FAILURE);
+        }
+        bench.env("WEIR_AGENT", workspace.target().join("dist/weir-agent"));
+    }
     if proxy || args.suites.iter().any(|suite| suite == "gateway") {
         let Some(path) = peers::ensure(proxy, interrupt).await? else { return Ok(ExitCode::from(2)) };
         bench.env("PATH", path);

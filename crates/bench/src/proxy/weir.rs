@@ -20,9 +20,12 @@ pub(super) struct Addresses {
     pub(super) telemetry: SocketAddr,
 }
 
-/// Built where this program is.
+/// The one that `WEIR_AGENT` names, or that was built where this program is.
 pub(crate) fn agent_program() -> anyhow::Result<String> {
-    let program = std::env::current_exe().context("find this program")?.with_file_name("weir-agent");
+    let program = match std::env::var_os("WEIR_AGENT") {
+        Some(named) => named.into(),
+        None => std::env::current_exe().context("find this program")?.with_file_name("weir-agent"),
+    };
     ensure!(program.is_file(), "{} is missing: cargo build --release -p weir-agent", program.display());
     Ok(program.display().to_string())
 }
