@@ -41,7 +41,10 @@ use weir_api::{DriftReason, RateLimitPolicy, RateLimitPolicyStatus};
 use weir_e2e::control_plane::ControlPlane;
 use weir_wire::Snapshot;
 
-use self::programs::{Program, build_programs, program};
+use self::{
+    programs::{Program, build_programs, program},
+    relay::Relay,
+};
 
 #[path = "operator/availability.rs"]
 mod availability;
@@ -53,6 +56,8 @@ mod identity;
 mod many;
 #[path = "operator/relay.rs"]
 mod relay;
+#[path = "operator/replaced.rs"]
+mod replaced;
 #[path = "operator/rights.rs"]
 mod rights;
 #[path = "operator/struggling.rs"]
@@ -165,8 +170,8 @@ async fn a_status_edited_by_hand_is_mended_and_then_left_alone() -> Result<()> {
     let stage = Stage::set().await?;
     let _operator = stage.operator()?;
     let agent = Agent::start(&stage.files.path().join("a")).await?;
-    let polls = Polls::of(agent.control.clone()).await?;
-    stage.pod_object("a", &polls.port).await?;
+    let relay = Relay::to(&agent).await?;
+    stage.pod_object("a", &relay.port).await?;
     stage.create_policy("checkout", &selector(), 50).await?;
     let before = stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
 
@@ -187,9 +192,9 @@ async fn a_status_edited_by_hand_is_mended_and_then_left_alone() -> Result<()> {
     }
 
     // What is on its way from the last edit has arrived once the agent was asked again; then nothing is written.
-    polls.more(2).await?;
+    relay.polled(2).await?;
     let rest = (stage.version().await?, stage.status_writes().await?);
-    polls.more(10).await?;
+    relay.polled(10).await?;
     let after = (stage.version().await?, stage.status_writes().await?);
     ensure!(rest == after, "the status was written at rest: {rest:?} became {after:?}");
     ensure!(rest.1 > 0, "the apiserver counted no status writes at all");
@@ -431,59 +436,6 @@ impl Agent {
             sleep(BETWEEN_LOOKS).await;
         }
         Ok(())
-    }
-}
-
-/// Stands between the operator and an agent, and counts how often the agent is asked for its status.
-struct Polls {
-    port: String,
-    count: watch::Receiver<u64>,
-}
-
-impl Polls {
-    async fn of(control: String) -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let port = listener.local_addr()?.port().to_string();
-        let (counter, count) = watch::channel(0);
-        let counter = Arc::new(counter);
-        tokio::spawn(async move {
-            while let Ok((operator, _)) = listener.accept().await {
-                tokio::spawn(relay(operator, control.clone(), counter.clone()));
-            }
-        });
-        Ok(Self { port, count })
-    }
-
-    /// Waits until the agent was asked this often again.
-    async fn more(&self, times: u64) -> Result<()> {
-        let mut count = self.count.clone();
-        let wanted = *count.borrow_and_update() + times;
-        timeout(PATIENCE, count.wait_for(|count| *count >= wanted)).await.context("the agent is not asked")??;
-        Ok(())
-    }
-}
-
-/// Passes on what both say. A request is small, and comes in one piece.
-async fn relay(operator: TcpStream, control: String, counter: Arc<watch::Sender<u64>>) -> Result<()> {
-    let agent = TcpStream::connect(control).await?;
-    let (mut from_operator, mut to_operator) = operator.into_split();
-    let (mut from_agent, mut to_agent) = agent.into_split();
-    let requests = async {
-        let mut buffer = vec![0; 64 * 1024];
-        loop {
-            let piece = match from_operator.read(&mut buffer).await? {
-                0 => return anyhow::Ok(()),
-                length => &buffer[..length],
-            };
-            if piece.starts_with(b"GET /v1/status ") {
-                counter.send_modify(|count| *count += 1);
-            }
-            to_agent.write_all(piece).await?;
-        }
-    };
-    tokio::select! {
-        done = requests => done,
-        done = tokio::io::copy(&mut from_agent, &mut to_operator) => { done?; Ok(()) }
     }
 }
 

@@ -295,7 +295,9 @@ impl Engine {
         let complete_at = self.complete_at?;
         if let Some(changed_at) = self.changed_at.take() {
             let touched = std::mem::take(&mut self.touched);
-            self.compiler.update(&self.world.policies, &touched.policies);
+            // What this engine follows it remembers better than any status.
+            let kept = |key: &ObjectKey| self.found.get(key)?.status.as_ref()?.last_known_good.as_ref();
+            self.compiler.update(&self.world.policies, &touched.policies, kept);
             let Planned { pods, mut policies } = self.plan.update(&self.world, self.compiler.compiled(), &touched);
             if self.leads_since.is_some() {
                 self.follow_policies(changed_at, &touched.policies);

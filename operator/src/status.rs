@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use weir_api::condition_types::{ACCEPTED, ENFORCED};
 use weir_api::{Drift, Enforcement, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic};
 
-use crate::compile::Compiled;
+use crate::compile::{Compiled, Good};
 use crate::observed::Standing;
 use crate::traffic::Counts;
 use crate::world::{ObjectKey, Workload};
@@ -82,6 +82,7 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
         observed_generation: Some(facts.compiled.generation),
         conditions: vec![condition(ACCEPTED, accepted(facts)), condition(ENFORCED, enforced(facts, tally))],
         revision: facts.compiled.rules.as_ref().map(|rules| rules.revision.clone()),
+        last_known_good: facts.compiled.good.as_ref().and_then(Good::kept),
         enforcement: Some(Enforcement {
             pods_targeted: to_i32(tally.targeted),
             pods_enforcing: to_i32(tally.enforcing),
@@ -110,12 +111,17 @@ fn accepted(facts: &Facts<'_>) -> (bool, &'static str, String) {
 pub fn enforced(facts: &Facts<'_>, tally: Tally) -> (bool, &'static str, String) {
     let Tally { targeted, enforcing, .. } = tally;
     let Some(rules) = &facts.compiled.rules else {
-        return (false, "Invalid", "nothing is enforced: no generation of the policy was valid so far".to_owned());
+        return (
+            false,
+            "Invalid",
+            "nothing is enforced: no generation of the policy that was valid is known".to_owned(),
+        );
     };
     let count = format!("{enforcing} of {targeted} pods enforce revision {}", rules.revision);
     if !facts.compiled.faults.is_empty() {
         let generation = facts.compiled.generation;
-        return (false, "Invalid", format!("generation {generation} is invalid, an older one stays in force: {count}"));
+        let good = facts.compiled.good.as_ref().map_or(0, Good::generation);
+        return (false, "Invalid", format!("generation {generation} is invalid, {good} stays in force: {count}"));
     }
     if !facts.missing.is_empty() {
         let missing = sentence(facts.missing, ", ");

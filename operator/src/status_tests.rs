@@ -21,6 +21,7 @@ fn compiled(good: bool, faults: Vec<Fault>) -> Compiled {
         faults,
         rules: good.then(|| Arc::new(rules)),
         target: Some(target),
+        good: None,
     }
 }
 

@@ -33,6 +33,7 @@ pub use on_limit::{HeaderStyle, OnLimit, OnLimitAction, OnMessage};
 pub use policy::{Mode, RateLimitPolicy, RateLimitPolicySpec};
 pub use rule::{Action, Override, Per, Rule, Scope};
 pub use status::{
-    Drift, DriftReason, Enforcement, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic, condition_types,
+    Drift, DriftReason, Enforcement, LastKnownGood, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic,
+    condition_types,
 };
 pub use target::{PodSelector, TargetKind, TargetRef};

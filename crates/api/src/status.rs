@@ -30,6 +30,10 @@ pub struct RateLimitPolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 128))]
     pub revision: Option<String>,
+    /// What stays in force while a later generation is invalid, also when every operator is replaced meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "LastKnownGood", extend("x-kubernetes-map-type" = "atomic"))]
+    pub last_known_good: Option<LastKnownGood>,
     /// Which pods enforce the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Enforcement")]
@@ -42,6 +46,21 @@ pub struct RateLimitPolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Summary")]
     pub summary: Option<Summary>,
+}
+
+/// The newest generation that was valid. Whoever writes one of its fields owns both: half of it would make no status.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastKnownGood {
+    /// Its number.
+    pub generation: i64,
+    /// Its spec, as JSON in one text: a policy in full, which must not cost a second schema.
+    #[schemars(length(max = LastKnownGood::LONGEST))]
+    pub spec: String,
+}
+
+impl LastKnownGood {
+    /// The longest spec that is kept, in characters. With the spec itself beside it, a policy still fits etcd.
+    pub const LONGEST: usize = 256 * 1024;
 }
 
 /// Which pods enforce a policy.

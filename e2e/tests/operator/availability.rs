@@ -2,7 +2,7 @@
 //!
 //! The figures that are printed are what one run on one machine has shown; the bounds are for busy machines.
 
-use std::{process::Stdio, sync::Mutex};
+use std::process::Stdio;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -59,23 +59,23 @@ async fn a_standby_takes_over_from_a_leader_that_is_killed_and_from_one_that_is_
 async fn a_leader_that_was_paused_and_wakes_up_writes_nothing() -> Result<()> {
     let stage = Stage::set().await?;
     let agent = Agent::start(&stage.files.path().join("a")).await?;
-    let pushes = Pushes::of(agent.control.clone()).await?;
-    stage.pod_object("a", &pushes.port).await?;
+    let relay = Relay::to(&agent).await?;
+    stage.pod_object("a", &relay.port).await?;
     stage.create_policy("checkout", &selector(), 50).await?;
     let old = Operator::start(&stage).await?;
     stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
     let new = Operator::start(&stage).await?;
     new.until_ready().await?;
     ensure!(old.leads().await?, "the first does not lead");
-    let by_old = pushes.sequences();
+    let by_old = relay.sequences();
 
     old.signal(Signal::STOP)?;
     // Its watch gets this change, and keeps it for the moment when it wakes up.
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     new.until_leader(true).await?;
     stage.until("the new leader's status", |s| s.observed_generation == Some(2) && count(s) == "1/1").await?;
-    let polled = pushes.until_polled(2).await?;
-    let rest = (stage.version().await?, stage.status_writes().await?, pushes.sequences());
+    relay.polled(2).await?;
+    let rest = (stage.version().await?, stage.status_writes().await?, relay.sequences());
     let by_new = &rest.2[by_old.len()..];
     ensure!(!by_new.is_empty() && !by_old.is_empty(), "{by_old:?} {by_new:?}");
     let (last, first) = (by_old.iter().max().copied(), by_new.iter().min().copied());
@@ -83,8 +83,8 @@ async fn a_leader_that_was_paused_and_wakes_up_writes_nothing() -> Result<()> {
 
     old.signal(Signal::CONT)?;
     old.until_leader(false).await?;
-    pushes.until_polled(polled + 10).await?;
-    let after = (stage.version().await?, stage.status_writes().await?, pushes.sequences());
+    relay.polled(10).await?;
+    let after = (stage.version().await?, stage.status_writes().await?, relay.sequences());
     ensure!(rest == after, "something was written: {rest:?} became {after:?}");
     ensure!(new.leads().await?, "the new leader gave way");
     ensure!(requests(&agent.in_force().await?) == Some(60), "the agent enforces something else");
@@ -221,74 +221,5 @@ impl Operator {
             sleep(BETWEEN_LOOKS).await;
         }
         Ok(())
-    }
-}
-
-/// Stands between operators and an agent, and takes note of every snapshot's sequence and of every question.
-struct Pushes {
-    port: String,
-    seen: Arc<Mutex<Vec<u64>>>,
-    polls: watch::Receiver<u64>,
-}
-
-impl Pushes {
-    async fn of(control: String) -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let port = listener.local_addr()?.port().to_string();
-        let (counter, polls) = watch::channel(0);
-        let (seen, counter) = (Arc::new(Mutex::new(Vec::new())), Arc::new(counter));
-        let notes = seen.clone();
-        tokio::spawn(async move {
-            while let Ok((operator, _)) = listener.accept().await {
-                tokio::spawn(note(operator, control.clone(), notes.clone(), counter.clone()));
-            }
-        });
-        Ok(Self { port, seen, polls })
-    }
-
-    fn sequences(&self) -> Vec<u64> {
-        self.seen.lock().expect("nobody panics while noting").clone()
-    }
-
-    /// Waits until the agent was asked so often in all, from now on; how often that is.
-    async fn until_polled(&self, times: u64) -> Result<u64> {
-        let mut polls = self.polls.clone();
-        let wanted = times.max(*polls.borrow_and_update() + 2);
-        timeout(PATIENCE, polls.wait_for(|count| *count >= wanted)).await.context("the agent is not asked")??;
-        Ok(wanted)
-    }
-}
-
-/// Passes on what both say. Snapshots are small here; one that comes in pieces has its sequence in an early one.
-async fn note(
-    operator: TcpStream,
-    control: String,
-    seen: Arc<Mutex<Vec<u64>>>,
-    polls: Arc<watch::Sender<u64>>,
-) -> Result<()> {
-    let agent = TcpStream::connect(control).await?;
-    let (mut from_operator, mut to_operator) = operator.into_split();
-    let (mut from_agent, mut to_agent) = agent.into_split();
-    let requests = async {
-        let mut buffer = vec![0; 64 * 1024];
-        loop {
-            let piece = match from_operator.read(&mut buffer).await? {
-                0 => return anyhow::Ok(()),
-                length => &buffer[..length],
-            };
-            let text = String::from_utf8_lossy(piece);
-            if let Some((_, rest)) = text.split_once("\"sequence\":") {
-                let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-                seen.lock().expect("nobody panics while noting").push(digits.parse()?);
-            }
-            if text.starts_with("GET /v1/status ") {
-                polls.send_modify(|count| *count += 1);
-            }
-            to_agent.write_all(piece).await?;
-        }
-    };
-    tokio::select! {
-        done = requests => done,
-        done = tokio::io::copy(&mut from_agent, &mut to_operator) => { done?; Ok(()) }
     }
 }

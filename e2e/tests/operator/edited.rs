@@ -1,6 +1,6 @@
 //! What somebody does by hand behind the operator's back; afterwards the status tells the truth, and limits hold.
 
-use super::{relay::Relay, *};
+use super::*;
 
 #[tokio::test]
 async fn what_is_done_to_pods_by_hand_shows_and_is_made_up_for() -> Result<()> {

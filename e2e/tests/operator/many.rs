@@ -12,8 +12,8 @@ async fn of_two_hundred_policies_on_the_same_pods_all_hold_and_a_change_costs_wh
     let operator = Operator::start(&stage).await?;
     let first = stage.pod("a").await?;
     let second = Agent::start(&stage.files.path().join("b")).await?;
-    let polls = Polls::of(second.control.clone()).await?;
-    stage.pod_object("b", &polls.port).await?;
+    let relay = Relay::to(&second).await?;
+    stage.pod_object("b", &relay.port).await?;
     for number in 0..POLICIES {
         stage.create_policy(&name(number), &selector(), 1000 + number).await?;
     }
@@ -28,7 +28,7 @@ async fn of_two_hundred_policies_on_the_same_pods_all_hold_and_a_change_costs_wh
     // On a busy machine an agent may take so long that the status says meanwhile what it waits for.
     let mut cheapest = (u64::MAX, u64::MAX);
     for attempt in 0..10 {
-        polls.more(3).await?;
+        relay.polled(3).await?;
         let before = (stage.versions().await?, stage.status_writes().await?, operator.pushed().await?);
         let changed = name(17);
         let limit = 5000 + attempt;
@@ -40,7 +40,7 @@ async fn of_two_hundred_policies_on_the_same_pods_all_hold_and_a_change_costs_wh
             agent.until("the change", has).await?;
         }
         stage.until_all("2/2").await?;
-        polls.more(3).await?;
+        relay.polled(3).await?;
         let after = (stage.versions().await?, stage.status_writes().await?, operator.pushed().await?);
         let others = |versions: &BTreeMap<String, String>| {
             let mut versions = versions.clone();

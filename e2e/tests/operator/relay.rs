@@ -1,6 +1,10 @@
-//! Stands between the operator and an agent: leads elsewhere when told to, and speaks for a newer operator.
+//! Stands between operators and an agent, and passes on what both say: counts questions, takes note of the sequences of
+//! snapshots, leads elsewhere when told to, and speaks for a newer operator.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 
 use super::*;
 
@@ -11,7 +15,15 @@ const NEXT: &[u8] = b"{\"wireVersion\":2,";
 pub(super) struct Relay {
     pub(super) port: String,
     target: watch::Sender<String>,
-    newer: Arc<AtomicBool>,
+    heard: Arc<Heard>,
+}
+
+/// What operators have said, and how it is passed on.
+#[derive(Default)]
+struct Heard {
+    polls: watch::Sender<u64>,
+    sequences: Mutex<Vec<u64>>,
+    newer: AtomicBool,
 }
 
 impl Relay {
@@ -19,14 +31,14 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port().to_string();
         let (target, newest) = watch::channel(agent.control.clone());
-        let newer = Arc::new(AtomicBool::new(false));
-        let is_newer = newer.clone();
+        let heard = Arc::<Heard>::default();
+        let notes = heard.clone();
         tokio::spawn(async move {
             while let Ok((operator, _)) = listener.accept().await {
-                tokio::spawn(pass(operator, newest.clone(), is_newer.clone()));
+                tokio::spawn(pass(operator, newest.clone(), notes.clone()));
             }
         });
-        Ok(Self { port, target, newer })
+        Ok(Self { port, target, heard })
     }
 
     /// Another agent takes the place, as when a container is started again.
@@ -36,12 +48,45 @@ impl Relay {
 
     /// From now on the operator is of the next version of the wire, or of this one.
     pub(super) fn be_newer(&self, newer: bool) {
-        self.newer.store(newer, Ordering::Relaxed);
+        self.heard.newer.store(newer, Ordering::Relaxed);
+    }
+
+    /// The sequence of every snapshot so far.
+    pub(super) fn sequences(&self) -> Vec<u64> {
+        self.heard.sequences.lock().expect("nobody panics while noting").clone()
+    }
+
+    /// Waits until the agent was asked for its status this often again.
+    pub(super) async fn polled(&self, times: u64) -> Result<()> {
+        let mut polls = self.heard.polls.subscribe();
+        let wanted = *polls.borrow_and_update() + times;
+        timeout(PATIENCE, polls.wait_for(|count| *count >= wanted)).await.context("the agent is not asked")??;
+        Ok(())
     }
 }
 
-/// Passes on what both say, until one of them ends or there is another agent. A snapshot's first bytes come together.
-async fn pass(operator: TcpStream, mut target: watch::Receiver<String>, newer: Arc<AtomicBool>) -> Result<()> {
+impl Heard {
+    /// Takes note of what an operator says, before it is passed on. A question is small, and comes in one piece, as do the
+    /// first bytes of a snapshot.
+    fn note(&self, piece: &mut [u8]) -> Result<()> {
+        if piece.starts_with(b"GET /v1/status ") {
+            self.polls.send_modify(|count| *count += 1);
+        }
+        let text = String::from_utf8_lossy(piece);
+        if let Some((_, rest)) = text.split_once("\"sequence\":") {
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            self.sequences.lock().expect("nobody panics while noting").push(digits.parse()?);
+        }
+        let found = piece.windows(OURS.len()).position(|bytes| bytes == OURS);
+        if let Some(at) = found.filter(|_| self.newer.load(Ordering::Relaxed)) {
+            piece[at..at + NEXT.len()].copy_from_slice(NEXT);
+        }
+        Ok(())
+    }
+}
+
+/// Passes on what both say, until one of them ends or there is another agent.
+async fn pass(operator: TcpStream, mut target: watch::Receiver<String>, heard: Arc<Heard>) -> Result<()> {
     let address = target.borrow_and_update().clone();
     let agent = TcpStream::connect(address).await?;
     let (mut from_operator, mut to_operator) = operator.into_split();
@@ -53,10 +98,7 @@ async fn pass(operator: TcpStream, mut target: watch::Receiver<String>, newer: A
                 0 => return anyhow::Ok(()),
                 length => &mut buffer[..length],
             };
-            let found = piece.windows(OURS.len()).position(|bytes| bytes == OURS);
-            if let Some(at) = found.filter(|_| newer.load(Ordering::Relaxed)) {
-                piece[at..at + NEXT.len()].copy_from_slice(NEXT);
-            }
+            heard.note(piece)?;
             to_agent.write_all(piece).await?;
         }
     };

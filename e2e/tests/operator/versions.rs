@@ -1,6 +1,6 @@
 //! An operator of the next wire version among agents of this one: real agents, and the version changed on the way.
 
-use super::{relay::Relay, *};
+use super::*;
 
 #[tokio::test]
 async fn agents_that_are_too_old_keep_what_they_have_and_are_named() -> Result<()> {

@@ -5,6 +5,7 @@
 //! judged already what they can; here it is what would make an agent refuse a snapshot, other policies' rules included.
 
 mod faults;
+mod last_known_good;
 mod limits;
 mod matching;
 mod memory;
@@ -18,10 +19,11 @@ use jiff::Timestamp;
 use kube::core::Selector;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use weir_api::{self as api, RateLimitPolicySpec};
+use weir_api::{self as api, LastKnownGood, RateLimitPolicySpec};
 use weir_wire::{self as wire, PolicyRules};
 
 use self::faults::Faults;
+pub use self::last_known_good::Good;
 use crate::world::{Fault, ObjectKey, Policy, Workload, WorkloadKind};
 
 /// Which pods a policy is about.
@@ -50,6 +52,8 @@ pub struct Compiled {
     pub rules: Option<Arc<PolicyRules>>,
     /// The pods meant by the same generation.
     pub target: Option<Target>,
+    /// Which generation that is. None if there never was one.
+    pub good: Option<Good>,
 }
 
 /// Compiles policies and keeps the results.
@@ -64,39 +68,69 @@ impl Compiler {
         &self.compiled
     }
 
-    /// Compiles those of the touched policies that are new and forgets those that are gone.
-    pub fn update(&mut self, policies: &BTreeMap<ObjectKey, Policy>, touched: &BTreeSet<ObjectKey>) {
+    /// Compiles those of the touched policies that are new and forgets those that are gone. `kept` tells what a policy's
+    /// status keeps of its last good generation.
+    pub fn update<'a>(
+        &mut self,
+        policies: &BTreeMap<ObjectKey, Policy>,
+        touched: &BTreeSet<ObjectKey>,
+        kept: impl Fn(&ObjectKey) -> Option<&'a LastKnownGood>,
+    ) {
         for key in touched {
             let Some(policy) = policies.get(key) else {
                 self.compiled.remove(key);
                 continue;
             };
             let known = self.compiled.get(key).filter(|known| known.uid == policy.uid);
-            if known.is_some_and(|known| known.generation == policy.generation && known.file == policy.file) {
+            let remembered = known.and_then(|known| known.good.as_ref()).map(Good::generation);
+            // Another operator may have seen a good generation that this one missed.
+            let kept = kept(key).filter(|kept| remembered.is_none_or(|generation| generation < kept.generation));
+            let is_done = known.is_some_and(|known| known.generation == policy.generation && known.file == policy.file);
+            if is_done && (kept.is_none() || known.is_some_and(|known| known.faults.is_empty())) {
                 continue;
             }
-            let last_good = known.map(|known| (known.rules.clone(), known.target.clone())).unwrap_or_default();
-            let compiled = compile_policy(key, policy, last_good);
+            let compiled = compile_policy(key, policy, known, kept);
             self.compiled.insert(key.clone(), compiled);
         }
     }
 }
 
-fn compile_policy(key: &ObjectKey, policy: &Policy, last_good: (Option<Arc<PolicyRules>>, Option<Target>)) -> Compiled {
-    let outcome = policy.spec.as_ref().map_err(Clone::clone).and_then(|spec| compile(key, &policy.uid, spec));
-    let (faults, (rules, target)) = match outcome {
-        Ok((rules, target)) => (Vec::new(), (Some(Arc::new(rules)), Some(target))),
-        Err(faults) => (faults, last_good),
-    };
-    Compiled {
+/// What becomes of a policy: what it asks for; else what its status keeps; else what is remembered of it.
+fn compile_policy(
+    key: &ObjectKey,
+    policy: &Policy,
+    known: Option<&Compiled>,
+    kept: Option<&LastKnownGood>,
+) -> Compiled {
+    let mut compiled = Compiled {
         uid: policy.uid.clone(),
         generation: policy.generation,
         created: policy.created,
         file: policy.file.clone(),
-        faults,
-        rules,
-        target,
+        faults: Vec::new(),
+        rules: None,
+        target: None,
+        good: None,
+    };
+    let asked = policy.spec.as_ref().map_err(Clone::clone);
+    let asked = asked.and_then(|spec| Ok((compile(key, &policy.uid, spec)?, Good::new(policy, spec))));
+    let good = asked.or_else(|faults| {
+        compiled.faults = faults;
+        let kept = kept.map(|kept| last_known_good::restore(key, &policy.uid, kept)).transpose();
+        kept.unwrap_or_else(|faults| {
+            compiled.faults.extend(faults);
+            None
+        })
+        .ok_or(())
+    });
+    if let Ok(((rules, target), good)) = good {
+        (compiled.rules, compiled.target, compiled.good) = (Some(Arc::new(rules)), Some(target), Some(good));
+    } else if let Some(known) = known {
+        compiled.rules.clone_from(&known.rules);
+        compiled.target.clone_from(&known.target);
+        compiled.good.clone_from(&known.good);
     }
+    compiled
 }
 
 /// The first 16 hex digits of the SHA-256 of a value's JSON.

@@ -418,19 +418,19 @@ fn an_invalid_generation_keeps_the_last_good_one() {
     let bad = json!([{"name": "all"}]);
     let mut compiler = Compiler::default();
     let touched = [key()].into();
-    compiler.update(&[(key(), policy(1, "uid", &good))].into(), &touched);
+    compiler.update(&[(key(), policy(1, "uid", &good))].into(), &touched, |_| None);
     let revision = compiler.compiled()[&key()].rules.as_ref().unwrap().revision.clone();
 
-    compiler.update(&[(key(), policy(2, "uid", &bad))].into(), &touched);
+    compiler.update(&[(key(), policy(2, "uid", &bad))].into(), &touched, |_| None);
     let compiled = &compiler.compiled()[&key()];
     assert_eq!((compiled.generation, compiled.faults.len()), (2, 1));
     assert_eq!(compiled.rules.as_ref().unwrap().revision, revision);
     assert!(compiled.target.is_some());
 
     // Another object of the same name inherits nothing.
-    compiler.update(&[(key(), policy(3, "other", &bad))].into(), &touched);
+    compiler.update(&[(key(), policy(3, "other", &bad))].into(), &touched, |_| None);
     assert!(compiler.compiled()[&key()].rules.is_none());
-    compiler.update(&BTreeMap::new(), &touched);
+    compiler.update(&BTreeMap::new(), &touched, |_| None);
     assert!(compiler.compiled().is_empty());
 }
 
@@ -443,8 +443,8 @@ fn a_generation_is_compiled_once() {
     )]
     .into();
     let mut compiler = Compiler::default();
-    compiler.update(&policies, &[key()].into());
+    compiler.update(&policies, &[key()].into(), |_| None);
     let first = compiler.compiled()[&key()].rules.clone().unwrap();
-    compiler.update(&policies, &[key()].into());
+    compiler.update(&policies, &[key()].into(), |_| None);
     assert!(Arc::ptr_eq(&first, compiler.compiled()[&key()].rules.as_ref().unwrap()));
 }

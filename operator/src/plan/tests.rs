@@ -52,7 +52,7 @@ fn planned(world: &World) -> Plan {
         workloads: world.workloads.keys().cloned().collect(),
     };
     let mut plan = Plan::default();
-    compiler.update(&world.policies, &touched.policies);
+    compiler.update(&world.policies, &touched.policies, |_| None);
     plan.update(world, compiler.compiled(), &touched);
     plan
 }
@@ -168,9 +168,9 @@ fn a_change_touches_the_pods_that_it_is_about_and_no_others() {
     add_policy(&mut world, &q, 2, &by("db"));
     let mut plan = planned(&world);
     let mut compiler = Compiler::default();
-    compiler.update(&world.policies, &world.policies.keys().cloned().collect());
+    compiler.update(&world.policies, &world.policies.keys().cloned().collect(), |_| None);
     let mut update = |world: &World, touched: &Touched| {
-        compiler.update(&world.policies, &touched.policies);
+        compiler.update(&world.policies, &touched.policies, |_| None);
         let Planned { pods, policies } = plan.update(world, compiler.compiled(), touched);
         let changes = [&p, &q].map(|policy| plan.targets(policy).map_or(0, |targets| targets.changes));
         let names = |keys: BTreeSet<ObjectKey>| keys.into_iter().map(|key| key.name).collect::<Vec<_>>().join(" ");
@@ -234,7 +234,7 @@ proptest! {
             // Some changes are handled together.
             if place != 1 {
                 let touched = std::mem::take(&mut touched);
-                compiler.update(&world.policies, &touched.policies);
+                compiler.update(&world.policies, &touched.policies, |_| None);
                 let before = changes(&plan);
                 let planned = plan.update(&world, compiler.compiled(), &touched);
                 let after = changes(&plan);
@@ -244,7 +244,7 @@ proptest! {
                 }
             }
         }
-        compiler.update(&world.policies, &touched.policies);
+        compiler.update(&world.policies, &touched.policies, |_| None);
         plan.update(&world, compiler.compiled(), &touched);
         let mut fresh = Plan::default();
         let all = Touched {
@@ -287,7 +287,7 @@ fn a_pod_to_come_is_foreseen_as_it_will_be_planned() {
         add_policy(&mut world, &ObjectKey::new(namespace, name), created, target);
     }
     let mut compiler = Compiler::default();
-    compiler.update(&world.policies, &world.policies.keys().cloned().collect());
+    compiler.update(&world.policies, &world.policies.keys().cloned().collect(), |_| None);
     let foreseen = foresee(&world.workloads, compiler.compiled(), "shop", web.clone());
     let names: Vec<&str> = foreseen.policies.iter().map(|policy| policy.name.as_str()).collect();
     assert_eq!(names, ["older", "younger"]);

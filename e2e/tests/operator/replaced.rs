@@ -1,0 +1,65 @@
+//! Every operator is replaced while a policy is invalid: the last good generation holds, for pods of that time and for new ones.
+
+use super::{availability::Operator, *};
+
+#[tokio::test]
+async fn what_was_good_outlives_every_operator_that_has_seen_it() -> Result<()> {
+    let stage = Stage::set().await?;
+    let first = Operator::start(&stage).await?;
+    let old = stage.pod("a").await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+    let good = stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
+    let kept = good.last_known_good.clone().context("the status keeps nothing")?;
+    ensure!(kept.generation == 1 && kept.spec.contains("\"requests\":50"), "{kept:?}");
+
+    // It becomes invalid while nobody looks.
+    first.program.kill().await?;
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [unparsable(80)]}})).await?;
+    let second = Operator::start(&stage).await?;
+    let new = stage.pod("b").await?;
+    new.until("the limit", |snapshot| requests(&Some(snapshot.clone())) == Some(50)).await?;
+    let invalid = |pods: &'static str| {
+        move |status: &RateLimitPolicyStatus| enforced(status) == ("False", "Invalid") && count(status) == pods
+    };
+    let status = stage.until("Invalid", invalid("2/2")).await?;
+    ensure!(requests(&old.in_force().await?) == Some(50), "the limit went away with the operator");
+    ensure!(status.revision == good.revision && status.last_known_good == good.last_known_good, "{status:#?}");
+    let message = &condition(&status, "Enforced").context("Enforced")?.message;
+    ensure!(message.contains("generation 2 is invalid, 1 stays in force"), "{message}");
+
+    // Whoever has only the rights to write policies cannot write it, whatever they send.
+    let policies: Api<RateLimitPolicy> = stage.api();
+    let forged = json!({"generation": 1, "spec": kept.spec.replace("50", "9000")});
+    stage.patch_policy("checkout", &json!({"status": {"lastKnownGood": forged}})).await?;
+    let stored = policies.get("checkout").await?.status.and_then(|status| status.last_known_good);
+    ensure!(stored == Some(kept.clone()), "{stored:?}");
+    // Whoever may write the status is written over.
+    stage.edit_status(&json!({"lastKnownGood": forged})).await?;
+    stage.until("the mended status", |status| status.last_known_good.as_ref() == Some(&kept)).await?;
+
+    // What is written while nobody looks is judged like a policy.
+    second.program.kill().await?;
+    let refused = json!({"generation": 1, "spec": kept.spec.replace("50", "0")});
+    stage.edit_status(&json!({"lastKnownGood": refused})).await?;
+    let _third = Operator::start(&stage).await?;
+    let status = stage.until("both faults", |s| enforced(s) == ("False", "Invalid") && count(s) == "0/0").await?;
+    let message = &condition(&status, "Accepted").context("Accepted")?.message;
+    for part in ["spec.rules[0].match[0].pathRegexes[0]", "status.lastKnownGood: does not hold either: spec.rules[0]"] {
+        ensure!(message.contains(part), "{part:?} is not in {message:?}");
+    }
+    // And the policy, once mended, holds again.
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
+    let mended = stage.until("2/2", |s| enforced(s) == ("True", "Enforced") && count(s) == "2/2").await?;
+    ensure!(mended.last_known_good.as_ref().is_some_and(|kept| kept.spec.contains("\"requests\":60")), "{mended:#?}");
+    for agent in [&old, &new] {
+        ensure!(requests(&agent.in_force().await?) == Some(60), "an agent that does not enforce was counted");
+    }
+    Ok(())
+}
+
+/// The apiserver takes it, the operator does not.
+fn unparsable(requests: u32) -> Value {
+    let mut rule = rule(requests);
+    rule["match"] = json!([{"pathRegexes": ["^/(v1"]}]);
+    rule
+}

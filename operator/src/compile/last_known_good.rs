@@ -1,0 +1,190 @@
+//! The last good generation of a policy, as its status keeps it: what an operator goes on with that has not seen it itself.
+//!
+//! Whoever may write the status of a policy can write this, too. So it is judged as a cluster judges a new policy, by the
+//! schema, the CEL rules and the compiler, and is about pods of the policy's own namespace alone: it leads to nothing that
+//! could not be had by writing the policy.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use weir_api::{LastKnownGood, RateLimitPolicySpec, check};
+use weir_wire::PolicyRules;
+
+use super::{Target, compile};
+use crate::world::{Fault, ObjectKey, Policy};
+
+/// Where it stands in a policy.
+const PATH: &str = "status.lastKnownGood";
+
+/// A generation that can be enforced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Good {
+    generation: i64,
+    /// Its spec as JSON; none if it is too long to be kept, or in a file, where nobody reads it again.
+    spec: Option<Arc<str>>,
+}
+
+impl Good {
+    /// The generation that the policy has.
+    pub(super) fn new(policy: &Policy, spec: &RateLimitPolicySpec) -> Self {
+        let spec = policy.file.is_none().then(|| as_json(spec)).flatten();
+        Self { generation: policy.generation, spec }
+    }
+
+    /// Its number.
+    pub fn generation(&self) -> i64 {
+        self.generation
+    }
+
+    /// What the status is to keep of it.
+    pub fn kept(&self) -> Option<LastKnownGood> {
+        let spec = self.spec.as_deref()?.to_owned();
+        Some(LastKnownGood { generation: self.generation, spec })
+    }
+}
+
+/// None if it is too long to be kept.
+fn as_json(spec: &RateLimitPolicySpec) -> Option<Arc<str>> {
+    let json = serde_json::to_string(spec).expect("a spec is plain data, which always has a JSON form");
+    (json.len() <= LastKnownGood::LONGEST).then(|| Arc::from(json))
+}
+
+/// What a status keeps, compiled.
+pub(super) fn restore(
+    key: &ObjectKey,
+    uid: &str,
+    kept: &LastKnownGood,
+) -> Result<((PolicyRules, Target), Good), Vec<Fault>> {
+    let fault = |message: String| Fault { path: PATH.to_owned(), message };
+    let is_not = |what: &dyn std::fmt::Display| fault(format!("does not hold either: {what}"));
+    let spec: Value = serde_json::from_str(&kept.spec).map_err(|error| vec![is_not(&error)])?;
+    let document = json!({
+        "apiVersion": "weir.dev/v1alpha1",
+        "kind": "RateLimitPolicy",
+        "metadata": {"name": key.name, "namespace": key.namespace},
+        "spec": spec,
+    });
+    let policy = check::parse(&document).map_err(|faults| faults.iter().map(|it| is_not(it)).collect::<Vec<_>>())?;
+    let compiled = compile(key, uid, &policy.spec);
+    let compiled = compiled.map_err(|faults| faults.iter().map(|it| is_not(it)).collect::<Vec<_>>())?;
+    let good = Good { generation: kept.generation, spec: as_json(&policy.spec) };
+    Ok((compiled, good))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::{Compiled, Compiler};
+    use super::*;
+
+    fn key() -> ObjectKey {
+        ObjectKey::new("shop", "checkout")
+    }
+
+    fn rule(requests: u32) -> Value {
+        json!({"name": "all", "limits": [{"name": "a", "requests": requests, "per": "1s"}]})
+    }
+
+    fn spec(rules: &Value) -> Value {
+        json!({"selector": {"matchLabels": {"app": "web"}}, "rules": rules})
+    }
+
+    fn policy(generation: i64, rules: &Value) -> Policy {
+        let spec = Ok(Arc::new(serde_json::from_value(spec(rules)).unwrap()));
+        Policy { uid: "uid".to_owned(), generation, created: None, spec, file: None }
+    }
+
+    fn bad(generation: i64) -> Policy {
+        policy(generation, &json!([{"name": "all", "match": [{"pathRegexes": ["("]}], "limits": rule(9)["limits"]}]))
+    }
+
+    /// What a compiler makes of these, one after the other, each with what the status keeps at that moment.
+    fn compiled(seen: Vec<(Policy, Option<LastKnownGood>)>) -> Compiled {
+        let mut compiler = Compiler::default();
+        for (policy, kept) in seen {
+            compiler.update(&BTreeMap::from([(key(), policy)]), &[key()].into(), |_| kept.as_ref());
+        }
+        compiler.compiled()[&key()].clone()
+    }
+
+    fn requests(compiled: &Compiled) -> Option<u64> {
+        Some(compiled.rules.as_ref()?.rules[0].limits[0].requests)
+    }
+
+    #[test]
+    fn what_the_status_keeps_is_what_was_enforced() {
+        let good = compiled(vec![(policy(3, &json!([rule(50)])), None)]);
+        let kept = good.good.as_ref().and_then(Good::kept).unwrap();
+        assert_eq!(kept.generation, 3);
+        let restored = compiled(vec![(bad(4), Some(kept.clone()))]);
+        assert_eq!((restored.rules, restored.target, restored.good.clone()), (good.rules, good.target, good.good));
+        assert_eq!((restored.generation, restored.faults.len()), (4, 1), "{:?}", restored.faults);
+        // So it is kept on, and by the next operator as well.
+        assert_eq!(restored.good.and_then(|good| good.kept()), Some(kept));
+    }
+
+    #[test]
+    fn the_newest_that_is_known_holds() {
+        let kept = |generation, requests| {
+            let spec = spec(&json!([rule(requests)])).to_string();
+            Some(LastKnownGood { generation, spec })
+        };
+        let good = |generation, requests| policy(generation, &json!([rule(requests)]));
+        for (what, seen, expected, generation) in [
+            ("the policy, while it is good", vec![(good(3, 50), kept(2, 40))], Some(50), Some(3)),
+            ("nothing is known", vec![(bad(3), None)], None, None),
+            ("what is remembered", vec![(good(3, 50), None), (bad(4), kept(2, 40))], Some(50), Some(3)),
+            ("what another operator saw", vec![(good(3, 50), None), (bad(5), kept(4, 60))], Some(60), Some(4)),
+            ("the same, told later", vec![(bad(5), None), (bad(5), kept(4, 60))], Some(60), Some(4)),
+            ("the policy, mended", vec![(bad(4), kept(3, 40)), (good(5, 70), kept(3, 40))], Some(70), Some(5)),
+        ] {
+            let compiled = compiled(seen);
+            assert_eq!(
+                (requests(&compiled), compiled.good.map(|good| good.generation)),
+                (expected, generation),
+                "{what}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_somebody_wrote_into_a_status_is_judged_like_a_policy() {
+        let elsewhere =
+            json!({"targetRefs": [{"kind": "Deployment", "name": "web", "namespace": "other"}], "rules": [rule(1)]});
+        for (spec, told) in [
+            ("{".to_owned(), "EOF while parsing"),
+            ("[]".to_owned(), "spec: Invalid value"),
+            (spec(&json!([rule(0)])).to_string(), "spec.rules[0].limits[0].requests: Invalid value: 0"),
+            (spec(&json!([{"name": "all"}])).to_string(), "spec.rules[0]"),
+            (spec(&json!([rule(1), rule(2)])).to_string(), "spec.rules[1]: Duplicate value"),
+            (elsewhere.to_string(), "unknown field \"spec.targetRefs[0].namespace\""),
+        ] {
+            let kept = LastKnownGood { generation: 1, spec };
+            let compiled = compiled(vec![(bad(2), Some(kept.clone()))]);
+            assert!(compiled.rules.is_none() && compiled.target.is_none() && compiled.good.is_none(), "{kept:?}");
+            let words: Vec<String> = compiled.faults.iter().map(ToString::to_string).collect();
+            let mut of_status = words.iter().filter(|words| words.starts_with("status.lastKnownGood: does not hold"));
+            assert!(of_status.any(|words| words.contains(told)), "{told:?} is not in {words:?}");
+        }
+    }
+
+    #[test]
+    fn a_spec_that_would_not_fit_beside_itself_is_not_kept() {
+        let long = json!({"name": "all", "match": [{"paths": ["/a"]}], "limits": rule(50)["limits"]});
+        let paths = |count: usize| {
+            let mut rule = long.clone();
+            rule["match"][0]["paths"] = (0..count).map(|number| format!("/{number:0>200}")).collect();
+            json!([rule])
+        };
+        let kept = |count| compiled(vec![(policy(1, &paths(count)), None)]).good.and_then(|good| good.kept());
+        assert!(kept(1000).is_some_and(|kept| kept.spec.len() < LastKnownGood::LONGEST));
+        assert_eq!(kept(1400), None);
+        // It stays in force all the same, as long as somebody remembers it.
+        let remembered = compiled(vec![(policy(1, &paths(1400)), None), (bad(2), None)]);
+        assert_eq!(requests(&remembered), Some(50));
+        // Nobody reads the status of a file again.
+        let in_file = Policy { file: Some("a.yaml".into()), ..policy(1, &json!([rule(50)])) };
+        assert_eq!(compiled(vec![(in_file, None)]).good.and_then(|good| good.kept()), None);
+    }
+}
