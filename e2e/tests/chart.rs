@@ -6,6 +6,8 @@
 
 #[path = "chart/conformity.rs"]
 mod conformity;
+#[path = "chart/network.rs"]
+mod network;
 
 use std::{
     fs,
@@ -122,13 +124,15 @@ fn values(chart: &str) -> Result<Vec<Option<PathBuf>>> {
     Ok(files)
 }
 
-/// Of a rendered chart, what a cluster without anything else knows: the Prometheus operator's kinds are not among it.
+/// Of a rendered chart, what a cluster without anything else knows: the kinds of the Prometheus operator and of cert-manager are not
+/// among it.
 fn known(rendered: &str) -> Result<Vec<Value>> {
     let mut objects = Vec::new();
     for document in serde_yaml::Deserializer::from_str(rendered) {
         let object = Value::deserialize(document)?;
         let version = object["apiVersion"].as_str().unwrap_or_default();
-        if !object.is_null() && !version.starts_with("monitoring.coreos.com/") {
+        let is_others = ["monitoring.coreos.com/", "cert-manager.io/"].iter().any(|group| version.starts_with(group));
+        if !object.is_null() && !is_others {
             objects.push(object);
         }
     }
@@ -213,6 +217,9 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
         ("weir", "injection.enable=true", "'enable' not allowed"),
         ("weir", "injection.failurePolicy=fail", "/injection/failurePolicy"),
         ("weir", "injection.timeoutSeconds=31", "/injection/timeoutSeconds"),
+        ("weir", "injection.certManager=true", "/injection/certManager"),
+        ("weir", "injection.certManager.issuerRef.kind=ClusterIssuer", "missing property 'name'"),
+        ("weir", "injection.certManager.issuerRef.nam=company", "'nam' not allowed"),
         ("weir", "injection.agent.resources.requests.disk=1Gi", "'disk' not allowed"),
         ("weir", "injection.redirect.tag=1", "'tag' not allowed"),
         ("weir", "logLevel=", "/logLevel"),
@@ -237,6 +244,76 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
     Ok(())
 }
 
+/// cert-manager's own definitions are not here to ask: what its controllers go by is looked at.
+#[test]
+fn with_cert_manager_all_names_of_the_webhook_certificate_agree() -> Result<()> {
+    let chart = chart("weir")?;
+    let objects = |settings: &[&str]| {
+        let rendered = render(&chart, settings)?;
+        serde_yaml::Deserializer::from_str(&rendered).map(|it| Ok(Value::deserialize(it)?)).collect::<Result<Vec<_>>>()
+    };
+    let of = |objects: &[Value], kind: &str| -> Vec<Value> {
+        objects.iter().filter(|object| object["kind"] == kind).cloned().collect()
+    };
+    let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+
+    let without = objects(&[])?;
+    ensure!(of(&without, "Certificate").is_empty() && of(&without, "Issuer").is_empty(), "nobody asked for it");
+    let enabled = "injection.certManager.enabled=true";
+    ensure!(of(&objects(&[enabled, "injection.enabled=false"])?, "Certificate").is_empty(), "there is no webhook");
+
+    for issuer in [None, Some("injection.certManager.issuerRef.name=company")] {
+        let objects = objects(&[&[enabled][..], issuer.as_slice()].concat())?;
+        let certificates = of(&objects, "Certificate");
+        let serving =
+            certificates.iter().find(|it| it["spec"]["isCA"].is_null()).context("a certificate to serve with")?;
+        let webhook = of(&objects, "MutatingWebhookConfiguration").pop().context("a webhook")?;
+        let service = &webhook["webhooks"][0]["clientConfig"]["service"];
+        let host = format!("{}.{}.svc", service["name"].as_str().unwrap_or_default(), NAMESPACE);
+        ensure!(serving["spec"]["dnsNames"] == json!([host]), "{serving:#}");
+        let trusted = &webhook["metadata"]["annotations"]["cert-manager.io/inject-ca-from"];
+        ensure!(trusted == &json!(format!("{NAMESPACE}/{}", name(serving))), "{trusted}");
+
+        let pod = &of(&objects, "Deployment").pop().context("a Deployment")?["spec"]["template"]["spec"];
+        let secret = &pod["volumes"][0]["secret"]["secretName"];
+        ensure!(*secret == serving["spec"]["secretName"], "{secret}");
+        let operator = &pod["containers"][0];
+        let mount = &operator["volumeMounts"][0];
+        ensure!(mount["name"] == pod["volumes"][0]["name"] && mount["subPath"].is_null(), "{mount}");
+        let flag = format!("--inject-certificate={}", mount["mountPath"].as_str().unwrap_or_default());
+        ensure!(operator["args"].as_array().is_some_and(|args| args.contains(&json!(flag))), "{flag}");
+        // The operator's own Secret is another one: it holds the path.
+        ensure!(
+            of(&objects, "Secret").iter().all(|it| json!(name(it)) != *secret),
+            "helm and cert-manager would share it"
+        );
+
+        let issuers = of(&objects, "Issuer");
+        let signer = &serving["spec"]["issuerRef"];
+        if issuer.is_some() {
+            ensure!(issuers.is_empty() && certificates.len() == 1 && signer["name"] == "company", "{signer}");
+            continue;
+        }
+        let authority = issuers.iter().find(|it| json!(name(it)) == signer["name"]).context("its issuer")?;
+        let root = certificates.iter().find(|it| it["spec"]["isCA"] == true).context("an authority")?;
+        ensure!(authority["spec"]["ca"]["secretName"] == root["spec"]["secretName"], "{authority:#}");
+        let first =
+            issuers.iter().find(|it| json!(name(it)) == root["spec"]["issuerRef"]["name"]).context("the first")?;
+        ensure!(first["spec"]["selfSigned"] == json!({}), "{first:#}");
+    }
+    Ok(())
+}
+
+/// What the chart renders to with these values; helm needs no cluster for that.
+fn render(chart: &str, settings: &[&str]) -> Result<String> {
+    let folder = std::env::var_os("WEIR_KUBE_BIN").context("WEIR_KUBE_BIN is not set")?;
+    let mut helm = Command::new(Path::new(&folder).join("helm"));
+    helm.args(["template", "weir", chart, "--namespace", NAMESPACE]);
+    let output = helm.args(settings.iter().flat_map(|setting| ["--set", setting])).output().context("run helm")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
 #[tokio::test]
 async fn an_installation_comes_changes_and_goes() -> Result<()> {
     let stage = Stage::set().await?;
@@ -259,7 +336,7 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
         "upgrade",
         "weir",
         &weir,
-        "--reuse-values",
+        "--reset-then-reuse-values",
         "--set",
         "networkPolicy.enabled=true,replicas=3",
         "--wait=false",

@@ -194,6 +194,46 @@ async fn the_registration_is_kept_and_shared() -> Result<()> {
     stage.until_injecting("shop").await
 }
 
+/// As with cert-manager: somebody else makes the certificate, renews it, and tells the apiserver whom to trust.
+#[tokio::test]
+async fn a_certificate_that_somebody_else_makes_is_taken_as_it_changes() -> Result<()> {
+    let stage = Stage::set("Ignore").await?;
+    stage.namespace("shop", Some("enabled")).await?;
+    let folder = tempfile::tempdir()?;
+    let made = || {
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
+        std::fs::write(folder.path().join("tls.crt"), made.cert.pem())?;
+        std::fs::write(folder.path().join("tls.key"), made.signing_key.serialize_pem())?;
+        anyhow::Ok(made.cert.pem())
+    };
+    let webhooks: Api<MutatingWebhookConfiguration> = Api::all(stage.client());
+    let trust = async |bundle: &str| {
+        let value = k8s_openapi::ByteString(bundle.as_bytes().to_vec());
+        let add = |number: u8| json!({"op": "add", "path": format!("/webhooks/{number}/clientConfig/caBundle"), "value": value});
+        let patch: Patch<()> = Patch::Json(serde_json::from_value(json!([add(0), add(1)]))?);
+        anyhow::Ok(webhooks.patch("weir-operator", &PatchParams::default(), &patch).await?)
+    };
+    let first = made()?;
+    let folder_name = folder.path().to_str().context("the path is UTF-8")?;
+    let _operator = stage.operator_with(&["--inject-certificate", folder_name])?;
+    trust(&first).await?;
+    stage.until_injecting("shop").await?;
+
+    let second = made()?;
+    trust(&second).await?;
+    stage.until_injecting("shop").await?;
+    // It has told the apiserver the path, and nothing else.
+    let configured = webhooks.get("weir-operator").await?;
+    for hook in configured.webhooks.iter().flatten() {
+        let config = &hook.client_config;
+        ensure!(config.ca_bundle.as_ref().is_some_and(|bundle| bundle.0 == second.as_bytes()), "{config:?}");
+        ensure!(config.url.as_ref().is_some_and(|url| url.contains("/inject/")), "{config:?}");
+    }
+    let data = stage.secret().await?.data.context("the path is in the Secret")?;
+    ensure!(data["ca.crt"].0.is_empty() && data["ca.key"].0.is_empty(), "it made authorities that nobody needs");
+    Ok(())
+}
+
 fn app_pod(name: &str, metadata: &Value) -> Value {
     let mut pod = json!({
         "apiVersion": "v1",
@@ -368,13 +408,19 @@ impl Stage {
     }
 
     fn operator(&self) -> Result<Program> {
+        self.operator_with(&[])
+    }
+
+    fn operator_with(&self, args: &[&str]) -> Result<Program> {
         let mut command = Command::new(program("weir-operator")?);
         command.env("KUBECONFIG", self.control_plane.operators_kubeconfig());
         command.args(["run", "--telemetry", &format!("127.0.0.1:{}", self.telemetry)]);
         command.args(["--inject-listen", &format!("127.0.0.1:{}", self.webhook)]);
         let identity = format!("127.0.0.1:{}", self.identity);
         command.args(["--identity-listen", &identity, "--identity-url", &format!("https://{identity}")]);
-        command.args(["--inject-image", "weir.dev/agent:0.1.0", "--inject-image-pull-policy", "IfNotPresent"]);
+        command
+            .args(["--inject-image", "weir.dev/agent:0.1.0", "--inject-image-pull-policy", "IfNotPresent"])
+            .args(args);
         let webhooks =
             self.control_plane.kubectl().args(["get", "mutatingwebhookconfigurations", "-ojson"]).output()?;
         if String::from_utf8_lossy(&webhooks.stdout).contains("\"failurePolicy\": \"Fail\"") {

@@ -37,6 +37,7 @@ pub mod source;
 pub mod status;
 pub mod story;
 pub mod telemetry;
+mod told;
 pub mod traffic;
 pub mod world;
 

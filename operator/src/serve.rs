@@ -14,12 +14,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-
-use crate::authority::Leaf;
 
 /// Others wait to be accepted.
 const MAX_CONNECTIONS: usize = 256;
@@ -36,11 +35,14 @@ pub(crate) struct Peer(pub(crate) IpAddr);
 /// # Errors
 ///
 /// Certificate and key do not go together.
-pub(crate) fn tls(leaf: Leaf) -> Result<Arc<ServerConfig>, rustls::Error> {
+pub(crate) fn tls(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<ServerConfig>, rustls::Error> {
     let mut server = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
-        .with_single_cert(vec![leaf.certificate], leaf.key)?;
+        .with_single_cert(chain, key)?;
     server.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(server))
 }

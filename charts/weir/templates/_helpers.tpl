@@ -12,6 +12,11 @@
 {{- printf "%s-webhook" (include "weir.fullname" . | trunc 55 | trimSuffix "-") -}}
 {{- end -}}
 
+{{/* Whether cert-manager makes the webhook's certificate. A release from before there was the choice has no value for it. */}}
+{{- define "weir.certManager" -}}
+{{- with .Values.injection }}{{ if and .enabled (dig "certManager" "enabled" false .) }}true{{ end }}{{ end }}
+{{- end -}}
+
 {{/* Name of the identity service's Service and Secret. */}}
 {{- define "weir.identity" -}}
 {{- printf "%s-identity" (include "weir.fullname" . | trunc 54 | trimSuffix "-") -}}

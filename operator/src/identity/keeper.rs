@@ -31,6 +31,7 @@ use crate::clock;
 use crate::serve;
 use crate::source::object::object;
 use crate::telemetry::Ready;
+use crate::told::Told;
 
 /// Who writes, for server-side apply.
 const MANAGER: &str = "weir-operator-identity";
@@ -52,7 +53,26 @@ pub(super) struct Keeper {
     /// The last authorities that could be used.
     remembered: Option<Authorities>,
     /// Until when the credentials are used.
-    renew_at: u64,
+    renewal: Renewal,
+}
+
+/// When the next certificates are due: by the wall clock, which certificates go by, and after as much time as that meant when
+/// they were made. Others' clocks are not set back together with this one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Renewal {
+    at: u64,
+    by: Duration,
+}
+
+impl Renewal {
+    /// `moment` is monotonic.
+    fn new(at: u64, now: u64, moment: Duration) -> Self {
+        Self { at, by: moment + Duration::from_secs(at.saturating_sub(now)) }
+    }
+
+    fn is_due(self, now: u64, moment: Duration) -> bool {
+        now >= self.at || moment >= self.by
+    }
 }
 
 /// Why there are no credentials, for now.
@@ -87,7 +107,7 @@ impl Keeper {
             ready,
             secret: None,
             remembered: None,
-            renew_at: 0,
+            renewal: Renewal::default(),
         }
     }
 
@@ -96,19 +116,15 @@ impl Keeper {
         let mut secrets = object(&self.secrets, &self.secret_name).boxed();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told = String::new();
+        let mut told = Told::default();
         loop {
             tokio::select! {
                 Some(secret) = secrets.next() => self.secret = Some(secret),
                 _ = tick.tick() => {}
             }
-            let problem = self.reconcile(clock::unix_micros() / 1_000_000).await.err().map(|error| error.to_string());
-            // The same problem is told once.
-            let problem = problem.unwrap_or_default();
-            if problem != told && !problem.is_empty() {
+            if let Some(problem) = told.news(self.reconcile(clock::unix_micros() / 1_000_000).await) {
                 tracing::warn!(problem, "there are no certificates for mutual TLS, trying again");
             }
-            told = problem;
         }
     }
 
@@ -128,13 +144,13 @@ impl Keeper {
             return Ok(());
         }
         let same = self.remembered.as_ref().is_some_and(|known| known.certificates() == found.certificates());
-        if same && now < self.renew_at {
+        if same && !self.renewal.is_due(now, clock::since_boot()) {
             return Ok(());
         }
         let (credentials, renew_at) = credentials(found.clone(), &self.host, self.lifetime, now)?;
         self.credentials.send_replace(Some(Arc::new(credentials)));
         self.remembered = Some(found);
-        self.renew_at = renew_at;
+        self.renewal = Renewal::new(renew_at, now, clock::since_boot());
         self.ready.set_identified(true);
         tracing::info!(host = self.host, renew_at, "certificates for mutual TLS made");
         Ok(())
@@ -162,7 +178,16 @@ pub(crate) fn credentials(
     let bundle = authorities.certificates();
     let not_after = client.not_after;
     let client = client_config(&bundle, client)?;
-    Ok((Credentials { authorities, bundle, server: serve::tls(server)?, client, not_after }, renew_at))
+    Ok((
+        Credentials {
+            authorities,
+            bundle,
+            server: serve::tls(vec![server.certificate], server.key)?,
+            client,
+            not_after,
+        },
+        renew_at,
+    ))
 }
 
 /// What the Secret should hold instead of what was found in it; none if all is well.

@@ -150,3 +150,45 @@ fn an_emptied_secret_gets_back_what_is_remembered() {
     // What another replica put there is taken, not undone.
     assert!(wanted(&fresh, Some(&known), START + 1).unwrap().is_none());
 }
+
+/// Certificates that were made a moment ago are good on machines whose clock is an hour off, and so are those that are made on
+/// one; none is renewed later than on a machine whose clock nobody sets.
+#[test]
+fn a_clock_that_is_set_by_an_hour_breaks_no_trust_and_delays_no_renewal() {
+    const LIVES: u64 = 24 * HOUR;
+    let terms = Terms { subject: "test", lives: 3650 * LIVES, overlap: 1825 * LIVES, ripens: LIVES + HOUR };
+    let authorities = Authorities::none(terms).renewed(START).unwrap().unwrap();
+    let bundle = authorities.certificates();
+    let issued = |name: &str, usage, now| {
+        let names = [name.to_owned()];
+        let order = Order { names: &names, usage, lives: LIVES, signer: Signer::Newest };
+        authorities.leaf(&order, now).unwrap().expect("there is an authority")
+    };
+    for (what, made_at, looked_at) in [
+        ("set forward", START + 1, START + 1 + HOUR),
+        ("set back", START + 1, START + 1 - HOUR),
+        ("made ahead", START + 1 + HOUR, START + 1),
+        ("made behind", START + 1 - HOUR, START + 1),
+    ] {
+        let agent = issued(POD, ExtendedKeyUsagePurpose::ServerAuth, made_at);
+        let operator = issued(OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, made_at);
+        assert!(trusts_server(&bundle, &agent, POD, looked_at), "{what}: an agent's");
+        assert!(trusts_client(&bundle, &operator, looked_at), "{what}: the operator's");
+        assert!(authorities.renewed(looked_at).unwrap().is_none(), "{what}: the authorities change");
+    }
+
+    let boot = Duration::from_secs(1000);
+    let renewal = Renewal::new(START + 2 * HOUR, START, boot);
+    for (what, set, passed, due) in [
+        ("as it was", 0, 2 * HOUR - 1, false),
+        ("as it was", 0, 2 * HOUR, true),
+        ("set back", -3600, HOUR, false),
+        ("set back", -3600, 2 * HOUR - 1, false),
+        ("set back", -3600, 2 * HOUR, true),
+        ("set forward", 3600, HOUR - 1, false),
+        ("set forward", 3600, HOUR, true),
+    ] {
+        let now = (START + passed).saturating_add_signed(set);
+        assert_eq!(renewal.is_due(now, boot + Duration::from_secs(passed)), due, "{what}, {passed} s later");
+    }
+}

@@ -1,6 +1,7 @@
 //! The flags of injection, parsed once into what the rest needs.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::Args;
 use serde::Deserialize;
@@ -42,6 +43,10 @@ pub struct InjectFlags {
     /// The Secret for the webhook's authorities, in the operator's namespace; it must exist, empty at first
     #[arg(long, value_name = "NAME", env = "WEIR_INJECT_SECRET", default_value = "weir-operator-webhook")]
     pub(super) inject_secret: String,
+    /// Folder with tls.crt and tls.key, read again when they change; whoever makes them tells the apiserver whom to trust
+    /// [default: certificates of an own authority]
+    #[arg(long, value_name = "FOLDER", env = "WEIR_INJECT_CERTIFICATE")]
+    pub(super) inject_certificate: Option<PathBuf>,
 }
 
 impl InjectFlags {

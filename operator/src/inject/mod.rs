@@ -15,6 +15,7 @@
 
 mod annotations;
 mod bootstrap;
+mod files;
 mod flags;
 mod guard;
 mod pod;

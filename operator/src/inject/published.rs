@@ -54,14 +54,17 @@ pub(super) fn names(webhook: &MutatingWebhookConfiguration) -> Vec<String> {
     names
 }
 
-/// What to apply so that the apiserver trusts and asks us; none if it does.
-pub(super) fn registered(webhook: &MutatingWebhookConfiguration, bundle: &str, path: &str) -> Option<Value> {
+/// What to apply so that the apiserver trusts and asks us; none if it does. Without a `bundle` somebody else says whom to trust.
+pub(super) fn registered(webhook: &MutatingWebhookConfiguration, bundle: Option<&str>, path: &str) -> Option<Value> {
     let mut changed = false;
     let mut webhooks = Vec::new();
     for hook in webhook.webhooks.iter().flatten() {
         let config = &hook.client_config;
-        changed |= config.ca_bundle.as_ref().is_none_or(|current| current.0 != bundle.as_bytes());
-        let mut wanted = json!({"caBundle": STANDARD.encode(bundle)});
+        let mut wanted = json!({});
+        if let Some(bundle) = bundle {
+            changed |= config.ca_bundle.as_ref().is_none_or(|current| current.0 != bundle.as_bytes());
+            wanted["caBundle"] = STANDARD.encode(bundle).into();
+        }
         if let Some(service) = &config.service {
             changed |= service.path.as_deref() != Some(path);
             wanted["service"] = json!({"path": path});

@@ -30,21 +30,29 @@ fn names_are_those_that_the_apiserver_asks_for() {
 fn only_what_differs_is_applied() {
     let bundle = STANDARD.encode("PEM");
     let of_service = |path: &str, bundle: &str| json!({"service": {"name": "a", "namespace": "b", "path": path}, "caBundle": bundle});
-    assert_eq!(registered(&webhook(&[of_service("/p", &bundle)]), "PEM", "/p"), None);
+    assert_eq!(registered(&webhook(&[of_service("/p", &bundle)]), Some("PEM"), "/p"), None);
     let url = json!({"url": "https://127.0.0.1:9443/p", "caBundle": bundle});
-    assert_eq!(registered(&webhook(std::slice::from_ref(&url)), "PEM", "/p"), None);
+    assert_eq!(registered(&webhook(std::slice::from_ref(&url)), Some("PEM"), "/p"), None);
     for (clients, expected) in [
         (json!({"service": {"name": "a", "namespace": "b"}}), json!({"caBundle": bundle, "service": {"path": "/p"}})),
         (of_service("/old", &bundle), json!({"caBundle": bundle, "service": {"path": "/p"}})),
         (of_service("/p", &STANDARD.encode("old")), json!({"caBundle": bundle, "service": {"path": "/p"}})),
         (json!({"url": "https://127.0.0.1:9443"}), json!({"caBundle": bundle, "url": "https://127.0.0.1:9443/p"})),
     ] {
-        let patch = registered(&webhook(&[clients, url.clone()]), "PEM", "/p").expect("something differs");
+        let patch = registered(&webhook(&[clients, url.clone()]), Some("PEM"), "/p").expect("something differs");
         // All of them, or the others would be taken away by server-side apply.
         assert_eq!(patch["webhooks"][0], json!({"name": "0.weir.dev", "clientConfig": expected}));
         assert_eq!(patch["webhooks"][1]["clientConfig"], url);
         assert_eq!(patch["metadata"], json!({"name": "weir"}));
     }
+}
+
+#[test]
+fn whom_to_trust_is_left_to_others_if_they_say_so() {
+    let url = |path: &str, bundle: &str| json!({"url": format!("https://127.0.0.1:9443{path}"), "caBundle": STANDARD.encode(bundle)});
+    assert_eq!(registered(&webhook(&[url("/p", "theirs")]), None, "/p"), None);
+    let patch = registered(&webhook(&[url("/old", "theirs")]), None, "/p").expect("the path differs");
+    assert_eq!(patch["webhooks"][0]["clientConfig"], json!({"url": "https://127.0.0.1:9443/p"}));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! How the apiserver comes to know the webhook: authorities in a Secret, their certificates and the path in the
-//! MutatingWebhookConfiguration, and a certificate for this replica.
+//! MutatingWebhookConfiguration, and a certificate for this replica. Where somebody else makes the certificate, only the path.
 //!
 //! Every replica does the same, from the same two objects, and comes to the same result; a write against an older
 //! Secret is refused by the apiserver. Both objects are watched, so that what somebody edits is mended at once and
@@ -20,6 +20,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::bootstrap::Question;
+use super::files::{Files, FilesError};
 use super::flags::InjectFlags;
 use super::pod::Terms;
 use super::published::{TERMS, authorities, fresh_token, names, registered, secret_with, token};
@@ -33,6 +34,7 @@ use crate::serve;
 use crate::source::cluster::ShortBackoff;
 use crate::source::object::object;
 use crate::telemetry::Ready;
+use crate::told::Told;
 
 /// Who writes, for server-side apply.
 const MANAGER: &str = "weir-operator-injection";
@@ -124,6 +126,8 @@ struct Registration {
     webhook: Option<Option<MutatingWebhookConfiguration>>,
     /// What the certificate in use was made for, and until when it is used.
     issued: Option<Issued>,
+    /// Where certificates come from that somebody else makes.
+    files: Option<Files>,
 }
 
 #[derive(PartialEq)]
@@ -143,6 +147,8 @@ enum RegistrationError {
     Certificate(#[from] rcgen::Error),
     #[error("no TLS: {0}")]
     Tls(#[from] rustls::Error),
+    #[error("{0}")]
+    Files(#[from] FilesError),
     #[error("{0} {1} does not exist: install the chart, which makes it")]
     Missing(&'static str, String),
 }
@@ -159,6 +165,7 @@ impl Registration {
             secret: None,
             webhook: None,
             issued: None,
+            files: flags.inject_certificate.as_deref().map(Files::new),
         }
     }
 
@@ -167,20 +174,16 @@ impl Registration {
         let mut webhooks = object(&self.webhooks, &self.webhook_name).boxed();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told = String::new();
+        let mut told = Told::default();
         loop {
             tokio::select! {
                 Some(secret) = secrets.next() => self.secret = Some(secret),
                 Some(webhook) = webhooks.next() => self.webhook = Some(webhook),
                 _ = tick.tick() => {}
             }
-            let problem = self.reconcile(clock::unix_micros() / 1_000_000).await.err().map(|error| error.to_string());
-            // The same problem is told once.
-            let problem = problem.unwrap_or_default();
-            if problem != told && !problem.is_empty() {
+            if let Some(problem) = told.news(self.reconcile(clock::unix_micros() / 1_000_000).await) {
                 tracing::warn!(problem, "the injection webhook cannot be registered, trying again");
             }
-            told = problem;
         }
     }
 
@@ -194,7 +197,8 @@ impl Registration {
             tracing::error!(secret = self.secret_name, %error, "the authorities in it are replaced: they are not usable");
             Authorities::none(TERMS)
         });
-        let renewed = authorities.renewed(now)?;
+        // Nobody signs with them where certificates come in files.
+        let renewed = if self.files.is_some() { None } else { authorities.renewed(now)? };
         let token = token(secret);
         if renewed.is_some() || token.is_empty() {
             let token = if token.is_empty() { fresh_token() } else { token };
@@ -205,7 +209,35 @@ impl Registration {
             return Ok(());
         }
 
-        let issued = Issued { authorities: authorities.certificates(), names: names(webhook), token, renew_at: 0 };
+        let webhook = webhook.clone();
+        let bundle = if self.take_files(&token).await? {
+            None
+        } else {
+            self.issue(&authorities, &webhook, &token, now)?;
+            Some(authorities.certificates())
+        };
+        if let Some(patch) = registered(&webhook, bundle.as_deref(), &path(&token)) {
+            let manager = PatchParams::apply(MANAGER).force();
+            self.webhooks.patch(&self.webhook_name, &manager, &Patch::Apply(&patch)).await?;
+            tracing::info!(webhook = self.webhook_name, "the apiserver was told how to reach the webhook");
+        }
+        Ok(())
+    }
+
+    /// Makes a certificate of the own authorities, unless the one in use is one and lasts.
+    fn issue(
+        &mut self,
+        authorities: &Authorities,
+        webhook: &MutatingWebhookConfiguration,
+        token: &str,
+        now: u64,
+    ) -> Result<(), RegistrationError> {
+        let issued = Issued {
+            authorities: authorities.certificates(),
+            names: names(webhook),
+            token: token.to_owned(),
+            renew_at: 0,
+        };
         let current = self.issued.as_ref().is_some_and(|current| {
             let same = (&current.authorities, &current.names, &current.token);
             now < current.renew_at && same == (&issued.authorities, &issued.names, &issued.token)
@@ -219,19 +251,30 @@ impl Registration {
         };
         if !current && let Some(leaf) = authorities.leaf(&order, now)? {
             let renew_at = leaf.renew_at;
-            let serving = Serving { tls: serve::tls(leaf)?, token: issued.token.clone() };
+            let serving = Serving { tls: serve::tls(vec![leaf.certificate], leaf.key)?, token: issued.token.clone() };
             self.serving.send_replace(Some(Arc::new(serving)));
             tracing::info!(names = issued.names.join(","), "the webhook has a certificate");
             self.issued = Some(Issued { renew_at, ..issued });
             self.ready.set_injecting(true);
         }
-        let issued = self.issued.as_ref().expect("there are authorities, so there is a certificate");
-        if let Some(patch) = registered(webhook, &issued.authorities, &path(&issued.token)) {
-            let manager = PatchParams::apply(MANAGER).force();
-            self.webhooks.patch(&self.webhook_name, &manager, &Patch::Apply(&patch)).await?;
-            tracing::info!(webhook = self.webhook_name, "the apiserver was told how to reach the webhook");
-        }
         Ok(())
+    }
+
+    /// Takes the certificate that somebody else has made; false if that is not how it is. A newer one that does not do leaves the
+    /// last one in use.
+    async fn take_files(&mut self, token: &str) -> Result<bool, RegistrationError> {
+        let Some(files) = &mut self.files else { return Ok(false) };
+        let newer = files.newer().await?;
+        let current = self.serving.borrow().clone();
+        let tls = match (newer, current) {
+            (Some(newer), _) => newer,
+            (None, Some(current)) if current.token != token => current.tls.clone(),
+            (None, _) => return Ok(true),
+        };
+        self.serving.send_replace(Some(Arc::new(Serving { tls, token: token.to_owned() })));
+        tracing::info!("the webhook has the certificate that was made for it");
+        self.ready.set_injecting(true);
+        Ok(true)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Candidates on machines whose clocks run fast and slow, over a network that delays and loses: never two leaders at one
-//! true moment, and no two terms with a sequence in common.
+//! Candidates on machines whose clocks run fast and slow, and whose wall clocks somebody sets, over a network that delays and
+//! loses: never two leaders at one true moment, and no two terms with a sequence in common.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +13,8 @@ const TROUBLE: f64 = 300.0;
 const CALM: f64 = 40.0;
 /// How far a clock's speed may be off: a quarter of a lease is for this.
 const DRIFT: f64 = 0.1;
+/// How far a wall clock is set at once, either way, in microseconds.
+const HOUR: i64 = 3_600_000_000;
 
 /// What is going to happen.
 enum Happening {
@@ -28,6 +30,8 @@ enum Happening {
     Pause { who: usize, seconds: f64 },
     /// A process is killed, or stopped, and begins anew.
     Restart { who: usize, releases: bool },
+    /// Somebody sets the wall clock of a machine.
+    Set { who: usize, by: i64 },
     /// Somebody deletes nothing but writes to the Lease, so that its version changes.
     Touch,
 }
@@ -75,7 +79,7 @@ impl World {
                 election: election(who, rng.random()),
                 offset: rng.random_range(0.0..1e6),
                 speed: rng.random_range(1.0 - DRIFT..=1.0 + DRIFT),
-                unix_offset: rng.random_range(-7_200_000_000..7_200_000_000),
+                unix_offset: rng.random_range(-2 * HOUR..2 * HOUR),
                 life: 0,
                 token: 0,
                 paused_until: 0.0,
@@ -94,6 +98,7 @@ impl World {
             let happening = match world.rng.random_range(0..10) {
                 0..5 => Happening::Pause { who, seconds: world.rng.random_range(0.0..25.0) },
                 5..7 => Happening::Restart { who, releases: world.rng.random() },
+                7..9 => Happening::Set { who, by: if world.rng.random() { HOUR } else { -HOUR } },
                 _ => Happening::Touch,
             };
             world.plan(at, happening);
@@ -229,6 +234,7 @@ impl World {
                 machine.tenure = None;
                 self.turn(who, 0.0);
             }
+            Happening::Set { who, by } => self.machines[who].unix_offset += by,
             Happening::Touch => {
                 if let Some(lease) = self.lease.clone() {
                     self.put(lease);

@@ -1,0 +1,37 @@
+//! Tells a problem once, however often it is met. What is mended in between is told again.
+
+use std::fmt::Display;
+
+/// What was told last.
+#[derive(Debug, Default)]
+pub(crate) struct Told(String);
+
+impl Told {
+    /// The problem in words, if it is another one than last time.
+    pub(crate) fn news(&mut self, outcome: Result<(), impl Display>) -> Option<&str> {
+        let problem = outcome.err().map(|error| error.to_string()).unwrap_or_default();
+        let is_news = !problem.is_empty() && problem != self.0;
+        self.0 = problem;
+        is_news.then_some(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_told_once_until_it_is_gone() {
+        let mut told = Told::default();
+        for (outcome, expected) in [
+            (Ok(()), None),
+            (Err("a"), Some("a")),
+            (Err("a"), None),
+            (Err("b"), Some("b")),
+            (Ok(()), None),
+            (Err("b"), Some("b")),
+        ] {
+            assert_eq!(told.news(outcome), expected, "{outcome:?}");
+        }
+    }
+}
