@@ -67,7 +67,7 @@ impl Release {
 
     /// Upgrades the operator's release to the chart with another value; back once all its pods are the new ones.
     pub(crate) async fn upgrade(&self, setting: &str) -> Result<()> {
-        let args = ["upgrade", NAME, &self.chart(NAME)?, "--reuse-values", "--set", setting];
+        let args = ["upgrade", NAME, &self.chart(NAME)?, "--reset-then-reuse-values", "--set", setting];
         self.helm(&[&args[..], &["--wait", "--timeout=120s"]].concat()).await.map(drop)
     }
 

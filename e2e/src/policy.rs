@@ -16,12 +16,15 @@ use crate::{
     agents::Counts,
     conditions::{Seen, wait_for},
     namespace::Space,
+    workload,
 };
 
 /// Name of the policy that most scenarios apply.
 pub(crate) const NAME: &str = "web";
 /// Name of its rule.
 pub(crate) const RULE: &str = "all";
+
+const SOON: Duration = Duration::from_secs(90);
 
 /// A policy of one token bucket for the Deployment `web`: `requests` a second and pod, `burst` saved up.
 pub(crate) fn bucket(requests: u64, burst: u64) -> String {
@@ -37,6 +40,29 @@ spec:
     limits: [{{name: per-pod, requests: {requests}, per: 1s, burst: {burst}}}]
 "
     )
+}
+
+/// A policy of 5 requests a second and pod, by labels: it holds before there are pods.
+const BY_LABELS: &str = "
+apiVersion: weir.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  rules:
+  - name: all
+    limits: [{name: per-pod, requests: 5, per: 1s, burst: 5}]
+";
+
+/// Two pods that say nothing of agents but a label, under a policy of 5 requests a second that is there before them; their
+/// names, once both enforce it.
+pub(crate) async fn before_its_pods(space: &Space) -> Result<Vec<String>> {
+    space.apply(BY_LABELS).await?;
+    wait(space, NAME, "read by the operator", SOON, |seen| seen.condition("Accepted").is_some()).await?;
+    workload::create_plain(space).await?;
+    let pods = workload::ready(space, 2).await?;
+    wait_enforced(space, NAME, 2, SOON).await?;
+    Ok(pods)
 }
 
 /// What the apiserver holds of a policy besides its spec.

@@ -21,25 +21,8 @@ const SOON: Duration = Duration::from_secs(90);
 /// Of kind's node with the apiserver: only what must runs there.
 const TAINT: &str = "node-role.kubernetes.io/control-plane";
 
-/// By labels: it holds before the Deployment is there.
-const POLICY: &str = "
-apiVersion: weir.dev/v1alpha1
-kind: RateLimitPolicy
-metadata: {name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  rules:
-  - name: all
-    limits: [{name: per-pod, requests: 5, per: 1s, burst: 5}]
-";
-
 pub(crate) async fn run(space: &Space) -> Result<()> {
-    space.apply(POLICY).await?;
-    policy::wait(space, policy::NAME, "read by the operator", SOON, |seen| seen.condition("Accepted").is_some())
-        .await?;
-    workload::create_plain(space).await?;
-    let before = workload::ready(space, PODS).await?;
-    policy::wait_enforced(space, policy::NAME, PODS as u64, SOON).await?;
+    let before = policy::before_its_pods(space).await?;
 
     let client = space.client();
     let (elsewhere, drained) = (Node::control_plane(&client).await?, Node::worker(&client).await?);

@@ -20,27 +20,8 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// By labels: it holds before the Deployment is there.
-const POLICY: &str = "
-apiVersion: weir.dev/v1alpha1
-kind: RateLimitPolicy
-metadata: {name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  rules:
-  - name: all
-    limits: [{name: per-pod, requests: 5, per: 1s, burst: 5}]
-";
-
 pub(crate) async fn run(space: &Space) -> Result<()> {
-    space.apply(POLICY).await?;
-    policy::wait(space, policy::NAME, "read by the operator", SOON, |observed| {
-        observed.condition("Accepted").is_some()
-    })
-    .await?;
-    workload::create_plain(space).await?;
-    let pods = workload::ready(space, 2).await?;
-    policy::wait_enforced(space, policy::NAME, 2, Duration::from_secs(60)).await?;
+    let pods = policy::before_its_pods(space).await?;
 
     let load = Load {
         name: "through-the-service",

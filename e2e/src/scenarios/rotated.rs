@@ -28,24 +28,8 @@ const SOON: Duration = Duration::from_secs(60);
 /// Longer than two renewals of certificates that are good for a minute.
 const UNDER_LOAD: Duration = Duration::from_secs(90);
 
-const POLICY: &str = "
-apiVersion: weir.dev/v1alpha1
-kind: RateLimitPolicy
-metadata: {name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  rules:
-  - name: all
-    limits: [{name: per-pod, requests: 5, per: 1s, burst: 5}]
-";
-
 pub(crate) async fn run(space: &Space) -> Result<()> {
-    space.apply(POLICY).await?;
-    policy::wait(space, policy::NAME, "read by the operator", SOON, |seen| seen.condition("Accepted").is_some())
-        .await?;
-    workload::create_plain(space).await?;
-    let pods = workload::ready(space, 2).await?;
-    policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
+    let pods = policy::before_its_pods(space).await?;
 
     let before = operator::counted(&space.client()).await?;
     let load = Load { name: "meanwhile", url: workload::SERVICE_URL, addresses: 1, rate: 50, duration: UNDER_LOAD };

@@ -1,6 +1,7 @@
 //! When to ask again: after two thirds of a certificate's life, and sooner and sooner never; after a failure soon.
 //!
-//! Time is looked at every few seconds instead of slept through: somebody may set the clock, and certificates go by it.
+//! Time is looked at every few seconds instead of slept through: somebody may set the clock, and certificates go by it. Whoever
+//! looks at a certificate goes by a clock of its own, though: so a clock that is set back holds up nothing.
 
 use std::{convert::Infallible, fmt::Display, time::Duration};
 
@@ -39,9 +40,12 @@ pub(super) async fn keep(mut issuer: impl Issuer) -> Infallible {
             Ok(not_after) if not_after > issuer.now() => {
                 failures = 0;
                 let due = due(asked, not_after, rand::rng().random_range(0.0..SPREAD));
-                while issuer.now() < due {
-                    let left = Duration::from_secs(due.saturating_sub(issuer.now()));
-                    sleep(left.clamp(Duration::from_secs(1), LOOK)).await;
+                let mut left = Duration::from_secs(due.saturating_sub(issuer.now()));
+                while !left.is_zero() {
+                    let pause = left.clamp(Duration::from_secs(1), LOOK);
+                    sleep(pause).await;
+                    let by_clock = Duration::from_secs(due.saturating_sub(issuer.now()));
+                    left = left.saturating_sub(pause).min(by_clock);
                 }
             }
             Ok(not_after) => {
@@ -86,7 +90,7 @@ mod tests {
         answer: Answer,
         start: Instant,
         /// When somebody sets the clock, and how far ahead.
-        set: Option<(u64, u64)>,
+        set: Option<(u64, i64)>,
         /// In seconds after the start.
         asked: &'a mut Vec<u64>,
     }
@@ -103,12 +107,12 @@ mod tests {
         fn now(&self) -> u64 {
             let real = self.start.elapsed().as_secs();
             let ahead = self.set.filter(|(since, _)| real >= *since).map_or(0, |(_, ahead)| ahead);
-            START + real + ahead
+            (START + real).saturating_add_signed(ahead)
         }
     }
 
     /// Follows paused time for so many seconds; when it was asked.
-    async fn asked(seconds: u64, set: Option<(u64, u64)>, answer: Answer) -> Vec<u64> {
+    async fn asked(seconds: u64, set: Option<(u64, i64)>, answer: Answer) -> Vec<u64> {
         let mut asked = Vec::new();
         let issuer = Scripted { answer, start: Instant::now(), set, asked: &mut asked };
         assert!(tokio::time::timeout(Duration::from_secs(seconds), keep(issuer)).await.is_err(), "it never ends");
@@ -155,7 +159,15 @@ mod tests {
     /// Somebody sets the clock forward by two days.
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_is_set_is_noticed_within_seconds() {
-        let moments = asked(200, Some((100, 48 * HOUR)), |_| Ok(24 * HOUR)).await;
+        let moments = asked(200, Some((100, 48 * 3600)), |_| Ok(24 * HOUR)).await;
         assert!(moments.len() == 2 && (100..=106).contains(&moments[1]), "{moments:?}");
+    }
+
+    /// Others go by clocks that nobody has set: for them a certificate lives no longer.
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_set_back_by_an_hour_holds_up_nothing() {
+        let moments = asked(10 * HOUR, Some((100, -3600)), |_| Ok(HOUR)).await;
+        assert!(moments.len() >= 15, "{moments:?}");
+        assert!(moments.windows(2).all(|pair| pair[1] - pair[0] <= HOUR * 2 / 3 + 10), "{moments:?}");
     }
 }
