@@ -218,7 +218,7 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
         ("weir", "injection.failurePolicy=fail", "/injection/failurePolicy"),
         ("weir", "injection.timeoutSeconds=31", "/injection/timeoutSeconds"),
         ("weir", "injection.certManager=true", "/injection/certManager"),
-        ("weir", "injection.certManager.issuerRef.kind=ClusterIssuer", "missing property 'name'"),
+        ("weir", "injection.certManager.issuerRef.kind=", "/injection/certManager/issuerRef/kind"),
         ("weir", "injection.certManager.issuerRef.nam=company", "'nam' not allowed"),
         ("weir", "injection.agent.resources.requests.disk=1Gi", "'disk' not allowed"),
         ("weir", "injection.redirect.tag=1", "'tag' not allowed"),
