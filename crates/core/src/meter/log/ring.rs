@@ -80,17 +80,10 @@ impl Ring {
 
     /// Writes the moment of a request that was counted.
     ///
-    /// Until others see it, it is pending to them. It comes after what let its request through, which this thread read here,
-    /// and so after all exchanges that began with that: none of them undoes it. Loom knows of no such rule and of none but
-    /// the order of exchanges; it gets one, which takes longer.
+    /// An exchange, which comes after all others of this entry. Loom finds places that are given twice where it is a store.
     #[inline]
     pub(super) fn write(&self, words: &[AtomicU64], spot: Spot, at: Time) {
-        let (entry, written) = (self.entry(words, spot), spot.written(at));
-        if cfg!(loom) {
-            entry.swap(written, Ordering::SeqCst);
-        } else {
-            entry.store(written, Ordering::Release);
-        }
+        self.entry(words, spot).swap(spot.written(at), Ordering::SeqCst);
     }
 
     /// What the entry that a request goes by says: zero if nobody ever had the place, the moment and one more if it is of
