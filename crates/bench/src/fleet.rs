@@ -45,6 +45,9 @@ const FULL: [Size; 3] = [
 ];
 const QUICK: [Size; 1] = [Size { pods: 100, small: 10, all: 5, rest: Duration::from_secs(5) }];
 
+/// So that there is something to come to rest from.
+const FEW: usize = 3;
+
 /// Everything ends by then.
 const LONGEST: Duration = Duration::from_secs(470);
 /// No kind of change is repeated for longer, so that a slow machine gives fewer figures and not none.
@@ -65,6 +68,9 @@ struct FleetArgs {
     /// One fleet of this many pods, in hundreds, instead of 100, 1,000 and 10,000
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     hundreds: Option<u32>,
+    /// Change policies a few times only: for whoever looks at what the operator does and holds at rest
+    #[arg(long)]
+    rest: bool,
     /// Speak plain HTTP/1.1 to the agents: what is saved is what mutual TLS and HTTP/2 cost
     #[arg(long)]
     plaintext: bool,
@@ -107,8 +113,8 @@ struct Rest {
 /// The program's work.
 pub(crate) fn run() -> anyhow::Result<()> {
     let args = FleetArgs::parse();
-    let is_part = args.quick || args.hundreds.is_some() || args.plaintext;
-    let sizes = match args.hundreds {
+    let is_part = args.quick || args.hundreds.is_some() || args.rest || args.plaintext;
+    let mut sizes = match args.hundreds {
         _ if args.quick => QUICK.to_vec(),
         Some(hundreds) => {
             let pods = usize::try_from(hundreds)? * PER_DEPLOYMENT;
@@ -116,6 +122,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
         }
         None => FULL.to_vec(),
     };
+    if args.rest {
+        sizes.iter_mut().for_each(|size| (size.small, size.all) = (FEW, FEW));
+    }
     raise_open_files()?;
     let load_before = load_average();
     // One thread for all agents and one for this program's own work: the operator and the apiserver need the cores.
