@@ -3,6 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 /// The answer to `GET /v1/status`. Fields may be added: readers ignore what they do not know.
+///
+/// It comes with an entity tag (RFC 9110) that names all of it but `uptime_millis`. Whoever sends that back in `If-None-Match`
+/// is answered with 304 and nothing else while nothing else has changed. An agent of before that answers in full.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -23,7 +26,7 @@ pub struct Status {
 }
 
 /// Which snapshot an agent enforces.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InForce {
     /// [`crate::Snapshot::sequence`] of the snapshot.
@@ -35,7 +38,7 @@ pub struct InForce {
 }
 
 /// One policy as the agent enforces it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyStatus {
     /// [`crate::PolicyRules::uid`].
@@ -51,7 +54,7 @@ pub struct PolicyStatus {
 }
 
 /// Requests that one rule decided on since the agent started, or since the policy first came to it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleStatus {
     /// Name of the rule.
@@ -71,7 +74,7 @@ pub struct RuleStatus {
 }
 
 /// How full a key table is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyTable {
     /// Keys tracked now.

@@ -4,19 +4,26 @@
 //! |---|---|
 //! | `PUT /v1/config` | 200 with what is in force; 400, 409, 413 or 422 with the reason and what still is in force |
 //! | `GET /v1/config` | the snapshot in force, or 404 before the first |
-//! | `GET /v1/status` | what is in force, since when, and what every rule decided |
+//! | `GET /v1/status` | what is in force, since when, and what every rule decided; 304 to whoever knows it (`If-None-Match`) |
 //! | `POST /v1/explain` | which rules match the request described, and what each would decide; nothing is charged |
 
 mod tls;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use axum::{
     Json, Router,
     body::Body,
     extract::State,
-    http::{StatusCode, Uri},
+    http::{
+        HeaderMap, StatusCode, Uri,
+        header::{ETAG, IF_NONE_MATCH},
+    },
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -143,17 +150,30 @@ async fn config(State(control): State<Arc<Control>>) -> Response {
     }
 }
 
-async fn status(State(control): State<Arc<Control>>) -> Json<Status> {
+async fn status(State(control): State<Arc<Control>>, head: HeaderMap) -> Response {
     let rules = control.rules.load();
     let uptime = control.clock.now().duration_since(control.started);
-    Json(Status {
+    let status = Status {
         wire_version: WIRE_VERSION,
         instance: control.instance.clone(),
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         uptime_millis: millis(uptime),
         in_force: in_force(&rules),
         policies: rules.policies().iter().map(|policy| policy_status(policy)).collect(),
-    })
+    };
+    let tag = entity_tag(&status);
+    // Whoever sends more than one gets it all.
+    if head.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
+        return (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response();
+    }
+    ([(ETAG, tag)], Json(status)).into_response()
+}
+
+/// Names what a status says beyond how much time has passed. Weak, because of that. Only this process knows how to make it.
+fn entity_tag(status: &Status) -> String {
+    let mut hasher = DefaultHasher::new();
+    (&status.instance, &status.in_force, &status.policies).hash(&mut hasher);
+    format!("W/\"{:016x}\"", hasher.finish())
 }
 
 fn policy_status(policy: &Policy) -> PolicyStatus {

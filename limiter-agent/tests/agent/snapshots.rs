@@ -281,3 +281,20 @@ async fn status_and_metrics_tell_the_same_and_outlive_snapshots() {
     assert!(!metrics.contains("gone"), "{metrics}");
     assert_eq!(json_of(&agent.control("GET", "/v1/status", "").await)["instance"], instance);
 }
+
+#[tokio::test]
+async fn a_status_that_is_known_is_told_again_only_with_something_new() {
+    let (_app, agent) = start().await;
+    agent.apply(&snapshot(1, &[policy("p", &[bucket(2)])])).await;
+    let told = agent.control("GET", "/v1/status", "").await;
+    let tag = told.headers()["etag"].to_str().expect("text").to_owned();
+    let url = agent.control_url("/v1/status");
+    let again = async || agent.client.get(&url, &[("if-none-match", &tag)]).await;
+    let known = again().await;
+    assert_eq!((known.status(), known.headers()["etag"].to_str().ok()), (StatusCode::NOT_MODIFIED, Some(&*tag)));
+    assert!(known.body().is_empty());
+    assert_eq!(admitted(&agent, &[], 1).await, 1);
+    assert_eq!(again().await.status(), StatusCode::OK);
+    // Others are told all, whatever they say.
+    assert_eq!(agent.client.get(&url, &[("if-none-match", "*")]).await.status(), StatusCode::OK);
+}

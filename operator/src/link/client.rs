@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST};
-use http::{Method, Request, StatusCode};
+use http::header::{CONTENT_TYPE, ETAG, HOST, IF_NONE_MATCH};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use serde::Deserialize;
 use tokio::time::timeout;
 use weir_wire::{ApplyReply, Refusal, RefusalKind, Status};
@@ -34,6 +34,44 @@ enum Security {
     Plain,
     /// By the certificate of its pod.
     Mutual { pod: PodIdentity, credentials: Option<Held> },
+}
+
+/// What an agent answers that is asked for its status.
+#[derive(Debug)]
+pub enum Told {
+    /// This.
+    Status {
+        /// What it enforces and counted.
+        status: Box<Status>,
+        /// Names what it said, if the agent can be asked for no more than what is new.
+        tag: Option<Tag>,
+    },
+    /// What it said last time, but for the time that has passed.
+    Nothing,
+}
+
+/// The entity tag of a status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tag(Box<[u8]>);
+
+impl Tag {
+    /// No agent's tag is longer. Thousands are kept.
+    const LONGEST: usize = 64;
+
+    /// A copy: a header that came over HTTP/2 holds on to the buffer that it was read into.
+    fn of(head: &HeaderMap) -> Option<Self> {
+        let tag = head.get(ETAG)?.as_bytes();
+        (tag.len() <= Self::LONGEST).then(|| Self(tag.into()))
+    }
+}
+
+/// What an agent is asked.
+struct Call<'a> {
+    method: Method,
+    path: &'static str,
+    body: Bytes,
+    /// What is known already.
+    known: Option<&'a Tag>,
 }
 
 /// Why a call gave nothing.
@@ -87,11 +125,13 @@ impl Client {
     ///
     /// Any answer but 200, or none within `limit`.
     pub async fn put_config(&mut self, body: impl Into<Bytes>, limit: Duration) -> Result<ApplyReply, ContactError> {
-        let (status, body) = self.call(Method::PUT, "/v1/config", body.into(), limit).await?;
+        let call = Call { method: Method::PUT, path: "/v1/config", body: body.into(), known: None };
+        let answer = self.call(call, limit).await?;
+        let status = answer.status();
         if status == StatusCode::OK {
-            return parse(status, &body);
+            return parse(&answer);
         }
-        let refusal: Refusal = parse(status, &body)?;
+        let refusal: Refusal = parse(&answer)?;
         let expected = match refusal.error {
             RefusalKind::Malformed => StatusCode::BAD_REQUEST,
             RefusalKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -105,17 +145,18 @@ impl Client {
         }
     }
 
-    /// `GET /v1/status`.
+    /// `GET /v1/status`; `known`: only if it says something else than what has this tag.
     ///
     /// # Errors
     ///
-    /// Any answer but 200, or none within `limit`.
-    pub async fn status(&mut self, limit: Duration) -> Result<Status, ContactError> {
-        let (status, body) = self.call(Method::GET, "/v1/status", Bytes::new(), limit).await?;
-        if status == StatusCode::OK {
-            parse(status, &body)
-        } else {
-            Err(ContactError::Garbage(format!("GET /v1/status answered {status}")))
+    /// Any answer but 200, or 304 to somebody who knows something, or none within `limit`.
+    pub async fn status(&mut self, known: Option<&Tag>, limit: Duration) -> Result<Told, ContactError> {
+        let call = Call { method: Method::GET, path: "/v1/status", body: Bytes::new(), known };
+        let answer = self.call(call, limit).await?;
+        match answer.status() {
+            StatusCode::OK => Ok(Told::Status { status: parse(&answer)?, tag: Tag::of(answer.headers()) }),
+            StatusCode::NOT_MODIFIED if known.is_some() => Ok(Told::Nothing),
+            status => Err(ContactError::Garbage(format!("GET /v1/status answered {status}"))),
         }
     }
 
@@ -135,62 +176,51 @@ impl Client {
         is_silent
     }
 
-    async fn call(
-        &mut self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-        limit: Duration,
-    ) -> Result<(StatusCode, Bytes), ContactError> {
+    async fn call(&mut self, call: Call<'_>, limit: Duration) -> Result<Response<Bytes>, ContactError> {
         // On the heap: thousands of links are at rest, and what a call needs must not be part of each.
-        let answer = timeout(limit, Box::pin(self.exchange(&method, path, &body))).await;
+        let answer = timeout(limit, Box::pin(self.exchange(&call))).await;
         let answer = answer.unwrap_or(Err(ContactError::Timeout(limit)));
         if answer.is_err() {
             // Nobody knows what state it is in.
             self.connection = None;
         }
-        let (status, body) = answer?;
-        if status == StatusCode::FORBIDDEN
-            && let Ok(Forbidden { message }) = serde_json::from_slice(&body)
+        let answer = answer?;
+        if answer.status() == StatusCode::FORBIDDEN
+            && let Ok(Forbidden { message }) = serde_json::from_slice(answer.body())
         {
             return Err(ContactError::Untrusted(message));
         }
-        Ok((status, body))
+        Ok(answer)
     }
 
-    async fn exchange(
-        &mut self,
-        method: &Method,
-        path: &str,
-        body: &Bytes,
-    ) -> Result<(StatusCode, Bytes), ContactError> {
+    async fn exchange(&mut self, call: &Call<'_>) -> Result<Response<Bytes>, ContactError> {
         let now = clock::unix_micros() / 1_000_000;
         if let Some(mut kept) = self.connection.take()
             && kept.is_usable(now)
         {
-            match self.ask(kept, method, path, body).await {
+            match self.ask(kept, call).await {
                 // The agent may have closed it at the same moment. Both calls may be made twice.
                 Err(ContactError::Connection(_)) => {}
                 answer => return answer,
             }
         }
         let opened = open(&self.address, &self.security).await.map_err(|error| self.contact_error(&error))?;
-        self.ask(opened, method, path, body).await
+        self.ask(opened, call).await
     }
 
-    async fn ask(
-        &mut self,
-        mut connection: Connection,
-        method: &Method,
-        path: &str,
-        body: &Bytes,
-    ) -> Result<(StatusCode, Bytes), ContactError> {
-        let request = Request::builder()
-            .method(method)
-            .uri(connection.target(&self.address, path))
+    async fn ask(&mut self, mut connection: Connection, call: &Call<'_>) -> Result<Response<Bytes>, ContactError> {
+        let mut request = Request::builder()
+            .method(&call.method)
+            .uri(connection.target(&self.address, call.path))
             .header(CONTENT_TYPE, "application/json");
-        let request = if connection.names_host_in_target() { request } else { request.header(HOST, &*self.address) };
-        let request = request.body(body.clone()).map_err(|error| ContactError::Connection(error.to_string()))?;
+        if !connection.names_host_in_target() {
+            request = request.header(HOST, &*self.address);
+        }
+        if let Some(Tag(tag)) = call.known {
+            request = request.header(IF_NONE_MATCH, &**tag);
+        }
+        let request =
+            request.body(call.body.clone()).map_err(|error| ContactError::Connection(error.to_string()))?;
         let answer = connection.send(request).await.map_err(|error| self.contact_error(&error))?;
         self.connection = Some(connection);
         Ok(answer)
@@ -220,8 +250,9 @@ async fn open(address: &str, security: &Security) -> Result<Connection, Connecti
     }
 }
 
-fn parse<T: serde::de::DeserializeOwned>(status: StatusCode, body: &[u8]) -> Result<T, ContactError> {
-    serde_json::from_slice(body).map_err(|error| ContactError::Garbage(format!("{status}: {error}")))
+fn parse<T: serde::de::DeserializeOwned>(answer: &Response<Bytes>) -> Result<T, ContactError> {
+    let told = |error| ContactError::Garbage(format!("{}: {error}", answer.status()));
+    serde_json::from_slice(answer.body()).map_err(told)
 }
 
 /// An error with its causes: hyper keeps what people need to know ("connection refused") in the last of them.

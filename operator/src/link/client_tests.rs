@@ -27,6 +27,8 @@ const TERMS: Terms = Terms { subject: "test", lives: 365 * DAY, overlap: 120 * D
 const LIMIT: Duration = Duration::from_secs(10);
 const STATUS: &str = r#"{"wireVersion":1,"instance":"a","agentVersion":"0.1.0","uptimeMillis":1,"policies":[]}"#;
 
+const TAG: &str = r#"W/"a""#;
+
 fn now() -> u64 {
     clock::unix_micros() / 1_000_000
 }
@@ -96,8 +98,10 @@ async fn counting_agent(server: ServerConfig) -> (SocketAddr, Arc<AtomicUsize>) 
         async move {
             let Ok(stream) = acceptor.accept(stream).await else { return };
             counted.fetch_add(1, Ordering::Relaxed);
-            let service = hyper::service::service_fn(async |_| {
-                Ok::<_, hyper::Error>(http::Response::new(Full::new(Bytes::from_static(STATUS.as_bytes()))))
+            let service = hyper::service::service_fn(async |request: Request<hyper::body::Incoming>| {
+                let known = request.headers().get(IF_NONE_MATCH).is_some_and(|known| known == TAG);
+                let (code, body) = if known { (304, "") } else { (200, STATUS) };
+                Response::builder().status(code).header(ETAG, TAG).body(Full::new(Bytes::from_static(body.as_bytes())))
             });
             let io = hyper_util::rt::TokioIo::new(stream);
             let executor = hyper_util::rt::TokioExecutor::new();
@@ -111,7 +115,14 @@ async fn counting_agent(server: ServerConfig) -> (SocketAddr, Arc<AtomicUsize>) 
 /// What comes of asking whoever is there as the agent of `shop/web`.
 async fn asked(address: SocketAddr, credentials: Credentials, limit: Duration) -> Result<Status, ContactError> {
     let (_, held) = watch::channel(Some(Arc::new(credentials)));
-    Client::new(&format!("https://{address}"), pod("web"), Some(held)).status(limit).await
+    status(&mut Client::new(&format!("https://{address}"), pod("web"), Some(held)), limit).await
+}
+
+async fn status(client: &mut Client, limit: Duration) -> Result<Status, ContactError> {
+    match client.status(None, limit).await? {
+        Told::Status { status, .. } => Ok(*status),
+        Told::Nothing => panic!("nothing was known"),
+    }
 }
 
 fn good(authorities: &Authorities) -> Leaf {
@@ -229,7 +240,7 @@ async fn without_a_certificate_of_its_own_the_operator_believes_nobody() {
     let address = agent(tls(good(&ours), &ours, b"h2")).await;
     let (_, held) = watch::channel(None);
     for held in [None, Some(held)] {
-        let error = Client::new(&format!("https://{address}"), pod("web"), held).status(LIMIT).await.unwrap_err();
+        let error = status(&mut Client::new(&format!("https://{address}"), pod("web"), held), LIMIT).await.unwrap_err();
         assert!(
             matches!(&error, ContactError::Untrusted(text) if text.contains("no certificate to call it with")),
             "{error:?}"
@@ -250,7 +261,7 @@ async fn a_connection_is_kept_and_ends_with_its_certificates() {
         let (_, held) = watch::channel(Some(Arc::new(credentials(&ours))));
         let mut client = Client::new(&format!("https://{address}"), pod("web"), Some(held));
         for _ in 0..3 {
-            client.status(LIMIT).await.unwrap();
+            status(&mut client, LIMIT).await.unwrap();
         }
         assert_eq!(connections.load(Ordering::Relaxed), 1);
         let kept = client.connection.as_mut().expect("it is kept");
@@ -271,7 +282,32 @@ async fn an_agent_that_goes_away_is_noticed() {
     })
     .await;
     let mut client = Client::new(&format!("http://{plain}"), pod("web"), None);
-    client.status(LIMIT).await.unwrap();
+    status(&mut client, LIMIT).await.unwrap();
     timeout(LIMIT, client.closed()).await.expect("the connection was closed");
-    client.status(LIMIT).await.expect("another connection is made");
+    status(&mut client, LIMIT).await.expect("another connection is made");
+}
+
+/// Of an agent that says nothing new it is heard that it is there, and no more.
+#[tokio::test]
+async fn what_is_known_is_not_told_again() {
+    let ours = authorities();
+    let address = agent(tls(good(&ours), &ours, b"h2")).await;
+    let (_, held) = watch::channel(Some(Arc::new(credentials(&ours))));
+    let mut client = Client::new(&format!("https://{address}"), pod("web"), Some(held));
+    let Told::Status { tag: Some(tag), .. } = client.status(None, LIMIT).await.unwrap() else { panic!("it has a tag") };
+    assert!(matches!(client.status(Some(&tag), LIMIT).await, Ok(Told::Nothing)));
+    let other = Tag(b"W/\"b\"".as_slice().into());
+    assert!(matches!(client.status(Some(&other), LIMIT).await, Ok(Told::Status { .. })));
+}
+
+#[tokio::test]
+async fn whoever_asks_for_all_is_not_told_that_it_knows() {
+    let lazy = listen(|mut stream| async move {
+        let _ = stream.read(&mut [0; 1024]).await;
+        let _ = stream.write_all(b"HTTP/1.1 304 Not Modified\r\n\r\n").await;
+    })
+    .await;
+    let mut client = Client::new(&format!("http://{lazy}"), pod("web"), None);
+    let error = client.status(None, LIMIT).await.unwrap_err();
+    assert!(matches!(error, ContactError::Garbage(_)), "{error}");
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt;
 use futures::future::Either;
-use http::{Request, StatusCode};
+use http::{Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -145,7 +145,7 @@ impl Connection {
     }
 
     /// Sends a request and reads the whole answer.
-    pub(super) async fn send(&mut self, request: Request<Bytes>) -> Result<(StatusCode, Bytes), ConnectionError> {
+    pub(super) async fn send(&mut self, request: Request<Bytes>) -> Result<Response<Bytes>, ConnectionError> {
         let Self { sender, driver, .. } = self;
         let mut exchange = pin!(match sender {
             Sender::Plain(sender) => Either::Left(ask_plain(sender, request)),
@@ -203,18 +203,18 @@ impl ConnectionError {
 async fn ask_plain(
     sender: &mut http1::SendRequest<Full<Bytes>>,
     request: Request<Bytes>,
-) -> Result<(StatusCode, Bytes), ConnectionError> {
+) -> Result<Response<Bytes>, ConnectionError> {
     sender.ready().await.map_err(ConnectionError::Http1)?;
     let response = sender.send_request(request.map(Full::new)).await.map_err(ConnectionError::Http1)?;
     let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await.map_err(ConnectionError::Answer)?;
-    Ok((head.status, body.to_bytes()))
+    Ok(Response::from_parts(head, body.to_bytes()))
 }
 
 async fn ask_mutual(
     sender: &mut h2::client::SendRequest<Bytes>,
     request: Request<Bytes>,
-) -> Result<(StatusCode, Bytes), ConnectionError> {
+) -> Result<Response<Bytes>, ConnectionError> {
     poll_fn(|context| sender.poll_ready(context)).await.map_err(ConnectionError::Http2)?;
     let (head, body) = request.into_parts();
     let request = Request::from_parts(head, ());
@@ -232,7 +232,7 @@ async fn ask_mutual(
         body.flow_control().release_capacity(part.len()).map_err(ConnectionError::Http2)?;
         answer.extend_from_slice(&part);
     }
-    Ok((head.status, answer.freeze()))
+    Ok(Response::from_parts(head, answer.freeze()))
 }
 
 async fn connect(address: &str) -> Result<TcpStream, ConnectionError> {

@@ -1,15 +1,17 @@
 //! The loop of one link.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
-use tokio::sync::watch;
+use tokio::sync::{SemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use weir_wire::{InForce, Refusal, RefusalKind, Status};
 
-use super::{Client, ContactError, Failure, FailureKind, Observation, Seen, Shared, Timing};
+use super::client::{Tag, Told};
+use super::{Client, ContactError, Failure, FailureKind, Lanes, Observation, Seen, Shared, Timing};
 use crate::clock;
 use crate::plan::Content;
 use crate::world::ObjectKey;
@@ -39,6 +41,8 @@ pub(super) struct Task {
     misses: u32,
     /// The last status that was reported, unless something else was reported since.
     told: Option<u64>,
+    /// Names the last status, if with it there was nothing left to do: then only something else is worth hearing.
+    known: Option<Tag>,
     /// The content that `sequence` was taken for: trying again must not look like something newer.
     numbered: String,
     sequence: u64,
@@ -66,6 +70,7 @@ impl Task {
             attempts: 0,
             misses: 0,
             told: None,
+            known: None,
             numbered: String::new(),
             sequence: 0,
         }
@@ -81,6 +86,7 @@ impl Task {
                         return;
                     }
                     self.attempts = 0;
+                    self.known = None;
                     self.push_at = Some(clock::now());
                 }
                 // Whoever closes between two questions has ended, or is not where it was: asked at once, because with
@@ -103,9 +109,10 @@ impl Task {
     }
 
     async fn push(&mut self) -> Option<Seen> {
-        let content = self.desired.borrow_and_update().clone();
         let lanes = self.shared.lanes.clone();
-        let permit = lanes.place(self.misses > 0).await;
+        let permit = self.place(&lanes).await;
+        // Only now: what was wanted while it waited may not be wanted any more.
+        let content = self.desired.borrow_and_update().clone();
         if self.numbered != content.revision {
             self.numbered.clone_from(&content.revision);
             self.sequence = self.next_sequence();
@@ -147,20 +154,39 @@ impl Task {
         }
     }
 
+    /// Waits for a place, and meanwhile keeps its connection going: the agent may ask whether anybody is there, or close it.
+    async fn place<'a>(&mut self, lanes: &'a Lanes) -> SemaphorePermit<'a> {
+        let mut place = pin!(lanes.place(self.misses > 0));
+        loop {
+            tokio::select! {
+                permit = &mut place => return permit,
+                is_silent = self.client.closed() => self.misses = self.misses.saturating_add(u32::from(is_silent)),
+            }
+        }
+    }
+
     async fn poll(&mut self) -> Option<Seen> {
         // To ask over an open connection costs little; to open thousands at once would take longer than an answer may.
         let lanes = self.shared.lanes.clone();
-        let _place = if self.client.is_connected() { None } else { Some(lanes.place(self.misses > 0).await) };
+        let _place = if self.client.is_connected() { None } else { Some(self.place(&lanes).await) };
         self.asked_at = clock::now();
         self.poll_at = self.shared.poll.next(self.asked_at);
-        match self.client.status(self.shared.timing.timeout).await {
-            Ok(status) => {
+        // Whoever was silent, or has something yet to come, is asked for the whole.
+        let is_settled = self.misses == 0 && self.push_at.is_none();
+        let known = self.known.take().filter(|_| is_settled);
+        match self.client.status(known.as_ref(), self.shared.timing.timeout).await {
+            Ok(Told::Nothing) => {
+                self.known = known;
+                None
+            }
+            Ok(Told::Status { status, tag }) => {
                 let was_silent = self.misses > 0;
                 self.answered();
                 self.compare(&status, was_silent);
+                self.known = tag.filter(|_| self.push_at.is_none());
                 // At rest there is nothing to tell.
                 let told = self.told.replace(digest(&status));
-                (was_silent || told != self.told).then(|| Seen::Status(Arc::new(status)))
+                (was_silent || told != self.told).then(|| Seen::Status(Arc::new(*status)))
             }
             Err(error) => {
                 if self.misses + 1 < MISSES_UNTIL_FAILED {
@@ -230,7 +256,7 @@ impl Task {
 
     async fn report(&mut self, seen: Seen) -> bool {
         if !matches!(seen, Seen::Status(_)) {
-            self.told = None;
+            (self.told, self.known) = (None, None);
         }
         let observation = Observation { pod: self.pod.clone(), pod_uid: self.pod_uid.clone(), at: clock::now(), seen };
         self.shared.observations.send(observation).await.is_ok()
@@ -285,9 +311,12 @@ mod tests {
     use super::*;
     use crate::identity::PodIdentity;
     use crate::leader::Term;
-    use crate::link::{Lanes, Link, Poll};
+    use crate::link::{Link, Poll};
     use crate::metrics::Metrics;
     use crate::plan::foresee;
+
+    /// What happens at once may take this long on a busy machine.
+    const LONG: Duration = Duration::from_secs(90);
 
     fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> Shared {
         Shared {
@@ -350,6 +379,42 @@ mod tests {
             seen = &mut polling => panic!("nobody answers yet: {seen:?}"),
             accepted = listener.accept() => drop(accepted.unwrap()),
         }
+    }
+
+    /// The wait may be longer than an agent waits for a sign of life.
+    #[tokio::test]
+    async fn a_push_that_waits_for_a_place_looks_after_its_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let shared = shared(Timing { timeout: LONG, ..Timing::default() }, mpsc::channel(16).0);
+        let lanes = shared.lanes.clone();
+        let pod = ObjectKey::new("shop", "a");
+        let client = Client::new(&url, PodIdentity { key: pod.clone(), uid: "uid".to_owned() }, None);
+        let content = Arc::new(foresee(&BTreeMap::new(), &BTreeMap::new(), "shop", BTreeMap::new()));
+        let mut task = Task::new(shared, pod, "uid".to_owned(), client, watch::channel(content).1);
+        let answer = async {
+            let (mut operator, _) = listener.accept().await.unwrap();
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"\r\n\r\n") {
+                assert_ne!(operator.read_buf(&mut asked).await.unwrap(), 0);
+            }
+            let body = r#"{"wireVersion":1,"instance":"a","agentVersion":"0","uptimeMillis":1,"policies":[]}"#;
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            operator.write_all(answer.as_bytes()).await.unwrap();
+            operator
+        };
+        let (mut operator, _) = tokio::join!(answer, task.poll());
+        assert!(task.client.is_connected());
+        let _places = lanes.answering.acquire_many(Lanes::ANSWERING).await.unwrap();
+        let hung_up = async {
+            operator.shutdown().await.unwrap();
+            operator.read_buf(&mut Vec::with_capacity(1)).await.unwrap()
+        };
+        let heard = tokio::select! {
+            seen = task.push() => panic!("there is no place: {seen:?}"),
+            heard = timeout(LONG, hung_up) => heard,
+        };
+        assert_eq!(heard.expect("it hangs up too"), 0);
     }
 
     #[test]

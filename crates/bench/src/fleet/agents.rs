@@ -76,13 +76,15 @@ pub(super) struct Waiting {
 pub(super) struct Answer {
     pub(super) code: u16,
     pub(super) body: String,
+    /// The entity tag of a status.
+    pub(super) tag: Option<String>,
     /// Whether the last agent of a round says it.
     last: Option<oneshot::Sender<Instant>>,
 }
 
 impl Answer {
     fn new(code: u16, body: String) -> Self {
-        Self { code, body, last: None }
+        Self { code, body, tag: None, last: None }
     }
 
     /// It is about to be written: its body.
@@ -166,8 +168,8 @@ impl Agents {
         Ok(())
     }
 
-    /// Answers for the agent of this number.
-    pub(super) fn answer(&self, number: usize, method: &str, path: &str, body: &[u8]) -> Answer {
+    /// Answers for the agent of this number to somebody who knows the status with this tag.
+    pub(super) fn answer(&self, number: usize, method: &str, path: &str, known: Option<&[u8]>, body: &[u8]) -> Answer {
         match (method, path) {
             ("PUT", "/v1/config") => self.put(number, body).unwrap_or_else(|error| {
                 let message = format!("{error:#}");
@@ -175,7 +177,7 @@ impl Agents {
             }),
             ("GET", "/v1/status") => {
                 self.asked.fetch_add(1, Ordering::Relaxed);
-                Answer::new(200, self.status(number))
+                self.status(number, known)
             }
             _ => Answer::new(404, String::new()),
         }
@@ -198,7 +200,7 @@ impl Agents {
         let last = self.count(&mut agent, &content);
         drop(agent);
         let body = serde_json::to_string(&ApplyReply { in_force })?;
-        Ok(Answer { code: 200, body, last })
+        Ok(Answer { last, ..Answer::new(200, body) })
     }
 
     /// Counts an agent in the round, if it is one of those that are waited for: whom to tell if it is the last.
@@ -228,11 +230,18 @@ impl Agents {
         Ok(contents.entry(revision.to_owned()).or_insert(content).clone())
     }
 
-    fn status(&self, number: usize) -> String {
+    fn status(&self, number: usize, known: Option<&[u8]>) -> Answer {
         let agent = self.agents[number].lock().unwrap_or_else(PoisonError::into_inner);
+        let instance = format!("{number}-{}", agent.instance);
+        // Nothing is counted, so that this is all that changes.
+        let sequence = agent.in_force.as_ref().map_or(0, |(sequence, _)| *sequence);
+        let tag = format!("W/\"{instance}-{sequence}\"");
+        if known == Some(tag.as_bytes()) {
+            return Answer { tag: Some(tag), ..Answer::new(304, String::new()) };
+        }
         let status = Status {
             wire_version: WIRE_VERSION,
-            instance: format!("{number}-{}", agent.instance),
+            instance,
             agent_version: "simulated".to_owned(),
             uptime_millis: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             in_force: agent.in_force_told(),
@@ -245,7 +254,7 @@ impl Agents {
             text.truncate(text.len() - EMPTY.len());
             text.push_str(&content.status);
         }
-        text
+        Answer { tag: Some(tag), ..Answer::new(200, text) }
     }
 }
 
@@ -333,12 +342,18 @@ mod tests {
     #[test]
     fn what_is_older_is_refused_and_a_status_can_be_read() {
         let agents = Agents::new(1);
-        assert_eq!(agents.answer(0, "PUT", "/v1/config", &body(2, "b", 5)).code, 200);
-        assert_eq!(agents.answer(0, "PUT", "/v1/config", &body(1, "a", 4)).code, 409);
-        assert_eq!(agents.answer(0, "PUT", "/v1/config", b"{").code, 400);
-        let status: Status = serde_json::from_str(&agents.answer(0, "GET", "/v1/status", b"").body).unwrap();
+        assert_eq!(agents.answer(0, "PUT", "/v1/config", None, &body(2, "b", 5)).code, 200);
+        assert_eq!(agents.answer(0, "PUT", "/v1/config", None, &body(1, "a", 4)).code, 409);
+        assert_eq!(agents.answer(0, "PUT", "/v1/config", None, b"{").code, 400);
+        let answer = agents.answer(0, "GET", "/v1/status", None, b"");
+        let status: Status = serde_json::from_str(&answer.body).unwrap();
         assert_eq!(status.in_force.map(|in_force| in_force.revision).as_deref(), Some("b"));
         assert_eq!(status.policies[0].rules[0].name, "all");
+        let tag = answer.tag.unwrap();
+        let asked_again = || agents.answer(0, "GET", "/v1/status", Some(tag.as_bytes()), b"").code;
+        assert_eq!(asked_again(), 304);
+        assert_eq!(agents.answer(0, "PUT", "/v1/config", None, &body(3, "c", 6)).code, 200);
+        assert_eq!(asked_again(), 200);
     }
 
     #[tokio::test]
@@ -346,7 +361,7 @@ mod tests {
         let agents = Agents::new(2);
         let waiting = agents.await_acknowledgements(Wanted::Limit("all".to_owned(), 5), 2);
         let put = |number, sequence, revision: &str, requests| {
-            agents.answer(number, "PUT", "/v1/config", &body(sequence, revision, requests)).given();
+            agents.answer(number, "PUT", "/v1/config", None, &body(sequence, revision, requests)).given();
         };
         put(0, 1, "a", 4);
         put(0, 2, "b", 5);

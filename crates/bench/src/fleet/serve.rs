@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use http::HeaderValue;
+use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -84,7 +86,14 @@ async fn converse(number: usize, agents: Arc<Agents>, identities: Option<Arc<Ide
 async fn answer(number: usize, agents: &Agents, request: Request<Incoming>) -> anyhow::Result<Response<Full<Bytes>>> {
     let (head, body) = request.into_parts();
     let body = Limited::new(body, LONGEST).collect().await.map_err(anyhow::Error::from_boxed)?.to_bytes();
-    let answer = agents.answer(number, head.method.as_str(), head.uri.path(), &body);
-    let response = Response::builder().status(answer.code).header(http::header::CONTENT_TYPE, "application/json");
+    let known = head.headers.get(IF_NONE_MATCH).map(HeaderValue::as_bytes);
+    let answer = agents.answer(number, head.method.as_str(), head.uri.path(), known, &body);
+    let mut response = Response::builder().status(answer.code);
+    if !answer.body.is_empty() {
+        response = response.header(CONTENT_TYPE, "application/json");
+    }
+    if let Some(tag) = &answer.tag {
+        response = response.header(ETAG, tag);
+    }
     Ok(response.body(Full::new(answer.given().into()))?)
 }

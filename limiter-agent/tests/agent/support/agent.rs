@@ -110,8 +110,12 @@ impl Agent {
         statuses
     }
 
+    pub(crate) fn control_url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.addresses.control)
+    }
+
     pub(crate) async fn control(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Response<Bytes> {
-        let url = format!("http://{}{path}", self.addresses.control);
+        let url = self.control_url(path);
         self.client.send(request(method, &url, &[], body)).await
     }
 
