@@ -10,6 +10,7 @@ mod report;
 
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -40,7 +41,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// The engine and all it knows.
 #[derive(Debug)]
 pub struct Engine {
-    shared: Shared,
+    shared: Arc<Shared>,
     metrics: Metrics,
     ready: Ready,
     pulse: Pulse,
@@ -118,7 +119,7 @@ impl Engine {
     ) -> Self {
         Self {
             metrics: shared.metrics.clone(),
-            shared,
+            shared: Arc::new(shared),
             ready,
             pulse,
             reports,
@@ -212,7 +213,7 @@ impl Engine {
         self.found.extend(self.policies.drain().map(|(key, followed)| (key, followed.leave())));
         self.metrics.forget_pods();
         self.leads_since = term.is_some().then_some(now);
-        self.shared.term = term.unwrap_or_else(Term::over);
+        Arc::make_mut(&mut self.shared).term = term.unwrap_or_else(Term::over);
         // Each pod has its first push of the term to come, and each policy its first status.
         self.touched.pods.extend(self.world.pods.keys().cloned());
         self.touched.policies.extend(self.world.policies.keys().cloned());

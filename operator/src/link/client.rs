@@ -219,8 +219,7 @@ impl Client {
         if let Some(Tag(tag)) = call.known {
             request = request.header(IF_NONE_MATCH, &**tag);
         }
-        let request =
-            request.body(call.body.clone()).map_err(|error| ContactError::Connection(error.to_string()))?;
+        let request = request.body(call.body.clone()).map_err(|error| ContactError::Connection(error.to_string()))?;
         let answer = connection.send(request).await.map_err(|error| self.contact_error(&error))?;
         self.connection = Some(connection);
         Ok(answer)

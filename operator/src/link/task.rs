@@ -25,7 +25,7 @@ const SOON: Duration = Duration::from_millis(100);
 const AFTER_AN_ANSWER: Duration = Duration::from_secs(1);
 
 pub(super) struct Task {
-    shared: Shared,
+    shared: Arc<Shared>,
     pod: ObjectKey,
     pod_uid: String,
     client: Client,
@@ -50,7 +50,7 @@ pub(super) struct Task {
 
 impl Task {
     pub(super) fn new(
-        shared: Shared,
+        shared: Arc<Shared>,
         pod: ObjectKey,
         pod_uid: String,
         client: Client,
@@ -77,7 +77,7 @@ impl Task {
     }
 
     /// Runs until it is dropped or the engine is gone.
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(mut self: Box<Self>) {
         loop {
             let due = self.push_at.map_or(self.poll_at, |push_at| push_at.min(self.poll_at));
             tokio::select! {
@@ -318,8 +318,8 @@ mod tests {
     /// What happens at once may take this long on a busy machine.
     const LONG: Duration = Duration::from_secs(90);
 
-    fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> Shared {
-        Shared {
+    fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> Arc<Shared> {
+        let shared = Shared {
             credentials: None,
             timing,
             lanes: Arc::new(Lanes::default()),
@@ -327,7 +327,8 @@ mod tests {
             metrics: Metrics::default(),
             term: Term::unbounded(),
             poll: Arc::new(Poll::new(timing)),
-        }
+        };
+        Arc::new(shared)
     }
 
     /// With thousands of agents the next question may be far away; here it is a minute.
