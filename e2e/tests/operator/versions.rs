@@ -1,6 +1,9 @@
-//! An operator of the next wire version among agents of this one: real agents, and the version changed on the way.
+//! An operator of the next wire version among agents of this one: real agents, and the version changed on the way. An
+//! operator of this version where the definition of policies is of the one before.
 
-use super::*;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+use super::{availability::Operator, *};
 
 #[tokio::test]
 async fn agents_that_are_too_old_keep_what_they_have_and_are_named() -> Result<()> {
@@ -34,5 +37,29 @@ async fn agents_that_are_too_old_keep_what_they_have_and_are_named() -> Result<(
     relay.be_newer(false);
     old.until("the change", |snapshot| requests(&Some(snapshot.clone())) == Some(70)).await?;
     stage.until("2/2", |s| s.observed_generation == Some(3) && count(s) == "2/2").await?;
+    Ok(())
+}
+
+/// The charts are upgraded in the wrong order.
+#[tokio::test]
+async fn a_definition_that_is_too_old_costs_the_status_only_what_it_does_not_know() -> Result<()> {
+    let stage = Stage::set().await?;
+    let definitions: Api<CustomResourceDefinition> = Api::all(stage.client());
+    let mut older = definitions.get("ratelimitpolicies.weir.dev").await?;
+    let schema = older.spec.versions[0].schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
+    let status = schema.and_then(|schema| schema.properties.as_mut()?.get_mut("status")).context("no status")?;
+    let newest = status.properties.as_mut().and_then(|fields| fields.remove("lastKnownGood"));
+    ensure!(newest.is_some(), "the definition of today has no lastKnownGood");
+    definitions.replace("ratelimitpolicies.weir.dev", &PostParams::default(), &older).await?;
+
+    let _operator = Operator::start(&stage).await?;
+    let agent = stage.pod("a").await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+    // Once the older definition is in force, it is what is read by.
+    stage.until("1/1", |status| enforced(status) == ("True", "Enforced") && status.last_known_good.is_none()).await?;
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
+    let changed = |s: &RateLimitPolicyStatus| s.observed_generation == Some(2) && enforced(s) == ("True", "Enforced");
+    stage.until("the change", changed).await?;
+    ensure!(requests(&agent.in_force().await?) == Some(60), "an agent that does not enforce was counted");
     Ok(())
 }

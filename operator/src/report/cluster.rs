@@ -1,11 +1,14 @@
 //! Statuses by server-side apply, announcements as Events.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
-use serde_json::json;
+use serde_json::{Value, json};
 use weir_api::RateLimitPolicy;
 
 use super::{Announcement, Report, SinkError, Stored};
@@ -22,6 +25,8 @@ pub struct ClusterSink {
     client: Client,
     /// Which operator this is, for Events.
     instance: String,
+    /// Whether the cluster's definition of policies was found to be older than this program.
+    is_behind: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for ClusterSink {
@@ -33,7 +38,7 @@ impl std::fmt::Debug for ClusterSink {
 impl ClusterSink {
     /// `instance` is this operator's name among several: its pod.
     pub fn new(client: Client, instance: String) -> Self {
-        Self { client, instance }
+        Self { client, instance, is_behind: Arc::default() }
     }
 
     pub(super) async fn write(&self, report: &Report) -> Result<Stored, SinkError> {
@@ -50,7 +55,19 @@ impl ClusterSink {
             patch["metadata"]["resourceVersion"] = json!(version);
         }
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        match policies.patch_status(&report.key.name, &parameters, &Patch::Apply(&patch)).await {
+        let apply =
+            async |patch: &Value| policies.patch_status(&report.key.name, &parameters, &Patch::Apply(patch)).await;
+        let mut answer = apply(&patch).await;
+        if answer.as_ref().is_err_and(is_of_an_unknown_field) && without_newest(&mut patch["status"]) {
+            if !self.is_behind.swap(true, Relaxed) {
+                tracing::warn!(
+                    "the cluster's definition of RateLimitPolicy is older than this operator: no status.lastKnownGood is kept; \
+                     upgrade the chart weir-crds"
+                );
+            }
+            answer = apply(&patch).await;
+        }
+        match answer {
             Ok(mut policy) => {
                 let status = objects::take_status(&mut policy);
                 Ok(Stored { status, version: policy.metadata.resource_version })
@@ -114,6 +131,16 @@ impl ClusterSink {
             answer => answer.map(drop),
         }
     }
+}
+
+/// Server-side apply takes a status with a field that the definition does not have for a fault of the server.
+fn is_of_an_unknown_field(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.message.contains("field not declared in schema"))
+}
+
+/// Takes out what older definitions do not have: the rest of a status is worth more than none.
+fn without_newest(status: &mut Value) -> bool {
+    status.as_object_mut().is_some_and(|fields| fields.remove("lastKnownGood").is_some())
 }
 
 /// The apiserver refuses notes above 1024 bytes.
