@@ -58,7 +58,7 @@ pub struct RuleReserved {
     pub tightest: Tightest,
 }
 
-/// What a rule was charged for one request: for [`RuleLimiter::refund`], once.
+/// What a rule was charged for one request: for [`RuleLimiter::refund`](crate::RuleLimiter::refund), once.
 ///
 /// ```
 /// # use std::num::NonZeroUsize;
