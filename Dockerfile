@@ -11,6 +11,7 @@
 # agent is built in release, this one in dist, which takes longer (Cargo.toml says what for).
 # No test builds this file. Its stages were built by hand with Docker's classic builder, on a Debian 12 with Rust 1.95.0 in place
 # of the image rust (no registry could be reached) and most dependencies compiled already: 26.6, 16.8 and 5.7 MB, and each program ran.
+# That was before its agent was built in dist: since then its commands were run, and Docker has not run them.
 
 # The image's own Rust, the version of rust-toolchain.toml. That file is left out of the build (.dockerignore): it asks for rustfmt and
 # clippy too, which rustup would have to fetch.
