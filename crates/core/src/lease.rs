@@ -48,13 +48,15 @@ struct Slot {
     state: AtomicU64,
     /// The level at which the last of its seats ends. Written only while filling.
     end: AtomicU64,
+    /// Where the floor was when the lease was put here. Written only while filling.
+    since: AtomicU64,
 }
 
 impl Leases {
     /// None if the burst is too small to lend any of it.
     pub(crate) fn of(supply: &Supply) -> Option<Self> {
         let slots = slots();
-        let empty = |_| Slot { state: AtomicU64::new(0), end: AtomicU64::new(0) };
+        let empty = |_| Slot { state: AtomicU64::new(0), end: AtomicU64::new(0), since: AtomicU64::new(0) };
         let leases = Self { slots: (0..slots).map(empty).collect() };
         (supply.lends() && leases.size(supply, 0, 0).is_some()).then_some(leases)
     }
@@ -104,6 +106,7 @@ impl Leases {
                 lease => lease,
             };
             let (end, left) = lease.unwrap_or_default();
+            slot.since.store(floor, Ordering::Relaxed);
             if left >= cost {
                 slot.fill(filling, end, left - cost);
                 let end = end - (left - cost) * supply.unit();
@@ -164,7 +167,7 @@ impl Leases {
         }
         let next = usize::try_from(filling.tag() % others).unwrap_or(0) + 1;
         let other = &self.slots[(own + next) % self.slots.len()];
-        other.take_over(supply, floor, floor + supply.capacity() / 2)
+        other.take_over(supply, floor)
     }
 
     /// Gives back seats that end at `place.mark`: into a slot, so that they keep their place on the line.
@@ -217,17 +220,20 @@ impl Slot {
     fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64) -> Option<Result<u64, ()>> {
         let state = self.state.load(Ordering::Acquire);
         let end = self.end.load(Ordering::Acquire);
-        // Those that the floor has passed by are lost.
-        let (left, here) = (state & LEFT, end.saturating_sub(floor));
-        let left = if left * supply.unit() <= here { left } else { here / supply.unit() };
-        // Beyond the ceiling is what a clock that lags must not take.
-        if left < cost || state & (SEALED | FILLING) != 0 || end > floor + supply.capacity() {
+        // Beyond the ceiling is what a clock that lags must not take; and below the floor, so far beyond that it is one
+        // comparison, what is lost.
+        let (left, here) = (state & LEFT, end.wrapping_sub(floor));
+        if state >= FILLING || here > supply.capacity() {
             return None;
         }
-        let after = left - cost;
+        // Of a lease that the floor has begun to pass by, what lies above it.
+        let passed = if left * supply.unit() <= here { 0 } else { left - supply.whole(here) };
+        if left - passed < cost {
+            return None;
+        }
         let swapped =
-            self.state.compare_exchange(state, state & !LEFT | after, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-        Some(if swapped { Ok(end - after * supply.unit()) } else { Err(()) })
+            self.state.compare_exchange(state, state - passed - cost, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        Some(if swapped { Ok(end - (left - passed - cost) * supply.unit()) } else { Err(()) })
     }
 
     fn take(&self, supply: &Supply, floor: u64, cost: u64) -> Result<Option<u64>, Sealed> {
@@ -240,12 +246,13 @@ impl Slot {
         }
     }
 
-    /// Takes all that is left, if its first seat lies below `before`. Returns its end, and how much.
-    fn take_over(&self, supply: &Supply, floor: u64, before: u64) -> Result<Option<(u64, u64)>, Sealed> {
+    /// Takes all that is left, if half the time has passed after which it is lost. Returns its end, and how much.
+    fn take_over(&self, supply: &Supply, floor: u64) -> Result<Option<(u64, u64)>, Sealed> {
         let state = self.load()?;
-        let end = self.end.load(Ordering::Acquire);
-        let left = (state & LEFT).min(end.saturating_sub(floor) / supply.unit());
-        if left == 0 || state & FILLING != 0 || end - left * supply.unit() >= before {
+        let (end, since) = (self.end.load(Ordering::Acquire), self.since.load(Ordering::Relaxed));
+        let here = end.saturating_sub(floor);
+        let left = (state & LEFT).min(here / supply.unit());
+        if left == 0 || state & FILLING != 0 || floor.saturating_sub(since) < here {
             return Ok(None);
         }
         Ok(swap(&self.state, state, state & !LEFT).is_ok().then_some((end, left)))
@@ -303,5 +310,56 @@ impl Slot {
     #[inline]
     fn load(&self) -> Result<u64, Sealed> {
         load(&self.state)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Quota, Strategy};
+
+    const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
+
+    fn after(millis: u64) -> Time {
+        Time::from_nanos(START.as_nanos() + millis * 1_000_000)
+    }
+
+    /// Two slots of a bucket of 1,000 a second, the first with a lease that the floor passes by within 62 ms.
+    fn leased() -> (Supply, AtomicU64, Leases) {
+        let quota = Quota::new(Strategy::TokenBucket, 1000, std::time::Duration::from_secs(1), None).expect("valid");
+        let (supply, word) = (Supply::new(quota, START), AtomicU64::new(0));
+        let slot = || Slot { state: AtomicU64::new(0), end: AtomicU64::new(0), since: AtomicU64::new(0) };
+        let leases = Leases { slots: [slot(), slot()].into() };
+        fetch(&leases, 0, &supply, &word, START);
+        assert_eq!(requests(&leases), [61, 0]);
+        (supply, word, leases)
+    }
+
+    fn fetch(leases: &Leases, own: usize, supply: &Supply, word: &AtomicU64, now: Time) {
+        assert!(leases.fetch(own, supply, word, now, 1).is_ok());
+    }
+
+    fn requests(leases: &Leases) -> [u64; 2] {
+        [0, 1].map(|slot| leases.slots[slot].state.load(Ordering::SeqCst) & LEFT)
+    }
+
+    #[test]
+    fn a_lease_is_its_owners_until_half_its_time_has_passed() {
+        for millis in [0, 1, 15, 30] {
+            let (supply, word, leases) = leased();
+            fetch(&leases, 1, &supply, &word, after(millis));
+            let [first, second] = requests(&leases);
+            assert!(first == 61 && second > 50, "after {millis} ms: {first}, {second}");
+        }
+    }
+
+    #[test]
+    fn later_it_goes_to_who_asks_and_is_not_handed_back_at_once() {
+        let (supply, word, leases) = leased();
+        fetch(&leases, 1, &supply, &word, after(32));
+        assert_eq!(requests(&leases), [0, 29]);
+        fetch(&leases, 0, &supply, &word, after(33));
+        let [first, second] = requests(&leases);
+        assert!(first > 50 && second == 29, "{first}, {second}");
     }
 }

@@ -31,6 +31,7 @@ mod stand;
 use std::time::Duration;
 
 pub(crate) use self::stand::Stand;
+use crate::divisor::Divisor;
 use crate::{Quota, Strategy, Time};
 
 /// How long a supply grows after its base: 146 years. Later it stands still.
@@ -69,6 +70,8 @@ pub(crate) struct Supply {
     per_nano: u64,
     /// Units of one request.
     unit: u64,
+    /// The same, to divide by.
+    by_unit: Divisor,
     /// Units between floor and ceiling: what can be admitted at once.
     capacity: u64,
     /// The same without one request.
@@ -103,8 +106,9 @@ impl Supply {
         let supplied = narrow((u128::from(per_nano) * u128::from(DAY)) >> 63);
         let (is_time, spare) = ((flow, each, nanos) == (1, 1, 1), capacity - unit);
         let day = (supplied + 2).saturating_mul(each).saturating_add(quota.most().saturating_mul(unit));
+        let by_unit = Divisor::new(unit);
         let direct = if day <= NEVER_SEALED { DIRECT } else { 0 };
-        Self { quota, flow, each, nanos, is_time, per_nano, unit, capacity, spare, day, base, direct }
+        Self { quota, flow, each, nanos, is_time, per_nano, unit, by_unit, capacity, spare, day, base, direct }
     }
 
     pub(crate) fn quota(&self) -> Quota {
@@ -114,6 +118,12 @@ impl Supply {
     /// Units of one request.
     pub(crate) fn unit(&self) -> u64 {
         self.unit
+    }
+
+    /// Whole requests in so many units.
+    #[inline(always)]
+    pub(crate) fn whole(&self, units: u64) -> u64 {
+        self.by_unit.divide(units).0
     }
 
     /// Units that come at once.

@@ -103,11 +103,11 @@ impl Cell {
         {
             return self.charge_at_once(supply, floor, now, cost, Supply::charge_in_window);
         }
-        if self.leases.get().is_some() {
-            return self.lease_at_once(supply, now, cost);
-        }
         if elapsed >= supply.direct() {
             return None;
+        }
+        if let Some(leases) = self.leases.get() {
+            return self.lease_at_once(supply, leases, supply.flowed(elapsed), now, cost);
         }
         self.charge_at_once(supply, self.flowed(supply, elapsed), now, cost, Supply::charge_at_once)
     }
@@ -152,9 +152,15 @@ impl Cell {
 
     /// The same where there are leases.
     #[inline(always)]
-    fn lease_at_once(&self, supply: &Supply, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
-        let floor = supply.floor(now);
-        let mark = self.leases.get()?.take_at_once(supply, floor, cost)?;
+    fn lease_at_once(
+        &self,
+        supply: &Supply,
+        leases: &Leases,
+        floor: u64,
+        now: Time,
+        cost: u64,
+    ) -> Option<Result<Admitted, Refused>> {
+        let mark = leases.take_at_once(supply, floor, cost)?;
         let level = self.words.line().load(Ordering::Relaxed) & !SEALED;
         Some(Ok(self.admitted(Standing::of_line(supply, level, floor, now), Place { at: now, cost, mark })))
     }
