@@ -1,10 +1,15 @@
 //! The synchronisation that this crate uses. Under `--cfg loom` it is loom's, so that the tests in `tests/loom.rs`
 //! explore every interleaving of the very code that ships.
 
+#[cfg(loom)]
+mod explored;
+
 use std::sync::OnceLock;
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use self::explored::AtomicU64;
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 #[cfg(loom)]

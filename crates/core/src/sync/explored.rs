@@ -1,0 +1,82 @@
+//! Loom's `AtomicU64`, of which every load and store can be made a read-modify-write.
+//!
+//! Loom remembers one access to a word, the last. A thread that loads a word and then writes it hides what others loaded
+//! before, and loom never lets the write come before such a load: it did not see a key's cell go to another key between
+//! the look at its mark and the look at its level. Read-modify-writes are never forgotten so. They always find the newest
+//! value, though, where a load may find an older one; so the tests run both ways, and `WEIR_LOOM_LOADS` says which: `plain`,
+//! or `writes`. (Stores, too, because loom does not order them among the read-modify-writes of others.)
+
+use std::sync::OnceLock;
+
+use super::Ordering;
+
+#[derive(Debug, Default)]
+pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
+
+/// Whether this run is one of those.
+fn loads_write() -> bool {
+    static WRITE: OnceLock<bool> = OnceLock::new();
+    *WRITE.get_or_init(|| match std::env::var("WEIR_LOOM_LOADS").as_deref() {
+        Ok("writes") => true,
+        Ok("plain") | Err(std::env::VarError::NotPresent) => false,
+        other => panic!("WEIR_LOOM_LOADS is {other:?}: say plain or writes"),
+    })
+}
+
+impl AtomicU64 {
+    pub(crate) fn new(value: u64) -> Self {
+        Self(loom::sync::atomic::AtomicU64::new(value))
+    }
+
+    pub(crate) fn load(&self, order: Ordering) -> u64 {
+        if !loads_write() {
+            return self.0.load(order);
+        }
+        let order = match order {
+            Ordering::Acquire => Ordering::AcqRel,
+            order => order,
+        };
+        self.0.fetch_or(0, order)
+    }
+
+    pub(crate) fn store(&self, value: u64, order: Ordering) {
+        if !loads_write() {
+            return self.0.store(value, order);
+        }
+        let order = match order {
+            Ordering::Release => Ordering::AcqRel,
+            order => order,
+        };
+        self.0.swap(value, order);
+    }
+
+    pub(crate) fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.0.swap(value, order)
+    }
+
+    pub(crate) fn compare_exchange(&self, from: u64, to: u64, done: Ordering, failed: Ordering) -> Result<u64, u64> {
+        self.0.compare_exchange(from, to, done, failed)
+    }
+
+    pub(crate) fn compare_exchange_weak(
+        &self,
+        from: u64,
+        to: u64,
+        done: Ordering,
+        failed: Ordering,
+    ) -> Result<u64, u64> {
+        self.0.compare_exchange_weak(from, to, done, failed)
+    }
+
+    pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_add(value, order)
+    }
+
+    pub(crate) fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_sub(value, order)
+    }
+
+    pub(crate) fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_or(value, order)
+    }
+}
