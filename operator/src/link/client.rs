@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, ETAG, HOST, IF_NONE_MATCH};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http::{HeaderMap, Method, Response, StatusCode};
 use serde::Deserialize;
 use tokio::time::timeout;
 use weir_wire::{ApplyReply, Refusal, RefusalKind, Status};
@@ -58,10 +58,13 @@ impl Tag {
     /// No agent's tag is longer. Thousands are kept.
     const LONGEST: usize = 64;
 
-    /// A copy: a header that came over HTTP/2 holds on to the buffer that it was read into.
     fn of(head: &HeaderMap) -> Option<Self> {
         let tag = head.get(ETAG)?.as_bytes();
         (tag.len() <= Self::LONGEST).then(|| Self(tag.into()))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.0
     }
 }
 
@@ -209,17 +212,11 @@ impl Client {
     }
 
     async fn ask(&mut self, mut connection: Connection, call: &Call<'_>) -> Result<Response<Bytes>, ContactError> {
-        let mut request = Request::builder()
-            .method(&call.method)
-            .uri(connection.target(&self.address, call.path))
-            .header(CONTENT_TYPE, "application/json");
-        if !connection.names_host_in_target() {
-            request = request.header(HOST, &*self.address);
-        }
-        if let Some(Tag(tag)) = call.known {
-            request = request.header(IF_NONE_MATCH, &**tag);
-        }
-        let request = request.body(call.body.clone()).map_err(|error| ContactError::Connection(error.to_string()))?;
+        let fields =
+            [(CONTENT_TYPE, b"application/json".as_slice()), (IF_NONE_MATCH, call.known.map_or(b"", Tag::bytes))];
+        let fields = if call.known.is_some() { &fields[..] } else { &fields[..1] };
+        let (method, authority, path) = (call.method.clone(), &*self.address, call.path);
+        let request = weir_http2::Request { method, authority, path, fields, body: call.body.clone() };
         let answer = connection.send(request).await.map_err(|error| self.contact_error(&error))?;
         self.connection = Some(connection);
         Ok(answer)

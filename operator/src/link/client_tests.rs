@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use http::Request;
 use http_body_util::Full;
 use rcgen::ExtendedKeyUsagePurpose;
 use rustls::RootCertStore;

@@ -1,4 +1,4 @@
-//! One connection to one agent: HTTP/1.1 in plain text, or HTTP/2 over mutual TLS.
+//! One connection to one agent: HTTP/1.1 in plain text, or HTTP/2 over mutual TLS ([`weir_http2`]).
 //!
 //! It belongs to one link and is made for one pod: a connection is never used for another pod that has got the same
 //! address. It lives at most as long as the certificates that it was made with.
@@ -12,9 +12,9 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::Either;
+use http::header::HOST;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
@@ -23,6 +23,7 @@ use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::identity::{Credentials, PodIdentity};
@@ -34,25 +35,29 @@ const KEEPALIVE_PROBES: u32 = 2;
 const READ_BUFFER: usize = 4096;
 /// The longest answer that is read.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
-const WINDOW: u32 = 1024 * 1024;
-/// The longest head of an answer.
-const MAX_HEAD_BYTES: u32 = 16 * 1024;
 
 /// An open connection. It is closed with its value.
-pub(super) struct Connection {
-    sender: Sender,
+#[derive(Debug)]
+pub(super) enum Connection {
+    Plain(Plain),
+    Mutual(Box<Mutual>),
+}
+
+#[derive(Debug)]
+pub(super) struct Plain {
+    sender: http1::SendRequest<Full<Bytes>>,
     /// What moves the bytes; none once it has ended.
     driver: Option<Driver>,
+}
+
+type Driver = Pin<Box<http1::Connection<TokioIo<TcpStream>, Full<Bytes>>>>;
+
+#[derive(Debug)]
+pub(super) struct Mutual {
+    http: weir_http2::Connection<TlsStream<TcpStream>>,
     /// Until when its certificates are good, in seconds of Unix time.
-    not_after: Option<u64>,
+    not_after: u64,
 }
-
-enum Sender {
-    Plain(http1::SendRequest<Full<Bytes>>),
-    Mutual(h2::client::SendRequest<Bytes>),
-}
-
-type Driver = Pin<Box<dyn Future<Output = Result<(), ConnectionError>> + Send>>;
 
 /// Why there is no connection, or no more.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +73,7 @@ pub(super) enum ConnectionError {
     #[error("no answer")]
     Http1(#[source] hyper::Error),
     #[error("no answer")]
-    Http2(#[source] h2::Error),
+    Http2(#[source] weir_http2::Error),
     #[error("it was closed")]
     Closed,
     /// An answer began, and went wrong.
@@ -76,20 +81,13 @@ pub(super) enum ConnectionError {
     Answer(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-impl std::fmt::Debug for Connection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("open", &self.driver.is_some()).finish_non_exhaustive()
-    }
-}
-
 impl Connection {
     /// Plain HTTP/1.1 with whoever answers.
     pub(super) async fn plain(address: &str) -> Result<Self, ConnectionError> {
         let stream = connect(address).await?;
         let http = http1::Builder::new().read_buf_exact_size(Some(READ_BUFFER)).handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = http.map_err(ConnectionError::Http1)?;
-        let driver: Driver = Box::pin(connection.map(|ended| ended.map_err(ConnectionError::Http1)));
-        Ok(Self { sender: Sender::Plain(sender), driver: Some(driver), not_after: None })
+        let (sender, driver) = http.map_err(ConnectionError::Http1)?;
+        Ok(Self::Plain(Plain { sender, driver: Some(Box::pin(driver)) }))
     }
 
     /// HTTP/2 over TLS, with nobody but this pod's agent.
@@ -108,49 +106,53 @@ impl Connection {
             u64::try_from(certificate.validity().not_after.timestamp()).ok()
         });
         let not_after = not_after.map_or(credentials.not_after, |shown| shown.min(credentials.not_after));
-        // An agent has one question at a time to answer, and nothing to say unasked. Heads are short: a table of those
-        // that came before would be larger than what it saves.
-        let mut http = h2::client::Builder::new();
-        http.enable_push(false).initial_max_send_streams(1).max_concurrent_reset_streams(1).header_table_size(0);
-        http.initial_window_size(WINDOW).initial_connection_window_size(WINDOW).max_header_list_size(MAX_HEAD_BYTES);
-        let (sender, connection) = http.handshake(stream).await.map_err(ConnectionError::Http2)?;
-        let driver: Driver = Box::pin(connection.map(|ended| ended.map_err(ConnectionError::Http2)));
-        Ok(Self { sender: Sender::Mutual(sender), driver: Some(driver), not_after: Some(not_after) })
+        Ok(Self::Mutual(Box::new(Mutual { http: weir_http2::Connection::new(stream), not_after })))
     }
 
     /// Whether something may be sent.
     pub(super) fn is_usable(&mut self, now: u64) -> bool {
-        self.closed().now_or_never().is_none() && self.not_after.is_none_or(|not_after| now < not_after)
+        let is_good = match self {
+            Self::Plain(_) => true,
+            Self::Mutual(mutual) => now < mutual.not_after,
+        };
+        is_good && self.closed().now_or_never().is_none()
     }
 
     /// Waits until it ends: true if that is because nothing was heard of the other side for too long.
     pub(super) async fn closed(&mut self) -> bool {
-        let Some(driver) = &mut self.driver else { return false };
-        let ended = driver.await;
-        self.driver = None;
-        ended.is_err_and(|error| error.is_silence())
-    }
-
-    /// What a request on this connection is for: a path, or a whole URI.
-    pub(super) fn target(&self, address: &str, path: &str) -> String {
-        match &self.sender {
-            Sender::Plain(_) => path.to_owned(),
-            Sender::Mutual(_) => format!("https://{address}{path}"),
+        match self {
+            Self::Plain(plain) => {
+                let Some(driver) = &mut plain.driver else { return false };
+                let ended = driver.await;
+                plain.driver = None;
+                ended.is_err_and(|error| ConnectionError::Http1(error).is_silence())
+            }
+            Self::Mutual(mutual) => ConnectionError::Http2(mutual.http.closed().await).is_silence(),
         }
     }
 
-    /// Whether the host stands there, and not in a field.
-    pub(super) fn names_host_in_target(&self) -> bool {
-        matches!(self.sender, Sender::Mutual(_))
-    }
-
     /// Sends a request and reads the whole answer.
-    pub(super) async fn send(&mut self, request: Request<Bytes>) -> Result<Response<Bytes>, ConnectionError> {
-        let Self { sender, driver, .. } = self;
-        let mut exchange = pin!(match sender {
-            Sender::Plain(sender) => Either::Left(ask_plain(sender, request)),
-            Sender::Mutual(sender) => Either::Right(ask_mutual(sender, request)),
-        });
+    pub(super) async fn send(&mut self, request: weir_http2::Request<'_>) -> Result<Response<Bytes>, ConnectionError> {
+        match self {
+            Self::Plain(plain) => plain.send(request).await,
+            Self::Mutual(mutual) => mutual.http.send(request).await.map_err(|error| match error {
+                weir_http2::Error::Answer(_) => ConnectionError::Answer(Box::new(error)),
+                error => ConnectionError::Http2(error),
+            }),
+        }
+    }
+}
+
+impl Plain {
+    async fn send(&mut self, request: weir_http2::Request<'_>) -> Result<Response<Bytes>, ConnectionError> {
+        let weir_http2::Request { method, authority, path, fields, body } = request;
+        let mut request = Request::builder().method(method).uri(path).header(HOST, authority);
+        for (name, value) in fields {
+            request = request.header(name, *value);
+        }
+        let request = request.body(body).map_err(|error| ConnectionError::Answer(error.into()))?;
+        let Self { sender, driver } = self;
+        let mut exchange = pin!(ask(sender, request));
         poll_fn(|context| {
             let asked = exchange.as_mut().poll(context);
             if let Poll::Ready(Ok(answer)) = asked {
@@ -177,7 +179,7 @@ fn drive(driver: &mut Option<Driver>, context: &mut Context<'_>) -> Option<Resul
     match open.as_mut().poll(context) {
         Poll::Ready(ended) => {
             *driver = None;
-            Some(ended)
+            Some(ended.map_err(ConnectionError::Http1))
         }
         Poll::Pending => None,
     }
@@ -188,7 +190,7 @@ impl ConnectionError {
     fn is_silence(&self) -> bool {
         let cause = match self {
             Self::Http1(error) => std::error::Error::source(error).and_then(<dyn std::error::Error>::downcast_ref),
-            Self::Http2(error) => error.get_io(),
+            Self::Http2(weir_http2::Error::Io(error)) => Some(error),
             _ => None,
         };
         cause.is_some_and(|cause: &io::Error| {
@@ -200,7 +202,7 @@ impl ConnectionError {
     }
 }
 
-async fn ask_plain(
+async fn ask(
     sender: &mut http1::SendRequest<Full<Bytes>>,
     request: Request<Bytes>,
 ) -> Result<Response<Bytes>, ConnectionError> {
@@ -209,30 +211,6 @@ async fn ask_plain(
     let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await.map_err(ConnectionError::Answer)?;
     Ok(Response::from_parts(head, body.to_bytes()))
-}
-
-async fn ask_mutual(
-    sender: &mut h2::client::SendRequest<Bytes>,
-    request: Request<Bytes>,
-) -> Result<Response<Bytes>, ConnectionError> {
-    poll_fn(|context| sender.poll_ready(context)).await.map_err(ConnectionError::Http2)?;
-    let (head, body) = request.into_parts();
-    let request = Request::from_parts(head, ());
-    let (response, mut rest) = sender.send_request(request, body.is_empty()).map_err(ConnectionError::Http2)?;
-    if !body.is_empty() {
-        rest.send_data(body, true).map_err(ConnectionError::Http2)?;
-    }
-    let (head, mut body) = response.await.map_err(ConnectionError::Http2)?.into_parts();
-    let mut answer = BytesMut::new();
-    while let Some(part) = body.data().await {
-        let part = part.map_err(|error| ConnectionError::Answer(error.into()))?;
-        if answer.len() + part.len() > MAX_ANSWER_BYTES {
-            return Err(ConnectionError::Answer("it is longer than any answer".into()));
-        }
-        body.flow_control().release_capacity(part.len()).map_err(ConnectionError::Http2)?;
-        answer.extend_from_slice(&part);
-    }
-    Ok(Response::from_parts(head, answer.freeze()))
 }
 
 async fn connect(address: &str) -> Result<TcpStream, ConnectionError> {

@@ -25,10 +25,6 @@ pub(super) fn explain(error: &ConnectionError, pod: &PodIdentity) -> Option<Stri
     if let Some(cause) = tls_error(error) {
         return Some(of_tls(cause, pod));
     }
-    // In TLS 1.3 a client hears what became of its certificate after the handshake, and HTTP/2 keeps the words only.
-    if let Some(alert) = alert_in(error) {
-        return Some(of_alert(&alert));
-    }
     // An agent without a certificate hangs up.
     match error {
         ConnectionError::Tls(cause) if is_hang_up(cause.kind()) => Some(
@@ -94,18 +90,6 @@ fn of_alert(alert: &str) -> String {
 /// `UniformResourceIdentifier("weir://…")`, as it is shown, holds what is meant.
 fn uri_in(shown: &str) -> &str {
     shown.split('"').nth(1).unwrap_or(shown)
-}
-
-/// The alert that an error's text, or the text of one of its causes, speaks of.
-fn alert_in(error: &(dyn Error + 'static)) -> Option<String> {
-    let mut next = Some(error);
-    while let Some(cause) = next {
-        if let Some((_, alert)) = cause.to_string().split_once("received fatal alert: ") {
-            return Some(alert.split(|c: char| !c.is_alphanumeric()).next()?.to_owned());
-        }
-        next = cause.source();
-    }
-    None
 }
 
 fn is_hang_up(kind: io::ErrorKind) -> bool {
