@@ -124,6 +124,7 @@ impl Worker {
                 }
                 _ = idle_check.tick() => {
                     app.close_idle();
+                    gates.refresh();
                     plain.iter().for_each(|plain| plain.close_idle());
                 }
                 () = proxy.drain.cancelled() => break,

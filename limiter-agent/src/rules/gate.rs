@@ -1,8 +1,8 @@
 //! The rules in force as one client connection asks them.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{cell::RefCell, net::IpAddr, rc::Rc, sync::Arc};
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, Cache};
 use http::Request;
 use weir_core::Time;
 use weir_tower::MonotonicClock;
@@ -20,11 +20,13 @@ use crate::matching::{Headers, RequestView};
 /// Makes the gates of one worker's client connections. What all of them need is held once: it is read for every request,
 /// and a connection that was idle has nothing of its own in the processor's cache.
 #[derive(Clone, Debug)]
-pub(crate) struct Gates(Arc<Common>);
+pub(crate) struct Gates(Rc<Common>);
 
 #[derive(Debug)]
 struct Common {
-    rules: Arc<ArcSwap<RulesInForce>>,
+    /// As they were when they were last asked for: to see that there are no others is one read of memory, where to take
+    /// part in their ownership is two locked instructions for each request.
+    rules: RefCell<Cache<Arc<ArcSwap<RulesInForce>>, Arc<RulesInForce>>>,
     clock: MonotonicClock,
     log_keys: bool,
 }
@@ -32,18 +34,23 @@ struct Common {
 /// Decides on the requests of one client connection. Copies are cheap: each request takes one.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
-    common: Arc<Common>,
+    common: Rc<Common>,
     peer: IpAddr,
 }
 
 impl Gates {
     pub(crate) fn new(rules: Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, log_keys: bool) -> Self {
-        Self(Arc::new(Common { rules, clock, log_keys }))
+        Self(Rc::new(Common { rules: RefCell::new(Cache::new(rules)), clock, log_keys }))
     }
 
     /// For a connection from there.
     pub(crate) fn of(&self, peer: IpAddr) -> Gate {
-        Gate { common: Arc::clone(&self.0), peer }
+        Gate { common: Rc::clone(&self.0), peer }
+    }
+
+    /// Lets go of rules that are not in force any more, of which nobody may have asked since.
+    pub(crate) fn refresh(&self) {
+        self.0.rules.borrow_mut().load();
     }
 }
 
@@ -51,8 +58,9 @@ impl Gate {
     /// Decides on a request and charges it.
     pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<Pass, Refusal> {
         // Loaded once: a request is decided by one snapshot, whole.
-        let rules = self.common.rules.load();
-        self.ask(&rules, request, |asked| {
+        let mut rules = self.common.rules.borrow_mut();
+        let rules = rules.load();
+        self.ask(rules, request, |asked| {
             rules.decide(asked).inspect_err(|refusal| rules.log(refusal, asked, self.common.log_keys))
         })
     }
@@ -65,7 +73,8 @@ impl Gate {
         target: (&str, Option<&str>),
         headers: Headers<'_>,
     ) -> Option<Result<Fields, Refused>> {
-        let rules = self.common.rules.load();
+        let mut rules = self.common.rules.borrow_mut();
+        let rules = rules.load();
         let now = || -> Time { self.common.clock.now() };
         let request = RequestView::of_target(method, target, headers, self.peer);
         let asked = Asked { request, tokens: Tokens::new(rules.jwks(), &now), clock: self.common.clock };
@@ -83,8 +92,8 @@ impl Gate {
         Messages::of(self, request)
     }
 
-    pub(super) fn rules(&self) -> Guard<Arc<RulesInForce>> {
-        self.common.rules.load()
+    pub(super) fn rules(&self) -> Arc<RulesInForce> {
+        Arc::clone(self.common.rules.borrow_mut().load())
     }
 
     /// For a refusal that was decided on elsewhere.
@@ -105,5 +114,21 @@ impl Gate {
         let now = || -> Time { self.common.clock.now() };
         let tokens = Tokens::new(rules.jwks(), &now);
         then(&Asked { request: RequestView::new(request, self.peer), tokens, clock: self.common.clock })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_that_are_not_in_force_any_more_are_let_go() {
+        let rules = Arc::new(ArcSwap::from_pointee(RulesInForce::default()));
+        let gates = Gates::new(Arc::clone(&rules), MonotonicClock::start(), false);
+        let old = Arc::downgrade(&rules.load_full());
+        rules.store(Arc::default());
+        gates.refresh();
+        assert!(old.upgrade().is_none());
+        assert!(Arc::ptr_eq(&gates.of(std::net::Ipv4Addr::LOCALHOST.into()).rules(), &rules.load_full()));
     }
 }
