@@ -3,7 +3,7 @@
 //! Whatever is open holds a guard, so that no way out forgets to count.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -37,6 +37,16 @@ pub(crate) struct Traffic {
     accepted: AtomicU64,
     parked: AtomicU64,
     each: [Counts; Protocol::ALL.len()],
+    workers: Mutex<Vec<Arc<OfWorker>>>,
+}
+
+/// What one worker counts of HTTP/1.1 on the short way, where a request would feel a count that all of them share. Nobody
+/// else writes to it, so nothing has to be locked for it.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct OfWorker {
+    requests: AtomicU64,
+    parked: AtomicU64,
 }
 
 /// Aligned so that two protocols never share a cache line.
@@ -69,6 +79,10 @@ pub(super) struct Speaking {
 #[derive(Debug)]
 pub(super) struct Parked<'a>(&'a Traffic);
 
+/// The same, counted by one worker.
+#[derive(Debug)]
+pub(super) struct ParkedHere<'a>(&'a OfWorker);
+
 impl Traffic {
     pub(super) fn accept(&self) {
         self.accepted.fetch_add(1, Relaxed);
@@ -92,6 +106,19 @@ impl Traffic {
         Parked(self)
     }
 
+    /// For one more worker, which alone may count with it.
+    pub(super) fn worker(&self) -> Arc<OfWorker> {
+        let worker = Arc::default();
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&worker));
+        worker
+    }
+
+    /// Of all workers.
+    fn sum(&self, of: impl Fn(&OfWorker) -> &AtomicU64) -> u64 {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.iter().map(|worker| of(worker).load(Relaxed)).sum()
+    }
+
     /// Connections so far.
     pub(crate) fn accepted(&self) -> u64 {
         self.accepted.load(Relaxed)
@@ -99,13 +126,31 @@ impl Traffic {
 
     /// Connections that are put away now.
     pub(crate) fn parked(&self) -> u64 {
-        self.parked.load(Relaxed)
+        self.parked.load(Relaxed) + self.sum(|worker| &worker.parked)
     }
 
     pub(crate) fn spoken(&self, protocol: Protocol) -> Spoken {
         let Counts { requests, open, opened } = &self.each[protocol as usize];
-        Spoken { requests: requests.load(Relaxed), open: open.load(Relaxed), opened: opened.load(Relaxed) }
+        let short = if protocol == Protocol::Http1 { self.sum(|worker| &worker.requests) } else { 0 };
+        Spoken { requests: requests.load(Relaxed) + short, open: open.load(Relaxed), opened: opened.load(Relaxed) }
     }
+}
+
+impl OfWorker {
+    pub(super) fn request(&self) {
+        set(&self.requests, |requests| requests + 1);
+    }
+
+    /// As [`Traffic::park`].
+    pub(super) fn park(&self) -> ParkedHere<'_> {
+        set(&self.parked, |parked| parked + 1);
+        ParkedHere(self)
+    }
+}
+
+/// By the only one who does.
+fn set(count: &AtomicU64, to: impl Fn(u64) -> u64) {
+    count.store(to(count.load(Relaxed)), Relaxed);
 }
 
 impl Drop for Speaking {
@@ -117,5 +162,11 @@ impl Drop for Speaking {
 impl Drop for Parked<'_> {
     fn drop(&mut self) {
         self.0.parked.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for ParkedHere<'_> {
+    fn drop(&mut self) {
+        set(&self.0.parked, |parked| parked - 1);
     }
 }

@@ -6,15 +6,13 @@
 use std::{
     cell::RefCell,
     io,
-    pin::Pin,
     rc::Rc,
     task::{Context, Poll, ready},
 };
 
-use tokio::{
-    io::{AsyncRead, ReadBuf},
-    net::TcpStream,
-};
+use tokio::net::TcpStream;
+
+use super::calls;
 
 /// What one for requests holds, unless it had to grow.
 pub(super) const SIZE: usize = 16 * 1024;
@@ -146,10 +144,8 @@ impl Buffer {
     }
 
     /// Reads what has come, as far as there is room. 0 is the end of the stream.
-    pub(super) fn poll_fill(&mut self, stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let mut room = ReadBuf::new(&mut self.bytes[self.end..]);
-        ready!(Pin::new(stream).poll_read(cx, &mut room))?;
-        let count = room.filled().len();
+    pub(super) fn poll_fill(&mut self, stream: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let count = ready!(calls::poll_read(stream, &mut self.bytes[self.end..], cx))?;
         self.end += count;
         Poll::Ready(Ok(count))
     }

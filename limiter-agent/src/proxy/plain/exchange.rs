@@ -13,6 +13,7 @@ use weir_core::Time;
 
 use super::{
     buffer::Outbox,
+    field::Room,
     framing::Framing,
     line::{Gone, Line},
     response::{self, Answer},
@@ -79,21 +80,26 @@ struct Reply {
     closes: bool,
 }
 
-pub(super) async fn exchange(line: &mut Line<'_>, asked: Asked) -> Next {
-    let Asked { request, repeatable, terms } = asked;
-    let mut out = line.client.shared.buffers.outbox();
-    line.watch();
-    match ask(line, request, repeatable, &terms, &mut out).await {
-        Ok(reply) => relay(line, reply, out).await,
-        Err(Cut::Gone) => Next::Nothing,
-        Err(Cut::Unfit) => Next::Leave,
-        Err(Cut::Failure(failure)) => {
-            let (head, body) = failure.respond(&line.client.shared.proxy.failures, Version::HTTP_11).into_parts();
-            let ending = ending(line, terms.last);
-            out.bytes.clear();
-            write::own(&head, &body.into_own(), terms.to_head, &terms.fields, ending, &mut out.bytes);
-            let closes = ending.closes;
-            finish(line, &out.bytes, &[], closes).await
+#[expect(
+    clippy::manual_async_fn,
+    reason = "the arguments of an async fn are held twice, and this is allocated for each request"
+)]
+pub(super) fn exchange(line: &mut Line<'_>, asked: Asked) -> impl Future<Output = Next> {
+    async move {
+        let mut out = line.client.shared.buffers.outbox();
+        line.watch();
+        match ask(line, asked.request, asked.repeatable, &asked.terms, &mut out).await {
+            Ok(reply) => relay(line, reply, out).await,
+            Err(Cut::Gone) => Next::Nothing,
+            Err(Cut::Unfit) => Next::Leave,
+            Err(Cut::Failure(failure)) => {
+                let (head, body) = failure.respond(&line.client.shared.proxy.failures, Version::HTTP_11).into_parts();
+                let ending = ending(line, asked.terms.last);
+                out.bytes.clear();
+                write::own(&head, &body.into_own(), asked.terms.to_head, &asked.terms.fields, ending, &mut out.bytes);
+                let closes = ending.closes;
+                finish(line, &out.bytes, &[], closes).await
+            }
         }
     }
 }
@@ -114,30 +120,33 @@ pub(super) async fn finish(line: &mut Line<'_>, head: &[u8], body: &[u8], closes
 }
 
 /// Sends the request; once more, on a new connection, if an idle one turns out to have been closed by the app.
-async fn ask(
+#[expect(clippy::manual_async_fn, reason = "as `exchange`")]
+fn ask(
     line: &mut Line<'_>,
     request: Outbox,
     repeatable: bool,
     terms: &Terms,
     out: &mut Outbox,
-) -> Result<Reply, Cut> {
-    let shared = &line.client.shared;
-    let limit = shared.proxy.settings.response_timeout;
-    let sent = shared.proxy.clock.now();
-    line.begin(limit);
-    let mut app = match shared.pool.pop() {
-        Some(stream) => Upstream::new(stream, false, request),
-        None => Upstream::new(Box::pin(connected(line, limit)).await?, true, request),
-    };
-    loop {
-        match hear(line, &mut app, terms, sent, out).await {
-            Ok((framing, kept, closes)) => return Ok(Reply { app, framing, kept, closes }),
-            // One of which nothing left this program may be sent again, whatever it is.
-            Err(Cut::Failure(Failure::Closed)) if !app.fresh && (repeatable || app.is_untouched()) => {
-                let request = app.into_request().ok_or(Failure::Closed)?;
-                app = Upstream::new(Box::pin(connected(line, limit)).await?, true, request);
+) -> impl Future<Output = Result<Reply, Cut>> {
+    async move {
+        let shared = &line.client.shared;
+        let limit = shared.proxy.settings.response_timeout;
+        let sent = shared.proxy.clock.now();
+        line.begin(limit);
+        let mut app = match shared.pool.pop() {
+            Some(stream) => Upstream::new(stream, false, request),
+            None => Upstream::new(Box::pin(connected(line, limit)).await?, true, request),
+        };
+        loop {
+            match hear(line, &mut app, terms, sent, out).await {
+                Ok((framing, kept, closes)) => return Ok(Reply { app, framing, kept, closes }),
+                // One of which nothing left this program may be sent again, whatever it is.
+                Err(Cut::Failure(Failure::Closed)) if !app.fresh && (repeatable || app.is_untouched()) => {
+                    let request = app.into_request().ok_or(Failure::Closed)?;
+                    app = Upstream::new(Box::pin(connected(line, limit)).await?, true, request);
+                }
+                Err(cut) => return Err(cut),
             }
-            Err(cut) => return Err(cut),
         }
     }
 }
@@ -174,7 +183,7 @@ async fn hear(
                 looked_at = length;
                 break;
             }
-            let mut room = response::no_fields();
+            let mut room = Room::new();
             let head = match response::read(bytes, &mut room, terms.to_head)? {
                 Answer::Part => {
                     looked_at = length;
@@ -231,42 +240,46 @@ async fn read(line: &mut Line<'_>, app: &mut Upstream, most: usize) -> Result<io
 }
 
 /// Passes the body on behind its head.
-async fn relay(line: &mut Line<'_>, reply: Reply, mut out: Outbox) -> Next {
-    let Reply { mut app, mut framing, kept, closes } = reply;
-    let shared = &line.client.shared;
-    loop {
-        // What goes on as it is need not be copied.
-        let direct = framing.take_long(app.unread(), MAX_COPIED);
-        if direct.is_none() {
-            match framing.pass(app.unread(), &mut out.bytes) {
-                Ok(count) => app.consume(count),
-                Err(invalid) => {
-                    tracing::debug!(%invalid, "the app's body broke off");
-                    return broken_off(line, &out.bytes).await;
+#[expect(clippy::manual_async_fn, reason = "as `exchange`")]
+fn relay(line: &mut Line<'_>, mut reply: Reply, mut out: Outbox) -> impl Future<Output = Next> {
+    async move {
+        let shared = &line.client.shared;
+        loop {
+            // What goes on as it is need not be copied.
+            let direct = reply.framing.take_long(reply.app.unread(), MAX_COPIED);
+            if direct.is_none() {
+                match reply.framing.pass(reply.app.unread(), &mut out.bytes) {
+                    Ok(count) => reply.app.consume(count),
+                    Err(invalid) => {
+                        tracing::debug!(%invalid, "the app's body broke off");
+                        return broken_off(line, &out.bytes).await;
+                    }
                 }
             }
-        }
-        let count = direct.unwrap_or(0);
-        if framing.is_over() {
-            let (rest, idle) = app.finish(count);
-            if let Some(idle) = idle.filter(|_| kept) {
-                shared.pool.push(idle);
+            let count = direct.unwrap_or(0);
+            if reply.framing.is_over() {
+                let (rest, idle) = reply.app.finish(count);
+                if let Some(idle) = idle.filter(|_| reply.kept) {
+                    shared.pool.push(idle);
+                }
+                let body = rest.as_ref().map_or(&[][..], |rest| &rest.unread()[..count]);
+                return finish(line, &out.bytes, body, reply.closes).await;
             }
-            let body = rest.as_ref().map_or(&[][..], |rest| &rest.unread()[..count]);
-            return finish(line, &out.bytes, body, closes).await;
-        }
-        if line.send(&out.bytes, &app.unread()[..count]).await.is_err() {
-            return Next::Nothing;
-        }
-        app.consume(count);
-        out.bytes.clear();
-        // Whatever the app takes its time for is its business.
-        line.begin(None);
-        match read(line, &mut app, MAX_HELD).await {
-            Ok(Ok(1..)) => {}
-            Ok(Ok(0)) if framing.closed(&mut out.bytes) => return finish(line, &out.bytes, &[], closes).await,
-            Ok(Ok(0) | Err(_)) | Err(Cut::Failure(_) | Cut::Unfit) => return broken_off(line, &[]).await,
-            Err(Cut::Gone) => return Next::Nothing,
+            if line.send(&out.bytes, &reply.app.unread()[..count]).await.is_err() {
+                return Next::Nothing;
+            }
+            reply.app.consume(count);
+            out.bytes.clear();
+            // Whatever the app takes its time for is its business.
+            line.begin(None);
+            match read(line, &mut reply.app, MAX_HELD).await {
+                Ok(Ok(1..)) => {}
+                Ok(Ok(0)) if reply.framing.closed(&mut out.bytes) => {
+                    return finish(line, &out.bytes, &[], reply.closes).await;
+                }
+                Ok(Ok(0) | Err(_)) | Err(Cut::Failure(_) | Cut::Unfit) => return broken_off(line, &[]).await,
+                Err(Cut::Gone) => return Next::Nothing,
+            }
         }
     }
 }

@@ -1,5 +1,24 @@
 //! The fields that a proxy has to know: all others go through as they came.
 
+use std::mem::MaybeUninit;
+
+use httparse::Header;
+
+/// Heads with more fields are not for the short way, whatever the settings say.
+pub(super) const MAX_FIELDS: usize = 100;
+
+/// Room for the fields of a head, which needs next to no preparation, and for what each is about.
+pub(super) struct Room<'b> {
+    pub(super) fields: [MaybeUninit<Header<'b>>; MAX_FIELDS],
+    pub(super) kinds: [Field; MAX_FIELDS],
+}
+
+impl Room<'_> {
+    pub(super) const fn new() -> Self {
+        Self { fields: [const { MaybeUninit::uninit() }; MAX_FIELDS], kinds: [Field::Other; MAX_FIELDS] }
+    }
+}
+
 /// What a field is about, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {

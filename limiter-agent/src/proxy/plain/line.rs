@@ -17,7 +17,7 @@ use tokio::{
 use weir_core::Time;
 use weir_tower::MonotonicClock;
 
-use super::{Client, buffer::Buffer, pause::Pause};
+use super::{Client, buffer::Buffer, calls, pause::Pause};
 use crate::proxy::client::HALF_CLOSED_TIMEOUT;
 
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl<'a> Line<'a> {
             None => self.client.shared.buffers.lend(),
         };
         self.asked = false;
-        let read = inbox.poll_fill(&mut self.stream, cx);
+        let read = inbox.poll_fill(&self.stream, cx);
         self.inbox = Some(inbox).filter(|inbox| !inbox.is_empty());
         read.map_err(|_| Gone)
     }
@@ -129,10 +129,12 @@ impl<'a> Line<'a> {
         let mut held_up = false;
         poll_fn(|cx| {
             while !(head.is_empty() && body.is_empty()) {
-                let stream = Pin::new(&mut self.stream);
                 let written = match (head, body) {
-                    (all, []) | ([], all) => stream.poll_write(cx, all),
-                    (head, body) => stream.poll_write_vectored(cx, &[IoSlice::new(head), IoSlice::new(body)]),
+                    (all, []) | ([], all) => calls::poll_write(&self.stream, all, cx),
+                    (head, body) => {
+                        let both = [IoSlice::new(head), IoSlice::new(body)];
+                        Pin::new(&mut self.stream).poll_write_vectored(cx, &both)
+                    }
                 };
                 match written {
                     Poll::Ready(Ok(count @ 1..)) => {

@@ -9,6 +9,7 @@
 //! What comes out of it must be what comes out of the ordinary way, to the app and to the client.
 
 mod buffer;
+mod calls;
 mod chunks;
 mod date;
 mod drain;
@@ -31,6 +32,7 @@ use self::{buffer::Buffers, date::Date, drain::Drain, pool::Pool, request::Limit
 use super::{
     headers::Peer,
     settings::{Switch, UpstreamHttp2},
+    traffic::OfWorker,
     worker::Proxy,
 };
 use crate::rules::Gate;
@@ -39,6 +41,7 @@ use crate::rules::Gate;
 #[derive(Debug)]
 pub(super) struct Shared {
     proxy: Arc<Proxy>,
+    traffic: Arc<OfWorker>,
     pool: Pool,
     buffers: Rc<Buffers>,
     date: Date,
@@ -64,6 +67,7 @@ impl Shared {
         let limits = Limits { bytes: settings.max_header_bytes as usize, fields: settings.max_headers.into() };
         Some(Rc::new(Self {
             proxy: Arc::clone(proxy),
+            traffic: proxy.traffic.worker(),
             pool: Pool::default(),
             buffers: Rc::default(),
             date: Date::new(),

@@ -5,23 +5,13 @@
 //! something plain that [`strict`](super::super::strict), [`vetting`](super::super::vetting) or hyper would refuse or
 //! understand differently.
 
-use std::mem::MaybeUninit;
-
 use httparse::{Header, Status};
 
-use super::{super::vetting::OF_AUTHORITY, field::Field};
+use super::{
+    super::vetting::OF_AUTHORITY,
+    field::{Field, MAX_FIELDS, Room},
+};
 use crate::byte_set::ByteSet;
-
-/// Heads with more fields are not plain, whatever the settings say.
-pub(super) const MAX_FIELDS: usize = 100;
-
-/// Room for the fields of a head.
-pub(super) type Fields<'b> = [MaybeUninit<Header<'b>>; MAX_FIELDS];
-
-/// Room that needs no preparation.
-pub(super) const fn no_fields<'b>() -> Fields<'b> {
-    [const { MaybeUninit::uninit() }; MAX_FIELDS]
-}
 
 /// How large a head may be, by the settings.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +36,8 @@ pub(super) struct Request<'h, 'b> {
     /// A path, and maybe a query.
     pub(super) target: &'b str,
     pub(super) fields: &'h [Header<'b>],
-    pub(super) kinds: [Field; MAX_FIELDS],
+    /// Of each of them.
+    pub(super) kinds: &'h [Field],
     pub(super) host: &'b [u8],
     pub(super) body: &'b [u8],
     /// Of head and body.
@@ -57,14 +48,15 @@ pub(super) struct Request<'h, 'b> {
 
 impl<'h, 'b> Request<'h, 'b> {
     /// Looks at the first bytes of a request, and at no field twice.
-    pub(super) fn look(bytes: &'b [u8], room: &'h mut Fields<'b>, limits: Limits) -> Look<'h, 'b> {
+    pub(super) fn look(bytes: &'b [u8], room: &'h mut Room<'b>, limits: Limits) -> Look<'h, 'b> {
         // httparse would pass over empty lines.
         if !bytes.first().is_none_or(u8::is_ascii_uppercase) {
             return Look::Other;
         }
         let mut head = httparse::Request::new(&mut []);
-        let room = &mut room[..limits.fields.min(MAX_FIELDS)];
-        let length = match head.parse_with_uninit_headers(bytes, room) {
+        let Room { fields, kinds } = room;
+        let fields = &mut fields[..limits.fields.min(MAX_FIELDS)];
+        let length = match head.parse_with_uninit_headers(bytes, fields) {
             Ok(Status::Complete(length)) if length <= limits.bytes => length,
             Ok(Status::Partial) if bytes.len() <= limits.bytes => return Look::Part(None),
             _ => return Look::Other,
@@ -74,7 +66,8 @@ impl<'h, 'b> Request<'h, 'b> {
             return Look::Other;
         }
         let fields = &*head.headers;
-        let Some(Known { kinds, host, body, last }) = Known::of(fields) else { return Look::Other };
+        let kinds = &mut kinds[..fields.len()];
+        let Some(Known { host, body, last }) = Known::of(fields, kinds) else { return Look::Other };
         let Some(whole) = length.checked_add(body) else { return Look::Other };
         let Some(body) = bytes.get(length..whole) else { return Look::Part(Some(whole)) };
         Look::Plain(Self { method, target, fields, kinds, host, body, length: whole, last })
@@ -100,7 +93,6 @@ impl<'h, 'b> Request<'h, 'b> {
 
 /// What the fields say that matters here.
 struct Known<'b> {
-    kinds: [Field; MAX_FIELDS],
     host: &'b [u8],
     body: usize,
     last: bool,
@@ -108,10 +100,9 @@ struct Known<'b> {
 
 impl<'b> Known<'b> {
     /// None if any of them is not plain.
-    fn of(fields: &[Header<'b>]) -> Option<Self> {
-        let mut kinds = [Field::Other; MAX_FIELDS];
+    fn of(fields: &[Header<'b>], kinds: &mut [Field]) -> Option<Self> {
         let (mut host, mut length, mut connection) = (None, None, None);
-        for (field, kind) in fields.iter().zip(&mut kinds) {
+        for (field, kind) in fields.iter().zip(kinds) {
             *kind = Field::of(field.name);
             match kind {
                 Field::Host => {
@@ -133,7 +124,7 @@ impl<'b> Known<'b> {
                 _ => {}
             }
         }
-        Some(Self { kinds, host: host?, body: length.unwrap_or(0), last: connection.unwrap_or(false) })
+        Some(Self { host: host?, body: length.unwrap_or(0), last: connection.unwrap_or(false) })
     }
 }
 
@@ -192,7 +183,7 @@ mod tests {
     const LIMITS: Limits = Limits { bytes: 8192, fields: 20 };
 
     fn is_plain(bytes: &[u8]) -> Option<bool> {
-        match Request::look(bytes, &mut no_fields(), LIMITS) {
+        match Request::look(bytes, &mut Room::new(), LIMITS) {
             Look::Part(_) => None,
             Look::Plain(_) => Some(true),
             Look::Other => Some(false),
@@ -270,7 +261,7 @@ mod tests {
             assert_eq!(is_plain(&whole[..end]), None, "{end}");
         }
         assert_eq!(is_plain(&[&whole[..], b"GET"].concat()), Some(true));
-        let Look::Part(Some(length)) = Request::look(&whole[..whole.len() - 1], &mut no_fields(), LIMITS) else {
+        let Look::Part(Some(length)) = Request::look(&whole[..whole.len() - 1], &mut Room::new(), LIMITS) else {
             panic!("its head says how long it is");
         };
         assert_eq!(length, whole.len());
@@ -280,7 +271,7 @@ mod tests {
     #[test]
     fn its_parts_are_those_of_the_bytes() {
         let bytes = b"PUT /a?b?c HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhiGET";
-        let mut room = no_fields();
+        let mut room = Room::new();
         let Look::Plain(request) = Request::look(bytes, &mut room, LIMITS) else { panic!("plain") };
         assert_eq!((request.method, request.path_and_query()), ("PUT", ("/a", Some("b?c"))));
         assert_eq!((request.host, request.body, request.length), (&b"a"[..], &b"hi"[..], bytes.len() - 3));

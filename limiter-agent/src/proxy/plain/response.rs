@@ -3,25 +3,17 @@
 //! This understands a response as hyper's client does, which the ordinary way asks the app with: what that accepts is
 //! accepted, what it takes for garbled is a 502 with the same words.
 
-use std::mem::MaybeUninit;
-
 use httparse::{Header, Status};
 
-use super::{chunks::Chunks, field::Field, framing::Framing};
+use super::{
+    chunks::Chunks,
+    field::{Field, Room},
+    framing::Framing,
+};
 use crate::proxy::{failure::Garbled, headers::one_length};
-
-/// How many fields the app may send.
-pub(super) const MAX_FIELDS: usize = 100;
 
 /// How large a head may be.
 pub(super) const MAX_BYTES: usize = 400 * 1024;
-
-/// Room for the fields of a head.
-pub(super) type Fields<'b> = [MaybeUninit<Header<'b>>; MAX_FIELDS];
-
-pub(super) const fn no_fields<'b>() -> Fields<'b> {
-    [const { MaybeUninit::uninit() }; MAX_FIELDS]
-}
 
 /// The head of a final response.
 #[derive(Debug)]
@@ -29,7 +21,8 @@ pub(super) struct Response<'h, 'b> {
     pub(super) status: u16,
     pub(super) reason: &'b str,
     pub(super) fields: &'h [Header<'b>],
-    pub(super) kinds: [Field; MAX_FIELDS],
+    /// Of each of them.
+    pub(super) kinds: &'h [Field],
     pub(super) framing: Framing,
     /// Whether the app keeps its connection.
     pub(super) kept: bool,
@@ -50,21 +43,19 @@ pub(super) enum Answer<'h, 'b> {
 }
 
 /// Reads one head. `to_head` is for the answer to a HEAD request.
-pub(super) fn read<'h, 'b>(
-    bytes: &'b [u8],
-    room: &'h mut Fields<'b>,
-    to_head: bool,
-) -> Result<Answer<'h, 'b>, Garbled> {
+pub(super) fn read<'h, 'b>(bytes: &'b [u8], room: &'h mut Room<'b>, to_head: bool) -> Result<Answer<'h, 'b>, Garbled> {
+    let Room { fields, kinds } = room;
     let mut head = httparse::Response::new(&mut []);
-    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut head, bytes, room)?;
+    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut head, bytes, fields)?;
     let Status::Complete(length) = parsed else {
         return if bytes.len() < MAX_BYTES { Ok(Answer::Part) } else { Err(Garbled::TooLarge) };
     };
     let (Some(status @ 100..), Some(minor)) = (head.code, head.version) else { return Err(Garbled::Status) };
     let fields = &*head.headers;
-    let mut kinds = [Field::Other; MAX_FIELDS];
-    fields.iter().zip(&mut kinds).for_each(|(field, kind)| *kind = Field::of(field.name));
-    let of = |kind| fields.iter().zip(&kinds).filter(move |(_, one)| **one == kind).map(|(field, _)| field.value);
+    let kinds = &mut kinds[..fields.len()];
+    fields.iter().zip(&mut *kinds).for_each(|(field, kind)| *kind = Field::of(field.name));
+    let kinds = &*kinds;
+    let of = |kind| fields.iter().zip(kinds).filter(move |(_, one)| **one == kind).map(|(field, _)| field.value);
     let framing = match status {
         101 => return Ok(Answer::Switched),
         ..200 => return Ok(Answer::Interim(length)),
@@ -80,15 +71,22 @@ pub(super) fn read<'h, 'b>(
             },
         },
     };
-    let mut options = of(Field::Connection).flat_map(tokens);
-    let kept = if minor == 1 {
-        !options.clone().any(|option| option.eq_ignore_ascii_case("close"))
-    } else {
-        options.clone().any(|option| option.eq_ignore_ascii_case("keep-alive"))
-            && !options.clone().any(|option| option.eq_ignore_ascii_case("close"))
-    };
-    let names_fields =
-        options.any(|option| !option.eq_ignore_ascii_case("close") && !option.eq_ignore_ascii_case("keep-alive"));
+    let (mut close, mut keep_alive, mut names_fields) = (false, minor == 1, false);
+    for value in of(Field::Connection) {
+        // What most apps say, if anything.
+        if value.eq_ignore_ascii_case(b"keep-alive") {
+            keep_alive = true;
+            continue;
+        }
+        for option in tokens(value) {
+            match option {
+                option if option.eq_ignore_ascii_case("close") => close = true,
+                option if option.eq_ignore_ascii_case("keep-alive") => keep_alive = true,
+                _ => names_fields = true,
+            }
+        }
+    }
+    let kept = keep_alive && !close;
     let reason = head.reason.unwrap_or_default();
     Ok(Answer::Final(Response { status, reason, fields, kinds, framing, kept, names_fields, length }))
 }
@@ -100,7 +98,7 @@ impl Response<'_, '_> {
     }
 
     pub(super) fn has(&self, kind: Field) -> bool {
-        self.kinds[..self.fields.len()].contains(&kind)
+        self.kinds.contains(&kind)
     }
 
     /// The value of the only field of a kind.
@@ -120,7 +118,7 @@ impl Response<'_, '_> {
     }
 
     fn all(&self, kind: Field) -> impl Iterator<Item = &[u8]> {
-        self.fields.iter().zip(&self.kinds).filter(move |(_, one)| **one == kind).map(|(field, _)| field.value)
+        self.fields.iter().zip(self.kinds).filter(move |(_, one)| **one == kind).map(|(field, _)| field.value)
     }
 
     /// Whether the app says that a field is between it and the agent.
@@ -129,7 +127,7 @@ impl Response<'_, '_> {
             && self
                 .fields
                 .iter()
-                .zip(&self.kinds)
+                .zip(self.kinds)
                 .filter(|(_, kind)| **kind == Field::Connection)
                 .flat_map(|(field, _)| tokens(field.value))
                 .any(|option| option.eq_ignore_ascii_case(name))
@@ -163,7 +161,7 @@ mod tests {
 
     /// How a body is read, and whether the connection is kept.
     fn summary(head: &str, to_head: bool) -> String {
-        match read(head.as_bytes(), &mut no_fields(), to_head) {
+        match read(head.as_bytes(), &mut Room::new(), to_head) {
             Ok(Answer::Part) => "part".into(),
             Ok(Answer::Interim(length)) => format!("interim {length}"),
             Ok(Answer::Switched) => "switched".into(),

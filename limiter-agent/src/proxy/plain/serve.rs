@@ -9,13 +9,13 @@ use super::{
     Client,
     buffer::{Buffer, Outbox, SIZE},
     exchange::{Asked, Next, Terms, ending, exchange, finish},
+    field::Room,
     line::{Gone, Line},
-    request::{Look, Request, no_fields},
+    request::{Look, Request},
     write,
 };
 use crate::{
     matching::Headers,
-    proxy::traffic::Protocol,
     rules::{Fields, Refused},
 };
 
@@ -58,7 +58,7 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
     let _ = futures::poll!(pin!(unconstrained(wakes.as_mut())));
     loop {
         if line.inbox.is_none() {
-            let _parked = client.shared.proxy.traffic.park();
+            let _parked = client.shared.traffic.park();
             line.pause.begin(Some(client.shared.proxy.settings.idle_timeout));
             let first = poll_fn(|cx| {
                 if let Poll::Ready(read) = line.poll_fill(cx) {
@@ -110,7 +110,7 @@ async fn comes(line: &mut Line<'_>, whole: Option<usize>) -> bool {
 fn judge(line: &mut Line<'_>) -> Judged {
     let Client { shared, gate, peer } = line.client;
     let bytes = line.inbox.as_ref().map_or(&[][..], Buffer::unread);
-    let mut room = no_fields();
+    let mut room = Room::new();
     let request = match Request::look(bytes, &mut room, shared.limits) {
         Look::Plain(request) => request,
         Look::Part(whole) => return Judged::Part(whole),
@@ -119,7 +119,7 @@ fn judge(line: &mut Line<'_>) -> Judged {
     let headers = Headers::Parsed(request.fields);
     let decided = gate.admit_at_once(request.method, request.path_and_query(), headers);
     let Some(decided) = decided else { return Judged::Other };
-    shared.proxy.traffic.request(Protocol::Http1);
+    shared.traffic.request();
     let mut out = shared.buffers.outbox();
     let (to_head, last, length) = (request.is_head(), request.last, request.length);
     let judged = match decided {

@@ -2,14 +2,16 @@
 
 use std::{
     io,
-    pin::Pin,
     rc::Rc,
     task::{Context, Poll, ready},
 };
 
-use tokio::{io::AsyncWrite, net::TcpStream};
+use tokio::net::TcpStream;
 
-use super::buffer::{Buffer, Buffers, Outbox};
+use super::{
+    buffer::{Buffer, Buffers, Outbox},
+    calls,
+};
 
 #[derive(Debug)]
 pub(super) struct Upstream {
@@ -20,13 +22,15 @@ pub(super) struct Upstream {
     sent: usize,
     /// It takes no more of the request. What it said before may still be an answer.
     deaf: bool,
+    /// The runtime was asked to wake this task once there is something to read.
+    asked: bool,
     /// What came of the answer.
     inbox: Option<Buffer>,
 }
 
 impl Upstream {
     pub(super) fn new(stream: TcpStream, fresh: bool, request: Outbox) -> Self {
-        Self { stream, fresh, request: Some(request), sent: 0, deaf: false, inbox: None }
+        Self { stream, fresh, request: Some(request), sent: 0, deaf: false, asked: false, inbox: None }
     }
 
     /// Sends what is left of the request, and reads what has come of the answer, up to `most` bytes that are unread. 0 is
@@ -41,16 +45,21 @@ impl Upstream {
         // A buffer is wanted only once there is something to put into it.
         let mut inbox = match self.inbox.take() {
             Some(inbox) => inbox,
-            None => {
-                ready!(self.stream.poll_read_ready(cx))?;
+            None if !self.asked => {
+                ready!({
+                    self.asked = true;
+                    self.stream.poll_read_ready(cx)
+                })?;
                 buffers.lend_for_answer()
             }
+            // Woken, most likely by the app.
+            None => buffers.lend_for_answer(),
         };
         if !inbox.make_room(most) {
             self.inbox = Some(inbox);
             return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
         }
-        let read = inbox.poll_fill(&mut self.stream, cx);
+        let read = inbox.poll_fill(&self.stream, cx);
         self.inbox = Some(inbox).filter(|inbox| !inbox.is_empty());
         read
     }
@@ -58,7 +67,7 @@ impl Upstream {
     fn push(&mut self, cx: &mut Context<'_>) {
         let Some(request) = &self.request else { return };
         while self.sent < request.bytes.len() && !self.deaf {
-            match Pin::new(&mut self.stream).poll_write(cx, &request.bytes[self.sent..]) {
+            match calls::poll_write(&self.stream, &request.bytes[self.sent..], cx) {
                 Poll::Ready(Ok(count @ 1..)) => self.sent += count,
                 Poll::Ready(_) => self.deaf = true,
                 Poll::Pending => return,

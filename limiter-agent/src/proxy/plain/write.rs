@@ -30,7 +30,7 @@ pub(super) fn to_app(request: &Request<'_, '_>, peer: &Peer, to: &mut Vec<u8>) {
         to.extend_from_slice(part.as_bytes());
     }
     let (mut cookies, mut forwarded, mut proto, mut host) = (0, false, false, false);
-    for (field, kind) in request.fields.iter().zip(&request.kinds) {
+    for (field, kind) in request.fields.iter().zip(request.kinds) {
         match kind {
             Field::Connection | Field::HopByHop | Field::ForwardedFor => continue,
             Field::Forwarded => {
@@ -88,7 +88,7 @@ pub(super) fn to_client(
     let coded = response.has(Field::TransferEncoding);
     let has_length = !coded && response.has(Field::ContentLength);
     let mut dated = false;
-    for (field, kind) in response.fields.iter().zip(&response.kinds) {
+    for (field, kind) in response.fields.iter().zip(response.kinds) {
         let passes = match kind {
             Field::Connection | Field::HopByHop | Field::Te | Field::TransferEncoding | Field::Upgrade => false,
             // Below. Whoever has no body must not say how long it is, unless that is what was asked.
@@ -221,7 +221,7 @@ fn is(name: &str, known: &header::HeaderName) -> bool {
 /// The values of all fields of a kind; false if there is none.
 fn joined(request: &Request<'_, '_>, kind: Field, separator: &[u8], to: &mut Vec<u8>) -> bool {
     let mut any = false;
-    for (field, _) in request.fields.iter().zip(&request.kinds).filter(|(_, one)| **one == kind) {
+    for (field, _) in request.fields.iter().zip(request.kinds).filter(|(_, one)| **one == kind) {
         if any {
             to.extend_from_slice(separator);
         }

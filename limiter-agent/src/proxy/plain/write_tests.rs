@@ -6,7 +6,8 @@ use super::*;
 use crate::proxy::{
     headers,
     plain::{
-        request::{self, Limits, Look},
+        field::Room,
+        request::{Limits, Look},
         response::{self, Answer},
     },
 };
@@ -48,7 +49,7 @@ fn the_app_sees_what_it_sees_by_the_ordinary_way() {
         "host: a\r\ncontent-length: 000\r\n",
     ] {
         let bytes = format!("PUT /a?b HTTP/1.1\r\n{lines}\r\n");
-        let mut room = request::no_fields();
+        let mut room = Room::new();
         let Look::Plain(plain) = Request::look(bytes.as_bytes(), &mut room, LIMITS) else { panic!("plain: {lines}") };
         let mut written = Vec::new();
         to_app(&plain, &peer(), &mut written);
@@ -63,7 +64,7 @@ fn the_app_sees_what_it_sees_by_the_ordinary_way() {
 #[test]
 fn the_body_follows_its_head() {
     let bytes = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi";
-    let mut room = request::no_fields();
+    let mut room = Room::new();
     let Look::Plain(plain) = Request::look(bytes, &mut room, LIMITS) else { panic!("plain") };
     let mut written = Vec::new();
     to_app(&plain, &peer(), &mut written);
@@ -73,7 +74,7 @@ fn the_body_follows_its_head() {
 /// The head that a client gets, without its date.
 fn passed(lines: &str, to_head: bool, closes: bool) -> (String, HeaderMap) {
     let bytes = format!("HTTP/1.1 {lines}\r\n");
-    let mut room = response::no_fields();
+    let mut room = Room::new();
     let Ok(Answer::Final(head)) = response::read(bytes.as_bytes(), &mut room, to_head) else { panic!("final") };
     let date = Date::new();
     let mut written = Vec::new();
@@ -126,7 +127,7 @@ fn the_client_sees_what_it_sees_by_the_ordinary_way() {
 #[test]
 fn the_apps_date_stays_and_there_is_only_one() {
     let bytes = b"HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\ncontent-length: 0\r\n\r\n";
-    let mut room = response::no_fields();
+    let mut room = Room::new();
     let Ok(Answer::Final(head)) = response::read(bytes, &mut room, false) else { panic!("final") };
     let (mut written, date) = (Vec::new(), Date::new());
     let ending = Ending { closes: false, date: &date, now: Time::from_nanos(1) };

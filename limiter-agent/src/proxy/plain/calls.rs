@@ -1,0 +1,144 @@
+//! Reading and writing a socket: one system call, and little around it.
+//!
+//! tokio's own way asks the runtime before each call, and makes it through libc, where a thread may be cancelled meanwhile,
+//! which costs four locked instructions. Here the call is made at once if the last event said that there is something to
+//! do, and the runtime is asked only to wake the task. All else is as there: a call that did less than it could have done
+//! is the last one until the next event, and each counts against the task's share of the runtime.
+
+use std::{
+    io,
+    task::{Context, Poll, ready},
+};
+
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use tokio::{io::Interest, net::TcpStream, task::coop};
+
+/// Reads what has come. 0 is the end of the stream.
+pub(super) fn poll_read(stream: &TcpStream, room: &mut [u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    let most = room.len();
+    let ask = |cx: &mut Context<'_>| stream.poll_read_ready(cx);
+    poll(stream, Interest::READABLE, most, ask, cx, || {
+        let (_, count) = recv(stream, &mut *room, RecvFlags::empty())?;
+        Ok(count)
+    })
+}
+
+/// Writes as much as there is room for.
+pub(super) fn poll_write(stream: &TcpStream, bytes: &[u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    let ask = |cx: &mut Context<'_>| stream.poll_write_ready(cx);
+    poll(stream, Interest::WRITABLE, bytes.len(), ask, cx, || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?))
+}
+
+#[inline(always)] // twice, each for one call
+fn poll(
+    stream: &TcpStream,
+    interest: Interest,
+    most: usize,
+    ask: impl Fn(&mut Context<'_>) -> Poll<io::Result<()>>,
+    cx: &mut Context<'_>,
+    mut call: impl FnMut() -> io::Result<usize>,
+) -> Poll<io::Result<usize>> {
+    let share = ready!(coop::poll_proceed(cx));
+    loop {
+        let mut last = None;
+        let outcome = stream.try_io(interest, || match call() {
+            Ok(count) if 0 < count && count < most => {
+                last = Some(count);
+                // What tells the runtime to wait for the next event.
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            outcome => outcome,
+        });
+        let outcome = match (last, outcome) {
+            (Some(count), _) => Ok(count),
+            (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                ready!(ask(cx))?;
+                continue;
+            }
+            (None, outcome) => outcome,
+        };
+        share.made_progress();
+        return Poll::Ready(outcome);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, pin::pin};
+
+    use futures::poll;
+    use tokio::{io::AsyncWriteExt, net::TcpListener, task};
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let (ours, theirs) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (ours.expect("connected"), theirs.expect("accepted").0)
+    }
+
+    async fn read(stream: &TcpStream, most: usize) -> io::Result<Vec<u8>> {
+        let mut room = vec![0; most];
+        let count = poll_fn(|cx| poll_read(stream, &mut room, cx)).await?;
+        Ok(room[..count].to_vec())
+    }
+
+    #[tokio::test]
+    async fn all_that_comes_is_read_whatever_room_there_is() {
+        let (ours, mut theirs) = pair().await;
+        assert!(poll!(pin!(read(&ours, 4))).is_pending());
+        theirs.write_all(b"0123456789").await.expect("sent");
+        let mut all = Vec::new();
+        while all.len() < 10 {
+            all.extend(read(&ours, 4).await.expect("there is more"));
+        }
+        assert_eq!(all, b"0123456789");
+        assert!(poll!(pin!(read(&ours, 4))).is_pending());
+        theirs.write_all(b"ab").await.expect("sent");
+        assert_eq!(read(&ours, 4).await.expect("woken"), b"ab");
+        drop(theirs);
+        assert_eq!(read(&ours, 4).await.expect("an end"), b"");
+        assert_eq!(read(&ours, 4).await.expect("it stays"), b"");
+    }
+
+    #[tokio::test]
+    async fn what_does_not_fit_waits_for_room() {
+        let (ours, theirs) = pair().await;
+        let bytes = vec![7; 1 << 20];
+        let mut sent = 0;
+        while let Poll::Ready(count) = poll!(pin!(poll_fn(|cx| poll_write(&ours, &bytes, cx)))) {
+            sent += count.expect("it is open");
+            // Whoever does not wait has its share of the runtime for each turn.
+            task::yield_now().await;
+        }
+        let rest = async { poll_fn(|cx| poll_write(&ours, b"end", cx)).await.expect("it is open") };
+        let heard = async {
+            let mut heard = 0;
+            while heard < sent {
+                heard += read(&theirs, 1 << 20).await.expect("there is more").len();
+            }
+            heard
+        };
+        let (rest, heard) = tokio::join!(rest, heard);
+        assert_eq!((rest, heard >= sent), (3, true));
+        drop(theirs);
+        let gone = async {
+            while poll_fn(|cx| poll_write(&ours, b"more", cx)).await.is_ok() {
+                task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(90), gone).await.expect("an error, and no signal");
+    }
+
+    #[tokio::test]
+    async fn a_task_that_has_had_its_share_comes_again_later() {
+        let (ours, mut theirs) = pair().await;
+        theirs.write_all(b"0").await.expect("sent");
+        ours.readable().await.expect("it came");
+        while poll!(pin!(coop::consume_budget())).is_ready() {}
+        assert!(poll!(pin!(read(&ours, 4))).is_pending());
+        task::yield_now().await;
+        assert_eq!(read(&ours, 4).await.expect("there all the while"), b"0");
+    }
+}
