@@ -63,11 +63,12 @@ pub(crate) async fn run(
         }
     };
     let mut tests = Command::new(python);
-    tests.current_dir(&folder).args(["-B", "-m", "unittest", "-v"]);
+    tests.current_dir(&folder).args(["-B", "-m", "unittest"]);
     if args.tests.is_empty() {
-        tests.args(["discover", "-p", "test_*.py"]);
+        // Nothing may stand before that word.
+        tests.args(["discover", "-v", "-p", "test_*.py"]);
     } else {
-        tests.args(&args.tests);
+        tests.arg("-v").args(&args.tests);
     }
     tests.env("PATH", path).env("WEIR_AGENT", agent);
     let good = finish("the tests of limiter-agent/clients", &mut tests, interrupt).await? == Some(0);
