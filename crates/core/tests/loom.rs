@@ -220,6 +220,67 @@ fn a_refund_and_a_check_a_lap_later_share_no_place() {
     });
 }
 
+/// Whoever looked before a charge was made and given back comes too late for what it saw.
+#[test]
+fn a_place_that_is_given_back_and_taken_again_is_not_taken_by_an_earlier_look() {
+    model_each(3, |strategy| {
+        let limiter = Limiter::new(NOW, quota(strategy, 1, SECOND));
+        let other = limiter.clone();
+        let thread = thread::spawn(move || u64::from(other.check(NOW, 1).is_ok()));
+        if let Ok(admitted) = limiter.check(NOW, 1) {
+            limiter.refund(admitted.charge, || NOW);
+        }
+        let here = drain(&limiter, NOW);
+        assert_eq!(here + thread.join().expect("no panic"), 1, "{strategy:?}");
+        assert_eq!(drain(&limiter, later(2 * SECOND)), 1, "{strategy:?}: time goes on");
+    });
+}
+
+/// The log comes to the same place again, and after two laps with the same bit.
+#[test]
+fn a_look_of_two_laps_ago_admits_nobody() {
+    model(3, || {
+        let limiter = Limiter::new(NOW, quota(Strategy::SlidingWindowLog, 1, SECOND));
+        let other = limiter.clone();
+        let thread = thread::spawn(move || u64::from(other.check(later(SECOND), 1).is_ok()));
+        let _ = limiter.check(NOW, 1);
+        let here = drain(&limiter, later(SECOND));
+        assert_eq!(here + thread.join().expect("no panic"), 1);
+        assert_eq!(drain(&limiter, later(2 * SECOND)), 1, "time goes on");
+    });
+}
+
+#[test]
+fn a_refund_of_two_laps_ago_gives_nothing_back() {
+    model(3, || {
+        let limiter = Limiter::new(NOW, quota(Strategy::SlidingWindowLog, 1, SECOND));
+        let charge = limiter.check(NOW, 1).expect("all is free").charge;
+        let other = limiter.clone();
+        let thread = thread::spawn(move || [SECOND, 2 * SECOND].map(|at| u64::from(other.check(later(at), 1).is_ok())));
+        limiter.refund(charge, || NOW);
+        let [_, there] = thread.join().expect("no panic");
+        assert_eq!(there + drain(&limiter, later(2 * SECOND)), 1);
+        assert_eq!(drain(&limiter, later(3 * SECOND)), 1, "time goes on");
+    });
+}
+
+#[test]
+fn a_refund_of_two_and_single_checks_share_no_place() {
+    model_each(2, |strategy| {
+        if at_once(strategy, 2) < 2 {
+            return;
+        }
+        let limiter = Limiter::new(NOW, quota(strategy, 2, SECOND));
+        let charge = limiter.check(NOW, 2).expect("all is free").charge;
+        let other = limiter.clone();
+        let thread = thread::spawn(move || (0..2).map(|_| u64::from(other.check(NOW, 1).is_ok())).sum::<u64>());
+        limiter.refund(charge, || NOW);
+        let there = thread.join().expect("no panic");
+        assert_eq!(there + drain(&limiter, NOW), 2, "{strategy:?}");
+        assert_eq!(drain(&limiter, later(2 * SECOND)), 2, "{strategy:?}: time goes on");
+    });
+}
+
 #[test]
 fn a_refund_while_time_goes_on_gives_nothing_that_was_lost() {
     model(3, || {

@@ -1,18 +1,23 @@
-//! The sliding window log: how many requests were admitted, in one word, and a ring with the moment of each of the last
-//! `requests` of them.
+//! The sliding window log: a *head*, one word, that says whose turn it is, and a ring with the moment of each of the last
+//! `requests` admissions.
 //!
 //! Request number *i* may go once request *i - requests* is one period old, and takes its place in the ring. So a decision
-//! looks at as many entries as it costs, however long the log is; how many could go at once is searched from where it was
-//! found last, which is a step or two away unless nobody asked for a while. The word is moved by one compare-and-swap, which admits;
-//! then the moments are written. In between, an entry still holds the one before it, told apart by a bit that changes with
-//! each lap; it counts as not old enough, so a thread that is stopped at that point can make others be refused, and never
-//! be admitted.
+//! looks at as many entries as it costs, however long the log is; how many could go at once is looked for where it was
+//! found last, which is a step or two away unless nobody asked for a while. The head is moved by one compare-and-swap,
+//! which admits; then the moments are stored. In between, an entry still holds the one before it, told apart by a bit that
+//! changes with each lap; it counts as not old enough, so a thread that is stopped at that point can make others be
+//! refused, and never be admitted.
+//!
+//! Entries are stored, not exchanged: only who moved the head writes them, forwards or back, and whoever writes next has
+//! read what was written. So a refund, too, moves the head first, to where it was but never to a word that was seen there:
+//! who looked before then admits nobody by what was there.
 
+mod at_once;
 mod ring;
 
 use std::time::Duration;
 
-use self::ring::{GONE, LAST, Opens, Ring, Spot};
+use self::ring::{LAST, Opens, Ring, Spot};
 use super::{Left, Place, SEALED, Sealed, Stop, Taken, UNSET, load, set};
 use crate::standing::Logged;
 use crate::supply::SET_BACK;
@@ -61,32 +66,6 @@ impl Log {
         Opens::At(at)
     }
 
-    /// A decision on one request that nobody is in the way of; none if it is not that simple. Where the log stands after a
-    /// charge, with the number of requests before it, or as it is if it was refused.
-    #[inline(always)] // as in the cell: an answer that is passed on in memory costs more than the decision
-    pub(crate) fn check_at_once(&self, words: &[AtomicU64], now: Time) -> Option<Result<(Logged, u64), Logged>> {
-        let count = load(&words[0]).ok().filter(|_| now <= LAST)?;
-        let (spot, aged) = (self.ring.spot(count), self.ring.aged(now));
-        if self.ring.is_open(words, spot, aged) {
-            let (next, after) = (self.ring.after(spot, 1), count + 1);
-            let hint = hint(words);
-            let remaining = self.free(words, next, now, hint.saturating_sub(after));
-            let opens = if remaining > 0 { 0 } else { self.wait(words, next, 1, now) };
-            words[0].compare_exchange(count, after, Ordering::SeqCst, Ordering::SeqCst).ok()?;
-            self.ring.write(words, spot, now);
-            remember(words, hint, after + remaining);
-            // The last of all is this one.
-            return Some(Ok((Logged { remaining, cost: 1, opens, reset: self.quota.period_nanos() }, count)));
-        }
-        let opens = match self.ring.opens(words, spot, now) {
-            Opens::At(at) => at.checked_sub(now.as_nanos()).filter(|&wait| wait > 0)?,
-            Opens::Pending => return None,
-        };
-        let logged = Logged { remaining: 0, cost: 1, opens, reset: self.wait(words, spot, self.length(), now) };
-        // Only then was what was read the entry of the lap before.
-        (words[0].load(Ordering::SeqCst) == count).then_some(Err(logged))
-    }
-
     pub(super) fn check(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
         self.reserve(words, now, cost, now)
     }
@@ -101,7 +80,7 @@ impl Log {
             if cost > self.length() {
                 return Err(Stop::Refused(self.standing(words, now, cost)?));
             }
-            let spot = self.ring.spot(first);
+            let spot = Spot::of(first);
             let at = match self.all_open(words, spot, cost, now) {
                 Opens::At(at) if at <= latest.as_nanos() => Time::from_nanos(at).max(now),
                 _ if words[0].load(Ordering::SeqCst) != first => continue,
@@ -112,12 +91,13 @@ impl Log {
                 }
                 _ => return Err(Stop::Refused(self.standing(words, now, cost)?)),
             };
-            if words[0].compare_exchange(first, first + cost, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            let after = self.ring.moved(first, cost);
+            if words[0].compare_exchange(first, after, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 for number in 0..cost {
                     let spot = self.ring.after(spot, number);
-                    self.ring.write(words, spot, at);
+                    self.ring.write(words, spot, spot.written(at));
                 }
-                let logged = self.logged(words, first + cost, self.ring.after(spot, cost), now, 1);
+                let logged = self.logged(words, Spot::of(after), now, 1);
                 let standing = Standing::of_log(self.quota, logged);
                 return Ok(Taken { at: at.max(asked), standing, place: Place { at, cost, mark: first } });
             }
@@ -130,24 +110,22 @@ impl Log {
     }
 
     pub(super) fn standing(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Sealed> {
-        let count = load(&words[0])?;
-        Ok(Standing::of_log(self.quota, self.logged(words, count, self.ring.spot(count), now, cost)))
+        let next = Spot::of(load(&words[0])?);
+        Ok(Standing::of_log(self.quota, self.logged(words, next, now, cost)))
     }
 
-    /// Where the log stands after `count` requests, the next of which has the place `next`, with the wait for one of this
-    /// cost.
-    #[inline(never)] // a refusal needs none of it, and is faster without
-    fn logged(&self, words: &[AtomicU64], count: u64, next: Spot, now: Time, cost: u64) -> Logged {
+    /// Where the log stands when `next` is the place of the next request, with the wait for one of this cost.
+    fn logged(&self, words: &[AtomicU64], next: Spot, now: Time, cost: u64) -> Logged {
         let now = now.min(LAST);
-        let hint = hint(words);
-        let remaining = self.free(words, next, now, hint.saturating_sub(count));
-        remember(words, hint, count + remaining);
+        let end = end(&words[2]);
+        let guess = if end < next.place { end + self.length() - next.place } else { end - next.place };
+        let remaining = self.free(words, next, now, guess);
+        remember(&words[2], self.ring.after(next, remaining).place);
         let opens = if cost <= remaining { 0 } else { self.wait(words, next, cost.min(self.length()), now) };
         Logged { remaining, cost, opens, reset: self.wait(words, next, self.length(), now) }
     }
 
     /// How long until the last of so many requests from this place on may go.
-    #[inline]
     fn wait(&self, words: &[AtomicU64], next: Spot, requests: u64, now: Time) -> u64 {
         match self.ring.opens(words, self.ring.after(next, requests - 1), now) {
             Opens::At(at) => at.saturating_sub(now.as_nanos()),
@@ -157,7 +135,6 @@ impl Log {
 
     /// How many requests from this place on could go at once. Entries lie in the order of their moments, so it is the number
     /// from which on none is open: as a rule it is where it was found last, or a few further.
-    #[inline(always)]
     fn free(&self, words: &[AtomicU64], next: Spot, now: Time, guess: u64) -> u64 {
         let (start, aged) = (guess.min(self.length()), self.ring.aged(now));
         if start == 0 || self.ring.is_open(words, self.ring.after(next, start - 1), aged) {
@@ -173,7 +150,6 @@ impl Log {
     }
 
     /// Whether so many requests could go at once.
-    #[inline]
     fn is_open(&self, words: &[AtomicU64], next: Spot, requests: u64, now: Time) -> bool {
         requests == 0 || self.ring.is_open(words, self.ring.after(next, requests - 1), self.ring.aged(now))
     }
@@ -205,45 +181,37 @@ impl Log {
 
     /// Gives back the latest requests. An earlier one keeps its place until it is a period old.
     pub(super) fn refund(&self, words: &[AtomicU64], place: &Place) -> Result<(), Sealed> {
-        let (first, after) = (place.mark, place.mark + place.cost);
-        if load(&words[0])? != after {
+        let (head, first) = (load(&words[0])?, Spot::of(place.mark));
+        let spots = (0..place.cost).map(|number| self.ring.after(first, number));
+        let are_latest = Spot::is_same(head, self.ring.moved(place.mark, place.cost))
+            && spots.clone().all(|spot| self.ring.entry(words, spot).load(Ordering::SeqCst) == spot.written(place.at));
+        if !are_latest {
             return Ok(());
         }
-        // As long as an entry is gone nobody is admitted by it: neither the next lap, if another thread is faster, nor,
-        // once the word is moved back, this one. In the first lap it is as if nobody ever had the place.
-        let none = |index| if index < self.length() { 0 } else { GONE };
-        let entry = |index, at| self.ring.spot(index).written(at);
-        let swap = |index, from, to| {
-            let word = self.ring.entry(words, self.ring.spot(index));
-            word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-        };
-        let gone = (first..after).take_while(|&index| swap(index, entry(index, place.at), none(index))).count() as u64;
-        let moved = if gone < place.cost {
-            Err(words[0].load(Ordering::SeqCst))
-        } else {
-            words[0].compare_exchange(after, first, Ordering::SeqCst, Ordering::SeqCst).map(drop)
-        };
-        let expired = place.at.saturating_sub(self.quota.period());
-        for index in first..first + gone {
-            let back = match moved {
-                Ok(()) => index.checked_sub(self.length()).map_or(0, |before| entry(before, expired)),
-                Err(_) => entry(index, place.at),
-            };
-            swap(index, none(index), back);
+        let back = self.ring.moved_back(head, place.mark);
+        match words[0].compare_exchange(head, back, Ordering::SeqCst, Ordering::SeqCst) {
+            // Until its entry is taken back, too, nobody is admitted by it: it is of the wrong lap. The first comes last.
+            Ok(_) => spots.rev().for_each(|spot| {
+                self.ring.write(words, spot, spot.given_back(place.at, self.quota.period_nanos()));
+            }),
+            Err(state) if state & SEALED != 0 => return Err(Sealed),
+            Err(_) => {}
         }
-        match moved {
-            Err(state) if state & SEALED != 0 => Err(Sealed),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
-        load(&words[0]).is_ok_and(|count| self.is_open(words, self.ring.spot(count), self.length(), now.min(LAST)))
+        load(&words[0]).is_ok_and(|head| self.is_open(words, Spot::of(head), self.length(), now.min(LAST)))
     }
 
     pub(super) fn left(&self, words: &[AtomicU64], since: Time) -> Left {
-        let count = words[0].load(Ordering::SeqCst) & !SEALED;
-        Left { left: self.free(words, self.ring.spot(count), since.min(LAST), 0), unit: 1, burst: self.length() }
+        let left = self.free(words, self.sealed(words), since.min(LAST), 0);
+        Left { left, unit: 1, burst: self.length() }
+    }
+
+    /// Where sealed words end.
+    fn sealed(&self, words: &[AtomicU64]) -> Spot {
+        Spot::of(words[0].load(Ordering::SeqCst) & !SEALED)
     }
 
     /// The newest requests keep their moments (their ages in proportion, if the period is another). If more are allowed
@@ -252,18 +220,17 @@ impl Log {
     pub(super) fn take_over(&self, words: &[AtomicU64], old: &Self, old_words: &[AtomicU64], since: Time) {
         let left = old.left(old_words, since);
         let used = self.agree(words, self.length() - left.requests_of(self.length()));
-        let count = old_words[0].load(Ordering::SeqCst) & !SEALED;
-        let kept = used.min(old.length() - left.left.min(old.length())).min(count);
+        let kept = used.min(old.length() - left.left.min(old.length()));
+        let first = old.ring.before(old.sealed(old_words), kept);
         for index in 0..used {
-            let moment = if index < kept { old.moment_of(old_words, count - kept + index) } else { None };
+            let moment = if index < kept { old.moment_of(old_words, old.ring.after(first, index)) } else { None };
             self.put(words, index, moment.map_or(since, |moment| self.aged(old, moment, since)));
         }
-        set(&words[0], used);
+        set(&words[0], self.ring.head(used));
     }
 
-    /// When request number `index` was admitted; none if that is just being written, or given back.
-    fn moment_of(&self, words: &[AtomicU64], index: u64) -> Option<Time> {
-        let spot = self.ring.spot(index);
+    /// When the request of this place was admitted; none if that is just being written, or given back.
+    fn moment_of(&self, words: &[AtomicU64], spot: Spot) -> Option<Time> {
         spot.moment_of(self.ring.entry(words, spot).load(Ordering::SeqCst))
     }
 
@@ -279,7 +246,7 @@ impl Log {
         for index in 0..used {
             self.put(words, index, since);
         }
-        set(&words[0], used);
+        set(&words[0], self.ring.head(used));
     }
 
     /// The number that all go by who work out the same successor: the first one.
@@ -293,22 +260,22 @@ impl Log {
     /// Writes an entry unless it is there, while nobody can be admitted yet.
     fn put(&self, words: &[AtomicU64], index: u64, at: Time) {
         if words[0].load(Ordering::SeqCst) == UNSET {
-            let (spot, order) = (self.ring.spot(index), Ordering::SeqCst);
+            let (spot, order) = (Spot::of(self.ring.head(index)), Ordering::SeqCst);
             let _ = self.ring.entry(words, spot).compare_exchange(0, spot.written(at), order, order);
         }
     }
 }
 
-/// The number of the first request that found no room when the log was searched last.
+/// The place of the first request that found no room when the log was searched last: a hint, nothing more.
 #[inline]
-fn hint(words: &[AtomicU64]) -> u64 {
+fn end(hint: &AtomicU64) -> u64 {
     // Loom has enough to do with what matters: wherever a search begins, it ends at the same place.
-    if cfg!(loom) { 0 } else { words[2].load(Ordering::Relaxed) }
+    if cfg!(loom) { 0 } else { hint.load(Ordering::Relaxed) }
 }
 
 #[inline]
-fn remember(words: &[AtomicU64], hint: u64, found: u64) {
-    if !cfg!(loom) && found != hint {
-        words[2].store(found, Ordering::Relaxed);
+fn remember(hint: &AtomicU64, found: u64) {
+    if !cfg!(loom) {
+        hint.store(found, Ordering::Relaxed);
     }
 }
