@@ -494,10 +494,13 @@ fn the_longest_answer_is_allowed_in_time_and_no_longer_one() {
     codec.allowed.take(MAX_BODY_BYTES / 2 - 1).unwrap();
     let last = codec.receive(&bytes(&vec![data(0, 1, &part); 33]));
     assert!(last.is_ok(), "what was taken is allowed anew");
-    let mut codec = get();
-    codec.allowed.take(MAX_BODY_BYTES - 10).unwrap();
-    assert!(give(&mut codec, &[head(0, 1, &[(":status", "200")]), data(0, 1, &[b'a'; 11])]).is_err());
-    assert_eq!(told(&mut codec), Some(Reason::FLOW_CONTROL_ERROR.code()));
+    // Padding counts, too.
+    for overrun in [data(0, 1, &[b'a'; 11]), data(PADDED, 1, b"\x05aaaaa_____")] {
+        let mut codec = get();
+        codec.allowed.take(MAX_BODY_BYTES - 10).unwrap();
+        assert!(give(&mut codec, &[head(0, 1, &[(":status", "200")]), overrun]).is_err());
+        assert_eq!(told(&mut codec), Some(Reason::FLOW_CONTROL_ERROR.code()));
+    }
 }
 
 #[test]
