@@ -339,3 +339,25 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    /// Where nobody is in the way it is worked out on a way of its own.
+    #[test]
+    fn an_answer_says_what_a_look_says(
+        requests in prop_oneof![1_u64..20, 20_u64..300],
+        gaps in prop::collection::vec(prop_oneof![4 => 0_u64..40, 4 => 0_u64..4, 1 => 0_u64..3_000], 1..1_500),
+    ) {
+        for strategy in Counting::ALL {
+            let limiter = Limiter::new(at(START), suite::quota(strategy, requests, Duration::from_micros(1)));
+            let mut now = START;
+            for gap in &gaps {
+                now += gap;
+                let said = match limiter.check(at(now), 1) {
+                    Ok(admitted) => state(admitted.standing),
+                    Err(refused) => state(refused.standing),
+                };
+                prop_assert_eq!(said, state(limiter.peek(at(now))), "{:?} of {}", strategy, requests);
+            }
+        }
+    }
+}

@@ -118,11 +118,16 @@ impl Log {
     fn logged(&self, words: &[AtomicU64], next: Spot, now: Time, cost: u64) -> Logged {
         let now = now.min(LAST);
         let end = end(&words[2]);
-        let guess = if end < next.place { end + self.length() - next.place } else { end - next.place };
-        let remaining = self.free(words, next, now, guess);
+        let remaining = self.free(words, next, now, self.distance(next, end));
         remember(&words[2], self.ring.after(next, remaining).place);
         let opens = if cost <= remaining { 0 } else { self.wait(words, next, cost.min(self.length()), now) };
         Logged { remaining, cost, opens, reset: self.wait(words, next, self.length(), now) }
+    }
+
+    /// How many requests from this one on have their places before that one.
+    #[inline]
+    fn distance(&self, next: Spot, place: u64) -> u64 {
+        if place < next.place { place + self.length() - next.place } else { place - next.place }
     }
 
     /// How long until the last of so many requests from this place on may go.

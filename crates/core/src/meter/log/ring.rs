@@ -11,7 +11,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::{Quota, Time};
 
 /// The bit of an entry that tells laps apart: set in the first, not in the second, and so on.
-const LAP: u64 = 1 << 63;
+pub(super) const LAP: u64 = 1 << 63;
 
 /// The last moment that an entry can hold, in the year 2262. There time stands still.
 pub(super) const LAST: Time = Time::from_nanos(LAP - 3);
@@ -195,7 +195,13 @@ impl Spot {
     /// What its entry is once it is written, never zero.
     #[inline]
     pub(super) fn written(self, at: Time) -> u64 {
-        (self.before ^ LAP) | (at.min(LAST).as_nanos() + 1)
+        self.written_at_once(at.min(LAST))
+    }
+
+    /// The same where the moment is known to be no later than [`LAST`].
+    #[inline]
+    pub(super) fn written_at_once(self, at: Time) -> u64 {
+        (self.before ^ LAP) | (at.as_nanos() + 1)
     }
 
     /// What its entry is when a charge at that moment is given back: of the lap before, and just a period old by then. As
