@@ -33,9 +33,12 @@ struct Asked {
     waiting: AtomicWaker,
 }
 
-/// Whether a request says so.
+/// Whether a request says so. Other expectations are between client and app: nobody waits for them (RFC 9110 section
+/// 10.1.1).
 pub(super) fn is_expected(headers: &HeaderMap) -> bool {
-    headers.contains_key(header::EXPECT)
+    let members =
+        headers.get_all(header::EXPECT).into_iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    members.into_iter().any(|member| member.trim_ascii().eq_ignore_ascii_case(b"100-continue"))
 }
 
 impl Expectation {
@@ -58,5 +61,28 @@ impl Expectation {
             return Poll::Ready(());
         }
         self.patience.as_mut().poll(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_says_100_continue_waits_with_its_body() {
+        for (values, expected) in [
+            (&[][..], false),
+            (&["100-continue"], true),
+            (&["100-Continue"], true),
+            (&["x"], false),
+            (&["100-continued"], false),
+            (&["x,  100-continue "], true),
+            (&["x", "100-continue"], true),
+            (&[""], false),
+        ] {
+            let headers: HeaderMap =
+                values.iter().map(|value| (header::EXPECT, value.parse().expect("a value"))).collect();
+            assert_eq!(is_expected(&headers), expected, "{values:?}");
+        }
     }
 }
