@@ -22,10 +22,9 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::tls::TlsStream;
 use crate::identity::{Credentials, PodIdentity};
 
 /// How long a silent peer is believed to be there, and how often it is asked for a sign of life.
@@ -98,10 +97,9 @@ impl Connection {
     ) -> Result<Self, ConnectionError> {
         let name = ServerName::try_from(pod.dns_name()).map_err(ConnectionError::Name)?;
         let stream = connect(address).await?;
-        let connector = TlsConnector::from(credentials.client.clone());
-        let stream = connector.connect(name, stream).await.map_err(ConnectionError::Tls)?;
-        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let not_after = shown.and_then(|shown| {
+        let stream =
+            TlsStream::connect(credentials.client.clone(), name, stream).await.map_err(ConnectionError::Tls)?;
+        let not_after = stream.certificate().and_then(|shown| {
             let (_, certificate) = X509Certificate::from_der(shown).ok()?;
             u64::try_from(certificate.validity().not_after.timestamp()).ok()
         });

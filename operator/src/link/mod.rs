@@ -13,6 +13,7 @@ mod client;
 mod connection;
 mod poll;
 mod task;
+mod tls;
 mod trust;
 
 use std::sync::Arc;
