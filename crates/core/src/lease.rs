@@ -17,23 +17,26 @@
 use crate::meter::line::{self, swap};
 use crate::meter::{Place, SEALED, Sealed, Stop, Taken, load};
 use crate::supply::Supply;
-use crate::sync::{AtomicU64, Ordering, slot_of_thread, slots, yield_now};
+use crate::sync::{AtomicU64, Ordering, known_slot, own_slot, slots, yield_now};
 use crate::{Standing, Time};
 
 /// Requests of a lease, at least: fewer are not worth it.
 const LEAST: u64 = 8;
 
-/// The slot's owner is about to put a lease there.
-const FILLING: u64 = 1 << 62;
+/// The slot's owner is about to put a lease there. None is left meanwhile.
+const FILLING: u64 = 1 << 63;
 
 /// A step of the tag, which tells apart what a slot held at different times.
 const TAG: u64 = 1 << 32;
+
+/// A slot's own seal: with it the lower half is negative, so that no cost is met by what is left there.
+const CLOSED: u64 = 1 << 31;
 
 /// How often a slot is tried that another thread is filling, which takes a few nanoseconds.
 const PATIENCE: usize = if cfg!(loom) { 2 } else { 100 };
 
 /// Requests left in a slot.
-const LEFT: u64 = TAG - 1;
+const LEFT: u64 = CLOSED - 1;
 
 #[derive(Debug)]
 pub(crate) struct Leases {
@@ -44,7 +47,7 @@ pub(crate) struct Leases {
 #[derive(Debug)]
 #[repr(align(128))]
 struct Slot {
-    /// Sealed or not, filling or not, tag, requests left.
+    /// Filling or not, tag, closed or not, requests left.
     state: AtomicU64,
     /// The level at which the last of its seats ends. Written only while filling.
     end: AtomicU64,
@@ -69,20 +72,16 @@ impl Leases {
     }
 
     /// Seats from the own slot, if that takes one look. Their end, as the mark of a charge.
-    #[inline]
+    #[inline(always)] // as in `Limiter::check`
     pub(crate) fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64) -> Option<u64> {
-        self.own().take_at_once(supply, floor, cost)?.ok()
-    }
-
-    #[inline]
-    fn own(&self) -> &Slot {
-        // The number of slots is a power of two.
-        &self.slots[slot_of_thread() & (self.slots.len() - 1)]
+        // A thread that has no slot yet is beyond all of them.
+        let own = self.slots.get(known_slot())?;
+        own.take_at_once(supply, floor, cost, |units| supply.whole_or_less(units))?.ok()
     }
 
     pub(crate) fn check(&self, supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
         let floor = supply.floor(now);
-        let own = slot_of_thread() & (self.slots.len() - 1);
+        let own = own_slot();
         match self.slots[own].take(supply, floor, cost)? {
             Some(end) => Ok(taken(supply, end, floor, now, cost, word)),
             None => self.fetch(own, supply, word, now, cost),
@@ -172,7 +171,7 @@ impl Leases {
 
     /// Gives back seats that end at `place.mark`: into a slot, so that they keep their place on the line.
     pub(crate) fn refund(&self, supply: &Supply, place: &Place) {
-        let (others, own) = self.slots.split_at(slot_of_thread() & (self.slots.len() - 1));
+        let (others, own) = self.slots.split_at(own_slot());
         for _ in 0..PATIENCE {
             if own.iter().chain(others).any(|slot| slot.put_back(supply, place.mark, place.cost)) {
                 return;
@@ -190,7 +189,7 @@ impl Leases {
     /// Makes all slots final.
     pub(crate) fn seal(&self) {
         for slot in &self.slots {
-            slot.state.fetch_or(SEALED, Ordering::SeqCst);
+            slot.state.fetch_or(CLOSED, Ordering::SeqCst);
         }
     }
 }
@@ -209,25 +208,37 @@ struct Filling {
 
 impl Filling {
     fn tag(&self) -> u64 {
-        (self.state & !(SEALED | FILLING)) / TAG
+        (self.state & !FILLING) / TAG
     }
 }
 
 impl Slot {
     /// Takes requests from the slot, if it has as many. Returns the level at which their seats end, or that the slot changed
-    /// meanwhile.
-    #[inline]
-    fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64) -> Option<Result<u64, ()>> {
+    /// meanwhile. `whole` says how many requests are in so many units, or one less.
+    #[inline(always)] // as in `Limiter::check`
+    fn take_at_once(
+        &self,
+        supply: &Supply,
+        floor: u64,
+        cost: u64,
+        whole: impl Fn(u64) -> u64,
+    ) -> Option<Result<u64, ()>> {
         let state = self.state.load(Ordering::Acquire);
         let end = self.end.load(Ordering::Acquire);
+        // Closed, it is negative.
+        let left = (state << 32).cast_signed() >> 32;
+        if left < cost.min(CLOSED).cast_signed() {
+            return None;
+        }
+        let left = left.cast_unsigned();
         // Beyond the ceiling is what a clock that lags must not take; and below the floor, so far beyond that it is one
         // comparison, what is lost.
-        let (left, here) = (state & LEFT, end.wrapping_sub(floor));
-        if state >= FILLING || here > supply.capacity() {
+        let here = end.wrapping_sub(floor);
+        if here > supply.capacity() {
             return None;
         }
         // Of a lease that the floor has begun to pass by, what lies above it.
-        let passed = if left * supply.unit() <= here { 0 } else { left - supply.whole(here) };
+        let passed = if left * supply.unit() <= here { 0 } else { left - whole(here) };
         if left - passed < cost {
             return None;
         }
@@ -239,7 +250,7 @@ impl Slot {
     fn take(&self, supply: &Supply, floor: u64, cost: u64) -> Result<Option<u64>, Sealed> {
         loop {
             self.load()?;
-            match self.take_at_once(supply, floor, cost) {
+            match self.take_at_once(supply, floor, cost, |units| units / supply.unit()) {
                 Some(Err(())) => {}
                 taken => return Ok(taken.and_then(Result::ok)),
             }
@@ -255,7 +266,7 @@ impl Slot {
         if left == 0 || state & FILLING != 0 || floor.saturating_sub(since) < here {
             return Ok(None);
         }
-        Ok(swap(&self.state, state, state & !LEFT).is_ok().then_some((end, left)))
+        Ok(self.swap(state, state & !LEFT).then_some((end, left)))
     }
 
     /// The right to fill the slot if it is empty.
@@ -267,20 +278,15 @@ impl Slot {
 
     /// The right to fill the slot. Only one thread at a time has it; the others of this slot go to the word meanwhile.
     fn lock(&self, state: u64) -> Option<Filling> {
-        let next = (state & !LEFT).wrapping_add(TAG) & !(SEALED | FILLING);
-        swap(&self.state, state, next | FILLING).is_ok().then_some(Filling { state: next })
+        let next = (state & !LEFT).wrapping_add(TAG) & !FILLING;
+        self.swap(state, next | FILLING).then_some(Filling { state: next })
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "the right is used once")]
     fn fill(&self, filling: Filling, end: u64, left: u64) {
         self.end.store(end, Ordering::Release);
-        // Sealed meanwhile: what is left stays charged.
-        let _ = self.state.compare_exchange(
-            filling.state | FILLING,
-            filling.state | left,
-            Ordering::SeqCst,
-            Ordering::SeqCst,
-        );
+        // Closed meanwhile: what is left stays charged.
+        self.swap(filling.state | FILLING, filling.state | left);
     }
 
     /// Puts seats back that end at `mark`. Those of a slot lie in a row, so they may count as lower seats than they are:
@@ -293,7 +299,7 @@ impl Slot {
             return false;
         }
         if left > 0 && start == mark {
-            return swap(&self.state, state, state + cost).is_ok();
+            return self.swap(state, state + cost);
         }
         let Some(filling) = self.lock(state) else { return false };
         let below = mark - units;
@@ -307,9 +313,14 @@ impl Slot {
         if state & FILLING != 0 { 0 } else { (state & LEFT).min(end.saturating_sub(floor) / supply.unit()) }
     }
 
-    #[inline]
     fn load(&self) -> Result<u64, Sealed> {
-        load(&self.state)
+        let state = self.state.load(Ordering::SeqCst);
+        if state & CLOSED == 0 { Ok(state) } else { Err(Sealed) }
+    }
+
+    /// Whether the state was the first of these, and is now the second.
+    fn swap(&self, from: u64, to: u64) -> bool {
+        self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 }
 
@@ -350,6 +361,52 @@ mod tests {
             fetch(&leases, 1, &supply, &word, after(millis));
             let [first, second] = requests(&leases);
             assert!(first == 61 && second > 50, "after {millis} ms: {first}, {second}");
+        }
+    }
+
+    #[test]
+    fn what_is_closed_meets_no_cost() {
+        let (supply, _, leases) = leased();
+        let (slot, floor) = (&leases.slots[0], supply.floor(START));
+        let take = |cost| slot.take_at_once(&supply, floor, cost, |units| supply.whole_or_less(units));
+        assert!(take(61).is_some_and(|taken| taken.is_ok()) && take(1).is_none());
+        let (supply, _, leases) = leased();
+        let (slot, floor) = (&leases.slots[0], supply.floor(START));
+        leases.seal();
+        for cost in [1, 2, 61, 1 << 31, (1 << 32) - 61, 1 << 63, u64::MAX] {
+            assert!(slot.take_at_once(&supply, floor, cost, |units| supply.whole_or_less(units)).is_none(), "{cost}");
+            assert!(slot.take(&supply, floor, cost).is_err(), "{cost}");
+        }
+        assert_eq!(leases.left(&supply, floor), 61 * supply.unit());
+    }
+
+    /// Not even those that were left of the lease before, which the floor has passed by: they would count as the new one's.
+    #[test]
+    fn while_a_slot_is_filled_it_meets_no_cost() {
+        let (supply, _, leases) = leased();
+        let (slot, floor) = (&leases.slots[0], supply.floor(after(100)));
+        let take = || slot.take_at_once(&supply, floor, 1, |units| supply.whole_or_less(units));
+        let filling = slot.begin(floor).expect("all of it is lost");
+        let end = floor + 100 * supply.unit();
+        slot.end.store(end, Ordering::SeqCst);
+        assert!(take().is_none());
+        slot.fill(filling, end, 10);
+        assert_eq!(take(), Some(Ok(end - 9 * supply.unit())));
+    }
+
+    /// What lies above the floor is there, and no more.
+    #[test]
+    fn of_a_lease_that_is_passed_by_the_rest_is_taken() {
+        for millis in [0, 1, 2, 30, 60, 61] {
+            let (supply, _, leases) = leased();
+            let now = after(millis);
+            let slot = &leases.slots[0];
+            let take = || slot.take_at_once(&supply, supply.floor(now), 1, |units| supply.whole_or_less(units));
+            let taken = (0..100).map_while(|_| take()?.ok()).collect::<Vec<_>>();
+            let end = slot.end.load(Ordering::SeqCst);
+            assert_eq!(taken.len() as u64, 61_u64.min(62 - millis), "after {millis} ms");
+            assert_eq!(taken.last(), Some(&end), "after {millis} ms");
+            assert!(taken.iter().all(|mark| mark - supply.unit() >= supply.floor(now)), "after {millis} ms");
         }
     }
 

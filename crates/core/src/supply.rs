@@ -31,7 +31,6 @@ mod stand;
 use std::time::Duration;
 
 pub(crate) use self::stand::Stand;
-use crate::divisor::Divisor;
 use crate::{Quota, Strategy, Time};
 
 /// How long a supply grows after its base: 146 years. Later it stands still.
@@ -70,8 +69,8 @@ pub(crate) struct Supply {
     per_nano: u64,
     /// Units of one request.
     unit: u64,
-    /// The same, to divide by.
-    by_unit: Divisor,
+    /// Requests of a unit, in 2^-64: the next below, also where that is a whole number.
+    per_unit: u64,
     /// Units between floor and ceiling: what can be admitted at once.
     capacity: u64,
     /// The same without one request.
@@ -106,9 +105,9 @@ impl Supply {
         let supplied = narrow((u128::from(per_nano) * u128::from(DAY)) >> 63);
         let (is_time, spare) = ((flow, each, nanos) == (1, 1, 1), capacity - unit);
         let day = (supplied + 2).saturating_mul(each).saturating_add(quota.most().saturating_mul(unit));
-        let by_unit = Divisor::new(unit);
+        let per_unit = u64::MAX / unit;
         let direct = if day <= NEVER_SEALED { DIRECT } else { 0 };
-        Self { quota, flow, each, nanos, is_time, per_nano, unit, by_unit, capacity, spare, day, base, direct }
+        Self { quota, flow, each, nanos, is_time, per_nano, unit, per_unit, capacity, spare, day, base, direct }
     }
 
     pub(crate) fn quota(&self) -> Quota {
@@ -120,10 +119,12 @@ impl Supply {
         self.unit
     }
 
-    /// Whole requests in so many units.
+    /// Whole requests in so many units, or one less; never less where one unit more, times the units of a request, is
+    /// within 2^64.
     #[inline(always)]
-    pub(crate) fn whole(&self, units: u64) -> u64 {
-        self.by_unit.divide(units).0
+    pub(crate) fn whole_or_less(&self, units: u64) -> u64 {
+        // The reciprocal lacks at most a 2^64th, and always something, so that one unit more never makes it a request more.
+        narrow((u128::from(units + 1) * u128::from(self.per_unit)) >> 64)
     }
 
     /// Units that come at once.
@@ -400,6 +401,28 @@ mod tests {
             })
         });
         quotas.map(|quota| Supply::new(quota, Time::from_nanos(1_700_000_000_000_000_000)))
+    }
+
+    #[test]
+    fn whole_requests_are_right_or_one_short() {
+        let (mut exact, mut short) = (0, 0);
+        for supply in supplies() {
+            let unit = supply.unit;
+            let ends = [0, 1, unit - 1, unit, unit + 1, supply.capacity / 2, supply.capacity - 1, supply.capacity];
+            let multiples = [2, 3, 1000].map(|times| unit.saturating_mul(times));
+            let around = multiples.into_iter().flat_map(|units| [units - 1, units, units.saturating_add(1)]);
+            for units in ends.into_iter().chain(around).filter(|units| *units <= supply.capacity) {
+                let (whole, told) = (units / unit, supply.whole_or_less(units));
+                if (units + 1).checked_mul(unit).is_some() {
+                    assert_eq!(told, whole, "{supply:?}, {units}");
+                    exact += 1;
+                } else {
+                    assert!(told == whole || told + 1 == whole, "{supply:?}, {units}");
+                    short += u32::from(told < whole);
+                }
+            }
+        }
+        assert!(exact > 100 && short > 0, "{exact} {short}");
     }
 
     #[test]

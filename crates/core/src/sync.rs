@@ -30,28 +30,41 @@ pub(crate) fn slots() -> usize {
     *SLOTS.get_or_init(|| std::thread::available_parallelism().map_or(2, usize::from).next_power_of_two().max(2))
 }
 
-/// A number for this thread: threads are numbered as they come.
 #[cfg(not(loom))]
-#[inline]
-pub(crate) fn slot_of_thread() -> usize {
+thread_local! {
+    /// Which slot this thread uses; beyond all of them before it has one.
+    static SLOT: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) };
+}
+
+/// The slot of this thread: threads are numbered as they come.
+#[cfg(not(loom))]
+pub(crate) fn own_slot() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static SLOT: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) };
+    if known_slot() == usize::MAX {
+        // The number of slots is a power of two.
+        SLOT.set(NEXT.fetch_add(1, Ordering::Relaxed) & (slots() - 1));
     }
-    SLOT.with(|slot| {
-        if slot.get() == usize::MAX {
-            slot.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        slot.get()
-    })
+    known_slot()
+}
+
+/// The same if [`own_slot`] was asked before, and else none that there is.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) fn known_slot() -> usize {
+    SLOT.get()
 }
 
 /// Loom runs all its threads on one of the system's. The last digit of their number tells them apart, and is the same
 /// whenever the same threads run: their hash is not.
 #[cfg(loom)]
-pub(crate) fn slot_of_thread() -> usize {
+pub(crate) fn own_slot() -> usize {
     let thread = format!("{:?}", loom::thread::current().id());
     thread.bytes().rev().find(u8::is_ascii_digit).map_or(0, usize::from) % 2
+}
+
+#[cfg(loom)]
+pub(crate) fn known_slot() -> usize {
+    own_slot()
 }
 
 /// Locks, also after a panic elsewhere: what these locks guard is whole at every step.

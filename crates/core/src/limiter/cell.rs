@@ -92,22 +92,21 @@ impl Cell {
             Kind::Counter(counter) => return self.count_at_once(counter, now, cost),
             Kind::Log(log) => return self.log_at_once(log, now, cost),
         };
-        // Where levels are times, which most quotas see to, the first comparison is the only one.
+        // Where levels are times, which most quotas see to, the first comparison is the only one; for leases it is the second.
         let elapsed = supply.elapsed(now);
         if elapsed < self.direct.load(Ordering::Relaxed) {
             return self.charge_at_once(supply, elapsed, now, cost, Supply::charge_at_once);
         }
         let window = self.window.load(Ordering::Relaxed);
-        if window != NEVER
-            && let Some(floor) = supply.flowed_in(window, elapsed)
-        {
+        if window == NEVER {
+            if let Some(leases) = self.leases.get() {
+                return self.lease_at_once(supply, leases, elapsed, now, cost);
+            }
+        } else if let Some(floor) = supply.flowed_in(window, elapsed) {
             return self.charge_at_once(supply, floor, now, cost, Supply::charge_in_window);
         }
         if elapsed >= supply.direct() {
             return None;
-        }
-        if let Some(leases) = self.leases.get() {
-            return self.lease_at_once(supply, leases, supply.flowed(elapsed), now, cost);
         }
         self.charge_at_once(supply, self.flowed(supply, elapsed), now, cost, Supply::charge_at_once)
     }
@@ -156,10 +155,14 @@ impl Cell {
         &self,
         supply: &Supply,
         leases: &Leases,
-        floor: u64,
+        elapsed: u64,
         now: Time,
         cost: u64,
     ) -> Option<Result<Admitted, Refused>> {
+        if elapsed >= supply.direct() {
+            return None;
+        }
+        let floor = supply.flowed(elapsed);
         let mark = leases.take_at_once(supply, floor, cost)?;
         let level = self.words.line().load(Ordering::Relaxed) & !SEALED;
         Some(Ok(self.admitted(Standing::of_line(supply, level, floor, now), Place { at: now, cost, mark })))
