@@ -156,11 +156,11 @@ impl View<'_> {
         report.table(Table {
             title: format!("One limit, every decision {word}"),
             note:
-                "All threads hammer one limit; the figures are of all of them together. \"Time given\" is the decision \
-                   without the clock read, on one thread; \"above the clock\" is what a decision takes longer than reading \
-                   Weir's clock, in the median of rounds. A leaky bucket lets one through at a time, here one each \
-                   nanosecond: of requests with the same reading of the clock it admits one, and the speed of its row is \
-                   that of admissions and such refusals together."
+                "All threads hammer one limit, each bound to a core, in turn; the figures are of all of them together. \
+                   \"Time given\" is the decision without the clock read, on one thread; \"above the clock\" is what a \
+                   decision takes longer than reading Weir's clock, in the median of rounds. A leaky bucket lets one \
+                   through at a time, here one each nanosecond: of requests with the same reading of the clock it admits \
+                   one, and the speed of its row is that of admissions and such refusals together."
                     .to_owned(),
             unit: "million decisions a second",
             columns: columns.chain(["ns each on 1 thread", "ns above the clock", "remark"].map(str::to_owned)).collect(),

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 /// How many decisions are made between two looks at whether to stop.
 pub(super) const BATCH: u64 = 256;
 
@@ -40,6 +42,7 @@ pub(super) fn hammer(threads: usize, time: Duration, rounds: u64, batch: &(dyn F
     let start = Barrier::new(threads + 1);
     let work = |thread: usize| {
         let (mut done, mut admitted) = (0, 0);
+        bind(thread);
         start.wait();
         let started = Instant::now();
         while done < rounds && !stop.load(Ordering::Relaxed) {
@@ -63,6 +66,16 @@ pub(super) fn hammer(threads: usize, time: Duration, rounds: u64, batch: &(dyn F
             panicked: worked.len() < threads,
         }
     })
+}
+
+/// Gives a thread a core of its own, in turn. A turn is over before the scheduler would have parted two threads that it had
+/// put on one core, where nobody contends for anything. Where that is not allowed, it is as the scheduler has it.
+fn bind(thread: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+    let mut own = CpuSet::new();
+    own.set(cores[thread % cores.len()]);
+    let _ = sched_setaffinity(None, &own);
 }
 
 /// What one thread did, and when.
