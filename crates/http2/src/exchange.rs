@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderName, Method, Response};
 
 use crate::error::{Error, Fault, Reason};
-use crate::frame::{FrameHead, MAX_PAYLOAD_BYTES, flag, kind};
+use crate::frame::{FrameHead, HEAD_BYTES, MAX_PAYLOAD_BYTES, flag, kind};
 use crate::head::Head;
 use crate::settings::WINDOW;
 use crate::window::{ReceiveWindow, SendWindow};
@@ -33,7 +33,7 @@ pub(crate) struct Exchange {
     method: Method,
     /// None until there is room for it.
     pub(crate) stream: Option<u32>,
-    /// What has not been sent.
+    /// What has not been sent: a frame with the whole head, but for what stands before its payload.
     head: Vec<u8>,
     body: Bytes,
     pub(crate) window: SendWindow,
@@ -67,11 +67,17 @@ impl Exchange {
     /// Sends the head.
     pub(crate) fn open(&mut self, stream: u32, out: &mut Vec<u8>) {
         self.stream = Some(stream);
-        let head = std::mem::take(&mut self.head);
-        let length = u32::try_from(head.len()).expect("a head has a bound");
+        let mut frame = std::mem::take(&mut self.head);
+        let length = u32::try_from(frame.len() - HEAD_BYTES).expect("a head has a bound");
         let ends = if self.body.is_empty() { flag::END_STREAM } else { 0 };
-        FrameHead { length, kind: kind::HEADERS, flags: flag::END_HEADERS | ends, stream }.write(out);
-        out.extend_from_slice(&head);
+        let head = FrameHead { length, kind: kind::HEADERS, flags: flag::END_HEADERS | ends, stream };
+        frame[..HEAD_BYTES].copy_from_slice(&head.bytes());
+        // At rest nothing else is to be sent, and what was put together goes out as it is.
+        if out.is_empty() {
+            *out = frame;
+        } else {
+            out.extend_from_slice(&frame);
+        }
     }
 
     /// Sends the next frame of the body, if both windows allow one.
@@ -139,13 +145,14 @@ impl Exchange {
     }
 }
 
-/// The head of a request as one block, which fits one frame.
+/// The head of a request as one block, which fits one frame, behind room for what stands before its payload.
 fn encode(request: &Request<'_>) -> Result<Vec<u8>, Error> {
     let is_plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
     if !is_plain(request.authority) || !is_plain(request.path) {
         return Err(Error::Request("its authority and path must be of visible characters"));
     }
     let mut head = Vec::with_capacity(192);
+    head.resize(HEAD_BYTES, 0);
     hpack::encode(":method", request.method.as_str().as_bytes(), &mut head);
     hpack::encode(":scheme", b"https", &mut head);
     hpack::encode(":authority", request.authority.as_bytes(), &mut head);
@@ -159,7 +166,7 @@ fn encode(request: &Request<'_>) -> Result<Vec<u8>, Error> {
     if !request.body.is_empty() {
         hpack::encode("content-length", request.body.len().to_string().as_bytes(), &mut head);
     }
-    if head.len() > MAX_HEAD_BYTES as usize {
+    if head.len() - HEAD_BYTES > MAX_HEAD_BYTES as usize {
         return Err(Error::Request("its head is too long"));
     }
     Ok(head)

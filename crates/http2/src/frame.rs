@@ -47,11 +47,14 @@ impl FrameHead {
         Self { length, kind, flags, stream: u32::from_be_bytes(stream) & MAX_31 }
     }
 
-    pub(crate) fn write(self, out: &mut Vec<u8>) {
+    pub(crate) fn bytes(self) -> [u8; HEAD_BYTES] {
         debug_assert!(self.length <= MAX_PAYLOAD_BYTES);
-        out.extend_from_slice(&self.length.to_be_bytes()[1..]);
-        out.extend_from_slice(&[self.kind, self.flags]);
-        out.extend_from_slice(&self.stream.to_be_bytes());
+        let ([_, l0, l1, l2], [s0, s1, s2, s3]) = (self.length.to_be_bytes(), self.stream.to_be_bytes());
+        [l0, l1, l2, self.kind, self.flags, s0, s1, s2, s3]
+    }
+
+    pub(crate) fn write(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes());
     }
 
     pub(crate) fn has(self, flag: u8) -> bool {

@@ -25,12 +25,22 @@ pub(super) fn entry(index: usize) -> Option<(&'static str, &'static str)> {
 
 /// Where to find a field: its index, and whether the value is the same too.
 pub(super) fn find(name: &str, value: &[u8]) -> Option<(usize, bool)> {
-    let named = || TABLE.iter().enumerate().filter(|(_, (found, _))| *found == name);
-    let (place, is_whole) = match named().find(|(_, (_, found))| !found.is_empty() && found.as_bytes() == value) {
-        Some((place, _)) => (place, true),
-        None => (named().next()?.0, false),
-    };
-    Some((place + 1, is_whole))
+    // The table is in the order of the names' first bytes, and no further.
+    let first = *name.as_bytes().first()?;
+    let start = TABLE.partition_point(|(found, _)| found.as_bytes()[0] < first);
+    let mut named = None;
+    for ((found, whole), index) in TABLE[start..].iter().zip(start + 1..) {
+        if found.as_bytes()[0] != first {
+            break;
+        }
+        if *found == name {
+            if !whole.is_empty() && whole.as_bytes() == value {
+                return Some((index, true));
+            }
+            named.get_or_insert((index, false));
+        }
+    }
+    named
 }
 
 #[cfg(test)]
@@ -56,5 +66,16 @@ mod tests {
         assert_eq!(find(":scheme", b"https"), Some((7, true)));
         assert_eq!(find("etag", b""), Some((34, false)));
         assert_eq!(find("x", b""), None);
+        assert_eq!(find("", b""), None);
+    }
+
+    #[test]
+    fn every_entry_is_found_by_its_name_and_whole_if_it_has_a_value() {
+        for (place, (name, value)) in TABLE.iter().enumerate() {
+            let first = TABLE.iter().position(|(other, _)| other == name).unwrap();
+            let whole = if value.is_empty() { (first + 1, false) } else { (place + 1, true) };
+            assert_eq!(find(name, value.as_bytes()), Some(whole), "{name}: {value}");
+            assert_eq!(find(name, b"?"), Some((first + 1, false)), "{name}");
+        }
     }
 }
