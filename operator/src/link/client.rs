@@ -198,23 +198,34 @@ impl Client {
 
     async fn exchange(&mut self, call: &Call<'_>) -> Result<Response<Bytes>, ContactError> {
         let now = clock::unix_micros() / 1_000_000;
-        if let Some(mut kept) = self.connection.take()
-            && kept.is_usable(now)
-        {
-            match self.ask(kept, call).await {
+        let mut kept = self.connection.take();
+        if kept.as_mut().is_some_and(|kept| !kept.is_usable(now)) {
+            kept = None;
+        }
+        loop {
+            let (connection, is_kept) = match kept.take() {
+                Some(connection) => (connection, true),
+                None => (self.open().await?, false),
+            };
+            match self.ask(connection, call).await {
                 // The agent may have closed it at the same moment. Both calls may be made twice.
-                Err(ContactError::Connection(_)) => {}
+                Err(ContactError::Connection(_)) if is_kept => {}
                 answer => return answer,
             }
         }
-        let opened = open(&self.address, &self.security).await.map_err(|error| self.contact_error(&error))?;
-        self.ask(opened, call).await
+    }
+
+    /// Opens a connection. What that takes is not part of a call over one that is open: it is larger than what the
+    /// allocator has ready at once.
+    async fn open(&self) -> Result<Connection, ContactError> {
+        let opened = Box::pin(open(&self.address, &self.security)).await;
+        opened.map_err(|error| self.contact_error(&error))
     }
 
     async fn ask(&mut self, mut connection: Connection, call: &Call<'_>) -> Result<Response<Bytes>, ContactError> {
         let fields =
             [(CONTENT_TYPE, b"application/json".as_slice()), (IF_NONE_MATCH, call.known.map_or(b"", Tag::bytes))];
-        let fields = if call.known.is_some() { &fields[..] } else { &fields[..1] };
+        let fields = &fields[usize::from(call.body.is_empty())..1 + usize::from(call.known.is_some())];
         let (method, authority, path) = (call.method.clone(), &*self.address, call.path);
         let request = weir_http2::Request { method, authority, path, fields, body: call.body.clone() };
         let answer = connection.send(request).await.map_err(|error| self.contact_error(&error))?;

@@ -312,3 +312,13 @@ async fn whoever_asks_for_all_is_not_told_that_it_knows() {
     let error = client.status(None, LIMIT).await.unwrap_err();
     assert!(matches!(error, ContactError::Garbage(_)), "{error}");
 }
+
+/// glibc's malloc keeps ready what is no larger than this, and looks for everything larger.
+#[tokio::test]
+async fn a_call_over_an_open_connection_takes_what_the_allocator_has_ready() {
+    const READY: usize = 1032;
+    let mut client = Client::new("http://127.0.0.1:1", pod("web"), None);
+    let call = Call { method: Method::GET, path: "/v1/status", body: Bytes::new(), known: None };
+    let needed = size_of_val(&client.exchange(&call));
+    assert!(needed <= READY, "{needed} bytes");
+}

@@ -132,7 +132,8 @@ impl Connection {
     /// Sends a request and reads the whole answer.
     pub(super) async fn send(&mut self, request: weir_http2::Request<'_>) -> Result<Response<Bytes>, ConnectionError> {
         match self {
-            Self::Plain(plain) => plain.send(request).await,
+            // On the heap, because the other one is what thousands of calls need.
+            Self::Plain(plain) => Box::pin(plain.send(request)).await,
             Self::Mutual(mutual) => mutual.http.send(request).await.map_err(|error| match error {
                 weir_http2::Error::Answer(_) => ConnectionError::Answer(Box::new(error)),
                 error => ConnectionError::Http2(error),
