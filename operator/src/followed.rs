@@ -81,12 +81,51 @@ impl Followed {
 
     /// What the next to look after it begins with.
     pub fn leave(self) -> Beside {
-        Beside { status: self.pace.into_written().map(Box::new), version: self.version }
+        Beside { status: self.echo.into_known(), version: self.version }
     }
 
     /// Whether to write this status now, as which number: because it is new, or because somebody wrote over the last.
     pub fn writes(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> Option<u64> {
         let is_due = self.pace.admits(now, status) || (self.echo.is_foreign(now) && self.pace.repeats(now, status));
         is_due.then(|| self.echo.send(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(generation: i64) -> RateLimitPolicyStatus {
+        RateLimitPolicyStatus { observed_generation: Some(generation), ..RateLimitPolicyStatus::default() }
+    }
+
+    fn begin(found: Beside) -> Followed {
+        let policy = Compiled {
+            uid: "uid".to_owned(),
+            generation: 2,
+            created: None,
+            file: None,
+            faults: Vec::new(),
+            rules: None,
+            target: None,
+            good: None,
+        };
+        Followed::begin(crate::clock::now(), &policy, Duration::from_secs(10), found)
+    }
+
+    /// The leader's term ends while a write is refused, and it is elected again: the status is still to be written.
+    #[test]
+    fn what_was_not_stored_is_written_in_the_next_term() {
+        let now = crate::clock::now();
+        let found = Beside { status: Some(Box::new(status(1))), version: Some("7".to_owned()) };
+        let mut followed = begin(found);
+        assert_eq!(followed.writes(now, &status(2)), Some(1));
+        let mut again = begin(followed.leave());
+        assert_eq!(again.writes(now, &status(2)), Some(1), "it was dropped with its term");
+
+        let stored = Stored { status: Some(Box::new(status(2))), version: Some("8".to_owned()) };
+        again.landed(now, 1, stored);
+        let mut at_rest = begin(again.leave());
+        assert_eq!(at_rest.writes(now, &status(2)), None, "it is there");
     }
 }

@@ -22,6 +22,8 @@ pub type Shown = Option<Box<RateLimitPolicyStatus>>;
 #[derive(Debug)]
 pub struct Echo {
     stored: Shown,
+    /// What is there, as far as is known: what was last shown, or stored since.
+    known: Shown,
     /// The newest write, and when it was asked for.
     sent: u64,
     sent_at: Option<Instant>,
@@ -34,7 +36,8 @@ pub struct Echo {
 impl Echo {
     /// `stored` is the status that the policy had when it was first seen.
     pub fn new(stored: Shown) -> Self {
-        Self { stored, sent: 0, sent_at: None, landed: 0, meanwhile: None, foreign_since: None }
+        let known = stored.clone();
+        Self { stored, known, sent: 0, sent_at: None, landed: 0, meanwhile: None, foreign_since: None }
     }
 
     /// A write is asked for: its number. Whatever is shown before it has landed is overwritten by it, or judged then.
@@ -53,18 +56,26 @@ impl Echo {
         }
         self.landed = number;
         self.stored = stored;
-        if let Some(shown) = self.meanwhile.take() {
-            self.judge(now, &shown);
+        match self.meanwhile.take() {
+            Some(shown) => self.judge(now, &shown),
+            None => self.known.clone_from(&self.stored),
         }
     }
 
     /// The source shows this status.
     pub fn shown(&mut self, now: Instant, status: Shown) {
+        self.known.clone_from(&status);
         if self.landed == self.sent {
             self.judge(now, &status);
         } else {
             self.meanwhile = Some(status);
         }
+    }
+
+    /// What is there, as far as is known. A write that has not landed is not in it: perhaps it never will, for what is left
+    /// of a term that is over is not written.
+    pub fn into_known(self) -> Shown {
+        self.known
     }
 
     /// Whether somebody else's status stands where the operator's should.

@@ -123,3 +123,33 @@ async fn what_the_apiserver_made_of_a_write_is_not_foreign() {
     echo.shown(now, status("1/1 and more"));
     assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_known_is_what_was_shown_or_stored_last() {
+    let now = Instant::now();
+    let known = |change: &dyn Fn(&mut Echo)| {
+        let mut echo = at_rest(now);
+        change(&mut echo);
+        echo.into_known()
+    };
+    let before = known(&|_| ());
+    assert!(before.is_some());
+    // A write that is on its way may never land.
+    assert_eq!(known(&|echo| assert_eq!(echo.send(now), 2)), before);
+    let land = |echo: &mut Echo| {
+        let number = echo.send(now);
+        echo.landed(now, number, status("2/2"));
+    };
+    assert_eq!(known(&land), status("2/2"));
+    let foreign = |echo: &mut Echo| {
+        echo.shown(now, status("99/99"));
+        echo.send(now);
+    };
+    assert_eq!(known(&foreign), status("99/99"));
+    let removed_meanwhile = |echo: &mut Echo| {
+        let number = echo.send(now);
+        echo.shown(now, None);
+        echo.landed(now, number, status("2/2"));
+    };
+    assert_eq!(known(&removed_meanwhile), None);
+}

@@ -44,11 +44,6 @@ impl Pace {
         self.written.as_ref()
     }
 
-    /// The same, once there is nothing more to write.
-    pub fn into_written(self) -> Option<RateLimitPolicyStatus> {
-        self.written
-    }
-
     /// Whether this status has been written, so that the passing of time leads to nothing more.
     pub fn rests_with(&self, status: &RateLimitPolicyStatus) -> bool {
         self.held_since.is_none() && self.written.as_ref() == Some(status)
