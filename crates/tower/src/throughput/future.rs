@@ -55,8 +55,17 @@ pin_project! {
         S: Service<Request>,
         P: Place,
     {
-        Waiting { #[pin] turn: Sleep, held: Option<Held<S, Request, P, O>> },
+        // On the heap: most futures never wait, and none is to be as large as if it did.
+        Waiting { waiting: Pin<Box<Waiting<S, Request, P, O>>> },
         Decided { #[pin] decided: LatencyFuture<S::Future, O, P::Pass, Refusal> },
+    }
+}
+
+pin_project! {
+    struct Waiting<S, Request, P, O> {
+        #[pin]
+        turn: Sleep,
+        held: Option<Held<S, Request, P, O>>,
     }
 }
 
@@ -72,7 +81,8 @@ struct Held<S, Request, P, O> {
 impl<S: Service<Request>, Request, P: Place, O, Refusal> ThroughputFuture<S, Request, P, O, Refusal> {
     pub(super) fn waiting(at: Instant, service: S, request: Request, place: P, outcome: O) -> Self {
         let held = Some(Held { service, request, place, outcome });
-        Self { state: State::Waiting { turn: tokio::time::sleep_until(at), held } }
+        let waiting = Box::pin(Waiting { turn: tokio::time::sleep_until(at), held });
+        Self { state: State::Waiting { waiting } }
     }
 
     pub(super) const fn decided(decided: LatencyFuture<S::Future, O, P::Pass, Refusal>) -> Self {
@@ -93,9 +103,11 @@ where
         loop {
             let decided = match state.as_mut().project() {
                 StateProjection::Decided { decided } => return decided.poll(context),
-                StateProjection::Waiting { turn, held } => {
-                    ready!(turn.poll(context));
-                    let Held { mut service, request, place, outcome } = held.take().expect("the wait ends once");
+                StateProjection::Waiting { waiting } => {
+                    let waiting = waiting.as_mut().project();
+                    ready!(waiting.turn.poll(context));
+                    let Held { mut service, request, place, outcome } =
+                        waiting.held.take().expect("the wait ends once");
                     LatencyFuture::admitted(service.call(request), place.take(), outcome)
                 }
             };

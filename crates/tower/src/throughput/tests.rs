@@ -12,7 +12,7 @@ use weir_core::{Admitted, Limiter, Quota, Refused, Strategy};
 
 use super::{ThroughputLayer, ThroughputService};
 use crate::bounded::{handed, within};
-use crate::{Answer, Answers, LimitError, LimiterAdmit, MonotonicClock};
+use crate::{Answer, Answers, Errors, LatencyFuture, LimitError, LimiterAdmit, MonotonicClock};
 
 const TENTH: Duration = Duration::from_millis(100);
 const MILLI: Duration = Duration::from_millis(1);
@@ -45,6 +45,24 @@ fn spawn(max_wait: Duration) -> (mock::Spawn<ThroughputService<Inner, LimiterAdm
     let (limiter, clock) = limit(1);
     let layer = ThroughputLayer::new(LimiterAdmit::new(limiter, clock), max_wait, Wait);
     mock::spawn_with(move |inner| layer.layer(inner))
+}
+
+/// Thousands are in flight at once, and few of them wait.
+#[test]
+fn a_future_that_does_not_wait_has_no_room_for_a_wait() {
+    type Inner = Ready<Result<(), std::io::Error>>;
+    type Decided = LatencyFuture<Inner, Errors, Admitted, Refused>;
+    type Future<S> = <ThroughputService<S, LimiterAdmit, Errors> as Service<()>>::Future;
+
+    fn size<S: Service<(), Future = Inner, Error = std::io::Error> + Clone>(_: &S) -> usize
+    where
+        ThroughputService<S, LimiterAdmit, Errors>: Service<()>,
+    {
+        size_of::<Future<S>>()
+    }
+
+    let more = size(&service_fn(|()| ready(Ok(())))) - size_of::<Decided>();
+    assert!(more <= 2 * size_of::<usize>(), "{more} bytes more");
 }
 
 #[tokio::test(start_paused = true)]
