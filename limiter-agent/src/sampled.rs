@@ -2,20 +2,20 @@
 //! second, with the number of those that were not.
 
 use std::{
-    sync::{
-        OnceLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
-use weir_core::{Limiter, Quota, Strategy, Time};
+use weir_core::Time;
+
+/// How long after one event the next is logged.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Says which events of one kind are logged.
 #[derive(Debug, Default)]
 pub(crate) struct Sample {
-    /// Made for the first event: most kinds never have one.
-    limiter: OnceLock<Limiter>,
+    /// Until then none is, in nanoseconds.
+    until: AtomicU64,
     unlogged: AtomicU64,
 }
 
@@ -23,17 +23,20 @@ impl Sample {
     /// If this event is to be logged, how many came before it that were not.
     #[inline]
     pub(crate) fn take(&self, now: Time) -> Option<u64> {
-        if self.limiter.get_or_init(|| one_a_second(now)).check(now, 1).is_err() {
+        let until = self.until.load(Relaxed);
+        if now.as_nanos() < until || !self.begins_pause(until, now) {
             self.unlogged.fetch_add(1, Relaxed);
             return None;
         }
         Some(self.unlogged.swap(0, Relaxed))
     }
-}
 
-fn one_a_second(now: Time) -> Limiter {
-    let quota = Quota::new(Strategy::Gcra, 1, Duration::from_secs(1), None).expect("one a second is a quota");
-    Limiter::new(now, quota)
+    /// True for one of all who saw that the last pause is over.
+    #[cold]
+    fn begins_pause(&self, until: u64, now: Time) -> bool {
+        let next = now.saturating_add(PAUSE).as_nanos();
+        self.until.compare_exchange(until, next, Relaxed, Relaxed).is_ok()
+    }
 }
 
 #[cfg(test)]
@@ -49,5 +52,12 @@ mod tests {
             [at(0), at(0), at(1), at(999), at(1000), at(1001), at(5000)],
             [Some(0), None, None, None, Some(3), None, Some(1)]
         );
+    }
+
+    #[test]
+    fn of_those_who_see_at_once_that_a_pause_is_over_one_is_told() {
+        let (sample, now) = (Sample::default(), Time::from_nanos(5));
+        let seen = sample.until.load(Relaxed);
+        assert_eq!([1, 2, 3].map(|_| sample.begins_pause(seen, now)), [true, false, false]);
     }
 }

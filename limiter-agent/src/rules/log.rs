@@ -10,10 +10,17 @@ use super::{
 };
 
 impl RulesInForce {
-    /// Costs a refusal that is not logged one look at a limiter and one addition. `keys` says whether to name the key.
+    /// Costs a refusal that is not logged one look at a time and one addition. `keys` says whether to name the key.
+    #[inline]
     pub(super) fn log(&self, refusal: &Refusal, asked: &Asked<'_>, keys: bool) {
+        if let Some(unlogged) = refusal.rule.counters.refusals.take(asked.now()) {
+            self.tell(refusal, asked, keys, unlogged);
+        }
+    }
+
+    #[cold]
+    fn tell(&self, refusal: &Refusal, asked: &Asked<'_>, keys: bool, unlogged: u64) {
         let Refusal { rule, place, .. } = refusal;
-        let Some(unlogged) = rule.counters.refusals.take(asked.now()) else { return };
         // What is to be said is looked up only now: nobody keeps it at hand for one line a second.
         let Some((index, policy)) = self
             .policies()
