@@ -43,29 +43,39 @@ pub(super) enum Field {
 
 impl Field {
     pub(super) fn of(name: &str) -> Self {
-        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        let name = name.as_bytes();
         match name.len() {
-            2 if is("te") => Self::Te,
-            4 if is("host") => Self::Host,
-            4 if is("date") => Self::Date,
-            6 if is("cookie") => Self::Cookie,
-            6 if is("expect") => Self::Expect,
-            7 if is("trailer") => Self::Trailer,
-            7 if is("upgrade") => Self::Upgrade,
-            9 if is("forwarded") => Self::Forwarded,
-            10 if is("connection") => Self::Connection,
-            10 if is("keep-alive") => Self::HopByHop,
-            14 if is("content-length") => Self::ContentLength,
-            15 if is("x-forwarded-for") => Self::ForwardedFor,
-            16 if is("x-forwarded-host") => Self::ForwardedHost,
-            16 if is("proxy-connection") => Self::HopByHop,
-            17 if is("x-forwarded-proto") => Self::ForwardedProto,
-            17 if is("transfer-encoding") => Self::TransferEncoding,
-            18 if is("proxy-authenticate") => Self::HopByHop,
-            19 if is("proxy-authorization") => Self::HopByHop,
+            2 if is(name, b"te") => Self::Te,
+            4 if is(name, b"host") => Self::Host,
+            4 if is(name, b"date") => Self::Date,
+            6 if is(name, b"cookie") => Self::Cookie,
+            6 if is(name, b"expect") => Self::Expect,
+            7 if is(name, b"trailer") => Self::Trailer,
+            7 if is(name, b"upgrade") => Self::Upgrade,
+            9 if is(name, b"forwarded") => Self::Forwarded,
+            10 if is(name, b"connection") => Self::Connection,
+            10 if is(name, b"keep-alive") => Self::HopByHop,
+            14 if is(name, b"content-length") => Self::ContentLength,
+            15 if is(name, b"x-forwarded-for") => Self::ForwardedFor,
+            16 if is(name, b"x-forwarded-host") => Self::ForwardedHost,
+            16 if is(name, b"proxy-connection") => Self::HopByHop,
+            17 if is(name, b"x-forwarded-proto") => Self::ForwardedProto,
+            17 if is(name, b"transfer-encoding") => Self::TransferEncoding,
+            18 if is(name, b"proxy-authenticate") => Self::HopByHop,
+            19 if is(name, b"proxy-authorization") => Self::HopByHop,
             _ => Self::Other,
         }
     }
+}
+
+/// Whether a name is this one, which is in small letters. Without a way out, and of a length that is known, so that many
+/// bytes are looked at in one step.
+#[inline(always)] // for each length its own
+fn is<const LENGTH: usize>(name: &[u8], known: &[u8; LENGTH]) -> bool {
+    let differ = |name: &[u8; LENGTH]| {
+        name.iter().zip(known).fold(0, |differ, (byte, known)| differ | (byte.to_ascii_lowercase() ^ known))
+    };
+    name.as_array().is_some_and(|name| differ(name) == 0)
 }
 
 #[cfg(test)]

@@ -62,10 +62,10 @@ impl<'h, 'b> Request<'h, 'b> {
             _ => return Look::Other,
         };
         let (Some(method), Some(target), Some(1)) = (head.method, head.path, head.version) else { return Look::Other };
-        if !is_plain_method(method) || !is_plain_target(target) || !has_sound_lines(&bytes[..length]) {
+        let fields = &*head.headers;
+        if !is_plain_method(method) || !is_plain_target(target) || !has_sound_lines(&bytes[..length], fields) {
             return Look::Other;
         }
-        let fields = &*head.headers;
         let kinds = &mut kinds[..fields.len()];
         let Some(Known { host, body, last }) = Known::of(fields, kinds) else { return Look::Other };
         let Some(whole) = length.checked_add(body) else { return Look::Other };
@@ -139,26 +139,13 @@ fn is_plain_target(target: &str) -> bool {
 
 static OF_TARGET: ByteSet = ByteSet::alphanumeric_and(b"/-._~%!$&'()*+,;=:@?[]");
 
-/// Whether each line ends in CR LF. httparse takes LF alone, too.
-fn has_sound_lines(head: &[u8]) -> bool {
-    // Without a way out, so that many bytes are looked at in one step: most heads are short, and all but few are sound.
-    fn has_bare(before: &[u8], bytes: &[u8]) -> bool {
-        before.iter().zip(bytes).fold(false, |bare, (before, byte)| bare | ((*byte == b'\n') & (*before != b'\r')))
-    }
-    const STEP: usize = 16;
-    let (Some((first, rest)), Some((_, before))) = (head.split_first(), head.split_last()) else { return true };
-    let (steps, _) = rest.as_chunks::<STEP>();
-    let (steps_before, _) = before.as_chunks::<STEP>();
-    let mut bare = *first == b'\n';
-    for (before, bytes) in steps_before.iter().zip(steps) {
-        bare |= has_bare(before, bytes);
-    }
-    // What is left over goes as a whole step, too, and some of it twice.
-    bare |= match (before.last_chunk::<STEP>(), rest.last_chunk::<STEP>()) {
-        (Some(before), Some(bytes)) => has_bare(before, bytes),
-        _ => has_bare(before, rest),
+/// Whether each line ends in CR LF. httparse takes LF alone, too: before a name, and twice at the end.
+fn has_sound_lines(head: &[u8], fields: &[Header<'_>]) -> bool {
+    let behind_line = |field: &Header<'_>| {
+        let at = field.name.as_ptr().addr().wrapping_sub(head.as_ptr().addr());
+        head.get(..at).is_some_and(|before| before.ends_with(b"\r\n"))
     };
-    !bare
+    head.ends_with(b"\r\n\r\n") && fields.iter().all(behind_line)
 }
 
 /// A number of no more than six digits, and nothing else: larger bodies are not plain anyway.
