@@ -68,6 +68,11 @@ impl Glob {
         }
     }
 
+    /// Whether it matches every path.
+    pub(super) fn takes_all(&self) -> bool {
+        matches!(&self.form, Form::Below(top) if top.is_empty())
+    }
+
     fn matches_mixed(&self, path: &str) -> bool {
         self.matches_all(path) || path.strip_suffix('/').is_some_and(|path| self.matches_all(path))
     }

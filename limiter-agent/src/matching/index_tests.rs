@@ -161,6 +161,23 @@ fn a_thousand_rules_are_not_looked_at() {
 }
 
 #[test]
+fn only_a_glob_of_every_path_is_no_condition() {
+    let request = http::Request::builder().uri("/b/c").body(()).expect("a request");
+    for (globs, expected) in [
+        (&["/**"][..], true),
+        (&["/a", "/**"], true),
+        (&["/**", "/a"], true),
+        (&["/a/**"], false),
+        (&["/a", "/a/**"], false),
+        (&["/*"], false),
+    ] {
+        let paths = globs.iter().map(|glob| glob.parse().expect("a glob")).collect();
+        let matcher = Matcher::new(vec![Conditions { paths, ..Conditions::default() }]);
+        assert_eq!(matcher.matches(&view(&request)), expected, "{globs:?}");
+    }
+}
+
+#[test]
 fn a_matcher_without_entries_is_about_every_request() {
     let matchers = [Matcher::new(Vec::new())];
     let index = Index::new(matchers.iter());

@@ -41,6 +41,12 @@ impl Matcher {
         if entries.is_empty() {
             entries.push(Conditions::default());
         }
+        // What is about every path need not know it.
+        for entry in &mut entries {
+            if entry.paths.iter().any(Glob::takes_all) {
+                entry.paths.clear();
+            }
+        }
         Self { entries }
     }
 
