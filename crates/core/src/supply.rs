@@ -359,6 +359,10 @@ fn at_once(quota: &Quota) -> u64 {
 
 /// Until a supply of `units` each `nanos` has reached `level`, rounded up.
 fn time_of(level: u64, units: u64, nanos: u64) -> u64 {
+    // Of most quotas, and a division of 128 bits less.
+    if units == nanos {
+        return level;
+    }
     narrow((u128::from(level) * u128::from(nanos)).div_ceil(u128::from(units)))
 }
 
