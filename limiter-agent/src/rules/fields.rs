@@ -48,7 +48,7 @@ enum Policy {
 }
 
 /// Where one limit stands.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) limit: usize,
     /// How many it lets through in its period.

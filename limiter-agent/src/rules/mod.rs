@@ -38,5 +38,5 @@ pub(crate) use self::{
     layer::LimitLayer,
     lower::lower,
     messages::{MessageRefused, Messages},
-    respond::{Refused, RefusedHttp},
+    respond::{Cause, Refused, RefusedHttp},
 };

@@ -3,12 +3,19 @@
 //! A gRPC client gets what its library understands: a response of headers only with status 200, the code among them, and
 //! the moment to retry.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer};
 
-use super::{decide::Refusal, in_force::Limits};
+use super::{
+    decide::Refusal,
+    fields::Place,
+    in_force::{Limits, Rule},
+};
 use crate::{matching::Headers, proxy::ResponseBody};
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -41,6 +48,15 @@ pub(crate) enum Refused {
 #[derive(Debug)]
 pub(crate) struct RefusedHttp(Refusal);
 
+/// All that the text of a refusal depends on. Whoever keeps one keeps no rule.
+#[derive(Debug)]
+pub(crate) struct Cause {
+    /// Nothing else comes to lie at its address as long as this is here.
+    rule: Weak<Rule>,
+    place: Place,
+    override_index: Option<usize>,
+}
+
 impl Refused {
     pub(super) fn new(refusal: Refusal, headers: Headers<'_>) -> Self {
         match Asking::of(headers) {
@@ -51,6 +67,18 @@ impl Refused {
 }
 
 impl RefusedHttp {
+    pub(crate) fn cause(&self) -> Cause {
+        let Refusal { rule, place, override_index, .. } = &self.0;
+        Cause { rule: Arc::downgrade(rule), place: *place, override_index: *override_index }
+    }
+
+    pub(crate) fn is_for(&self, cause: &Cause) -> bool {
+        let Refusal { rule, place, override_index, .. } = &self.0;
+        std::ptr::eq(cause.rule.as_ptr(), Arc::as_ptr(rule))
+            && cause.place == *place
+            && cause.override_index == *override_index
+    }
+
     /// Until the client may come again. The other methods want it in digits, which it is given once for all of them.
     pub(crate) fn seconds(&self) -> u64 {
         self.0.place.seconds

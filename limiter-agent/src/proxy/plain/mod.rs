@@ -19,6 +19,7 @@ mod framing;
 mod line;
 mod pause;
 mod pool;
+mod refusals;
 mod request;
 mod response;
 mod serve;
@@ -28,7 +29,7 @@ mod write;
 use std::{rc::Rc, sync::Arc};
 
 pub(super) use self::serve::{End, serve};
-use self::{buffer::Buffers, date::Date, drain::Drain, pool::Pool, request::Limits};
+use self::{buffer::Buffers, date::Date, drain::Drain, pool::Pool, refusals::Refusals, request::Limits};
 use super::{
     headers::Peer,
     settings::{Switch, UpstreamHttp2},
@@ -45,6 +46,7 @@ pub(super) struct Shared {
     pool: Pool,
     buffers: Rc<Buffers>,
     date: Date,
+    refusals: Refusals,
     drain: Drain,
     limits: Limits,
 }
@@ -71,6 +73,7 @@ impl Shared {
             pool: Pool::default(),
             buffers: Rc::default(),
             date: Date::new(),
+            refusals: Refusals::default(),
             drain: Drain::default(),
             limits,
         }))

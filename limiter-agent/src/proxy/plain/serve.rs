@@ -131,7 +131,7 @@ fn judge(line: &mut Line<'_>) -> Judged {
         Err(refused) => {
             let ending = ending(line, last);
             match refused {
-                Refused::Http(refused) => write::refused(&refused, to_head, ending, &mut out.bytes),
+                Refused::Http(refused) => shared.refusals.write(&refused, to_head, ending, &mut out.bytes),
                 Refused::Grpc(response) => {
                     let (head, body) = response.into_parts();
                     write::own(&head, &body.into_own(), to_head, &Fields::default(), ending, &mut out.bytes);

@@ -167,23 +167,24 @@ pub(super) fn own(
     }
 }
 
-/// A refusal, with its body: as [`own`] would write it.
-pub(super) fn refused(refused: &rules::RefusedHttp, to_head: bool, ending: Ending<'_>, to: &mut Vec<u8>) {
+/// A refusal, with its body, and without a date: as [`own`] would write it. Says where its date belongs.
+pub(super) fn refused(refused: &rules::RefusedHttp, to_head: bool, closes: bool, to: &mut Vec<u8>) -> usize {
     let mut digits = itoa::Buffer::new();
     let seconds = digits.format(refused.seconds());
     refused.append_head(seconds, to);
-    if ending.closes {
+    if closes {
         to.extend_from_slice(b"connection: close\r\n");
     }
     let length = refused.body_length(seconds);
     if !(to_head && length == 0) {
         content_length(length as u64, to);
     }
-    ending.date.write(ending.now, to);
+    let dated_at = to.len();
     end_line(to);
     if !to_head {
         refused.append_body(seconds, to);
     }
+    dated_at
 }
 
 fn status_line(status: u16, reason: &str, to: &mut Vec<u8>) {

@@ -1,0 +1,165 @@
+//! Refusals as they were written last, sent again while nothing about them differs but the date.
+//!
+//! Whoever is over a limit mostly asks again at once, and is told the same for a whole second. What is sent again must be
+//! what would be written now: everything that a refusal depends on is compared.
+
+use std::cell::RefCell;
+
+use super::write::{self, Ending};
+use crate::rules::{Cause, RefusedHttp};
+
+/// So many are kept, by the seconds that they tell: whoever was refused at other times is told others. Each takes what its
+/// policy says in it, which is no more than some KiB.
+const KEPT: usize = 16;
+
+/// The refusals of one worker.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(RefCell<[Written; KEPT]>);
+
+#[derive(Debug, Default)]
+struct Written {
+    of: Option<(Cause, Form)>,
+    bytes: Vec<u8>,
+    /// Where in them the date belongs.
+    dated_at: usize,
+}
+
+/// What a refusal depends on besides its cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Form {
+    to_head: bool,
+    closes: bool,
+}
+
+impl Refusals {
+    /// Appends a refusal, with its body.
+    pub(super) fn write(&self, refused: &RefusedHttp, to_head: bool, ending: Ending<'_>, to: &mut Vec<u8>) {
+        let place = usize::try_from(refused.seconds()).unwrap_or(0) % KEPT;
+        let written = &mut self.0.borrow_mut()[place];
+        let form = Form { to_head, closes: ending.closes };
+        if !written.is(refused, form) {
+            written.renew(refused, form);
+        }
+        let (head, rest) = written.bytes.split_at(written.dated_at);
+        to.extend_from_slice(head);
+        ending.date.write(ending.now, to);
+        to.extend_from_slice(rest);
+    }
+}
+
+impl Written {
+    fn is(&self, refused: &RefusedHttp, form: Form) -> bool {
+        self.of.as_ref().is_some_and(|(cause, written)| *written == form && refused.is_for(cause))
+    }
+
+    fn renew(&mut self, refused: &RefusedHttp, form: Form) {
+        self.bytes.clear();
+        self.dated_at = write::refused(refused, form.to_head, form.closes, &mut self.bytes);
+        self.of = Some((refused.cause(), form));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+
+    use arc_swap::ArcSwap;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+    use weir_core::Time;
+    use weir_tower::MonotonicClock;
+
+    use super::*;
+    use crate::{
+        matching::Headers,
+        proxy::plain::date::Date,
+        rules::{Gates, Refused, RulesInForce, lower},
+    };
+
+    fn limit(name: &str, millis: u64) -> Value {
+        json!({"name": name, "strategy": "FixedWindow", "requests": 1, "periodMillis": millis})
+    }
+
+    /// Rules for two paths; snapshots of different texts differ in nothing else.
+    fn snapshot(text: u8) -> weir_wire::Snapshot {
+        let rule = |path: &str, headers: &str, own: Value| {
+            let mut on_limit = json!({"status": 429, "headers": headers});
+            on_limit.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
+            // Told from others by nothing but `RateLimit-Policy`.
+            let others = json!({"keys": [["c"]], "limits": [limit("short", 3_000), limit("long", 40_000)]});
+            json!({
+                "name": path, "action": "Limit", "match": [{"paths": [format!("/{path}")]}], "key": [{"header": "x-key"}],
+                "limits": [limit("short", 3_000), limit("long", 20_000)], "overrides": [others],
+                "onLimit": on_limit, "maxKeys": 100,
+            })
+        };
+        let rules = [rule("own", "Both", json!({})), rule("text", "Legacy", json!({"body": format!("no {text}")}))];
+        let policy =
+            json!({"uid": "u", "namespace": "n", "name": "p", "revision": "r", "mode": "Enforce", "rules": rules});
+        let snapshot = json!({"wireVersion": 1, "sequence": 1, "revision": "r", "policies": [policy]});
+        serde_json::from_value(snapshot).expect("a snapshot")
+    }
+
+    #[derive(Clone, Debug)]
+    enum Event {
+        Ask { path: &'static str, key: &'static [u8], to_head: bool, closes: bool },
+        Pass(u64),
+        Apply(u8),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let key = prop::sample::select(vec![&b"a"[..], b"b", b"c"]);
+        prop_oneof![
+            20 => (prop::sample::select(vec!["/own", "/text"]), key, prop::bool::weighted(0.1), prop::bool::weighted(0.1))
+                .prop_map(|(path, key, to_head, closes)| Event::Ask { path, key, to_head, closes }),
+            4 => (1..3000_u64).prop_map(Event::Pass),
+            1 => (0..3_u8).prop_map(Event::Apply),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_sent_again_is_what_would_be_written(events in prop::collection::vec(event(), 1..200)) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            runtime.expect("a runtime").block_on(async move {
+                let rules: Arc<ArcSwap<RulesInForce>> = Arc::default();
+                let clock = MonotonicClock::of_tokio();
+                let apply = |text: u8| {
+                    let snapshot = snapshot(text);
+                    let lowered = lower(&snapshot).expect("no faults");
+                    let next = rules.load().succeed(snapshot, lowered, || clock.now());
+                    rules.store(Arc::new(next));
+                };
+                apply(0);
+                let gate = Gates::new(Arc::clone(&rules), clock, false).of(Ipv4Addr::LOCALHOST.into());
+                let (refusals, date) = (Refusals::default(), Date::new());
+                for event in events {
+                    let (path, key, to_head, closes) = match event {
+                        Event::Ask { path, key, to_head, closes } => (path, key, to_head, closes),
+                        Event::Pass(millis) => {
+                            tokio::time::advance(Duration::from_millis(millis)).await;
+                            continue;
+                        }
+                        Event::Apply(text) => {
+                            apply(text);
+                            continue;
+                        }
+                    };
+                    let decided = gate.admit_at_once("GET", (path, None), Headers::Lines(&[("x-key", key)]));
+                    let Some(Err(Refused::Http(refused))) = decided else { continue };
+                    let ending = Ending { closes, date: &date, now: Time::from_nanos(1) };
+                    let mut sent = Vec::new();
+                    refusals.write(&refused, to_head, ending, &mut sent);
+
+                    let (mut head, mut now) = (Vec::new(), Vec::new());
+                    let dated_at = write::refused(&refused, to_head, closes, &mut head);
+                    let rest = head.split_off(dated_at);
+                    date.write(ending.now, &mut now);
+                    let written = [head, now, rest].concat();
+                    prop_assert_eq!(String::from_utf8_lossy(&sent), String::from_utf8_lossy(&written));
+                }
+                Ok(())
+            })?;
+        }
+    }
+}
