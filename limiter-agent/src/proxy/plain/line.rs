@@ -100,26 +100,26 @@ impl<'a> Line<'a> {
 
     /// Reads more of a request, into a buffer that is there or comes with the first bytes. 0 is the end.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Gone>> {
-        let mut inbox = match self.inbox.take() {
-            Some(inbox) => inbox,
-            // Nothing is lent to a client that has to be waited for. Woken, it has most likely sent something.
-            None if !self.asked && self.stream.poll_read_ready(cx).is_pending() => {
-                self.asked = true;
-                return Poll::Pending;
-            }
-            None => self.client.shared.buffers.lend(),
-        };
+        // Nothing is lent to a client that has to be waited for. Woken, it has most likely sent something.
+        if self.inbox.is_none() && !self.asked && self.stream.poll_read_ready(cx).is_pending() {
+            self.asked = true;
+            return Poll::Pending;
+        }
         self.asked = false;
+        let inbox = self.inbox.get_or_insert_with(|| self.client.shared.buffers.lend());
         let read = inbox.poll_fill(&self.stream, cx);
-        self.inbox = Some(inbox).filter(|inbox| !inbox.is_empty());
+        if inbox.is_empty() {
+            self.inbox = None;
+        }
         read.map_err(|_| Gone)
     }
 
     /// That much of what was read was used.
     pub(super) fn used(&mut self, count: usize) {
-        if let Some(inbox) = &mut self.inbox {
-            inbox.consume(count);
-            self.inbox.take_if(|inbox| inbox.is_empty());
+        let Some(inbox) = &mut self.inbox else { return };
+        inbox.consume(count);
+        if inbox.is_empty() {
+            self.inbox = None;
         }
     }
 

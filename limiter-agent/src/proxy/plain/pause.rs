@@ -46,13 +46,18 @@ impl Pause {
     }
 
     /// Ready when it has lasted too long.
+    #[inline]
     pub(super) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(until) = self.until else { return Poll::Pending };
         match self.set {
             // It will wake the task, which is always the same one.
-            Some(set) if set <= until && self.is_still_to_go_off(set) => return Poll::Pending,
-            _ => {}
+            Some(set) if set <= until && self.is_still_to_go_off(set) => Poll::Pending,
+            _ => self.poll_until(until, cx),
         }
+    }
+
+    /// Ready when it is over by then; otherwise sets the timer to that.
+    fn poll_until(&mut self, until: Time, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let left = until.duration_since(self.clock.now());
             if left.is_zero() {
