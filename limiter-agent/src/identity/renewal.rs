@@ -44,8 +44,13 @@ pub(super) async fn keep(mut issuer: impl Issuer) -> Infallible {
                 while !left.is_zero() {
                     let pause = left.clamp(Duration::from_secs(1), LOOK);
                     sleep(pause).await;
-                    let by_clock = Duration::from_secs(due.saturating_sub(issuer.now()));
-                    left = left.saturating_sub(pause).min(by_clock);
+                    let now = issuer.now();
+                    if now < asked {
+                        // It had been ahead, and so may have been whoever dated the certificate: others' clocks may be
+                        // days from the moment from which on it is good.
+                        break;
+                    }
+                    left = left.saturating_sub(pause).min(Duration::from_secs(due.saturating_sub(now)));
                 }
             }
             Ok(not_after) => {
@@ -160,6 +165,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_is_set_is_noticed_within_seconds() {
         let moments = asked(200, Some((100, 48 * 3600)), |_| Ok(24 * HOUR)).await;
+        assert!(moments.len() == 2 && (100..=106).contains(&moments[1]), "{moments:?}");
+    }
+
+    /// It had been a month ahead, and the certificate is good from then on: until then the operator would not believe it.
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_set_back_before_the_certificate_came_is_noticed_within_seconds() {
+        let moments = asked(200, Some((100, -30 * 24 * 3600)), |_| Ok(24 * HOUR)).await;
         assert!(moments.len() == 2 && (100..=106).contains(&moments[1]), "{moments:?}");
     }
 

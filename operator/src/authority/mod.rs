@@ -4,6 +4,7 @@
 //! certificates, so every replica comes to the same answer from the same Secret. An authority is published before it
 //! signs: what somebody shows was in the bundles of those who look at it long before.
 
+pub(crate) mod renewal;
 pub(crate) mod secret;
 
 use std::{fmt, time::Duration};
@@ -125,10 +126,12 @@ impl Authorities {
         Ok(Self { terms, all: authorities.collect::<Result<_, _>>()? })
     }
 
-    /// What they should be instead; none if all is well.
+    /// What they should be instead; none if all is well. One goes when it has ended and another one signs: where a clock is
+    /// set forward by years, those that everybody trusts are still there once it is set back.
     pub(crate) fn renewed(&self, now: u64) -> Result<Option<Self>, rcgen::Error> {
-        let living = self.all.iter().filter(|authority| now < authority.not_after);
-        let mut renewed: Vec<Authority> = living.cloned().collect();
+        let is_followed = self.all.iter().any(|it| self.ripe_at(it) <= now && now < it.not_after);
+        let kept = self.all.iter().filter(|authority| !is_followed || now < authority.not_after);
+        let mut renewed: Vec<Authority> = kept.cloned().collect();
         let newest = renewed.last().map_or(0, |authority| authority.not_after);
         let wanted = newest < now + self.terms.overlap;
         if wanted {
@@ -194,12 +197,13 @@ impl Authorities {
 
     fn signer(&self, signer: Signer, now: u64) -> Option<&Authority> {
         let mut living = self.all.iter().filter(|authority| now < authority.not_after);
+        let any = living.clone().next().or(self.all.first());
         match signer {
             Signer::Newest => self.all.iter().rev().find(|it| self.ripe_at(it) <= now && now < it.not_after),
             // It must not end before somebody has had the time to use what it signed.
             Signer::Oldest => living.find(|authority| now + self.terms.ripens < authority.not_after),
         }
-        .or(self.all.first())
+        .or(any)
     }
 
     fn ripe_at(&self, authority: &Authority) -> u64 {

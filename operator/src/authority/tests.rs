@@ -129,6 +129,23 @@ fn a_new_authority_is_published_before_it_signs() {
     assert!(!format!("{both:?}").contains("PRIVATE"), "keys do not get into logs");
 }
 
+/// Somebody sets the clock forward by years, and back again: those who trust the authority of before go on.
+#[test]
+fn a_clock_that_was_years_ahead_for_a_while_costs_no_trust() {
+    let known = first();
+    let ahead = START + 20 * TERMS.lives;
+    let both = known.renewed(ahead).unwrap().expect("by that clock it has ended");
+    assert!(trusted(&both.certificates(), &issue(&both, ahead), NAME, ahead), "what has ended signs nothing");
+    assert!(both.renewed(ahead + 1).unwrap().is_none(), "one is enough");
+    for signer in [Signer::Newest, Signer::Oldest] {
+        let names = [NAME.to_owned()];
+        let leaf = both.leaf(&order(&names, signer), START + 60).unwrap().expect("there is an authority");
+        assert!(trusted(&known.certificates(), &leaf, NAME, START + 60), "{signer:?}");
+    }
+    let stays = ahead + TERMS.ripens;
+    assert_eq!(both.renewed(stays).unwrap().expect("it was not ahead").all.len(), 1);
+}
+
 /// Whoever got the bundle when the first authority was alone, and hears nothing afterwards, trusts what the oldest signs.
 #[test]
 fn the_oldest_signs_until_it_is_about_to_end() {

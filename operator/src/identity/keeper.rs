@@ -26,7 +26,7 @@ use weir_wire::OPERATOR_NAME;
 
 use super::Credentials;
 use super::flags::IdentityFlags;
-use crate::authority::{Authorities, Leaf, Order, Signer, Terms, secret};
+use crate::authority::{Authorities, Leaf, Order, Signer, Terms, renewal::Renewal, secret};
 use crate::clock;
 use crate::serve;
 use crate::source::object::object;
@@ -54,25 +54,6 @@ pub(super) struct Keeper {
     remembered: Option<Authorities>,
     /// Until when the credentials are used.
     renewal: Renewal,
-}
-
-/// When the next certificates are due: by the wall clock, which certificates go by, and after as much time as that meant when
-/// they were made. Others' clocks are not set back together with this one.
-#[derive(Clone, Copy, Debug, Default)]
-struct Renewal {
-    at: u64,
-    by: Duration,
-}
-
-impl Renewal {
-    /// `moment` is monotonic.
-    fn new(at: u64, now: u64, moment: Duration) -> Self {
-        Self { at, by: moment + Duration::from_secs(at.saturating_sub(now)) }
-    }
-
-    fn is_due(self, now: u64, moment: Duration) -> bool {
-        now >= self.at || moment >= self.by
-    }
 }
 
 /// Why there are no credentials, for now.

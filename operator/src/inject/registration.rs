@@ -26,7 +26,7 @@ use super::pod::Terms;
 use super::published::{TERMS, authorities, fresh_token, names, registered, secret_with, token};
 use super::server::{self, Reviewer, Serving, path};
 use super::sidecar::Images;
-use crate::authority::{Authorities, DAY, Order, Signer};
+use crate::authority::{Authorities, DAY, Order, Signer, renewal::Renewal};
 use crate::clock;
 use crate::identity::Directions;
 use crate::metrics::Metrics;
@@ -135,7 +135,7 @@ struct Issued {
     authorities: String,
     names: Vec<String>,
     token: String,
-    renew_at: u64,
+    renewal: Renewal,
 }
 
 /// Why the webhook could not be registered, for now.
@@ -236,11 +236,12 @@ impl Registration {
             authorities: authorities.certificates(),
             names: names(webhook),
             token: token.to_owned(),
-            renew_at: 0,
+            renewal: Renewal::default(),
         };
         let current = self.issued.as_ref().is_some_and(|current| {
             let same = (&current.authorities, &current.names, &current.token);
-            now < current.renew_at && same == (&issued.authorities, &issued.names, &issued.token)
+            !current.renewal.is_due(now, clock::since_boot())
+                && same == (&issued.authorities, &issued.names, &issued.token)
         });
         // Served before it is published.
         let order = Order {
@@ -250,11 +251,11 @@ impl Registration {
             signer: Signer::Newest,
         };
         if !current && let Some(leaf) = authorities.leaf(&order, now)? {
-            let renew_at = leaf.renew_at;
+            let renewal = Renewal::new(leaf.renew_at, now, clock::since_boot());
             let serving = Serving { tls: serve::tls(vec![leaf.certificate], leaf.key)?, token: issued.token.clone() };
             self.serving.send_replace(Some(Arc::new(serving)));
             tracing::info!(names = issued.names.join(","), "the webhook has a certificate");
-            self.issued = Some(Issued { renew_at, ..issued });
+            self.issued = Some(Issued { renewal, ..issued });
             self.ready.set_injecting(true);
         }
         Ok(())

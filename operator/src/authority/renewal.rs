@@ -1,0 +1,54 @@
+//! When a certificate is due to be made anew, on a machine whose clock somebody may set.
+
+use std::time::Duration;
+
+/// When the next certificates are due: by the wall clock, which certificates go by, and after as much time as that meant when
+/// they were made. Others' clocks are not set together with this one: of a clock that goes back before the moment at which
+/// they were made, nobody knows how far ahead it had been, and for how long others will not believe what it dated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Renewal {
+    made: u64,
+    at: u64,
+    by: Duration,
+}
+
+impl Renewal {
+    /// Made `now` and due `at` a later second of Unix time; `moment` is monotonic.
+    pub(crate) fn new(at: u64, now: u64, moment: Duration) -> Self {
+        Self { made: now, at, by: moment + Duration::from_secs(at.saturating_sub(now)) }
+    }
+
+    pub(crate) fn is_due(self, now: u64, moment: Duration) -> bool {
+        now < self.made || now >= self.at || moment >= self.by
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authority::{DAY, HOUR};
+
+    #[test]
+    fn certificates_are_renewed_on_time_wherever_the_clock_is_set() {
+        const START: u64 = 1_800_000_000;
+        let boot = Duration::from_secs(1000);
+        let renewal = Renewal::new(START + 2 * HOUR, START, boot);
+        for (what, ahead, passed, due) in [
+            ("as it was", 0, 0, false),
+            ("as it was", 0, 2 * HOUR - 1, false),
+            ("as it was", 0, 2 * HOUR, true),
+            ("set back by less than has passed", -3600, HOUR, false),
+            ("set back by less than has passed", -3600, 2 * HOUR - 1, false),
+            ("set back by less than has passed", -3600, 2 * HOUR, true),
+            ("set back before they were made", -3600, HOUR - 1, true),
+            ("it had been a month ahead", -30 * 86_400, 1, true),
+            ("set forward", 3600, HOUR - 1, false),
+            ("set forward", 3600, HOUR, true),
+        ] {
+            let now = (START + passed).saturating_add_signed(ahead);
+            assert_eq!(renewal.is_due(now, boot + Duration::from_secs(passed)), due, "{what}, {passed} s later");
+        }
+        assert!(Renewal::default().is_due(START, boot), "there are none yet");
+        assert!(!Renewal::new(START + DAY, START, boot).is_due(START, boot));
+    }
+}
