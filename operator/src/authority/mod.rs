@@ -132,13 +132,29 @@ impl Authorities {
         let is_followed = self.all.iter().any(|it| self.ripe_at(it) <= now && now < it.not_after);
         let kept = self.all.iter().filter(|authority| !is_followed || now < authority.not_after);
         let mut renewed: Vec<Authority> = kept.cloned().collect();
-        let newest = renewed.last().map_or(0, |authority| authority.not_after);
+        let newest = renewed.iter().map(|authority| authority.not_after).max().unwrap_or(0);
         let wanted = newest < now + self.terms.overlap;
         if wanted {
             renewed.push(Authority::fresh(self.terms, now)?);
         }
         let changed = wanted || renewed.len() != self.all.len();
         Ok(changed.then_some(Self { terms: self.terms, all: renewed }))
+    }
+
+    /// These, and behind them those of `others` that are not among them.
+    pub(crate) fn followed_by(mut self, others: &Self) -> Self {
+        let new = others.all.iter().filter(|other| !self.has(other)).cloned().collect::<Vec<_>>();
+        self.all.extend(new);
+        self
+    }
+
+    /// Whether one of them is one of `others`.
+    pub(crate) fn shares_one_with(&self, others: &Self) -> bool {
+        self.all.iter().any(|authority| others.has(authority))
+    }
+
+    fn has(&self, authority: &Authority) -> bool {
+        self.all.iter().any(|it| it.certificate == authority.certificate)
     }
 
     /// Whether one of them is still good.

@@ -3,8 +3,8 @@
 //! Every replica does the same and comes to the same result; a write against an older Secret is refused by the apiserver.
 //! The Secret must exist: the chart makes it, and the operator has no right to.
 //!
-//! Agents that run trust the authorities that they know. So a Secret that somebody empties gets back what this replica
-//! remembers; new authorities come only where nobody remembers any.
+//! Agents that run trust the authorities that they know. So a Secret that somebody empties or fills with others gets back what
+//! this replica remembers; new authorities come alone only where nobody remembers any.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -171,17 +171,20 @@ pub(crate) fn credentials(
     ))
 }
 
-/// What the Secret should hold instead of what was found in it; none if all is well.
+/// What the Secret should hold instead of what was found in it; none if all is well. Of what somebody else put there in
+/// place of all that is remembered, agents that run believe nothing: it comes behind that, and they learn of it.
 fn wanted(
     found: &Authorities,
     remembered: Option<&Authorities>,
     now: u64,
 ) -> Result<Option<Authorities>, rcgen::Error> {
-    match remembered {
-        Some(remembered) if !found.usable(now) && remembered.usable(now) => {
-            Ok(Some(remembered.renewed(now)?.unwrap_or_else(|| remembered.clone())))
+    let lost = |known: &&Authorities| known.usable(now) && !(found.usable(now) && found.shares_one_with(known));
+    match remembered.filter(lost) {
+        Some(known) => {
+            let both = known.clone().followed_by(found);
+            Ok(Some(both.renewed(now)?.unwrap_or(both)))
         }
-        _ => found.renewed(now),
+        None => found.renewed(now),
     }
 }
 

@@ -147,8 +147,21 @@ fn an_emptied_secret_gets_back_what_is_remembered() {
     assert!(wanted(&known, None, START + 1).unwrap().is_none());
     let fresh = wanted(&none, None, START + 1).unwrap().expect("there is none at all");
     assert_ne!(fresh.certificates(), known.certificates());
-    // What another replica put there is taken, not undone.
-    assert!(wanted(&fresh, Some(&known), START + 1).unwrap().is_none());
+}
+
+/// Somebody puts the Secret of another cluster there. Agents that run go on, and learn of it when they ask the next time.
+#[test]
+fn other_authorities_come_beside_those_that_are_remembered() {
+    let [known, other] = [START, START - 30 * LIFE].map(|now| Authorities::none(TERMS).renewed(now).unwrap().unwrap());
+    let now = START + 1;
+    let both = wanted(&other, Some(&known), now).unwrap().expect("agents would believe nobody");
+    assert!(both.certificates() == known.certificates() + &other.certificates(), "{both:?}");
+    let service = leaf(&both, HOST, ExtendedKeyUsagePurpose::ServerAuth, Signer::Oldest, now);
+    assert!(trusts_server(&known.certificates(), &service, HOST, now), "an agent that runs cannot ask");
+    // Neither of two replicas that remember different ones undoes what the other one wrote.
+    for remembered in [&known, &other, &both] {
+        assert!(wanted(&both, Some(remembered), now).unwrap().is_none());
+    }
 }
 
 /// Certificates that were made a moment ago are good on machines whose clock is an hour off, and so are those that are made on
