@@ -43,7 +43,11 @@ fn authorities() -> Authorities {
 }
 
 fn credentials(authorities: &Authorities) -> Credentials {
-    keeper::credentials(authorities.clone(), "identity.test", DAY, now()).unwrap().0
+    credentials_made(authorities, now())
+}
+
+fn credentials_made(authorities: &Authorities, at: u64) -> Credentials {
+    keeper::credentials(authorities.clone(), "identity.test", DAY, at).unwrap().0
 }
 
 fn certificate(authorities: &Authorities, pod: &PodIdentity, usage: ExtendedKeyUsagePurpose, at: u64) -> Leaf {
@@ -177,6 +181,19 @@ async fn whoever_shows_no_certificate_of_the_pod_counts_for_nothing() {
         assert!(matches!(error, ContactError::Untrusted(_)) && text.contains(said), "{what}: {error:?}");
         // It must fit the message of a drifted pod.
         assert!(text.len() <= 256, "{what}: {text}");
+    }
+}
+
+/// Pods that somebody deletes for it get no certificate either.
+#[tokio::test]
+async fn where_a_clock_is_wrong_it_is_the_clock_that_is_told_and_no_pod_to_delete() {
+    let ours = authorities();
+    for at in [now() - 30 * DAY, now() + 30 * DAY] {
+        let server = tls(good(&ours), &ours, b"h2");
+        let error = asked(agent(server).await, credentials_made(&ours, at), LIMIT).await.unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, ContactError::Untrusted(_)) && text.contains("a clock is wrong"), "{error:?}");
+        assert!(!text.contains("delete") && text.len() <= 256, "{text}");
     }
 }
 

@@ -59,11 +59,12 @@ fn of_certificate(problem: &CertificateError, pod: &PodIdentity) -> String {
             format!("another answers at its address, with the certificate of {shown}")
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "its certificate has expired, it could not get another: see the log of weir-agent, and the clock of its node"
+            "its certificate has expired: it could not get another, see the log of weir-agent; or a clock is wrong, its node's \
+             or, if all pods say so, the operator's"
                 .to_owned()
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "its certificate is not valid yet: the operator's clock is behind the one of the operator that issued it"
+            "its certificate is not valid yet: the operator's clock is behind the one of the operator that issued it, set it"
                 .to_owned()
         }
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
@@ -79,7 +80,12 @@ fn of_certificate(problem: &CertificateError, pod: &PodIdentity) -> String {
 fn of_alert(alert: &str) -> String {
     let why = match alert {
         "UnknownCA" | "DecryptError" => "is of an authority that it does not know",
-        "CertificateExpired" => "has expired, or the clock of its node is wrong",
+        // The same for one that is good only later.
+        "CertificateExpired" => {
+            return "it says that the operator's certificate has expired or is not valid yet: a clock is wrong, its node's or, if all \
+                    pods say so, the operator's; once it is set, all is well again"
+                .to_owned();
+        }
         "CertificateRequired" => "is missing",
         "NoApplicationProtocol" => return "it speaks TLS and no HTTP/2: something else listens there".to_owned(),
         other => return format!("it ended TLS with the alert {other}"),
