@@ -370,53 +370,5 @@ impl Engine {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-    use std::sync::Arc;
-
-    use tokio::sync::{oneshot, watch};
-
-    use super::*;
-    use crate::link::{Lanes, Poll, Timing};
-
-    /// A webhook goes on for seconds after its engine.
-    #[tokio::test]
-    async fn what_an_engine_knew_is_told_after_its_end_and_nothing_before_it_knows_all() {
-        for complete in [true, false] {
-            let (updates, incoming) = mpsc::channel(1);
-            let (observations, observed) = mpsc::channel(1);
-            let ((reports, _reported), (_landings, landed)) = (mpsc::unbounded_channel(), mpsc::channel(1));
-            let ((questions, mut asked), (_terms, terms)) = (mpsc::channel(1), watch::channel(None));
-            let timing = Timing::default();
-            let shared = Shared {
-                credentials: None,
-                timing,
-                lanes: Arc::new(Lanes::default()),
-                observations,
-                metrics: Metrics::default(),
-                term: Term::over(),
-                poll: Arc::new(Poll::new(timing)),
-            };
-            let pulse = Pulse::new(Duration::ZERO);
-            let engine = Engine::new(shared, Ready::default(), pulse, reports, Duration::from_secs(10));
-            let stop = CancellationToken::new();
-            let told = async {
-                updates.send(Update { changes: Vec::new(), complete }).await.unwrap();
-                // It has been taken in when there is room for another.
-                updates.send(Update { changes: Vec::new(), complete: false }).await.unwrap();
-                updates.send(Update { changes: Vec::new(), complete: false }).await.unwrap();
-                stop.cancel();
-            };
-            let (known, ()) =
-                tokio::join!(engine.run(incoming, observed, landed, &mut asked, terms, stop.clone()), told);
-
-            let (answer, answered) = oneshot::channel();
-            let question = Question { namespace: "shop".to_owned(), labels: BTreeMap::new(), answer };
-            questions.send(question).await.unwrap();
-            tokio::select! {
-                never = known.unwrap().answer(&mut asked) => match never {},
-                answer = answered => assert_eq!(answer.is_ok(), complete),
-            }
-        }
-    }
-}
+#[path = "engine_tests.rs"]
+mod tests;

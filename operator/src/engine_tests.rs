@@ -1,0 +1,73 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+
+use super::*;
+use crate::link::{Lanes, Poll, Timing};
+use crate::world::{Membership, Pod};
+
+fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSender<Message>) -> Engine {
+    let timing = Timing::default();
+    let shared = Shared {
+        credentials: None,
+        timing,
+        lanes: Arc::new(Lanes::default()),
+        observations,
+        metrics: Metrics::default(),
+        term: Term::over(),
+        poll: Arc::new(Poll::new(timing)),
+    };
+    Engine::new(shared, Ready::default(), Pulse::new(Duration::ZERO), reports, Duration::from_secs(10))
+}
+
+/// As a list shows it after a watch that missed the end of the first one.
+#[tokio::test]
+async fn another_pod_of_the_same_name_at_the_same_address_is_talked_to_anew() {
+    // Nobody is there, which is told of the pod that was meant.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url: Arc<str> = format!("http://{}", listener.local_addr().unwrap()).into();
+    drop(listener);
+    let ((observations, mut observed), (reports, _reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
+    let mut engine = engine(observations, reports);
+    engine.serve(clock::now(), Some(Term::unbounded()));
+    for uid in ["first", "second"] {
+        let agent = Agent::At(url.clone());
+        let pod = Pod { uid: uid.to_owned(), membership: Arc::new(Membership::Everything), agent };
+        let changes = vec![Change::Pod(ObjectKey::new("shop", "a"), Some(pod))];
+        engine.take_in(clock::now(), Update { changes, complete: true });
+        engine.look(clock::now());
+        let told = async { while observed.recv().await.unwrap().pod_uid != uid {} };
+        tokio::time::timeout(Duration::from_secs(90), told).await.unwrap_or_else(|_| panic!("nobody calls the {uid}"));
+    }
+}
+
+/// A webhook goes on for seconds after its engine.
+#[tokio::test]
+async fn what_an_engine_knew_is_told_after_its_end_and_nothing_before_it_knows_all() {
+    for complete in [true, false] {
+        let (updates, incoming) = mpsc::channel(1);
+        let (observations, observed) = mpsc::channel(1);
+        let ((reports, _reported), (_landings, landed)) = (mpsc::unbounded_channel(), mpsc::channel(1));
+        let ((questions, mut asked), (_terms, terms)) = (mpsc::channel(1), watch::channel(None));
+        let engine = engine(observations, reports);
+        let stop = CancellationToken::new();
+        let told = async {
+            updates.send(Update { changes: Vec::new(), complete }).await.unwrap();
+            // It has been taken in when there is room for another.
+            updates.send(Update { changes: Vec::new(), complete: false }).await.unwrap();
+            updates.send(Update { changes: Vec::new(), complete: false }).await.unwrap();
+            stop.cancel();
+        };
+        let (known, ()) = tokio::join!(engine.run(incoming, observed, landed, &mut asked, terms, stop.clone()), told);
+
+        let (answer, answered) = oneshot::channel();
+        let question = Question { namespace: "shop".to_owned(), labels: BTreeMap::new(), answer };
+        questions.send(question).await.unwrap();
+        tokio::select! {
+            never = known.unwrap().answer(&mut asked) => match never {},
+            answer = answered => assert_eq!(answer.is_ok(), complete),
+        }
+    }
+}
