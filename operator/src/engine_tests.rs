@@ -1,12 +1,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
 use super::*;
 use crate::link::{Lanes, Poll, Timing};
-use crate::world::{Membership, Pod};
+use crate::world::{Membership, Pod, Policy};
 
 fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSender<Message>) -> Engine {
     let timing = Timing::default();
@@ -40,6 +41,31 @@ async fn another_pod_of_the_same_name_at_the_same_address_is_talked_to_anew() {
         engine.look(clock::now());
         let told = async { while observed.recv().await.unwrap().pod_uid != uid {} };
         tokio::time::timeout(Duration::from_secs(90), told).await.unwrap_or_else(|_| panic!("nobody calls the {uid}"));
+    }
+}
+
+/// The same for a policy, whose status must not be written to the one that is gone.
+#[tokio::test]
+async fn another_policy_of_the_same_name_is_followed_anew() {
+    let ((observations, _observed), (reports, mut reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
+    let mut engine = engine(observations, reports);
+    engine.serve(clock::now(), Some(Term::unbounded()));
+    let limit = json!({"name": "all", "requests": 50, "per": "1s"});
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [{"name": "all", "limits": [limit]}]});
+    for uid in ["first", "second"] {
+        let spec = Ok(Arc::new(serde_json::from_value(spec.clone()).unwrap()));
+        let policy = Policy { uid: uid.to_owned(), generation: 1, created: None, spec, file: None };
+        let beside = Beside { status: None, version: Some(format!("version of the {uid}")) };
+        let change = Change::Policy(ObjectKey::new("shop", "checkout"), Some((policy, beside)));
+        engine.take_in(clock::now(), Update { changes: vec![change], complete: true });
+        engine.report_at = None;
+        engine.look(clock::now());
+        let told = std::iter::from_fn(|| reported.try_recv().ok());
+        let reports = told.filter_map(|message| match message {
+            Message::Status(report) => Some((report.uid, report.version)),
+            _ => None,
+        });
+        assert_eq!(reports.collect::<Vec<_>>(), [(uid.to_owned(), Some(format!("version of the {uid}")))]);
     }
 }
 
