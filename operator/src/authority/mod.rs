@@ -215,7 +215,8 @@ impl Authorities {
         let mut living = self.all.iter().filter(|authority| now < authority.not_after);
         let any = living.clone().next().or(self.all.first());
         match signer {
-            Signer::Newest => self.all.iter().rev().find(|it| self.ripe_at(it) <= now && now < it.not_after),
+            // Not by their order: what somebody put behind the others may be older than they are, and known to nobody yet.
+            Signer::Newest => living.filter(|it| self.ripe_at(it) <= now).max_by_key(|it| it.not_before),
             // It must not end before somebody has had the time to use what it signed.
             Signer::Oldest => living.find(|authority| now + self.terms.ripens < authority.not_after),
         }

@@ -152,12 +152,14 @@ fn an_emptied_secret_gets_back_what_is_remembered() {
 /// Somebody puts the Secret of another cluster there. Agents that run go on, and learn of it when they ask the next time.
 #[test]
 fn other_authorities_come_beside_those_that_are_remembered() {
-    let [known, other] = [START, START - 30 * LIFE].map(|now| Authorities::none(TERMS).renewed(now).unwrap().unwrap());
+    let [known, other] = [10, 15].map(|lives| Authorities::none(TERMS).renewed(START - lives * LIFE).unwrap().unwrap());
     let now = START + 1;
     let both = wanted(&other, Some(&known), now).unwrap().expect("agents would believe nobody");
     assert!(both.certificates() == known.certificates() + &other.certificates(), "{both:?}");
     let service = leaf(&both, HOST, ExtendedKeyUsagePurpose::ServerAuth, Signer::Oldest, now);
     assert!(trusts_server(&known.certificates(), &service, HOST, now), "an agent that runs cannot ask");
+    let operator = leaf(&both, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, now);
+    assert!(trusts_client(&known.certificates(), &operator, now), "it cannot be told anything");
     // Neither of two replicas that remember different ones undoes what the other one wrote.
     for remembered in [&known, &other, &both] {
         assert!(wanted(&both, Some(remembered), now).unwrap().is_none());

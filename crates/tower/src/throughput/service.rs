@@ -19,9 +19,9 @@ use crate::{LatencyFuture, Outcome};
 /// [`InFlight`](weir_core::InFlight), which takes its permits in `call`. Making the clone ready after the wait instead
 /// would be a second wait, of unknown length, after the turn was used.
 ///
-/// A wait takes one allocation, and is rounded up to whole milliseconds, as tokio's timers are. Dropping the future during the wait gives the place
-/// back. A request whose turn comes too late is refused at once, and the inner service then stays ready for the next.
-/// When the limit is changed, those who wait keep the moment that they were promised.
+/// A wait takes one allocation, and is rounded up to whole milliseconds, as tokio's timers are. Dropping the future during
+/// the wait gives the place back. A request whose turn comes too late is refused at once, and the inner service then stays
+/// ready for the next. When the limit is changed, those who wait keep the moment that they were promised.
 ///
 /// Made by a [`ThroughputLayer`](super::ThroughputLayer).
 ///

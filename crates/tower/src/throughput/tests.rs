@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, advance};
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
+use tower::util::ServiceFn;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_test::mock;
 use weir_core::{Admitted, Limiter, Quota, Refused, Strategy};
 
-use super::{ThroughputLayer, ThroughputService};
+use super::{ThroughputFuture, ThroughputLayer, ThroughputService};
 use crate::bounded::{handed, within};
-use crate::{Answer, Answers, Errors, LatencyFuture, LimitError, LimiterAdmit, MonotonicClock};
+use crate::{Answer, Answers, Errors, LatencyFuture, LimitError, LimiterAdmit, LimiterPlace, MonotonicClock};
 
 const TENTH: Duration = Duration::from_millis(100);
 const MILLI: Duration = Duration::from_millis(1);
@@ -52,16 +53,9 @@ fn spawn(max_wait: Duration) -> (mock::Spawn<ThroughputService<Inner, LimiterAdm
 fn a_future_that_does_not_wait_has_no_room_for_a_wait() {
     type Inner = Ready<Result<(), std::io::Error>>;
     type Decided = LatencyFuture<Inner, Errors, Admitted, Refused>;
-    type Future<S> = <ThroughputService<S, LimiterAdmit, Errors> as Service<()>>::Future;
+    type Future = ThroughputFuture<ServiceFn<fn(()) -> Inner>, (), LimiterPlace, Errors, Refused>;
 
-    fn size<S: Service<(), Future = Inner, Error = std::io::Error> + Clone>(_: &S) -> usize
-    where
-        ThroughputService<S, LimiterAdmit, Errors>: Service<()>,
-    {
-        size_of::<Future<S>>()
-    }
-
-    let more = size(&service_fn(|()| ready(Ok(())))) - size_of::<Decided>();
+    let more = size_of::<Future>() - size_of::<Decided>();
     assert!(more <= 2 * size_of::<usize>(), "{more} bytes more");
 }
 
