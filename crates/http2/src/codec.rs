@@ -100,30 +100,75 @@ impl Codec {
     ///
     /// If the connection takes no more exchanges, or nobody would take this request.
     pub fn start(&mut self, request: Request<'_>) -> Result<(), Error> {
+        self.begin(request, false)
+    }
+
+    /// The same, if the answer is taken as it comes: first its [head](Self::take_head), then [parts](Self::take_part) of its
+    /// body, which may go on for as long as the peer likes. Only how it fails is an [outcome](Self::take_outcome).
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_streamed(&mut self, request: Request<'_>) -> Result<(), Error> {
+        self.begin(request, true)
+    }
+
+    fn begin(&mut self, request: Request<'_>, is_streamed: bool) -> Result<(), Error> {
         self.cancel();
         if let Some(end) = self.end() {
             return Err(end);
         }
-        self.exchange = Some(Box::new(Exchange::new(request, self.peer.initial_window)?));
+        self.exchange = Some(Box::new(Exchange::new(request, self.peer.initial_window, is_streamed)?));
         Ok(())
     }
 
     /// Gives up the exchange that is under way, and its answer.
     pub fn cancel(&mut self) {
         self.outcome = None;
-        if let Some(stream) = self.exchange.take().and_then(|exchange| exchange.stream) {
+        if let Some(exchange) = self.exchange.take()
+            && let Some(stream) = exchange.stream
+            && !exchange.has_ended()
+        {
             self.reset(stream);
         }
     }
 
-    /// Whether the exchange has ended.
-    pub fn has_outcome(&self) -> bool {
-        self.outcome.is_some()
+    /// Whether there is something to be taken: how the exchange ended, or more of an answer that is taken as it comes.
+    pub fn has_news(&self) -> bool {
+        self.outcome.is_some() || self.exchange.as_ref().is_some_and(|exchange| exchange.has_news())
     }
 
     /// How the exchange ended, once it has.
     pub fn take_outcome(&mut self) -> Option<Result<Response<Bytes>, Error>> {
         self.outcome.take().map(|outcome| *outcome)
+    }
+
+    /// The head of an answer that is taken as it comes, once it has come.
+    pub fn take_head(&mut self) -> Option<Response<()>> {
+        self.streamed().and_then(Exchange::head)
+    }
+
+    /// Moves what has come of the body of an answer that is taken as it comes to the end of `body`; false if that is nothing.
+    pub fn take_part(&mut self, body: &mut Vec<u8>) -> bool {
+        self.streamed().is_some_and(|exchange| exchange.part(body))
+    }
+
+    /// Whether an answer is being taken as it comes.
+    pub fn is_streaming(&self) -> bool {
+        self.exchange.as_ref().is_some_and(|exchange| exchange.is_streamed)
+    }
+
+    /// Whether the answer that is taken as it comes has ended, and all of it is taken. Then its exchange is over.
+    pub fn take_end(&mut self) -> bool {
+        let has_ended = self.streamed().is_some_and(|exchange| exchange.has_ended() && !exchange.has_more());
+        if has_ended {
+            self.exchange = None;
+        }
+        has_ended
+    }
+
+    fn streamed(&mut self) -> Option<&mut Exchange> {
+        self.exchange.as_deref_mut().filter(|exchange| exchange.is_streamed)
     }
 
     /// Why no exchange can begin, if that is so, and none is under way.

@@ -10,6 +10,9 @@ use crate::frame::kind::{
 };
 use crate::hpack;
 
+#[path = "codec_streamed_tests.rs"]
+mod streamed;
+
 /// A frame: kind, flags, stream, payload.
 type Frame = (u8, u8, u32, Vec<u8>);
 
@@ -584,8 +587,11 @@ fn endure(codec: &mut Codec, said: &[u8], pieces: &[usize]) {
             return;
         }
         assert!(held(codec) < 256 * 1024, "{}", held(codec));
-        if codec.take_outcome().is_some() || codec.exchange.is_none() {
-            let _ = codec.start(request(Method::PUT, Bytes::from_static(&[b'a'; 100])));
+        codec.take_head();
+        codec.take_part(&mut Vec::new());
+        if codec.take_outcome().is_some() || codec.take_end() || codec.exchange.is_none() {
+            let question = request(Method::PUT, Bytes::from_static(&[b'a'; 100]));
+            let _ = if rest.len() % 3 == 0 { codec.start_streamed(question) } else { codec.start(question) };
         }
         if said.len().is_multiple_of(2) {
             drain(codec);

@@ -51,17 +51,66 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         .await
     }
 
+    /// Sends a request and waits for the head of its answer. The body is read by [`more`](Self::more), for as long as the peer
+    /// goes on, and given up by the next request.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer; see [`Error`].
+    pub async fn begin(&mut self, request: Request<'_>) -> Result<Response<()>, Error> {
+        self.codec.start_streamed(request)?;
+        poll_fn(|context| {
+            let moved = self.drive(context);
+            match self.codec.take_head() {
+                Some(head) => Poll::Ready(Ok(head)),
+                None => self.failed(moved).map(Err),
+            }
+        })
+        .await
+    }
+
+    /// Waits for more of the body of an answer, and moves it to the end of `body`; false at its end. Nothing is lost if this
+    /// is dropped before.
+    ///
+    /// # Errors
+    ///
+    /// If the answer breaks off; see [`Error`].
+    pub async fn more(&mut self, body: &mut Vec<u8>) -> Result<bool, Error> {
+        if !self.codec.is_streaming() && !self.codec.has_news() {
+            return Ok(false);
+        }
+        poll_fn(|context| {
+            let moved = self.drive(context);
+            if self.codec.take_part(body) {
+                return Poll::Ready(Ok(true));
+            }
+            if self.codec.take_end() {
+                return Poll::Ready(Ok(false));
+            }
+            self.failed(moved).map(Err)
+        })
+        .await
+    }
+
+    /// Why what was begun comes to nothing, if it does.
+    fn failed(&mut self, moved: Poll<Error>) -> Poll<Error> {
+        match (self.codec.take_outcome(), moved) {
+            (Some(Err(error)), _) | (None, Poll::Ready(error)) => Poll::Ready(error),
+            _ => Poll::Pending,
+        }
+    }
+
     /// Waits until no exchange can begin any more, and meanwhile answers the peer; why that is so.
     pub async fn closed(&mut self) -> Error {
         self.codec.cancel();
         poll_fn(|context| self.drive(context)).await
     }
 
-    /// Moves bytes until there is an outcome, or nothing moves any more. Ready with the end of the connection.
+    /// Moves bytes until there is something to be taken, or nothing moves any more. Ready with the end of the connection.
     fn drive(&mut self, context: &mut Context<'_>) -> Poll<Error> {
         loop {
             let written = self.write(context);
-            if self.codec.has_outcome() {
+            if self.codec.has_news() {
                 return Poll::Pending;
             }
             if let Some(end) = self.codec.end() {

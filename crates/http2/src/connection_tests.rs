@@ -134,17 +134,26 @@ async fn converse(server: Server, body: usize, pieces: Vec<usize>, capacity: usi
             assert_eq!(answer.headers()[ETAG], "W/\"a\"");
             assert!(answer.body().len() == answered.answer && answer.body().iter().all(|byte| *byte == b'b'));
         }
+        // The same as it comes, and left in the middle.
         let known = [(IF_NONE_MATCH, b"W/\"a\"".as_slice())];
+        let whole = request(Method::PUT, vec![b'a'; body].into(), &[]);
+        assert_eq!(connection.begin(whole.clone()).await.unwrap().headers()[ETAG], "W/\"a\"");
+        let mut read = Vec::new();
+        while connection.more(&mut read).await.unwrap() {}
+        assert!(read.len() == answered.answer && read.iter().all(|byte| *byte == b'b'));
+        assert!(!connection.more(&mut read).await.unwrap(), "it stays at its end");
+        assert_eq!(connection.begin(whole).await.unwrap().status(), StatusCode::OK);
+        let _ = connection.more(&mut read).await.unwrap();
         let answer = connection.send(request(Method::GET, Bytes::new(), &known)).await.unwrap();
         assert_eq!((answer.status(), answer.body().len()), (StatusCode::NOT_MODIFIED, 0));
         assert!(connection.closed().now_or_never().is_none(), "it is open");
     };
     let (asked, ()) = tokio::join!(serve(server, theirs), questions);
-    assert_eq!(asked.len(), 3);
-    for (method, read) in &asked[..2] {
+    assert_eq!(asked.len(), 5);
+    for (method, read) in &asked[..4] {
         assert!(*method == Method::PUT && read.len() == body && read.iter().all(|byte| *byte == b'a'));
     }
-    assert_eq!(asked[2], (Method::GET, Bytes::new()));
+    assert_eq!(asked[4], (Method::GET, Bytes::new()));
 }
 
 #[test]

@@ -13,6 +13,9 @@ use crate::{MAX_BODY_BYTES, MAX_HEAD_BYTES, hpack};
 /// More heads than that before the real one are too many.
 const MAX_INTERIM: u8 = 8;
 
+/// For so many bytes of an answer that is taken as it comes, memory is kept between its parts.
+const KEPT_BYTES: usize = 64;
+
 /// What is asked, by `https`.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
@@ -37,25 +40,39 @@ pub(crate) struct Exchange {
     head: Vec<u8>,
     body: Bytes,
     pub(crate) window: SendWindow,
+    /// Whether its answer is taken as it comes.
+    pub(crate) is_streamed: bool,
     // The answer.
+    has_head: bool,
+    /// Until it is taken.
     head_read: Option<Head>,
     interim: u8,
+    /// How long the body has to be, if that is known, and how much of it has come.
+    expected: Option<u64>,
+    length: u64,
+    /// What of it was not taken.
     body_read: Vec<u8>,
     allowed: ReceiveWindow,
+    has_ended: bool,
 }
 
 impl Exchange {
-    pub(crate) fn new(request: Request<'_>, window: u32) -> Result<Self, Error> {
+    pub(crate) fn new(request: Request<'_>, window: u32, is_streamed: bool) -> Result<Self, Error> {
         Ok(Self {
             head: encode(&request)?,
             method: request.method,
             stream: None,
             body: request.body,
             window: SendWindow::new(window),
+            is_streamed,
+            has_head: false,
             head_read: None,
             interim: 0,
+            expected: None,
+            length: 0,
             body_read: Vec::new(),
             allowed: ReceiveWindow::new(WINDOW),
+            has_ended: false,
         })
     }
 
@@ -97,16 +114,26 @@ impl Exchange {
         true
     }
 
+    /// Whether something of the answer is yet to come on this stream.
+    pub(crate) fn is_on(&self, stream: u32) -> bool {
+        self.stream == Some(stream) && !self.has_ended
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
     /// A head came, whole.
     pub(crate) fn take_head(&mut self, block: &[u8], is_end: bool) -> Result<(), Fault> {
-        if self.head_read.is_some() {
+        if self.has_head {
             // Trailers.
             crate::head::skip_trailers(block)?;
             return if is_end { Ok(()) } else { Err(Fault::answer("it has a head in the middle")) };
         }
         let head = Head::read(block)?;
         if !head.status.is_informational() {
-            self.head_read = Some(head);
+            self.expected = head.body_length(&self.method);
+            (self.has_head, self.head_read) = (true, Some(head));
             return Ok(());
         }
         // To change the protocol is impossible in HTTP/2 (section 8.6).
@@ -119,13 +146,15 @@ impl Exchange {
 
     /// A part of the body came; `frame` is its length with padding. How much to allow anew.
     pub(crate) fn take_data(&mut self, part: &[u8], frame: u32) -> Result<Option<u32>, Fault> {
-        let Some(head) = &self.head_read else { return Err(Fault::answer("it has a body and no head")) };
+        if !self.has_head {
+            return Err(Fault::answer("it has a body and no head"));
+        }
         self.allowed.take(frame)?;
-        let length = self.body_read.len() + part.len();
-        if length > MAX_BODY_BYTES as usize {
+        if self.body_read.len() + part.len() > MAX_BODY_BYTES as usize {
             return Err(Fault::too_much("it is longer than any answer"));
         }
-        if head.body_length(&self.method).is_some_and(|expected| (length as u64) > expected) {
+        self.length += part.len() as u64;
+        if self.expected.is_some_and(|expected| self.length > expected) {
             return Err(Fault::answer("its body is longer than it says"));
         }
         self.body_read.extend_from_slice(part);
@@ -133,15 +162,58 @@ impl Exchange {
     }
 
     /// The answer has ended.
-    pub(crate) fn finish(self) -> Result<Response<Bytes>, Fault> {
-        let head = self.head_read.ok_or(Fault::answer("it ends before it begins"))?;
-        if head.body_length(&self.method).is_some_and(|expected| (self.body_read.len() as u64) < expected) {
+    pub(crate) fn end(&mut self) -> Result<(), Fault> {
+        if !self.has_head {
+            return Err(Fault::answer("it ends before it begins"));
+        }
+        if self.expected.is_some_and(|expected| self.length < expected) {
             return Err(Fault::answer("its body is shorter than it says"));
         }
-        let mut response = Response::new(Bytes::from(self.body_read));
-        *response.status_mut() = head.status;
-        *response.headers_mut() = head.fields;
-        Ok(response)
+        self.has_ended = true;
+        Ok(())
+    }
+
+    /// Nobody needs what of the request was not sent.
+    pub(crate) fn give_up_the_rest(&mut self) {
+        self.body = Bytes::new();
+    }
+
+    /// The whole answer, once it has ended.
+    pub(crate) fn whole(self) -> Option<Response<Bytes>> {
+        self.head_read.map(|head| head.response(Bytes::from(self.body_read)))
+    }
+
+    /// Whether there is something of the answer to be taken, if it is taken as it comes.
+    pub(crate) fn has_news(&self) -> bool {
+        self.is_streamed && (self.has_more() || self.has_ended)
+    }
+
+    /// Whether something came that was not taken.
+    pub(crate) fn has_more(&self) -> bool {
+        self.head_read.is_some() || !self.body_read.is_empty()
+    }
+
+    /// The head of the answer, once.
+    pub(crate) fn head(&mut self) -> Option<Response<()>> {
+        self.head_read.take().map(|head| head.response(()))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.body_read.capacity()
+    }
+
+    /// Moves what came of the body; false if that is nothing.
+    pub(crate) fn part(&mut self, body: &mut Vec<u8>) -> bool {
+        let is_some = !self.body_read.is_empty();
+        body.extend_from_slice(&self.body_read);
+        // What is short comes again and again.
+        if self.body_read.capacity() > KEPT_BYTES {
+            self.body_read = Vec::new();
+        } else {
+            self.body_read.clear();
+        }
+        is_some
     }
 }
 

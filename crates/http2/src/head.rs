@@ -1,6 +1,6 @@
 //! The head of an answer, and its trailers (RFC 9113, section 8.1 to 8.3).
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
 use crate::MAX_HEAD_BYTES;
 use crate::error::Fault;
@@ -46,6 +46,13 @@ impl Head {
         })?;
         let status = status.ok_or(Fault::answer("it has no status"))?;
         Ok(Self { status, fields, length })
+    }
+
+    pub(crate) fn response<T>(self, body: T) -> Response<T> {
+        let mut response = Response::new(body);
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.fields;
+        response
     }
 
     /// How long its body has to be; none if that is not known. A length beside nothing at all is that of the body that

@@ -3,7 +3,8 @@
 //! The operator holds a connection to each agent for hours, and asks each a short question now and then. A general client
 //! keeps buffers, tables and queues ready for streams that never come: tens of kilobytes a connection. This one has one
 //! exchange at a time, and all that an exchange needs is given back with its answer. It has no task of its own: bytes move
-//! while somebody waits for an answer ([`Connection::send`]) or for the end ([`Connection::closed`]).
+//! while somebody waits for an answer ([`Connection::send`]) or for the end ([`Connection::closed`]). An answer may also be
+//! read as it comes, for as long as the peer goes on ([`Connection::begin`]): thousands of such wait at no greater expense.
 //!
 //! Whoever answers is not trusted: heads and bodies are bounded, and so is what may be said that answers nothing. The first
 //! thing that breaks the protocol ends the connection, where RFC 9113 would let a client give up no more than the stream

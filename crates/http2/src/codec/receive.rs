@@ -48,7 +48,7 @@ impl Codec {
     }
 
     fn stream(&self, stream: u32) -> Result<Stream, Fault> {
-        if self.exchange.as_ref().is_some_and(|exchange| exchange.stream == Some(stream)) {
+        if self.exchange.as_ref().is_some_and(|exchange| exchange.is_on(stream)) {
             return Ok(Stream::Current);
         }
         let was_opened = stream % 2 == 1 && stream < self.next_stream;
@@ -87,7 +87,14 @@ impl Codec {
                 if let Some(increment) = refilled {
                     write_u32(kind::WINDOW_UPDATE, head.stream, increment, &mut self.out);
                 }
-                if part.is_empty() { self.be_patient() } else { Ok(()) }
+                if part.is_empty() {
+                    return self.be_patient();
+                }
+                if exchange.is_streamed {
+                    // It may go on for days, and each part is an answer.
+                    self.patience = PATIENCE;
+                }
+                Ok(())
             }
             _ => self.be_late(head.stream),
         }
@@ -125,7 +132,7 @@ impl Codec {
     /// A head is whole. One of a past stream changes nothing, because there is no table that it could change.
     fn head(&mut self, stream: u32, is_end: bool, block: &[u8]) -> Result<(), Fault> {
         match &mut self.exchange {
-            Some(exchange) if exchange.stream == Some(stream) => exchange.take_head(block, is_end)?,
+            Some(exchange) if exchange.is_on(stream) => exchange.take_head(block, is_end)?,
             _ => return Ok(()),
         }
         if is_end { self.finish() } else { Ok(()) }
@@ -133,15 +140,21 @@ impl Codec {
 
     /// The answer has ended.
     fn finish(&mut self) -> Result<(), Fault> {
-        let Some(exchange) = self.exchange.take() else { return Ok(()) };
+        let Some(mut exchange) = self.exchange.take() else { return Ok(()) };
         if let Some(stream) = exchange.stream
             && exchange.is_unsent()
         {
             // It did not need the rest of the question.
             self.reset(stream);
         }
-        self.outcome = Some(Box::new(Ok(exchange.finish()?)));
+        exchange.end()?;
         self.patience = PATIENCE;
+        if exchange.is_streamed {
+            exchange.give_up_the_rest();
+            self.exchange = Some(exchange);
+        } else {
+            self.outcome = exchange.whole().map(|answer| Box::new(Ok(answer)));
+        }
         Ok(())
     }
 
@@ -201,6 +214,7 @@ impl Codec {
         self.state = State::Leaving { last, reason };
         if let Some(exchange) = &self.exchange
             && exchange.stream.is_none_or(|stream| stream > last)
+            && !exchange.has_ended()
         {
             self.fail(Error::NotTaken(reason));
         }
