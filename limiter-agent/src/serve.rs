@@ -9,6 +9,7 @@ use hyper::{
     server::conn::{http1, http2},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -27,6 +28,10 @@ const MAX_CONNECTIONS: usize = 256;
 
 /// How long a client may take to send a request's head, and how long it may keep a connection idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often a client of HTTP/2 that says nothing is asked whether it is there. Whether its host is, the kernels find out by
+/// themselves; this is for a process that hangs, and an operator is asked by each of thousands of agents.
+const PING_INTERVAL: Duration = Duration::from_secs(300);
 
 /// How many requests a client of HTTP/2 may have under way: whoever pushes does one after the other.
 const MAX_STREAMS: u32 = 8;
@@ -70,8 +75,8 @@ impl Server {
                     continue;
                 }
             };
-            // Only Nagle's delay is lost if this fails.
-            let _ = stream.set_nodelay(true);
+            // Only Nagle's delay is lost if this fails, and the time that whoever is gone without a word keeps his place for.
+            let _ = stream.set_nodelay(true).and_then(|()| notice_silence(&stream));
             let (router, tls, complaints) = (router.clone(), tls.clone(), Arc::clone(&complaints));
             // An address of IPv4 may come as one of IPv6.
             let local = local.clone().filter(|_| peer.ip().to_canonical().is_loopback());
@@ -117,11 +122,17 @@ async fn http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, rou
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| router.clone().call(request));
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
-    // Whoever is gone without a word makes room for others.
-    http.keep_alive_interval(HEAD_TIMEOUT).keep_alive_timeout(HEAD_TIMEOUT);
+    http.keep_alive_interval(PING_INTERVAL).keep_alive_timeout(HEAD_TIMEOUT);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "connection ended");
     }
+}
+
+/// Whoever is gone without a word, or does not read, makes room for others: whether or not anything is sent to him.
+fn notice_silence(stream: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    socket.set_tcp_user_timeout(Some(HEAD_TIMEOUT))?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(HEAD_TIMEOUT).with_interval(HEAD_TIMEOUT / 3))
 }
 
 /// Whether a client begins with anything but TLS. One that says nothing does not.

@@ -35,7 +35,7 @@ pub use snapshot::{
     Action, Cost, FieldMatch, HeaderStyle, KeyPart, Limit, Match, Mode, OnLimit, OnMessage, Override, Per, PolicyRules,
     Rule, Snapshot, Strategy,
 };
-pub use status::{InForce, KeyTable, PolicyStatus, RuleStatus, Status};
+pub use status::{InForce, KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status};
 
 /// The version of the form described by this crate. An agent refuses a snapshot of any other.
 pub const WIRE_VERSION: u32 = 1;

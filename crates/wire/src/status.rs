@@ -2,10 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The content type of statuses that are told again and again, each on a line of its own.
+pub const STATUS_LINES: &str = "application/x-ndjson";
+
 /// The answer to `GET /v1/status`. Fields may be added: readers ignore what they do not know.
 ///
 /// It comes with an entity tag (RFC 9110) that names all of it but `uptime_millis`. Whoever sends that back in `If-None-Match`
 /// is answered with 304 and nothing else while nothing else has changed. An agent of before that answers in full.
+///
+/// `GET /v1/status?everyMillis=1000` is answered with [lines](STATUS_LINES), without an end: a status at once, and then a line
+/// each second, which is empty while nothing but `uptime_millis` has changed since the status before. From 100 to 3,600,000 ms.
+/// An agent of before that answers once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {

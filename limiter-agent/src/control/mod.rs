@@ -5,25 +5,20 @@
 //! | `PUT /v1/config` | 200 with what is in force; 400, 409, 413 or 422 with the reason and what still is in force |
 //! | `GET /v1/config` | the snapshot in force, or 404 before the first |
 //! | `GET /v1/status` | what is in force, since when, and what every rule decided; 304 to whoever knows it (`If-None-Match`) |
+//! | `GET /v1/status?everyMillis=1000` | the same, and so on: a line each second, empty unless something is new |
 //! | `POST /v1/explain` | which rules match the request described, and what each would decide; nothing is charged |
 
+mod status;
 mod tls;
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use axum::{
     Json, Router,
     body::Body,
     extract::State,
-    http::{
-        HeaderMap, StatusCode, Uri,
-        header::{ETAG, IF_NONE_MATCH},
-    },
+    http::{StatusCode, Uri},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -31,16 +26,11 @@ use http_body_util::BodyExt;
 use serde_json::json;
 use weir_core::Time;
 use weir_tower::MonotonicClock;
-use weir_wire::{
-    ExplainRequest, KeyTable, MAX_SNAPSHOT_BYTES, PolicyStatus, RefusalKind, RuleStatus, Status, WIRE_VERSION,
-};
+use weir_wire::{ExplainRequest, MAX_SNAPSHOT_BYTES, RefusalKind};
 
 pub use self::tls::InvalidTls;
 pub(crate) use self::tls::{Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles, certificates};
-use crate::{
-    apply::{Snapshots, in_force},
-    rules::{Policy, Rule, RulesInForce},
-};
+use crate::{apply::Snapshots, rules::RulesInForce};
 
 /// How much more than a snapshot's bound is read before the connection is given up: a sender that is told 413 only after
 /// it was listened to gets to see it.
@@ -64,7 +54,7 @@ pub(crate) struct Control {
 pub(crate) fn router(control: Arc<Control>) -> Router {
     Router::new()
         .route("/v1/config", get(config).put(put_config))
-        .route("/v1/status", get(status))
+        .route("/v1/status", get(status::status))
         .route("/v1/explain", post(explain))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
@@ -75,7 +65,7 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
 pub(crate) fn reading_router(control: Arc<Control>) -> Router {
     Router::new()
         .route("/v1/config", get(config).put(not_from_here))
-        .route("/v1/status", get(status))
+        .route("/v1/status", get(status::status))
         .route("/v1/explain", post(explain))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
@@ -150,59 +140,6 @@ async fn config(State(control): State<Arc<Control>>) -> Response {
     }
 }
 
-async fn status(State(control): State<Arc<Control>>, head: HeaderMap) -> Response {
-    let rules = control.rules.load();
-    let uptime = control.clock.now().duration_since(control.started);
-    let status = Status {
-        wire_version: WIRE_VERSION,
-        instance: control.instance.clone(),
-        agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-        uptime_millis: millis(uptime),
-        in_force: in_force(&rules),
-        policies: rules.policies().iter().map(|policy| policy_status(policy)).collect(),
-    };
-    let tag = entity_tag(&status);
-    // Whoever sends more than one gets it all.
-    if head.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
-        return (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response();
-    }
-    ([(ETAG, tag)], Json(status)).into_response()
-}
-
-/// Names what a status says beyond how much time has passed. Weak, because of that. Only this process knows how to make it.
-fn entity_tag(status: &Status) -> String {
-    let mut hasher = DefaultHasher::new();
-    (&status.instance, &status.in_force, &status.policies).hash(&mut hasher);
-    format!("W/\"{:016x}\"", hasher.finish())
-}
-
-fn policy_status(policy: &Policy) -> PolicyStatus {
-    PolicyStatus {
-        uid: policy.uid.clone(),
-        namespace: policy.namespace.clone(),
-        name: policy.name.clone(),
-        revision: policy.revision.clone(),
-        rules: policy.rules.iter().map(|rule| rule_status(rule)).collect(),
-    }
-}
-
-fn rule_status(rule: &Rule) -> RuleStatus {
-    let counts = rule.counts();
-    RuleStatus {
-        name: rule.name.clone(),
-        allowed: counts.allowed + counts.bypassed,
-        limited: counts.limited,
-        shadow_limited: counts.shadow_limited,
-        waited: counts.waited,
-        keys: rule.keys().map(|keys| KeyTable {
-            tracked: keys.tracked,
-            capacity: keys.capacity,
-            evicted: keys.evicted,
-            overflowed: keys.overflowed,
-        }),
-    }
-}
-
 async fn explain(State(control): State<Arc<Control>>, body: Body) -> Response {
     let invalid = |message: &str| failure(StatusCode::BAD_REQUEST, "invalid", message);
     let body = match read(body).await {
@@ -233,8 +170,4 @@ async fn method_not_allowed() -> Response {
 
 fn failure(status: StatusCode, error: &str, message: &str) -> Response {
     (status, Json(json!({ "error": error, "message": message }))).into_response()
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,9 +1,12 @@
 //! What a change of the rules keeps, and what the control port says.
 
 use http::StatusCode;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use serde_json::{Value, json};
+use weir_wire::STATUS_LINES;
 
-use crate::support::{Agent, App, daily, json_of, policy, rule, snapshot, with};
+use crate::support::{Agent, App, daily, json_of, policy, request, rule, snapshot, with};
 
 async fn start() -> (App, Agent) {
     let app = App::start().await;
@@ -297,4 +300,73 @@ async fn a_status_that_is_known_is_told_again_only_with_something_new() {
     assert_eq!(again().await.status(), StatusCode::OK);
     // Others are told all, whatever they say.
     assert_eq!(agent.client.get(&url, &[("if-none-match", "*")]).await.status(), StatusCode::OK);
+}
+
+/// The lines of a body that goes on.
+struct Lines {
+    body: Incoming,
+    text: String,
+}
+
+impl Lines {
+    async fn next(&mut self) -> String {
+        loop {
+            if let Some((line, rest)) = self.text.split_once('\n') {
+                let (line, rest) = (line.to_owned(), rest.to_owned());
+                self.text = rest;
+                return line;
+            }
+            let frame = self.body.frame().await.expect("it goes on").expect("it goes well");
+            self.text.push_str(std::str::from_utf8(frame.data_ref().expect("data")).expect("text"));
+        }
+    }
+
+    /// The next status, behind as many empty lines as there are.
+    async fn status(&mut self) -> Value {
+        loop {
+            let line = self.next().await;
+            if !line.is_empty() {
+                return serde_json::from_str(&line).expect("a status");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_status_is_told_again_and_again_to_whoever_asks_for_that() {
+    let (_app, agent) = start().await;
+    agent.apply(&snapshot(1, &[policy("p", &[bucket(2)])])).await;
+    let url = agent.control_url("/v1/status?everyMillis=100");
+    // To know one changes nothing: the first line is always whole.
+    let tag = agent.control("GET", "/v1/status", "").await.headers()["etag"].to_str().expect("text").to_owned();
+    let asked = request("GET", &url, &[("if-none-match", &tag)], "");
+    let answer = agent.client.try_send(asked).await.expect("an answer");
+    assert_eq!((answer.status(), answer.headers()["content-type"].to_str().ok()), (StatusCode::OK, Some(STATUS_LINES)));
+    let mut lines = Lines { body: answer.into_body(), text: String::new() };
+    let first: Value = serde_json::from_str(&lines.next().await).expect("a status");
+    assert_eq!(first["inForce"]["sequence"], 1);
+    for _ in 0..3 {
+        assert_eq!(lines.next().await, "", "nothing is new but the time");
+    }
+    assert_eq!(admitted(&agent, &[], 3).await, 2);
+    // It may be in the middle of them.
+    while lines.status().await["policies"][0]["rules"][0]["limited"] != 1 {}
+    agent.apply(&snapshot(2, &[])).await;
+    let last = lines.status().await;
+    assert_eq!((&last["inForce"]["sequence"], &last["policies"]), (&json!(2), &json!([])));
+    assert_eq!(lines.next().await, "");
+}
+
+#[tokio::test]
+async fn how_often_to_tell_a_status_is_checked() {
+    let (_app, agent) = start().await;
+    for every in ["", "99", "3600001", "-1", "1s", "99999999999999999999"] {
+        let answer = agent.control("GET", &format!("/v1/status?everyMillis={every}"), "").await;
+        let told = json_of(&answer);
+        assert_eq!((answer.status(), &told["error"]), (StatusCode::BAD_REQUEST, &json!("invalid")), "{every:?}");
+        let message = told["message"].as_str().expect("text");
+        assert!(message.starts_with("everyMillis: ") && message.contains("100 to 3600000"), "{message}");
+    }
+    // What it does not know it does not mind.
+    assert_eq!(agent.control("GET", "/v1/status?every=1s", "").await.status(), StatusCode::OK);
 }

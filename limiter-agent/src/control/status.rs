@@ -1,0 +1,137 @@
+//! What is in force, since when, and what every rule decided: once, or again and again.
+
+use std::{
+    convert::Infallible,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    Json,
+    body::{Body, Bytes},
+    extract::{Query, State, rejection::QueryRejection},
+    http::{
+        HeaderMap, StatusCode,
+        header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH},
+    },
+    response::{IntoResponse, Response},
+};
+use futures::{Stream, stream};
+use serde::Deserialize;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use weir_wire::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status, WIRE_VERSION};
+
+use super::{Control, failure};
+use crate::{
+    apply::in_force,
+    rules::{Policy, Rule},
+};
+
+/// Whoever wants to hear more than that can do with less.
+const LEAST_EVERY: u64 = 100;
+/// An hour: whoever wants to hear less can ask.
+const MOST_EVERY: u64 = 3_600_000;
+
+/// How a status is asked for.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Asked {
+    every_millis: Option<u64>,
+}
+
+pub(super) async fn status(
+    State(control): State<Arc<Control>>,
+    asked: Result<Query<Asked>, QueryRejection>,
+    head: HeaderMap,
+) -> Response {
+    let every = match asked {
+        Ok(Query(Asked { every_millis: None })) => return once(&control, &head),
+        Ok(Query(Asked { every_millis: Some(every) })) if (LEAST_EVERY..=MOST_EVERY).contains(&every) => every,
+        Ok(_) | Err(_) => {
+            let message = format!("everyMillis: milliseconds between two lines, from {LEAST_EVERY} to {MOST_EVERY}");
+            return failure(StatusCode::BAD_REQUEST, "invalid", &message);
+        }
+    };
+    ([(CONTENT_TYPE, STATUS_LINES)], Body::from_stream(lines(control, Duration::from_millis(every)))).into_response()
+}
+
+fn once(control: &Control, head: &HeaderMap) -> Response {
+    let status = control.status();
+    let tag = entity_tag(&status);
+    // Whoever sends more than one gets it all.
+    if head.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
+        return (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response();
+    }
+    ([(ETAG, tag)], Json(status)).into_response()
+}
+
+/// A line at once, and then one each time: the status, or nothing but its end while nothing is new.
+fn lines(control: Arc<Control>, every: Duration) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    let mut times = interval_at(Instant::now(), every);
+    // Whoever was held up does not hurry: whoever listens would take that for too much.
+    times.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    stream::unfold((control, times, String::new()), |(control, mut times, mut told)| async move {
+        times.tick().await;
+        let status = control.status();
+        let tag = entity_tag(&status);
+        let line = if tag == told { Bytes::from_static(b"\n") } else { line(&status) };
+        told = tag;
+        Some((Ok(line), (control, times, told)))
+    })
+}
+
+fn line(status: &Status) -> Bytes {
+    let mut line = serde_json::to_vec(status).expect("a status is plain data");
+    line.push(b'\n');
+    line.into()
+}
+
+impl Control {
+    fn status(&self) -> Status {
+        let rules = self.rules.load();
+        let uptime = self.clock.now().duration_since(self.started);
+        Status {
+            wire_version: WIRE_VERSION,
+            instance: self.instance.clone(),
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_millis: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
+            in_force: in_force(&rules),
+            policies: rules.policies().iter().map(|policy| policy_status(policy)).collect(),
+        }
+    }
+}
+
+/// Names what a status says beyond how much time has passed. Weak, because of that. Only this process knows how to make it.
+fn entity_tag(status: &Status) -> String {
+    let mut hasher = DefaultHasher::new();
+    (&status.instance, &status.in_force, &status.policies).hash(&mut hasher);
+    format!("W/\"{:016x}\"", hasher.finish())
+}
+
+fn policy_status(policy: &Policy) -> PolicyStatus {
+    PolicyStatus {
+        uid: policy.uid.clone(),
+        namespace: policy.namespace.clone(),
+        name: policy.name.clone(),
+        revision: policy.revision.clone(),
+        rules: policy.rules.iter().map(|rule| rule_status(rule)).collect(),
+    }
+}
+
+fn rule_status(rule: &Rule) -> RuleStatus {
+    let counts = rule.counts();
+    RuleStatus {
+        name: rule.name.clone(),
+        allowed: counts.allowed + counts.bypassed,
+        limited: counts.limited,
+        shadow_limited: counts.shadow_limited,
+        waited: counts.waited,
+        keys: rule.keys().map(|keys| KeyTable {
+            tracked: keys.tracked,
+            capacity: keys.capacity,
+            evicted: keys.evicted,
+            overflowed: keys.overflowed,
+        }),
+    }
+}
