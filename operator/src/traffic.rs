@@ -191,6 +191,11 @@ impl Traffic {
         });
     }
 
+    /// Whether anything may have gone through a policy in the last minute.
+    pub fn has(&self, uid: &str) -> bool {
+        self.windows.contains_key(uid)
+    }
+
     /// What one rule of a policy did in the last minute.
     pub fn rule(&self, now: Instant, uid: &str, rule: &str) -> Counts {
         self.windows.get(uid).and_then(|rules| rules.get(rule)).map_or_else(Counts::default, |w| w.sum(now))

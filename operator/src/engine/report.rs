@@ -34,6 +34,10 @@ impl Engine {
             let Some(followed) = self.policies.get_mut(key) else { continue };
             let targets = self.plan.targets(key).expect("every compiled policy is planned");
             let others = others.remove(key).unwrap_or_default();
+            let is_idle = !self.traffic.has(&compiled.uid);
+            if others.is_empty() && is_idle && followed.is_at_rest(now, targets.changes) {
+                continue;
+            }
             let glance = Glance {
                 changes: targets.changes,
                 rules: rule_traffic(now, compiled, &self.traffic),

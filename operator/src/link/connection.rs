@@ -76,8 +76,8 @@ pub(super) enum ConnectionError {
     #[error("it was closed")]
     Closed,
     /// An answer began, and went wrong.
-    #[error("{0}")]
-    Answer(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    Answer(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl Connection {
@@ -111,7 +111,7 @@ impl Connection {
     pub(super) fn is_usable(&mut self, now: u64) -> bool {
         let is_good = match self {
             Self::Plain(_) => true,
-            Self::Mutual(mutual) => now < mutual.not_after,
+            Self::Mutual(mutual) => mutual.is_good(now),
         };
         is_good && self.closed().now_or_never().is_none()
     }
@@ -134,11 +134,32 @@ impl Connection {
         match self {
             // On the heap, because the other one is what thousands of calls need.
             Self::Plain(plain) => Box::pin(plain.send(request)).await,
-            Self::Mutual(mutual) => mutual.http.send(request).await.map_err(|error| match error {
-                weir_http2::Error::Answer(_) => ConnectionError::Answer(Box::new(error)),
-                error => ConnectionError::Http2(error),
-            }),
+            Self::Mutual(mutual) => mutual.http.send(request).await.map_err(told),
         }
+    }
+}
+
+impl Mutual {
+    /// Whether its certificates are still good.
+    pub(super) fn is_good(&self, now: u64) -> bool {
+        now < self.not_after
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    pub(super) async fn begin(&mut self, request: weir_http2::Request<'_>) -> Result<Response<()>, ConnectionError> {
+        self.http.begin(request).await.map_err(told)
+    }
+
+    /// Waits for more of the answer's body, and moves it to the end of `body`; false at its end.
+    pub(super) async fn more(&mut self, body: &mut Vec<u8>) -> Result<bool, ConnectionError> {
+        self.http.more(body).await.map_err(told)
+    }
+}
+
+fn told(error: weir_http2::Error) -> ConnectionError {
+    match error {
+        weir_http2::Error::Answer(_) => ConnectionError::Answer(Box::new(error)),
+        error => ConnectionError::Http2(error),
     }
 }
 
@@ -186,7 +207,7 @@ fn drive(driver: &mut Option<Driver>, context: &mut Context<'_>) -> Option<Resul
 
 impl ConnectionError {
     /// The kernel has asked the other side whether it is there, and heard nothing.
-    fn is_silence(&self) -> bool {
+    pub(super) fn is_silence(&self) -> bool {
         let cause = match self {
             Self::Http1(error) => std::error::Error::source(error).and_then(<dyn std::error::Error>::downcast_ref),
             Self::Http2(weir_http2::Error::Io(error)) => Some(error),

@@ -1,20 +1,23 @@
 //! The conversation with one agent: one task per pod that keeps pushing until the agent enforces what it should.
 //!
 //! A link holds the newest desired content and nothing older. It pushes a change at once, tries again with growing,
-//! fully jittered delays, and asks the agent what it enforces and what it let through: once a second, or with more than a
-//! thousand agents as seldom as [`Poll`] says. What it learns goes to the engine as [`Observation`]s. It never decides
-//! whether that is good: see [`crate::status`].
+//! fully jittered delays, and listens to what the agent enforces and what it let through: once a second, or with more than a
+//! thousand agents as seldom as [`Poll`] says. An agent is asked once and goes on to tell, until it is sent something; in plain
+//! text, and of an earlier version, it is asked each time. What is learned goes to the engine as [`Observation`]s. A link never
+//! decides whether that is good: see [`crate::status`].
 //!
 //! A pod that ends, or whose host is gone or cut off, is noticed without a question, within 5 s however many agents there
-//! are: the kernel asks for signs of life each second. An agent that hangs while its kernel answers takes a question and
-//! another one: 3 s more than the time between two.
+//! are: the kernel asks for signs of life each second. Of an agent that hangs while its kernel answers a line does not come, and
+//! then the answer to a question: 3 s more than the time between two lines.
 
 mod client;
 mod connection;
+mod following;
 mod poll;
 mod task;
 mod tls;
 mod trust;
+mod vigil;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,10 @@
-//! How often agents are asked for their status: each second while they are few, and no oftener all together than a core
-//! has time for when they are many.
+//! How often agents tell their status, or are asked for it: each second while they are few, and no oftener all together than
+//! a core has time for when they are many.
 //!
-//! Questions are asked some at a time, so that the operator wakes up ten times a second and not for each of them.
+//! Questions are asked some at a time, so that the operator wakes up ten times a second and not for each of them. Who goes on to
+//! tell keeps to the moment at which it was asked: what comes together costs a third of what comes one by one.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use rand::Rng;
 use tokio::time::Instant;
 
 use super::Timing;
+use super::vigil::Vigil;
 use crate::clock;
 
 /// Between two moments at which agents are asked.
@@ -23,14 +26,25 @@ pub struct Poll {
     millis: AtomicU64,
     /// The first beat.
     started: Instant,
+    vigil: Arc<Vigil>,
 }
 
 impl Poll {
     /// As often as it may be.
     pub fn new(timing: Timing) -> Self {
-        let poll = Self { timing, millis: AtomicU64::new(0), started: clock::now() };
+        let poll = Self { timing, millis: AtomicU64::new(0), started: clock::now(), vigil: Vigil::new() };
         poll.spread(0);
         poll
+    }
+
+    /// How much later an agent may tell something than it should.
+    pub fn patience(&self) -> Duration {
+        self.timing.timeout
+    }
+
+    /// Notices which agents stop telling.
+    pub fn vigil(&self) -> &Arc<Vigil> {
+        &self.vigil
     }
 
     /// There are so many agents now.
@@ -55,13 +69,14 @@ impl Poll {
     }
 
     /// The first beat that is not before.
-    fn beat(&self, due: Instant) -> Instant {
+    pub fn beat(&self, due: Instant) -> Instant {
         let since = due.duration_since(self.started).as_millis();
         let beats = since.div_ceil(BEAT.as_millis());
         self.started + BEAT.saturating_mul(u32::try_from(beats).unwrap_or(u32::MAX))
     }
 
-    fn every(&self) -> Duration {
+    /// The time between two questions to one agent, or two lines of what it goes on to tell.
+    pub fn every(&self) -> Duration {
         Duration::from_millis(self.millis.load(Ordering::Relaxed))
     }
 }

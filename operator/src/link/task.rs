@@ -10,7 +10,7 @@ use tokio::sync::{SemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use weir_wire::{InForce, Refusal, RefusalKind, Status};
 
-use super::client::{Tag, Told};
+use super::client::{Heard, Tag, Told};
 use super::{Client, ContactError, Failure, FailureKind, Lanes, Observation, Seen, Shared, Timing};
 use crate::clock;
 use crate::plan::Content;
@@ -79,8 +79,17 @@ impl Task {
     /// Runs until it is dropped or the engine is gone.
     pub(super) async fn run(mut self: Box<Self>) {
         loop {
-            let due = self.push_at.map_or(self.poll_at, |push_at| push_at.min(self.poll_at));
+            // Who goes on telling need not be asked.
+            let poll_at = (!self.client.is_following()).then_some(self.poll_at);
+            let due = [self.push_at, poll_at].into_iter().flatten().min();
             tokio::select! {
+                // What is heard is what it nearly always wakes up for; it is bounded, so the rest has its turn.
+                biased;
+                heard = self.client.hears(&self.shared.poll) => {
+                    if let Some(seen) = self.heard(heard) && !self.report(seen).await {
+                        return;
+                    }
+                }
                 changed = self.desired.changed() => {
                     if changed.is_err() {
                         return;
@@ -89,15 +98,7 @@ impl Task {
                     self.known = None;
                     self.push_at = Some(clock::now());
                 }
-                // Whoever closes between two questions has ended, or is not where it was: asked at once, because with
-                // thousands of agents the next question may be far away.
-                is_silent = self.client.closed() => {
-                    // The kernel has asked and heard nothing for longer than a question would have been given.
-                    self.misses = self.misses.saturating_add(u32::from(is_silent));
-                    let soon = (clock::now() + within(SOON)).max(self.asked_at + AFTER_AN_ANSWER);
-                    self.poll_at = self.poll_at.min(soon);
-                }
-                () = sleep_until(due) => {
+                () = sleep(due) => {
                     let push_is_due = self.push_at.is_some_and(|push_at| push_at <= clock::now());
                     let seen = if push_is_due { self.push().await } else { self.poll().await };
                     if let Some(seen) = seen && !self.report(seen).await {
@@ -108,7 +109,48 @@ impl Task {
         }
     }
 
+    /// What to tell of something that was heard between two calls.
+    fn heard(&mut self, heard: Heard) -> Option<Seen> {
+        match heard {
+            Heard::Status(status) => self.told(status),
+            // Whoever closes between two questions has ended, or is not where it was: asked at once, because with
+            // thousands of agents the next question may be far away.
+            Heard::Closed { is_silent } => {
+                // The kernel has asked and heard nothing for longer than a question would have been given.
+                self.misses = self.misses.saturating_add(u32::from(is_silent));
+                self.poll_soon();
+                None
+            }
+            Heard::Stopped => {
+                self.poll_soon();
+                self.poll_at = self.shared.poll.beat(self.poll_at);
+                None
+            }
+            Heard::Silent => {
+                self.poll_at = self.shared.poll.next(clock::now());
+                self.missed_once(&ContactError::Timeout(self.shared.poll.patience()))
+            }
+            Heard::Nonsense(error) => {
+                // It will answer well when it is asked again, and talk nonsense after that.
+                self.misses = MISSES_UNTIL_FAILED.max(self.misses);
+                self.poll_at = self.shared.poll.next(clock::now());
+                self.missed(FailureKind::Unreachable, error.to_string())
+            }
+        }
+    }
+
+    fn poll_soon(&mut self) {
+        let now = clock::now();
+        let soon = (now + within(SOON)).max(self.asked_at + AFTER_AN_ANSWER);
+        // What has passed is from before it went on telling.
+        self.poll_at = if self.poll_at > now { self.poll_at.min(soon) } else { soon };
+    }
+
     async fn push(&mut self) -> Option<Seen> {
+        if self.client.is_following() {
+            // It stops telling, and is asked again: not at once, because all may be pushed to at the same moment.
+            self.poll_at = self.shared.poll.first(clock::now());
+        }
         let lanes = self.shared.lanes.clone();
         let permit = self.place(&lanes).await;
         // Only now: what was wanted while it waited may not be wanted any more.
@@ -174,27 +216,36 @@ impl Task {
         // Whoever was silent, or has something yet to come, is asked for the whole.
         let is_settled = self.misses == 0 && self.push_at.is_none();
         let known = self.known.take().filter(|_| is_settled);
-        match self.client.status(known.as_ref(), self.shared.timing.timeout).await {
+        match self.client.status(known.as_ref(), &self.shared.poll, self.shared.timing.timeout).await {
             Ok(Told::Nothing) => {
                 self.known = known;
                 None
             }
             Ok(Told::Status { status, tag }) => {
-                let was_silent = self.misses > 0;
-                self.answered();
-                self.compare(&status, was_silent);
+                let seen = self.told(status);
                 self.known = tag.filter(|_| self.push_at.is_none());
-                // At rest there is nothing to tell.
-                let told = self.told.replace(digest(&status));
-                (was_silent || told != self.told).then(|| Seen::Status(Arc::new(*status)))
+                seen
             }
-            Err(error) => {
-                if self.misses + 1 < MISSES_UNTIL_FAILED {
-                    self.poll_at = clock::now() + within(SOON);
-                }
-                self.missed(FailureKind::Unreachable, error.to_string())
-            }
+            Err(error) => self.missed_once(&error),
         }
+    }
+
+    /// What to tell of a status.
+    fn told(&mut self, status: Box<Status>) -> Option<Seen> {
+        let was_silent = self.misses > 0;
+        self.answered();
+        self.compare(&status, was_silent);
+        // At rest there is nothing to tell.
+        let told = self.told.replace(digest(&status));
+        (was_silent || told != self.told).then(|| Seen::Status(Arc::new(*status)))
+    }
+
+    /// What to tell of a status that did not come. Whoever misses the first time is asked again at once.
+    fn missed_once(&mut self, error: &ContactError) -> Option<Seen> {
+        if self.misses + 1 < MISSES_UNTIL_FAILED {
+            self.poll_at = clock::now() + within(SOON);
+        }
+        self.missed(FailureKind::Unreachable, error.to_string())
     }
 
     /// Pushes at once where the agent does not enforce what it should: it restarted, came back, or somebody else wrote.
@@ -288,6 +339,14 @@ fn result_label<T>(outcome: &Result<T, ContactError>) -> &'static str {
     }
 }
 
+/// Until then; for ever, if that is no time.
+async fn sleep(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The longest pause after so many failed pushes in a row.
 fn longest_pause(timing: &Timing, failures: u32) -> Duration {
     timing.backoff_first.saturating_mul(1 << failures.min(16)).min(timing.backoff_most)
@@ -311,6 +370,7 @@ mod tests {
     use super::*;
     use crate::identity::PodIdentity;
     use crate::leader::Term;
+    use crate::link::client::tests::{pod, telling_agent};
     use crate::link::{Link, Poll};
     use crate::metrics::Metrics;
     use crate::plan::foresee;
@@ -357,6 +417,55 @@ mod tests {
         drop((operator, listener));
         let next = timeout(Duration::from_secs(5), observed.recv()).await.expect("it is noticed").unwrap();
         assert!(matches!(next.seen, Seen::Failed(Failure { kind: FailureKind::Unreachable, .. })), "{next:?}");
+    }
+
+    /// What it says between two questions counts like an answer: what it does not enforce it is sent at once.
+    #[tokio::test]
+    async fn an_agent_that_goes_on_telling_is_pushed_to_and_its_silence_is_noticed() {
+        let (address, mut questions, held) = telling_agent().await;
+        let timing = Timing { poll: Duration::from_secs(1), timeout: Duration::from_millis(700), ..Timing::default() };
+        let (observations, mut observed) = mpsc::channel(16);
+        let mut shared = shared(timing, observations);
+        Arc::make_mut(&mut shared).credentials = Some(held);
+        let content = Arc::new(foresee(&BTreeMap::new(), &BTreeMap::new(), "shop", BTreeMap::new()));
+        let pod = pod("web");
+        let url = format!("https://{address}");
+        let _link = Link::start(shared, pod.key, pod.uid, url.into(), content.clone());
+        let mut next = async || timeout(LONG, observed.recv()).await.expect("something is observed").unwrap().seen;
+        let status = |revision: &str| {
+            let in_force = format!(r#"{{"sequence":1,"revision":"{revision}","sinceUnixMillis":1}}"#);
+            let head = r#"{"wireVersion":1,"instance":"a","agentVersion":"0","uptimeMillis":1,"inForce":"#;
+            format!("{head}{in_force},\"policies\":[]}}\n")
+        };
+        assert!(matches!(next().await, Seen::Applied(_)));
+        let (_, lines) = questions.recv().await.unwrap();
+        lines.say(status(&content.revision)).await;
+        assert!(matches!(next().await, Seen::Status(_)));
+        for line in ["\n", "\n"] {
+            lines.say(line).await;
+        }
+
+        lines.say(status("another")).await;
+        let Seen::Status(told) = next().await else { panic!("it is told") };
+        assert_eq!(told.in_force.as_ref().map(|in_force| &*in_force.revision), Some("another"));
+        assert!(matches!(next().await, Seen::Applied(_)), "and sent what it should enforce");
+        timeout(LONG, lines.closed()).await.expect("to be sent something ends what it tells");
+
+        let (_, lines) = questions.recv().await.unwrap();
+        lines.say(status(&content.revision)).await;
+        assert!(matches!(next().await, Seen::Status(_)));
+        // It says nothing more, and does not answer who asks.
+        let seen = next().await;
+        assert!(matches!(seen, Seen::Failed(Failure { kind: FailureKind::Unreachable, .. })), "{seen:?}");
+        timeout(LONG, lines.closed()).await.expect("nobody listens to it any more");
+        let (_, _unanswered) = questions.recv().await.unwrap();
+        let (_, lines) = questions.recv().await.unwrap();
+        lines.say(status(&content.revision)).await;
+        assert!(matches!(next().await, Seen::Status(_)), "it is back");
+
+        // What no agent would say is told at once, although each question is answered well.
+        lines.say("nonsense\n").await;
+        assert!(matches!(next().await, Seen::Failed(_)));
     }
 
     /// Thousands that fall silent together are not all called at once.

@@ -89,7 +89,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TlsStream<T> {
         if space.filled().is_empty() {
             self.session.receive_end();
         } else {
-            self.session.receive(space.filled());
+            self.session.receive(space.filled_mut());
         }
         if let Some(End::Broken(_)) = self.session.end() {
             // The peer may hear what it did wrong; nobody waits for that.

@@ -88,14 +88,18 @@ impl Session {
         self.most().saturating_sub(self.incoming.len()).max(1)
     }
 
-    /// Takes bytes that came, in pieces of any length. If they are no good, the peer is told so by what is left to be sent,
+    /// Takes bytes that came, in pieces of any length, and decrypts them where they are. If they are no good, the peer is told so by what is left to be sent,
     /// and nothing more is taken.
-    pub(super) fn receive(&mut self, bytes: &[u8]) {
+    pub(super) fn receive(&mut self, bytes: &mut [u8]) {
         if self.end.is_some() {
             return;
         }
-        self.incoming.extend_from_slice(bytes);
-        let advanced = self.advance(&Purpose::Nothing);
+        let advanced = if self.incoming.is_empty() {
+            self.advance_through(bytes)
+        } else {
+            self.incoming.extend_from_slice(bytes);
+            self.advance(&Purpose::Nothing)
+        };
         // All records that are whole were read: what is left of so many belongs to one message.
         let is_endless = self.incoming.len() >= self.most();
         if let Err(error) = advanced {
@@ -144,9 +148,30 @@ impl Session {
 
     /// Reads what is there, until more must come.
     fn advance(&mut self, purpose: &Purpose<'_>) -> Result<(), Error> {
+        let mut incoming = std::mem::take(&mut self.incoming);
+        let used = self.read(&mut incoming, purpose)?;
+        if used < incoming.len() {
+            if used > 0 {
+                incoming.drain(..used);
+                incoming.shrink_to_fit();
+            }
+            self.incoming = incoming;
+        }
+        Ok(())
+    }
+
+    /// The same with bytes that came when there was nothing: mostly whole records.
+    fn advance_through(&mut self, came: &mut [u8]) -> Result<(), Error> {
+        let used = self.read(came, &Purpose::Nothing)?;
+        self.incoming = came[used..].to_vec();
+        Ok(())
+    }
+
+    /// Reads these bytes, until more must come: how many are needed no more.
+    fn read(&mut self, incoming: &mut [u8], purpose: &Purpose<'_>) -> Result<usize, Error> {
         let mut used = 0;
         loop {
-            let UnbufferedStatus { discard, state } = self.tls.process_tls_records(&mut self.incoming[used..]);
+            let UnbufferedStatus { discard, state } = self.tls.process_tls_records(&mut incoming[used..]);
             used += discard;
             match state? {
                 ConnectionState::ReadTraffic(mut traffic) => {
@@ -170,14 +195,8 @@ impl Session {
                 other => return Err(Error::General(format!("a client in an unknown state: {other:?}"))),
             }
         }
-        if self.end == Some(End::Closed) || used == self.incoming.len() {
-            // What comes after the peer's end is nothing.
-            self.incoming = Vec::new();
-        } else if used > 0 {
-            self.incoming.drain(..used);
-            self.incoming.shrink_to_fit();
-        }
-        Ok(())
+        // What comes after the peer's end is nothing.
+        Ok(if self.end == Some(End::Closed) { incoming.len() } else { used })
     }
 
     /// Nothing is read or sent any more, but for what the peer is to hear of the error.
