@@ -104,7 +104,7 @@ struct Found {
 struct Rest {
     length: Duration,
     cpu: Duration,
-    /// How often agents were asked for their status.
+    /// How often agents told their status, or that nothing is new.
     polls: u64,
     /// What the apiserver was asked for, by verb and resource.
     requests: Vec<String>,
@@ -257,10 +257,10 @@ async fn rest(
             break;
         }
     }
-    let (cpu, polls, asked) = (operator.cpu()?, agents.asked(), cluster.asked()?.len());
+    let (cpu, polls, asked) = (operator.cpu()?, agents.told(), cluster.asked()?.len());
     let started = Instant::now();
     tokio::time::sleep(length).await;
-    let (cpu, polls) = (operator.cpu()? - cpu, agents.asked() - polls);
+    let (cpu, polls) = (operator.cpu()? - cpu, agents.told() - polls);
     let length = started.elapsed();
     Ok(Rest { length, cpu, polls, requests: cluster.asked()?.split_off(asked) })
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail, ensure};
+use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::sync::oneshot;
@@ -27,7 +28,7 @@ pub(super) struct Agents {
     contents: RwLock<HashMap<String, Arc<Content>>>,
     round: RwLock<Option<Arc<Round>>>,
     rounds: AtomicU64,
-    asked: AtomicU64,
+    told: AtomicU64,
     started: Instant,
 }
 
@@ -115,7 +116,7 @@ impl Agents {
             contents: RwLock::default(),
             round: RwLock::default(),
             rounds: AtomicU64::new(0),
-            asked: AtomicU64::new(0),
+            told: AtomicU64::new(0),
             started: Instant::now(),
         })
     }
@@ -140,9 +141,9 @@ impl Agents {
         }
     }
 
-    /// How often any of them was asked for its status.
-    pub(super) fn asked(&self) -> u64 {
-        self.asked.load(Ordering::Relaxed)
+    /// How often any of them told its status, or that nothing is new.
+    pub(super) fn told(&self) -> u64 {
+        self.told.load(Ordering::Relaxed)
     }
 
     /// Begins to wait until so many agents have acknowledged it.
@@ -175,10 +176,7 @@ impl Agents {
                 let message = format!("{error:#}");
                 refusal(400, RefusalKind::Malformed, message, None)
             }),
-            ("GET", "/v1/status") => {
-                self.asked.fetch_add(1, Ordering::Relaxed);
-                self.status(number, known)
-            }
+            ("GET", "/v1/status") => self.status(number, known),
             _ => Answer::new(404, String::new()),
         }
     }
@@ -230,7 +228,18 @@ impl Agents {
         Ok(contents.entry(revision.to_owned()).or_insert(content).clone())
     }
 
+    /// What the agent of this number tells who goes on to tell, and told what has this tag the last time.
+    pub(super) fn line(&self, number: usize, told: &mut Option<String>) -> Bytes {
+        let answer = self.status(number, told.as_deref().map(str::as_bytes));
+        *told = answer.tag;
+        match answer.body {
+            nothing if nothing.is_empty() => Bytes::from_static(b"\n"),
+            status => format!("{status}\n").into(),
+        }
+    }
+
     fn status(&self, number: usize, known: Option<&[u8]>) -> Answer {
+        self.told.fetch_add(1, Ordering::Relaxed);
         let agent = self.agents[number].lock().unwrap_or_else(PoisonError::into_inner);
         let instance = format!("{number}-{}", agent.instance);
         // Nothing is counted, so that this is all that changes.

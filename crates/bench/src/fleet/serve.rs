@@ -7,16 +7,21 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use futures::Stream;
+use futures::stream::unfold;
 use http::HeaderValue;
 use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Either, Full, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_rustls::TlsAcceptor;
+use weir_wire::STATUS_LINES;
 
 use super::agents::Agents;
 use super::identities::Identities;
@@ -25,8 +30,11 @@ use super::identities::Identities;
 const BACKLOG: u32 = 8192;
 /// Larger than any snapshot of these fleets.
 const LONGEST: usize = 4 << 20;
-/// How often an agent asks whether a silent operator is still there.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// How often an agent asks whether a silent operator is still there, and how long it waits for the answer.
+const PING_INTERVAL: Duration = Duration::from_secs(300);
+const PING_TIMEOUT: Duration = Duration::from_secs(30);
+/// How a status is asked for by whoever wants to be told again and again.
+const EVERY: &str = "everyMillis=";
 
 /// Listens on a port that is free; the port.
 pub(super) fn listen() -> anyhow::Result<(TcpListener, u16)> {
@@ -79,12 +87,22 @@ async fn converse(number: usize, agents: Arc<Agents>, identities: Option<Arc<Ide
     let Some(server) = identities.server(number) else { return };
     let Ok(stream) = TlsAcceptor::from(server).accept(stream).await else { return };
     let mut http = http2::Builder::new(TokioExecutor::new());
-    http.timer(TokioTimer::new()).keep_alive_interval(KEEP_ALIVE).keep_alive_timeout(KEEP_ALIVE);
+    http.timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
-async fn answer(number: usize, agents: &Agents, request: Request<Incoming>) -> anyhow::Result<Response<Full<Bytes>>> {
+type Body = Either<Full<Bytes>, BoxBody<Bytes, Infallible>>;
+
+async fn answer(number: usize, agents: &Arc<Agents>, request: Request<Incoming>) -> anyhow::Result<Response<Body>> {
     let (head, body) = request.into_parts();
+    let every = head.uri.query().and_then(|query| query.strip_prefix(EVERY));
+    if let Some(every) = every {
+        let every = Duration::from_millis(every.parse()?);
+        let lines = StreamBody::new(lines(number, agents.clone(), every));
+        return Ok(Response::builder()
+            .header(CONTENT_TYPE, STATUS_LINES)
+            .body(Either::Right(BodyExt::boxed(lines)))?);
+    }
     let body = Limited::new(body, LONGEST).collect().await.map_err(anyhow::Error::from_boxed)?.to_bytes();
     let known = head.headers.get(IF_NONE_MATCH).map(HeaderValue::as_bytes);
     let answer = agents.answer(number, head.method.as_str(), head.uri.path(), known, &body);
@@ -95,5 +113,20 @@ async fn answer(number: usize, agents: &Agents, request: Request<Incoming>) -> a
     if let Some(tag) = &answer.tag {
         response = response.header(ETAG, tag);
     }
-    Ok(response.body(Full::new(answer.given().into()))?)
+    Ok(response.body(Either::Left(Full::new(answer.given().into())))?)
+}
+
+/// A line at once, and then one each time, as real agents do it.
+fn lines(
+    number: usize,
+    agents: Arc<Agents>,
+    every: Duration,
+) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + Sync {
+    let mut times = interval(every);
+    times.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    unfold((agents, times, None), move |(agents, mut times, mut told)| async move {
+        times.tick().await;
+        let line = agents.line(number, &mut told);
+        Some((Ok(Frame::data(line)), (agents, times, told)))
+    })
 }

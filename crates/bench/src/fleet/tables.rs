@@ -102,7 +102,7 @@ fn aims(largest: &Found, report: &mut Report) {
         ),
         below("memory at most".to_owned(), largest.peak(), 150.0, "MiB"),
         below(
-            format!("processor at rest, with every agent asked each {interval:.1} s"),
+            format!("processor at rest, with every agent's status told each {interval:.1} s"),
             largest.rest_cpu(),
             2.0,
             "% of a core",
@@ -171,7 +171,7 @@ fn growth(found: &[Found]) -> Table {
             row("memory at most, MiB", &Found::peak),
             row("memory at rest, MiB", &Found::resident),
             row("processor at rest, % of a core", &Found::rest_cpu),
-            row("statuses asked for at rest, a second", &Found::polls),
+            row("statuses told at rest, a second", &Found::polls),
             row("requests to the apiserver at rest, a second", &Found::asked),
         ],
     }
