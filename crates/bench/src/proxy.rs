@@ -8,6 +8,7 @@ mod contenders;
 mod exchange;
 mod idle;
 mod latency;
+mod lean;
 mod load;
 mod process;
 mod rounds;
@@ -33,19 +34,28 @@ use self::scenarios::SCENARIOS;
 use crate::report::Report;
 
 const ABOUT: &str = "\
-One worker each, pinned to a core of its own; clients (`wrk` for HTTP/1.1, `h2load` for HTTP/2) and the app on another. \
+One worker each, pinned to a core of its own; clients (`wrk` for HTTP/1.1, `h2load` for HTTP/2, and \
+one of our own where a column says core full) and the app on another. \
 All keep their connections to the app, write no access log, append `X-Forwarded-*`, and have their limiter on: one bucket \
 for each value of the header `x-key` in each rule. Weir's agent also counts for its metrics and writes the `RateLimit` \
 fields. The peers' configuration is in crates/bench/src/proxy/peers. CPU is user and system time of all of a proxy's \
 processes, from /proc, over what its clients counted; connections are kept alive throughout. nginx, HAProxy and Envoy talk \
 HTTP/1.1 to the app in all scenarios, the agent HTTP/2 where its client does. The agent is built as its image has it, with \
 link-time optimisation (profile dist). HAProxy counts requests in a sliding period instead of a bucket, and reads many \
-rules from a map, as its manual tells.";
+rules from a map, as its manual tells.
+
+One core of wrk cannot keep all contenders busy: one that answers faster than it is asked sleeps in between, and is woken, \
+which counts as its CPU and not as that of a contender whose core is full. The columns `core full` are asked by a client that \
+does less for a request than wrk (crates/bench/src/proxy/lean.rs): the same connections, one request at a time on each, \
+and of an answer only its status and its end are looked at. How busy a contender's core was in each column is in a table \
+below. The aims are about these columns; wrk's figure is told beside them.";
 
 /// How long and how often everything is measured.
 #[derive(Clone, Copy)]
 struct Effort {
     rounds: usize,
+    /// Of what an aim is about.
+    rounds_of_aims: usize,
     length: Duration,
     idle_connections: usize,
     starts: usize,
@@ -53,10 +63,22 @@ struct Effort {
     fill: bool,
 }
 
-const FULL: Effort =
-    Effort { rounds: 5, length: Duration::from_secs(2), idle_connections: 10_000, starts: 9, fill: true };
-const QUICK: Effort =
-    Effort { rounds: 1, length: Duration::from_secs(1), idle_connections: 1_000, starts: 1, fill: false };
+const FULL: Effort = Effort {
+    rounds: 5,
+    rounds_of_aims: 11,
+    length: Duration::from_secs(2),
+    idle_connections: 10_000,
+    starts: 9,
+    fill: true,
+};
+const QUICK: Effort = Effort {
+    rounds: 1,
+    rounds_of_aims: 1,
+    length: Duration::from_secs(1),
+    idle_connections: 1_000,
+    starts: 1,
+    fill: false,
+};
 
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     let effort = if quick { QUICK } else { FULL };

@@ -9,6 +9,7 @@ use anyhow::{Context as _, ensure};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const LARGEST_HEAD: usize = 16 * 1024;
+const LENGTH: &[u8] = b"content-length:";
 
 pub(super) struct Connection {
     stream: TcpStream,
@@ -43,20 +44,19 @@ impl Connection {
     }
 
     fn receive(&mut self) -> anyhow::Result<(u16, String)> {
-        let end = loop {
-            if let Some(end) = self.read.windows(4).position(|at| at == b"\r\n\r\n") {
-                break end + 4;
+        let head = loop {
+            if let Some(head) = parse_head(&self.read)? {
+                break head;
             }
             ensure!(self.read.len() < LARGEST_HEAD, "the head of a response does not end");
             self.more()?;
         };
-        let head = String::from_utf8_lossy(&self.read[..end]).to_ascii_lowercase();
-        let (status, length) = parse_head(&head).with_context(|| format!("not understood: {head}"))?;
-        while self.read.len() < end + length {
+        let length = head.length + head.body;
+        while self.read.len() < length {
             self.more()?;
         }
-        let response: Vec<u8> = self.read.drain(..end + length).collect();
-        Ok((status, String::from_utf8_lossy(&response[end..]).into_owned()))
+        let response: Vec<u8> = self.read.drain(..length).collect();
+        Ok((head.status, String::from_utf8_lossy(&response[head.length..]).into_owned()))
     }
 
     fn more(&mut self) -> anyhow::Result<()> {
@@ -68,15 +68,46 @@ impl Connection {
     }
 }
 
-fn get(path: &str, key: &str) -> String {
+pub(super) fn get(path: &str, key: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: app\r\nx-key: {key}\r\n\r\n")
 }
 
-/// Status and length of the body, from a head in lower case.
-fn parse_head(head: &str) -> Option<(u16, usize)> {
-    let status = head.strip_prefix("http/1.1 ")?.get(..3)?.parse().ok()?;
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length:"))?;
-    Some((status, length.trim().parse().ok()?))
+/// What the head of a response says.
+#[derive(Debug, PartialEq)]
+pub(super) struct Head {
+    pub(super) status: u16,
+    /// Of the head.
+    pub(super) length: usize,
+    /// Of the body.
+    pub(super) body: usize,
+}
+
+/// The head at the beginning of these bytes; none if it is not whole.
+pub(super) fn parse_head(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
+    let (mut status, mut body, mut length) = (None, None, 0);
+    for end in memchr::memchr_iter(b'\n', bytes) {
+        let line = bytes[length..end].trim_ascii_end();
+        length = end + 1;
+        if line.is_empty() {
+            let (status, body) = status.zip(body).context("a head without a status or a length")?;
+            return Ok(Some(Head { status, length, body }));
+        } else if status.is_none() {
+            let code = line
+                .strip_prefix(b"HTTP/1.1 ")
+                .and_then(|line| number(line.get(..3)?))
+                .and_then(|code| code.try_into().ok());
+            status = Some(code.with_context(|| format!("not understood: {}", String::from_utf8_lossy(line)))?);
+        } else if let Some((name, value)) = line.split_at_checked(LENGTH.len())
+            && name.eq_ignore_ascii_case(LENGTH)
+        {
+            body = number(value);
+        }
+    }
+    Ok(None)
+}
+
+fn number(text: &[u8]) -> Option<usize> {
+    str::from_utf8(text).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -99,7 +130,15 @@ mod tests {
 
     #[test]
     fn heads_are_understood() {
-        assert_eq!(parse_head("http/1.1 429 too many\r\ncontent-length: 12\r\n\r\n"), Some((429, 12)));
-        assert_eq!(parse_head("http/1.1 200 ok\r\n\r\n"), None);
+        let parse = |head: &str| parse_head(head.as_bytes());
+        let head = "HTTP/1.1 429 Too Many\r\nX: y\r\nContent-Length: 12\r\n\r\n";
+        let expected = Head { status: 429, length: head.len(), body: 12 };
+        assert_eq!(parse(&format!("{head}\r\n\r\n")).expect("well formed"), Some(expected));
+        for end in 0..head.len() {
+            assert_eq!(parse(&head[..end]).expect("the beginning of one"), None, "{end}");
+        }
+        assert!(parse("HTTP/1.1 200 OK\r\n\r\n").is_err(), "nobody knows where its body ends");
+        assert!(parse("HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n").is_err());
+        assert!(parse("SSH-2.0-x\r\n").is_err());
     }
 }

@@ -9,9 +9,10 @@ use anyhow::{Context as _, ensure};
 use super::Effort;
 use super::contenders::{CONTENDERS, Contender, Proxy};
 use super::exchange::Connection;
+use super::lean::Lean;
 use super::load::{self, Load, Wrk};
 use super::process::Cpu;
-use super::scenarios::{Protocol, Scenario};
+use super::scenarios::{Client, Scenario};
 use super::upstream::LARGE_BYTES;
 
 /// The key where there is only one: the one that the clients send.
@@ -38,6 +39,8 @@ pub(super) struct Sample {
     pub(super) user: f64,
     pub(super) system: f64,
     pub(super) per_second: f64,
+    /// How busy it was, in percent of one core.
+    pub(super) busy: f64,
 }
 
 impl Sample {
@@ -48,10 +51,12 @@ impl Sample {
     #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
     fn new(cpu: Cpu, load: &Load) -> Self {
         let requests = (load.served + load.refused) as f64;
+        let (user, system) = (cpu.user.as_secs_f64(), cpu.system.as_secs_f64());
         Self {
-            user: cpu.user.as_secs_f64() * 1e6 / requests,
-            system: cpu.system.as_secs_f64() * 1e6 / requests,
+            user: user * 1e6 / requests,
+            system: system * 1e6 / requests,
             per_second: requests / load.seconds,
+            busy: (user + system) * 1e2 / load.seconds,
         }
     }
 }
@@ -67,8 +72,9 @@ impl Bench<'_> {
             let ready = self.ready(contender, scenario).map(|proxy| (proxy, Vec::new()));
             running.push(ready.map_err(|error| failed(contender, scenario, &error)));
         }
-        for round in 0..self.effort.rounds {
-            eprintln!("proxy: {}, round {} of {}", scenario.name, round + 1, self.effort.rounds);
+        let rounds = if scenario.aimed_at { self.effort.rounds_of_aims } else { self.effort.rounds };
+        for round in 0..rounds {
+            eprintln!("proxy: {}, round {} of {rounds}", scenario.name, round + 1);
             for (contender, running) in CONTENDERS.into_iter().zip(&mut running) {
                 let Ok((proxy, samples)) = running else { continue };
                 match self.round(proxy, scenario, round) {
@@ -99,9 +105,14 @@ impl Bench<'_> {
 
     fn round(&self, proxy: &Proxy, scenario: Scenario, round: usize) -> anyhow::Result<Sample> {
         let before = proxy.process.cpu()?;
-        let load = match scenario.protocol {
-            Protocol::Http1 => self.wrk(proxy.http1, scenario, round)?,
-            Protocol::Http2 => {
+        let load = match scenario.client {
+            Client::Wrk => self.wrk(proxy.http1, scenario, round)?,
+            Client::Lean => {
+                let (address, path) = (proxy.http1, &scenario.path());
+                let (connections, length) = (scenario.connections, self.effort.length);
+                Lean { address, path, key: KEY, connections, length }.run()?
+            }
+            Client::H2load => {
                 let url = format!("http://{}{}", proxy.http2, scenario.path());
                 load::http2(&url, scenario.connections, self.effort.length, self.folder)?
             }
@@ -203,5 +214,6 @@ mod tests {
         let sample = Sample::new(cpu, &SERVED);
         assert!((sample.user - 2.0).abs() < 1e-9 && (sample.system - 8.0).abs() < 1e-9);
         assert!((sample.cpu() - 10.0).abs() < 1e-9 && (sample.per_second - 1_000.0).abs() < 1e-9);
+        assert!((sample.busy - 1.0).abs() < 1e-9);
     }
 }

@@ -8,7 +8,7 @@ pub(super) const MANY_RULES: usize = 1_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scenario {
     pub(super) name: &'static str,
-    pub(super) protocol: Protocol,
+    pub(super) client: Client,
     /// Connections of HTTP/1.1, or requests in flight on eight connections of HTTP/2.
     pub(super) connections: usize,
     pub(super) large: bool,
@@ -16,41 +16,53 @@ pub(super) struct Scenario {
     pub(super) keys: u64,
     /// Every request is refused, or none.
     pub(super) refused: bool,
+    /// An aim is about it: it has more rounds.
+    pub(super) aimed_at: bool,
 }
 
+/// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Protocol {
-    Http1,
-    Http2,
+pub(super) enum Client {
+    /// HTTP/1.1, as people load it.
+    Wrk,
+    /// HTTP/1.1, as fast as one core can ask.
+    Lean,
+    /// HTTP/2.
+    H2load,
 }
 
 /// Small bodies on 64 connections, one rule, one key.
 const PLAIN: Scenario = Scenario {
     name: "proxied",
-    protocol: Protocol::Http1,
+    client: Client::Wrk,
     connections: 64,
     large: false,
     rules: 1,
     keys: 1,
     refused: false,
+    aimed_at: false,
 };
 
-pub(super) const PROXIED: Scenario = PLAIN;
-pub(super) const REFUSED: Scenario = Scenario { name: "refused", refused: true, ..PLAIN };
+pub(super) const PROXIED: Scenario = Scenario { aimed_at: true, ..PLAIN };
+pub(super) const REFUSED: Scenario = Scenario { name: "refused", refused: true, ..PROXIED };
+pub(super) const PROXIED_FULL: Scenario = Scenario { name: "proxied, core full", client: Client::Lean, ..PROXIED };
+pub(super) const REFUSED_FULL: Scenario = Scenario { name: "refused, core full", client: Client::Lean, ..REFUSED };
 pub(super) const ONE_CONNECTION: Scenario = Scenario { name: "1 connection", connections: 1, ..PLAIN };
 pub(super) const RULES: Scenario = Scenario { name: "1,000 rules", rules: MANY_RULES, ..PLAIN };
 
-pub(super) const SCENARIOS: [Scenario; 10] = [
+pub(super) const SCENARIOS: [Scenario; 12] = [
     PROXIED,
     REFUSED,
+    PROXIED_FULL,
+    REFUSED_FULL,
     ONE_CONNECTION,
     Scenario { name: "1,000 connections", connections: 1_000, ..PLAIN },
     Scenario { name: "64 KiB", large: true, ..PLAIN },
     RULES,
     Scenario { name: "1,000 rules, refused", rules: MANY_RULES, refused: true, ..PLAIN },
     Scenario { name: "1,000,000 keys", keys: MANY_KEYS, ..PLAIN },
-    Scenario { name: "HTTP/2", protocol: Protocol::Http2, ..PLAIN },
-    Scenario { name: "HTTP/2, refused", protocol: Protocol::Http2, refused: true, ..PLAIN },
+    Scenario { name: "HTTP/2", client: Client::H2load, ..PLAIN },
+    Scenario { name: "HTTP/2, refused", client: Client::H2load, refused: true, ..PLAIN },
 ];
 
 impl Scenario {

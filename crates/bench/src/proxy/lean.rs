@@ -1,0 +1,226 @@
+//! A client of HTTP/1.1 that does next to nothing itself, so that one core of it keeps a proxy's core busy.
+//!
+//! One core of wrk is too slow for that: a proxy that answers faster than it is asked sleeps in between, and pays for being
+//! woken, which one that is busy all the time does not. On each connection the same request is sent as soon as the last one
+//! was answered; of an answer only its status and its end are looked at.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+
+use super::exchange::{get, parse_head};
+use super::load::Load;
+
+/// For an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LARGEST_ANSWER: usize = 16 * 1024;
+
+/// What is asked, and by how many.
+pub(super) struct Lean<'a> {
+    pub(super) address: SocketAddr,
+    pub(super) path: &'a str,
+    pub(super) key: &'a str,
+    pub(super) connections: usize,
+    pub(super) length: Duration,
+}
+
+/// One request at a time.
+struct Connection {
+    stream: TcpStream,
+    answer: Answer,
+}
+
+/// As much of an answer as has come, if that is not all.
+#[derive(Default)]
+struct Answer(Vec<u8>);
+
+impl Lean<'_> {
+    /// Everything that was sent is answered when it ends, or counted as failed. No latencies.
+    pub(super) fn run(&self) -> anyhow::Result<Load> {
+        let request = get(self.path, self.key);
+        let epoll = epoll::create(CreateFlags::CLOEXEC).context("make an epoll")?;
+        let mut connections = Vec::new();
+        for number in 0..self.connections {
+            let stream = TcpStream::connect(self.address).with_context(|| format!("connect to {}", self.address))?;
+            stream.set_nodelay(true).context("send at once")?;
+            stream.set_nonblocking(true).context("wait for all at once")?;
+            epoll::add(&epoll, &stream, EventData::new_u64(number as u64), EventFlags::IN | EventFlags::ET)
+                .context("wait for answers")?;
+            connections.push(Connection { stream, answer: Answer::default() });
+        }
+        let mut load = Load { served: 0, refused: 0, failed: 0, seconds: 0.0, bytes: 0, p50: 0.0, p99: 0.0 };
+        let started = Instant::now();
+        for connection in &mut connections {
+            connection.ask(&request)?;
+        }
+        let mut unanswered = connections.len();
+        let mut events: Vec<Event> = Vec::with_capacity(connections.len());
+        let mut room = [0; LARGEST_ANSWER];
+        while unanswered > 0 {
+            let passed = started.elapsed();
+            if passed > self.length + PATIENCE {
+                load.failed = unanswered as u64;
+                break;
+            }
+            let patience = Timespec::try_from(PATIENCE).context("wait for answers")?;
+            epoll::wait(&epoll, spare_capacity(&mut events), Some(&patience)).context("wait for answers")?;
+            for event in events.drain(..) {
+                let number = usize::try_from(event.data.u64()).context("a connection")?;
+                let connection = connections.get_mut(number).context("a connection")?;
+                let Some((status, bytes)) = connection.hear(&mut room)? else { continue };
+                load.bytes += bytes as u64;
+                *if status < 400 { &mut load.served } else { &mut load.refused } += 1;
+                if passed < self.length {
+                    connection.ask(&request)?;
+                } else {
+                    unanswered -= 1;
+                }
+            }
+        }
+        load.seconds = started.elapsed().as_secs_f64();
+        Ok(load)
+    }
+}
+
+impl Connection {
+    fn ask(&mut self, request: &str) -> anyhow::Result<()> {
+        // There is room for a request where there is none on its way.
+        let sent = self.stream.write(request.as_bytes()).context("send a request")?;
+        ensure!(sent == request.len(), "{sent} bytes of a request were taken");
+        Ok(())
+    }
+
+    /// Reads what has come: the status of an answer that is whole, and how many bytes it has.
+    fn hear(&mut self, room: &mut [u8]) -> anyhow::Result<Option<(u16, usize)>> {
+        loop {
+            let count = match self.stream.read(room) {
+                Ok(0) => bail!("a connection was closed"),
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error).context("read an answer"),
+            };
+            if let Some(whole) = self.answer.take(&room[..count])? {
+                return Ok(Some(whole));
+            }
+        }
+    }
+}
+
+impl Answer {
+    /// Takes what was read; the status of the answer that is whole with it, and how many bytes it has.
+    fn take(&mut self, bytes: &[u8]) -> anyhow::Result<Option<(u16, usize)>> {
+        let Self(before) = self;
+        // Nearly all come in one piece, which is not copied.
+        let all = if before.is_empty() {
+            bytes
+        } else {
+            before.extend_from_slice(bytes);
+            &*before
+        };
+        ensure!(all.len() <= LARGEST_ANSWER, "an answer of more than {LARGEST_ANSWER} bytes");
+        let whole = match parse_head(all)? {
+            Some(head) => {
+                let length = head.length + head.body;
+                ensure!(all.len() <= length, "{} bytes behind an answer", all.len() - length);
+                (all.len() == length).then_some((head.status, length))
+            }
+            None => None,
+        };
+        if whole.is_some() {
+            before.clear();
+        } else if before.is_empty() {
+            before.extend_from_slice(bytes);
+        }
+        Ok(whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    const REFUSED: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nServer: x\r\nContent-Length: 4\r\n\r\n\r\n\r\n";
+
+    #[test]
+    fn an_answer_is_counted_once_however_it_comes() {
+        let mut answer = Answer::default();
+        for first in 0..=REFUSED.len() {
+            for second in first..=REFUSED.len() {
+                let mut heard = Vec::new();
+                for piece in [&REFUSED[..first], &REFUSED[first..second], &REFUSED[second..]] {
+                    if !piece.is_empty() {
+                        heard.extend(answer.take(piece).expect("well formed"));
+                    }
+                }
+                assert_eq!(heard, [(429, REFUSED.len())], "{first} {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_an_error() {
+        assert!(Answer::default().take(&[REFUSED, REFUSED].concat()).is_err());
+        assert!(Answer::default().take(b"HTTP/1.1 200 OK\r\n\r\n").is_err(), "nobody knows where it ends");
+        assert!(Answer::default().take(b"SSH-2.0\r\n\r\n").is_err());
+        assert!(Answer::default().take(&[b'x'; LARGEST_ANSWER + 1]).is_err());
+    }
+
+    /// Answers every request, in two pieces, and counts them.
+    fn serve(listener: &TcpListener, connections: usize) -> u64 {
+        thread::scope(|scope| {
+            let served: Vec<_> = (0..connections)
+                .map(|number| {
+                    let (mut stream, _) = listener.accept().expect("somebody comes");
+                    stream.set_nodelay(true).expect("a socket");
+                    scope.spawn(move || {
+                        let request = get("/a", "k");
+                        let mut asked = vec![0; request.len()];
+                        let mut count = 0;
+                        while stream.read_exact(&mut asked).is_ok() {
+                            assert_eq!(asked, request.as_bytes());
+                            let (head, rest) = REFUSED.split_at(number * 10);
+                            stream.write_all(head).expect("it reads");
+                            stream.write_all(rest).expect("it reads");
+                            count += 1;
+                        }
+                        count
+                    })
+                })
+                .collect();
+            served.into_iter().map(|served| served.join().expect("no panic")).sum()
+        })
+    }
+
+    #[test]
+    fn it_counts_what_it_sent() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let connections = 5;
+        let server = thread::spawn(move || serve(&listener, connections));
+        let lean = Lean { address, path: "/a", key: "k", connections, length: Duration::from_millis(100) };
+        let load = lean.run().expect("it answers");
+        let served = server.join().expect("no panic");
+        assert!(served > connections as u64, "{served}");
+        assert_eq!((load.refused, load.served, load.failed), (served, 0, 0));
+        assert_eq!(load.bytes, served * REFUSED.len() as u64);
+        assert!(load.seconds >= 0.1);
+    }
+
+    #[test]
+    fn whoever_closes_is_an_error() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let server = thread::spawn(move || drop(listener.accept().expect("somebody comes")));
+        let lean = Lean { address, path: "/a", key: "k", connections: 1, length: Duration::from_secs(1) };
+        assert!(lean.run().is_err());
+        server.join().expect("no panic");
+    }
+}
