@@ -11,12 +11,13 @@ use hyper::{
     client::conn::http2,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
 };
 
-use crate::support::{Agent, App, PATIENCE, body, empty};
+use crate::support::{Agent, App, PATIENCE, body, daily, empty, policy, rule, snapshot, with};
 
 async fn raw(agent: &Agent, bytes: &str) -> TcpStream {
     let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
@@ -104,6 +105,34 @@ async fn clients_that_never_read_are_held_back() {
     let grown = agent.resident_kib().saturating_sub(before);
     assert!(grown < 32 * 1024, "9 responses of 1 GiB took {grown} KiB");
     drop(stuck);
+}
+
+#[tokio::test]
+async fn refusals_that_there_is_no_room_for_come_whole() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &["--workers", "1"]);
+    let no = "no".repeat(400 * 1024);
+    let limited = with(
+        rule("all", &[daily("d", "FixedWindow", 1)]),
+        json!({"onLimit": {"status": 429, "headers": "IETF", "body": no}}),
+    );
+    agent.apply(&snapshot(1, &[policy("p", &[limited])])).await;
+    assert_eq!(agent.get("/", &[]).await.status(), 200);
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(64 * 1024).expect("a socket");
+    let mut stream = socket.connect(agent.addresses.listen).await.expect("connected");
+    // More than the kernel takes for one connection.
+    const ASKED: usize = 10;
+    for _ in 0..ASKED {
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+        // One by one, as long as they are answered.
+        agent.counts(0, 0).await;
+    }
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.expect("sent");
+    let heard = rest(stream).await;
+    let answers: Vec<_> = heard.split("HTTP/1.1 429 ").skip(1).collect();
+    assert_eq!(answers.len(), ASKED + 1);
+    assert!(answers.iter().all(|answer| answer.split_once("\r\n\r\n").is_some_and(|(_, body)| body == no)));
 }
 
 /// All share the one connection that the worker has to the app.

@@ -29,7 +29,15 @@ pub(super) fn poll_write(stream: &TcpStream, bytes: &[u8], cx: &mut Context<'_>)
     poll(stream, Interest::WRITABLE, bytes.len(), ask, cx, || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?))
 }
 
-#[inline(always)] // twice, each for one call
+/// Writes as much as there is room for, at once and without counting against the task's share: 0 if there is none.
+pub(super) fn write_at_once(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    match once(stream, Interest::WRITABLE, bytes.len(), || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?)) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        outcome => outcome,
+    }
+}
+
+#[inline(always)] // each for one call
 fn poll(
     stream: &TcpStream,
     interest: Interest,
@@ -40,26 +48,36 @@ fn poll(
 ) -> Poll<io::Result<usize>> {
     let share = ready!(coop::poll_proceed(cx));
     loop {
-        let mut last = None;
-        let outcome = stream.try_io(interest, || match call() {
-            Ok(count) if 0 < count && count < most => {
-                last = Some(count);
-                // What tells the runtime to wait for the next event.
-                Err(io::ErrorKind::WouldBlock.into())
-            }
-            outcome => outcome,
-        });
-        let outcome = match (last, outcome) {
-            (Some(count), _) => Ok(count),
-            (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+        let outcome = match once(stream, interest, most, &mut call) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 ready!(ask(cx))?;
                 continue;
             }
-            (None, outcome) => outcome,
+            outcome => outcome,
         };
         share.made_progress();
         return Poll::Ready(outcome);
     }
+}
+
+/// Makes the call if the last event said so; otherwise, or if there turns out to be nothing to do, it would block.
+#[inline(always)] // as above
+fn once(
+    stream: &TcpStream,
+    interest: Interest,
+    most: usize,
+    mut call: impl FnMut() -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut last = None;
+    let outcome = stream.try_io(interest, || match call() {
+        Ok(count) if 0 < count && count < most => {
+            last = Some(count);
+            // What tells the runtime to wait for the next event.
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+        outcome => outcome,
+    });
+    last.map_or(outcome, Ok)
 }
 
 #[cfg(test)]
@@ -129,6 +147,28 @@ mod tests {
             }
         };
         tokio::time::timeout(std::time::Duration::from_secs(90), gone).await.expect("an error, and no signal");
+    }
+
+    #[tokio::test]
+    async fn what_is_written_at_once_is_as_much_as_there_is_room_for() {
+        let (ours, theirs) = pair().await;
+        ours.writable().await.expect("it is open");
+        let bytes = vec![7; 1 << 20];
+        let mut sent = 0;
+        loop {
+            match write_at_once(&ours, &bytes).expect("it is open") {
+                0 => break,
+                count => sent += count,
+            }
+        }
+        assert!(sent > 0);
+        let mut heard = 0;
+        while heard < sent {
+            heard += read(&theirs, 1 << 20).await.expect("there is more").len();
+        }
+        assert_eq!(heard, sent);
+        ours.writable().await.expect("there is room again");
+        assert_eq!(write_at_once(&ours, b"end").expect("it is open"), 3);
     }
 
     #[tokio::test]

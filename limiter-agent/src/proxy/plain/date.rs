@@ -27,13 +27,20 @@ impl Date {
         Self(RefCell::new(Written { line: Vec::new(), until: Time::from_nanos(0) }))
     }
 
-    /// Appends the field's line. `now` is the time by the clock that all calls go by.
-    pub(super) fn write(&self, now: Time, to: &mut Vec<u8>) {
+    /// One that is right until then.
+    #[cfg(test)]
+    pub(super) fn of(line: &str, until: Time) -> Self {
+        Self(RefCell::new(Written { line: line.into(), until }))
+    }
+
+    /// Appends the field's line, and says until when it is right. `now` is the time by the clock that all calls go by.
+    pub(super) fn write(&self, now: Time, to: &mut Vec<u8>) -> Time {
         let written = &mut *self.0.borrow_mut();
         if now >= written.until {
             written.renew(now, SystemTime::now());
         }
         to.extend_from_slice(&written.line);
+        written.until
     }
 }
 

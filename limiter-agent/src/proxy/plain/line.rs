@@ -123,6 +123,22 @@ impl<'a> Line<'a> {
         }
     }
 
+    /// Sends what there is room for now; so much of it.
+    pub(super) fn send_at_once(&mut self, bytes: &[u8]) -> Result<usize, Gone> {
+        let count = calls::write_at_once(&self.stream, bytes).map_err(|_| Gone)?;
+        if count > 0 {
+            self.settle();
+        }
+        Ok(count)
+    }
+
+    /// Something was written: a client that has closed its side will be told by a write whether it is there.
+    fn settle(&mut self) {
+        if let Leaving::HalfClosed(_) = self.leaving {
+            self.leaving = Leaving::Settled;
+        }
+    }
+
     /// Sends all of both, unless the client does not take it.
     pub(super) async fn send(&mut self, head: &[u8], body: &[u8]) -> Result<(), Gone> {
         let (mut head, mut body) = (head, body);
@@ -141,9 +157,7 @@ impl<'a> Line<'a> {
                         let of_head = count.min(head.len());
                         (head, body) = (&head[of_head..], &body[count - of_head..]);
                         held_up = false;
-                        if let Leaving::HalfClosed(_) = self.leaving {
-                            self.leaving = Leaving::Settled;
-                        }
+                        self.settle();
                     }
                     Poll::Ready(_) => return Poll::Ready(Err(Gone)),
                     Poll::Pending => {

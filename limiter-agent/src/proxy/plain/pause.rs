@@ -40,6 +40,11 @@ impl Pause {
         self.until = limit.map(|limit| self.clock.now().saturating_add(limit));
     }
 
+    /// The same, with a limit, by somebody who knows what time it is.
+    pub(super) fn begin_at(&mut self, now: Time, limit: Duration) {
+        self.until = Some(now.saturating_add(limit));
+    }
+
     /// It may not last longer than until then, whatever its limit.
     pub(super) fn end_by(&mut self, end: Time) {
         self.until = Some(self.until.map_or(end, |until| until.min(end)));
@@ -48,10 +53,17 @@ impl Pause {
     /// Ready when it has lasted too long.
     #[inline]
     pub(super) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_over_by(None, cx)
+    }
+
+    /// The same by a time that was read since the task was woken: then the timer has gone off by it or is still to wake the
+    /// task.
+    #[inline]
+    pub(super) fn poll_over_by(&mut self, now: Option<Time>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(until) = self.until else { return Poll::Pending };
         match self.set {
             // It will wake the task, which is always the same one.
-            Some(set) if set <= until && self.is_still_to_go_off(set) => Poll::Pending,
+            Some(set) if set <= until && self.is_still_to_go_off(set, now) => Poll::Pending,
             _ => self.poll_until(until, cx),
         }
     }
@@ -72,8 +84,9 @@ impl Pause {
 
     /// The timer itself is asked only if that has to be: it is one more piece of memory that is in no cache when the next
     /// request of an idle connection comes, and to wait for it takes longer than to read a clock.
-    fn is_still_to_go_off(&self, set: Time) -> bool {
-        self.clock.now().saturating_add(FAR) < set || !self.timer.is_elapsed()
+    fn is_still_to_go_off(&self, set: Time, now: Option<Time>) -> bool {
+        let now = now.unwrap_or_else(|| self.clock.now());
+        now.saturating_add(FAR) < set || !self.timer.is_elapsed()
     }
 }
 

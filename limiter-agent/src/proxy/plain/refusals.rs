@@ -3,7 +3,9 @@
 //! Whoever is over a limit mostly asks again at once, and is told the same for a whole second. What is sent again must be
 //! what would be written now: everything that a refusal depends on is compared.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, mem, ops::Range};
+
+use weir_core::Time;
 
 use super::write::{self, Ending};
 use crate::rules::{Cause, RefusedHttp};
@@ -19,9 +21,12 @@ pub(super) struct Refusals(RefCell<[Written; KEPT]>);
 #[derive(Debug, Default)]
 struct Written {
     of: Option<(Cause, Form)>,
+    /// With its body, and with a date behind the head.
     bytes: Vec<u8>,
-    /// Where in them the date belongs.
-    dated_at: usize,
+    /// Where in them the date is.
+    date: Range<usize>,
+    /// Until then it is right.
+    until: Option<Time>,
 }
 
 /// What a refusal depends on besides its cause.
@@ -32,18 +37,24 @@ struct Form {
 }
 
 impl Refusals {
-    /// Appends a refusal, with its body.
-    pub(super) fn write(&self, refused: &RefusedHttp, to_head: bool, ending: Ending<'_>, to: &mut Vec<u8>) {
+    /// Hands on a refusal, with its body.
+    pub(super) fn write<R>(
+        &self,
+        refused: &RefusedHttp,
+        to_head: bool,
+        ending: Ending<'_>,
+        to: impl FnOnce(&[u8]) -> R,
+    ) -> R {
         let place = usize::try_from(refused.seconds()).unwrap_or(0) % KEPT;
         let written = &mut self.0.borrow_mut()[place];
         let form = Form { to_head, closes: ending.closes };
         if !written.is(refused, form) {
             written.renew(refused, form);
         }
-        let (head, rest) = written.bytes.split_at(written.dated_at);
-        to.extend_from_slice(head);
-        ending.date.write(ending.now, to);
-        to.extend_from_slice(rest);
+        if written.until.is_none_or(|until| ending.now >= until) {
+            written.date_anew(ending);
+        }
+        to(&written.bytes)
     }
 }
 
@@ -54,8 +65,17 @@ impl Written {
 
     fn renew(&mut self, refused: &RefusedHttp, form: Form) {
         self.bytes.clear();
-        self.dated_at = write::refused(refused, form.to_head, form.closes, &mut self.bytes);
+        let date = write::refused(refused, form.to_head, form.closes, &mut self.bytes);
+        (self.date, self.until) = (date..date, None);
         self.of = Some((refused.cause(), form));
+    }
+
+    fn date_anew(&mut self, ending: Ending<'_>) {
+        let mut date = Vec::new();
+        self.until = Some(ending.date.write(ending.now, &mut date));
+        let start = self.date.start;
+        let end = start + date.len();
+        self.bytes.splice(mem::replace(&mut self.date, start..end), date);
     }
 }
 
@@ -117,6 +137,32 @@ mod tests {
         ]
     }
 
+    #[test]
+    fn a_date_is_told_for_as_long_as_it_is_right() {
+        let (time, rule) = (Time::from_nanos, snapshot(0));
+        let rules: Arc<ArcSwap<RulesInForce>> = Arc::default();
+        let clock = MonotonicClock::start();
+        let lowered = lower(&rule).expect("no faults");
+        rules.store(Arc::new(rules.load().succeed(rule, lowered, || clock.now())));
+        let gate = Gates::new(rules, clock, false).of(Ipv4Addr::LOCALHOST.into());
+        let ask = || gate.admit_at_once("GET", ("/text", None), Headers::Lines(&[("x-key", b"a")]));
+        let _ = ask();
+        let Some(Err(Refused::Http(refused))) = ask() else { panic!("the second is one too many") };
+        let refusals = Refusals::default();
+        let told = |date: &Date, now| {
+            let ending = Ending { closes: false, date, now };
+            let text = refusals.write(&refused, false, ending, |text| String::from_utf8_lossy(text).into_owned());
+            let lines: Vec<_> = text.split("\r\n").collect();
+            assert!(text.ends_with("\r\n\r\nno 0"), "{text}");
+            lines.iter().filter_map(|line| line.strip_prefix("date: ")).collect::<Vec<_>>().join("+")
+        };
+        let (first, second) = (Date::of("date: first\r\n", time(20)), Date::of("date: the second\r\n", time(30)));
+        assert_eq!(told(&first, time(10)), "first");
+        assert_eq!(told(&second, time(19)), "first");
+        assert_eq!(told(&second, time(20)), "the second");
+        assert_eq!(told(&first, time(29)), "the second");
+    }
+
     proptest! {
         #[test]
         fn what_is_sent_again_is_what_would_be_written(events in prop::collection::vec(event(), 1..200)) {
@@ -148,8 +194,7 @@ mod tests {
                     let decided = gate.admit_at_once("GET", (path, None), Headers::Lines(&[("x-key", key)]));
                     let Some(Err(Refused::Http(refused))) = decided else { continue };
                     let ending = Ending { closes, date: &date, now: Time::from_nanos(1) };
-                    let mut sent = Vec::new();
-                    refusals.write(&refused, to_head, ending, &mut sent);
+                    let sent = refusals.write(&refused, to_head, ending, <[u8]>::to_vec);
 
                     let (mut head, mut now) = (Vec::new(), Vec::new());
                     let dated_at = write::refused(&refused, to_head, closes, &mut head);

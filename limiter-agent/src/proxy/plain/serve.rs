@@ -4,6 +4,7 @@ use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
 use bytes::Bytes;
 use tokio::{net::TcpStream, task::unconstrained};
+use weir_core::Time;
 
 use super::{
     Client,
@@ -38,11 +39,17 @@ enum Judged {
     Part(Option<usize>),
     /// Not for the short way: not plain, or its rules may want more than a word.
     Other,
-    /// Its bytes were used.
+    /// Its bytes were used, and it was answered.
     Refused {
-        answer: Outbox,
+        closes: bool,
+        now: Time,
+    },
+    /// The same, but for this rest of the answer.
+    Answered {
+        rest: Outbox,
         closes: bool,
     },
+    Gone,
     Admitted(Asked),
 }
 
@@ -56,16 +63,20 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
     let mut wakes = pin!(drain.wakes());
     // Not put off, or nothing would wake it.
     let _ = futures::poll!(pin!(unconstrained(wakes.as_mut())));
+    // As it was read for an answer, if nothing was waited for since.
+    let mut just_now = None;
     loop {
         if line.inbox.is_none() {
             let _parked = client.shared.traffic.park();
-            line.pause.begin(Some(client.shared.proxy.settings.idle_timeout));
+            let now = just_now.take().unwrap_or_else(|| client.shared.proxy.clock.now());
+            line.pause.begin_at(now, client.shared.proxy.settings.idle_timeout);
+            let mut now = Some(now);
             let first = poll_fn(|cx| {
                 if let Poll::Ready(read) = line.poll_fill(cx) {
                     return Poll::Ready(Some(read));
                 }
                 // Whoever has already asked gets an answer.
-                let over = drain.has_begun() || line.pause.poll_over(cx).is_ready();
+                let over = drain.has_begun() || line.pause.poll_over_by(now.take(), cx).is_ready();
                 if over { Poll::Ready(None) } else { Poll::Pending }
             });
             match first.await {
@@ -77,7 +88,13 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
         let next = match judge(&mut line) {
             // On the heap, so that an idle connection does not hold the room for one.
             Judged::Admitted(asked) => Box::pin(exchange(&mut line, asked)).await,
-            Judged::Refused { answer, closes } => finish(&mut line, &answer.bytes, &[], closes).await,
+            Judged::Refused { closes: true, .. } => Next::Leave,
+            Judged::Refused { now, .. } => {
+                just_now = Some(now);
+                Next::Request
+            }
+            Judged::Answered { rest, closes } => finish(&mut line, &rest.bytes, &[], closes).await,
+            Judged::Gone => Next::Nothing,
             Judged::Part(whole) if comes(&mut line, whole).await => continue,
             Judged::Part(_) | Judged::Other => {
                 let bytes = Bytes::copy_from_slice(line.inbox.as_ref().map_or(&[], Buffer::unread));
@@ -120,26 +137,48 @@ fn judge(line: &mut Line<'_>) -> Judged {
     let decided = gate.admit_at_once(request.method, request.path_and_query(), headers);
     let Some(decided) = decided else { return Judged::Other };
     shared.traffic.request();
-    let mut out = shared.buffers.outbox();
     let (to_head, last, length) = (request.is_head(), request.last, request.length);
     let judged = match decided {
         Ok(fields) => {
+            let mut out = shared.buffers.outbox();
             write::to_app(&request, peer, &mut out.bytes);
             let repeatable = request.is_repeatable();
             Judged::Admitted(Asked { request: out, repeatable, terms: Terms { to_head, last, fields } })
         }
         Err(refused) => {
-            let ending = ending(line, last);
-            match refused {
-                Refused::Http(refused) => shared.refusals.write(&refused, to_head, ending, &mut out.bytes),
-                Refused::Grpc(response) => {
-                    let (head, body) = response.into_parts();
-                    write::own(&head, &body.into_own(), to_head, &Fields::default(), ending, &mut out.bytes);
-                }
-            }
-            Judged::Refused { answer: out, closes: ending.closes }
+            // Whoever sends many requests together has no more than its share of the runtime.
+            let alone = bytes.len() == length;
+            refuse(line, refused, to_head, last, alone)
         }
     };
     line.used(length);
     judged
+}
+
+/// Sends a refusal, as much of it as there is room for if that may be done at once.
+fn refuse(line: &mut Line<'_>, refused: Refused, to_head: bool, last: bool, at_once: bool) -> Judged {
+    let shared = &line.client.shared;
+    let ending = ending(line, last);
+    let (closes, now) = (ending.closes, ending.now);
+    let rest = |text: &[u8]| {
+        let mut rest = shared.buffers.outbox();
+        rest.bytes.extend_from_slice(text);
+        Judged::Answered { rest, closes }
+    };
+    match refused {
+        Refused::Http(refused) => shared.refusals.write(&refused, to_head, ending, |text| {
+            let sent = if at_once { line.send_at_once(text) } else { Ok(0) };
+            match sent {
+                Ok(sent) if sent == text.len() => Judged::Refused { closes, now },
+                Ok(sent) => rest(&text[sent..]),
+                Err(Gone) => Judged::Gone,
+            }
+        }),
+        Refused::Grpc(response) => {
+            let (head, body) = response.into_parts();
+            let mut text = Vec::new();
+            write::own(&head, &body.into_own(), to_head, &Fields::default(), ending, &mut text);
+            rest(&text)
+        }
+    }
 }
