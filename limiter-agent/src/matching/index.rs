@@ -127,14 +127,16 @@ impl Index {
         }
     }
 
-    /// Puts into `to` the entries that the request may match, in order and each once.
+    /// The entries that the request may match, in order and each once. They may take the room.
     #[inline]
-    pub(crate) fn candidates(&self, request: &RequestView<'_>, to: &mut Vec<u32>) {
-        to.clear();
-        to.extend_from_slice(&self.always);
-        if self.always.len() < self.entries.len() {
-            self.look_up(request, to);
+    pub(crate) fn candidates<'a>(&'a self, request: &RequestView<'_>, room: &'a mut Vec<u32>) -> &'a [u32] {
+        if self.always.len() == self.entries.len() {
+            return &self.always;
         }
+        room.clear();
+        room.extend_from_slice(&self.always);
+        self.look_up(request, room);
+        room
     }
 
     fn look_up(&self, request: &RequestView<'_>, to: &mut Vec<u32>) {

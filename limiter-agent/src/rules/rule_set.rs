@@ -60,8 +60,7 @@ impl RuleSet {
     pub(super) fn matching<'a>(&'a self, request: &RequestView<'_>, places: &'a mut Places) -> Matching<'a> {
         let Places { candidates, matching } = places;
         matching.clear();
-        self.index.candidates(request, candidates);
-        for &candidate in &*candidates {
+        for &candidate in self.index.candidates(request, candidates) {
             let (place, entry) = self.index.entry(candidate);
             // Any entry of a rule is enough.
             if matching.last() == Some(&place) {
