@@ -35,7 +35,7 @@ use crate::report::Report;
 
 const ABOUT: &str = "\
 One worker each, pinned to a core of its own; clients (`wrk` for HTTP/1.1, `h2load` for HTTP/2, and \
-one of our own where a column says core full) and the app on another. \
+one of our own where a column says so) and the app on another. \
 All keep their connections to the app, write no access log, append `X-Forwarded-*`, and have their limiter on: one bucket \
 for each value of the header `x-key` in each rule. Weir's agent also counts for its metrics and writes the `RateLimit` \
 fields. The peers' configuration is in crates/bench/src/proxy/peers. CPU is user and system time of all of a proxy's \
@@ -44,11 +44,13 @@ HTTP/1.1 to the app in all scenarios, the agent HTTP/2 where its client does. Th
 link-time optimisation (profile dist). HAProxy counts requests in a sliding period instead of a bucket, and reads many \
 rules from a map, as its manual tells.
 
-One core of wrk cannot keep all contenders busy: one that answers faster than it is asked sleeps in between, and is woken, \
-which counts as its CPU and not as that of a contender whose core is full. The columns `core full` are asked by a client that \
-does less for a request than wrk (crates/bench/src/proxy/lean.rs): the same connections, one request at a time on each, \
-and of an answer only its status and its end are looked at. How busy a contender's core was in each column is in a table \
-below. The aims are about these columns; wrk's figure is told beside them.";
+A refused request costs so little that one core of wrk cannot keep all contenders busy: one that answers faster than it is \
+asked sleeps in between, and is woken, which counts as its CPU and not as that of a contender whose core is full. The column \
+`refused, core full` is asked by a client that does less for a request than wrk (crates/bench/src/proxy/lean.rs): the same \
+connections, one request at a time on each, and of an answer only its status and its end are looked at. In the column \
+`refused, 60,000 a second` all have as many to refuse, and all sleep in between. How busy a contender's core was is in a \
+table below. The aim is about the full core; the other two are told beside it. A proxied request is judged as wrk loads it, \
+because there the app takes its part of the client's core, and no client would fill the other one.";
 
 /// How long and how often everything is measured.
 #[derive(Clone, Copy)]

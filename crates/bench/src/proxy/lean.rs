@@ -4,8 +4,10 @@
 //! woken, which one that is busy all the time does not. On each connection the same request is sent as soon as the last one
 //! was answered; of an answer only its status and its end are looked at.
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -27,6 +29,8 @@ pub(super) struct Lean<'a> {
     pub(super) key: &'a str,
     pub(super) connections: usize,
     pub(super) length: Duration,
+    /// Evenly, all connections together; none: a connection asks as soon as it is answered.
+    pub(super) per_second: Option<NonZeroU32>,
 }
 
 /// One request at a time.
@@ -55,30 +59,42 @@ impl Lean<'_> {
         }
         let mut load = Load { served: 0, refused: 0, failed: 0, seconds: 0.0, bytes: 0, p50: 0.0, p99: 0.0 };
         let started = Instant::now();
-        for connection in &mut connections {
-            connection.ask(&request)?;
-        }
-        let mut unanswered = connections.len();
+        let gap = self.per_second.map(|per_second| Duration::from_secs(1) / per_second.get());
+        let mut due = started;
+        let mut idle: VecDeque<usize> = (0..connections.len()).collect();
         let mut events: Vec<Event> = Vec::with_capacity(connections.len());
         let mut room = [0; LARGEST_ANSWER];
-        while unanswered > 0 {
-            let passed = started.elapsed();
-            if passed > self.length + PATIENCE {
-                load.failed = unanswered as u64;
+        loop {
+            let now = Instant::now();
+            while now < started + self.length
+                && now >= due
+                && let Some(number) = idle.pop_front()
+            {
+                connections[number].ask(&request)?;
+                due += gap.unwrap_or_default();
+            }
+            let is_over = now >= started + self.length;
+            if is_over && idle.len() == connections.len() {
                 break;
             }
-            let patience = Timespec::try_from(PATIENCE).context("wait for answers")?;
-            epoll::wait(&epoll, spare_capacity(&mut events), Some(&patience)).context("wait for answers")?;
+            if now > started + self.length + PATIENCE {
+                load.failed = (connections.len() - idle.len()) as u64;
+                break;
+            }
+            // To be in time for the next one it does not sleep: the core is its own.
+            let wait = if gap.is_some() { Duration::ZERO } else { PATIENCE };
+            let wait = Timespec::try_from(wait).context("wait for answers")?;
+            epoll::wait(&epoll, spare_capacity(&mut events), Some(&wait)).context("wait for answers")?;
             for event in events.drain(..) {
                 let number = usize::try_from(event.data.u64()).context("a connection")?;
                 let connection = connections.get_mut(number).context("a connection")?;
                 let Some((status, bytes)) = connection.hear(&mut room)? else { continue };
                 load.bytes += bytes as u64;
                 *if status < 400 { &mut load.served } else { &mut load.refused } += 1;
-                if passed < self.length {
+                if gap.is_none() && now < started + self.length {
                     connection.ask(&request)?;
                 } else {
-                    unanswered -= 1;
+                    idle.push_back(number);
                 }
             }
         }
@@ -205,7 +221,8 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         let connections = 5;
         let server = thread::spawn(move || serve(&listener, connections));
-        let lean = Lean { address, path: "/a", key: "k", connections, length: Duration::from_millis(100) };
+        let lean =
+            Lean { address, path: "/a", key: "k", connections, length: Duration::from_millis(100), per_second: None };
         let load = lean.run().expect("it answers");
         let served = server.join().expect("no panic");
         assert!(served > connections as u64, "{served}");
@@ -215,11 +232,24 @@ mod tests {
     }
 
     #[test]
+    fn it_asks_no_oftener_than_it_should() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let server = thread::spawn(move || serve(&listener, 5));
+        let (length, per_second) = (Duration::from_millis(200), NonZeroU32::new(500));
+        let load =
+            Lean { address, path: "/a", key: "k", connections: 5, length, per_second }.run().expect("it answers");
+        assert_eq!(load.refused, server.join().expect("no panic"));
+        assert!((50..=100).contains(&load.refused), "{} of 100", load.refused);
+    }
+
+    #[test]
     fn whoever_closes_is_an_error() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         let server = thread::spawn(move || drop(listener.accept().expect("somebody comes")));
-        let lean = Lean { address, path: "/a", key: "k", connections: 1, length: Duration::from_secs(1) };
+        let lean =
+            Lean { address, path: "/a", key: "k", connections: 1, length: Duration::from_secs(1), per_second: None };
         assert!(lean.run().is_err());
         server.join().expect("no panic");
     }

@@ -107,10 +107,10 @@ impl Bench<'_> {
         let before = proxy.process.cpu()?;
         let load = match scenario.client {
             Client::Wrk => self.wrk(proxy.http1, scenario, round)?,
-            Client::Lean => {
+            Client::Lean { per_second } => {
                 let (address, path) = (proxy.http1, &scenario.path());
                 let (connections, length) = (scenario.connections, self.effort.length);
-                Lean { address, path, key: KEY, connections, length }.run()?
+                Lean { address, path, key: KEY, connections, length, per_second }.run()?
             }
             Client::H2load => {
                 let url = format!("http://{}{}", proxy.http2, scenario.path());

@@ -1,5 +1,7 @@
 //! What is asked of every proxy.
 
+use std::num::NonZeroU32;
+
 /// How many keys are told apart at most.
 pub(super) const MANY_KEYS: u64 = 1_000_000;
 pub(super) const MANY_RULES: usize = 1_000;
@@ -25,10 +27,20 @@ pub(super) struct Scenario {
 pub(super) enum Client {
     /// HTTP/1.1, as people load it.
     Wrk,
-    /// HTTP/1.1, as fast as one core can ask.
-    Lean,
+    /// HTTP/1.1, as fast as one core can ask, or so many.
+    Lean { per_second: Option<NonZeroU32> },
     /// HTTP/2.
     H2load,
+}
+
+impl Client {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Wrk => "wrk",
+            Self::Lean { .. } => "our client",
+            Self::H2load => "h2load",
+        }
+    }
 }
 
 /// Small bodies on 64 connections, one rule, one key.
@@ -45,16 +57,21 @@ const PLAIN: Scenario = Scenario {
 
 pub(super) const PROXIED: Scenario = Scenario { aimed_at: true, ..PLAIN };
 pub(super) const REFUSED: Scenario = Scenario { name: "refused", refused: true, ..PROXIED };
-pub(super) const PROXIED_FULL: Scenario = Scenario { name: "proxied, core full", client: Client::Lean, ..PROXIED };
-pub(super) const REFUSED_FULL: Scenario = Scenario { name: "refused, core full", client: Client::Lean, ..REFUSED };
+pub(super) const REFUSED_FULL: Scenario =
+    Scenario { name: "refused, core full", client: Client::Lean { per_second: None }, ..REFUSED };
+pub(super) const REFUSED_PACED: Scenario = Scenario {
+    name: "refused, 60,000 a second",
+    client: Client::Lean { per_second: NonZeroU32::new(60_000) },
+    ..REFUSED
+};
 pub(super) const ONE_CONNECTION: Scenario = Scenario { name: "1 connection", connections: 1, ..PLAIN };
 pub(super) const RULES: Scenario = Scenario { name: "1,000 rules", rules: MANY_RULES, ..PLAIN };
 
 pub(super) const SCENARIOS: [Scenario; 12] = [
     PROXIED,
     REFUSED,
-    PROXIED_FULL,
     REFUSED_FULL,
+    REFUSED_PACED,
     ONE_CONNECTION,
     Scenario { name: "1,000 connections", connections: 1_000, ..PLAIN },
     Scenario { name: "64 KiB", large: true, ..PLAIN },
