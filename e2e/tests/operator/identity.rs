@@ -6,6 +6,7 @@ use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
     core::v1::{Secret, ServiceAccount},
 };
+use rustix::process::{Pid, Signal, kill_process};
 use weir_e2e::control_plane::OPERATOR_NAMESPACE;
 
 use super::{availability::Operator, *};
@@ -64,6 +65,43 @@ async fn an_agent_counts_that_proves_which_pod_it_is() -> Result<()> {
         ensure!(start.elapsed() < PATIENCE, "the authorities are lost");
         sleep(BETWEEN_LOOKS).await;
     }
+    Ok(())
+}
+
+/// Agents tell without being asked: that one says nothing is noticed all the same, and an operator that was away itself takes
+/// nobody for silent.
+#[tokio::test]
+async fn who_falls_silent_is_found_and_who_was_not_listened_to_is_not_blamed() -> Result<()> {
+    let stage = Stage::set().await?;
+    let identity = Identity::set(&stage).await?;
+    let operator = identity.operator(&stage, &[]).await?;
+    operator.until_ready().await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+    let (first, second) = (identity.pod(&stage, "a").await?, identity.pod(&stage, "b").await?);
+    stage.until("2/2", |status| count(status) == "2/2").await?;
+
+    // Longer than an agent may be silent, and shorter than a term.
+    operator.signal(Signal::STOP)?;
+    sleep(Duration::from_millis(4_500)).await;
+    operator.signal(Signal::CONT)?;
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
+    stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "2/2").await?;
+    let events = stage.api::<Event>().list(&ListParams::default()).await?.items;
+    let blamed: Vec<_> = events.iter().filter(|event| event.reason.as_deref() == Some("Drifted")).collect();
+    ensure!(blamed.is_empty(), "{blamed:#?}");
+
+    let agent = Pid::from_raw(first.program.0.id().context("it runs")?.try_into()?).context("a process")?;
+    let silent = Instant::now();
+    kill_process(agent, Signal::STOP)?;
+    let status = stage.until("silence", |status| count(status) == "1/2").await?;
+    println!("an agent that hangs: told after {:?}", silent.elapsed());
+    ensure!(silent.elapsed() < PROMPTLY, "took {:?}", silent.elapsed());
+    ensure!(tells(&status, "a", "no answer within"), "{status:#?}");
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(70)]}})).await?;
+    second.until("the change", |snapshot| requests(&Some(snapshot.clone())) == Some(70)).await?;
+    kill_process(agent, Signal::CONT)?;
+    stage.until("2/2", |s| s.observed_generation == Some(3) && count(s) == "2/2").await?;
+    ensure!(requests(&first.in_force().await?) == Some(70), "an agent that does not enforce was counted");
     Ok(())
 }
 
