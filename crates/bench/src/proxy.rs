@@ -49,8 +49,7 @@ asked sleeps in between, and is woken, which counts as its CPU and not as that o
 `refused, core full` is asked by a client that does less for a request than wrk (crates/bench/src/proxy/lean.rs): the same \
 connections, one request at a time on each, and of an answer only its status and its end are looked at. In the column \
 `refused, 60,000 a second` all have as many to refuse, and all sleep in between. How busy a contender's core was is in a \
-table below. The aim is about the full core; the other two are told beside it. A proxied request is judged as wrk loads it, \
-because there the app takes its part of the client's core, and no client would fill the other one.";
+table below. The aim is about wrk's column; the other two are told beside it.";
 
 /// How long and how often everything is measured.
 #[derive(Clone, Copy)]

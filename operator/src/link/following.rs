@@ -1,7 +1,7 @@
 //! What an agent goes on to tell that was asked once: a line at each interval, until it is asked something else.
 //!
-//! A line is a status, or empty where the agent has nothing to tell beyond that it is there. To be told costs the operator a
-//! third of what asking costs: nothing is sent, and with thousands of agents that is what asking is made of.
+//! A line is a status, or empty where the agent has nothing to tell beyond that it is there. To be told costs the operator
+//! less than to ask: nothing is sent.
 
 use std::time::Duration;
 

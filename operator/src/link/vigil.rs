@@ -1,7 +1,7 @@
 //! Notices who falls silent, among thousands of which something is heard every few seconds.
 //!
 //! A timer for each would be set again with each word, and mostly ring for nothing. Here a word costs one store into a dense
-//! table, and one task looks the table through ten times a second: ten thousand places in some microseconds.
+//! table, and one task looks the table through ten times a second.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -18,7 +18,7 @@ const START: f64 = 50.0;
 type Results = [(Scenario, Vec<Outcome>)];
 
 pub(super) fn write(results: &Results, latencies: &Latencies, idle: &[Result<Idle, String>], report: &mut Report) {
-    for (scenario, others) in [(PROXIED, &[][..]), (REFUSED_FULL, &[REFUSED, REFUSED_PACED])] {
+    for (scenario, others) in [(PROXIED, &[][..]), (REFUSED, &[REFUSED_FULL, REFUSED_PACED])] {
         let found = best_peer(results, scenario);
         let told = |found: Option<(Contender, f64)>| {
             found.map_or("not measured".to_owned(), |(peer, ratio)| format!("{ratio:.2} of {}", peer.name()))
