@@ -134,4 +134,20 @@ mod tests {
         let mut at_rest = begin(again.leave());
         assert_eq!(at_rest.writes(now, &status(2)), None, "it is there");
     }
+
+    /// What was shown of the last minute has to go when the minute is over.
+    #[test]
+    fn a_policy_that_had_traffic_is_looked_at_until_that_is_no_longer_told() {
+        let now = crate::clock::now();
+        let looked = |all: Counts| {
+            let mut followed = begin(Beside { status: Some(Box::new(status(1))), version: None });
+            followed.looked(&status(1), Some(Glance { changes: 3, rules: Vec::new(), all }));
+            followed
+        };
+        let idle = looked(Counts::default());
+        assert!(idle.is_at_rest(now, 3));
+        assert!(!idle.is_at_rest(now, 4), "something changed");
+        assert!(!looked(Counts { allowed: 1, ..Counts::default() }).is_at_rest(now, 3));
+        assert!(!begin(Beside::default()).is_at_rest(now, 0), "it was never looked at");
+    }
 }
