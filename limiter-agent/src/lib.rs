@@ -28,6 +28,7 @@ mod rules;
 mod sampled;
 mod serve;
 mod telemetry;
+mod wall;
 mod watch;
 
 pub use self::{

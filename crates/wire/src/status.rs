@@ -12,7 +12,8 @@ pub const STATUS_LINES: &str = "application/x-ndjson";
 ///
 /// `GET /v1/status?everyMillis=1000` is answered with [lines](STATUS_LINES), without an end: a status at once, and then a line
 /// each second, which is empty while nothing but `uptime_millis` has changed since the status before. From 100 to 3,600,000 ms.
-/// An agent of before that answers once.
+/// An agent of before that answers once. Lines that are a second apart or more come when a tenth of a second of the wall clock
+/// begins: who listens to thousands of agents is so woken ten times a second, and not for each of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {

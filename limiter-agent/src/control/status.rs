@@ -4,7 +4,7 @@ use std::{
     convert::Infallible,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use axum::{
@@ -19,19 +19,24 @@ use axum::{
 };
 use futures::{Stream, stream};
 use serde::Deserialize;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::sleep;
 use weir_wire::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status, WIRE_VERSION};
 
 use super::{Control, failure};
 use crate::{
     apply::in_force,
     rules::{Policy, Rule},
+    wall,
 };
 
 /// Whoever wants to hear more than that can do with less.
 const LEAST_EVERY: u64 = 100;
 /// An hour: whoever wants to hear less can ask.
 const MOST_EVERY: u64 = 3_600_000;
+/// Lines that are so far apart come when a tenth of a second begins: who listens to thousands of agents is woken for many of
+/// them at once, which costs it less than half of being woken for each.
+const TOGETHER_FROM: Duration = Duration::from_secs(1);
+const TENTH: u32 = 100_000_000;
 
 /// How a status is asked for.
 #[derive(Debug, Deserialize)]
@@ -68,17 +73,23 @@ fn once(control: &Control, head: &HeaderMap) -> Response {
 
 /// A line at once, and then one each time: the status, or nothing but its end while nothing is new.
 fn lines(control: Arc<Control>, every: Duration) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    let mut times = interval_at(Instant::now(), every);
-    // Whoever was held up does not hurry: whoever listens would take that for too much.
-    times.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    stream::unfold((control, times, String::new()), |(control, mut times, mut told)| async move {
-        times.tick().await;
+    stream::unfold((control, Duration::ZERO, String::new()), move |(control, pause, told)| async move {
+        sleep(pause).await;
         let status = control.status();
         let tag = entity_tag(&status);
         let line = if tag == told { Bytes::from_static(b"\n") } else { line(&status) };
-        told = tag;
-        Some((Ok(line), (control, times, told)))
+        Some((Ok(line), (control, until_next(every, wall::now()), tag)))
     })
+}
+
+/// How long to wait for the next line. It is asked for each one: the clock that waits and the one on the wall do not run alike.
+/// Whoever was held up does not hurry: whoever listens would take that for too much.
+fn until_next(every: Duration, now: SystemTime) -> Duration {
+    if every < TOGETHER_FROM {
+        return every;
+    }
+    let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    every - Duration::from_nanos(u64::from(since_1970.subsec_nanos() % TENTH))
 }
 
 fn line(status: &Status) -> Bytes {
@@ -133,5 +144,49 @@ fn rule_status(rule: &Rule) -> RuleStatus {
             evicted: keys.evicted,
             overflowed: keys.overflowed,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(every: u64, at: u64) -> u64 {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(at);
+        at + u64::try_from(until_next(Duration::from_millis(every), now).as_millis()).unwrap()
+    }
+
+    #[test]
+    fn lines_come_when_a_tenth_of_a_second_begins() {
+        const TODAY: u64 = 1_795_000_000_000;
+        for (every, at, expected) in [
+            (10_000, 0, 10_000),
+            (10_000, 1, 10_000),
+            (10_000, 99, 10_000),
+            (10_000, 100, 10_100),
+            (10_000, 2_345, 12_300),
+            (1_000, 1_099, 2_000),
+            (3_600_000, 999, 3_600_900),
+            // What is neither a whole number of tenths comes nearly as often.
+            (1_234, 1_000, 2_234),
+            (1_234, 2_234, 3_434),
+            // So often that it would be too often.
+            (999, 99, 1_098),
+            (100, 99, 199),
+        ] {
+            assert_eq!(next(every, TODAY + at), TODAY + expected, "each {every} ms, at {at} ms");
+        }
+    }
+
+    /// Timers are late by up to a millisecond, and now and then by much more.
+    #[test]
+    fn who_is_late_comes_back_into_step() {
+        let mut at = 1_795_000_000_040;
+        for late in [1, 0, 1, 57, 1, 1, 160, 0] {
+            at = next(10_000, at);
+            assert_eq!(at % 100, 0);
+            at += late;
+        }
+        assert_eq!(next(10_000, at), 1_795_000_000_000 + 90_000 + 100);
     }
 }

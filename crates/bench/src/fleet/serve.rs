@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use weir_wire::STATUS_LINES;
 
@@ -35,6 +35,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(300);
 const PING_TIMEOUT: Duration = Duration::from_secs(30);
 /// How a status is asked for by whoever wants to be told again and again.
 const EVERY: &str = "everyMillis=";
+/// Lines come when a tenth of a second begins, in nanoseconds.
+const TENTH: u32 = 100_000_000;
 
 /// Listens on a port that is free; the port.
 pub(super) fn listen() -> anyhow::Result<(TcpListener, u16)> {
@@ -122,11 +124,11 @@ fn lines(
     agents: Arc<Agents>,
     every: Duration,
 ) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + Sync {
-    let mut times = interval(every);
-    times.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    unfold((agents, times, None), move |(agents, mut times, mut told)| async move {
-        times.tick().await;
+    unfold((agents, Duration::ZERO, None), move |(agents, pause, mut told)| async move {
+        sleep(pause).await;
         let line = agents.line(number, &mut told);
-        Some((Ok(Frame::data(line)), (agents, times, told)))
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let pause = every - every.min(Duration::from_nanos(u64::from(since_1970.subsec_nanos() % TENTH)));
+        Some((Ok(Frame::data(line)), (agents, pause, told)))
     })
 }

@@ -1,6 +1,5 @@
-//! The `Date` field, written once a second. The only place of this crate that reads the system's clock: a client may
-//! compare what it says with other dates, so it has to follow when somebody sets that clock.
-#![expect(clippy::disallowed_methods, reason = "this is the crate's wall clock")]
+//! The `Date` field, written once a second, by the clock on the wall: a client may compare what it says with other dates, so it
+//! has to follow when somebody sets that clock.
 
 use std::{
     cell::RefCell,
@@ -8,6 +7,8 @@ use std::{
 };
 
 use weir_core::Time;
+
+use crate::wall;
 
 const FIELD: &[u8] = b"date: ";
 
@@ -37,7 +38,7 @@ impl Date {
     pub(super) fn write(&self, now: Time, to: &mut Vec<u8>) -> Time {
         let written = &mut *self.0.borrow_mut();
         if now >= written.until {
-            written.renew(now, SystemTime::now());
+            written.renew(now, wall::now());
         }
         to.extend_from_slice(&written.line);
         written.until
@@ -72,10 +73,10 @@ mod tests {
     #[test]
     fn it_is_the_systems_date() {
         let mut line = Vec::new();
-        let before = SystemTime::now() - Duration::from_secs(1);
+        let before = wall::now() - Duration::from_secs(1);
         Date::new().write(Time::from_nanos(1), &mut line);
         let text = str::from_utf8(&line).unwrap().strip_prefix("date: ").unwrap().trim_end();
         let date = httpdate::parse_http_date(text).unwrap();
-        assert!(date >= before && date <= SystemTime::now(), "{text}");
+        assert!(date >= before && date <= wall::now(), "{text}");
     }
 }
