@@ -54,8 +54,10 @@ const LONGEST: Duration = Duration::from_secs(470);
 const LONGEST_REPEATING: Duration = Duration::from_secs(60);
 /// For all agents to have something in force, and for one change.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Nothing but the Lease must be written for so long before a fleet counts as resting.
-const QUIET: Duration = Duration::from_secs(4);
+/// Nothing but the Lease must be written for so long before a fleet counts as resting. An agent that was pushed to is asked
+/// anew to go on telling its status, at any moment of the next ten seconds if there are 10,000: until then the operator still
+/// works on the last change.
+const QUIET: Duration = Duration::from_secs(12);
 const QUIET_AT_LAST: Duration = Duration::from_secs(60);
 
 /// Measure the operator with thousands of pods.
@@ -102,6 +104,8 @@ struct Found {
 
 /// What the operator does while nothing happens.
 struct Rest {
+    /// The operator's processor time from the last change until then.
+    settling: Duration,
     length: Duration,
     cpu: Duration,
     /// How often agents told their status, or that nothing is new.
@@ -245,7 +249,7 @@ async fn rest(
     operator: &OperatorProcess,
     length: Duration,
 ) -> anyhow::Result<Rest> {
-    let begun = Instant::now();
+    let (begun, begun_cpu) = (Instant::now(), operator.cpu()?);
     loop {
         let before = cluster.asked()?.len();
         tokio::time::sleep(QUIET).await;
@@ -260,9 +264,10 @@ async fn rest(
     let (cpu, polls, asked) = (operator.cpu()?, agents.told(), cluster.asked()?.len());
     let started = Instant::now();
     tokio::time::sleep(length).await;
+    let settling = cpu.saturating_sub(begun_cpu);
     let (cpu, polls) = (operator.cpu()? - cpu, agents.told() - polls);
     let length = started.elapsed();
-    Ok(Rest { length, cpu, polls, requests: cluster.asked()?.split_off(asked) })
+    Ok(Rest { settling, length, cpu, polls, requests: cluster.asked()?.split_off(asked) })
 }
 
 /// Each agent has a connection, and so has the operator, which takes its limit from this program.

@@ -170,6 +170,7 @@ fn growth(found: &[Found]) -> Table {
             row("cold start to the last status that says so, s", &|found| found.cold_told.as_secs_f64()),
             row("memory at most, MiB", &Found::peak),
             row("memory at rest, MiB", &Found::resident),
+            row("processor time from the last change until rest, s", &|found| found.rest.settling.as_secs_f64()),
             row("processor at rest, % of a core", &Found::rest_cpu),
             row("statuses told at rest, a second", &Found::polls),
             row("requests to the apiserver at rest, a second", &Found::asked),
@@ -230,6 +231,7 @@ mod tests {
             all_cpu: Duration::from_millis(500),
             memory: Memory { resident: 90 << 20, peak: 100 << 20 },
             rest: Rest {
+                settling: Duration::from_secs(1),
                 length: Duration::from_secs(10),
                 cpu: Duration::from_millis(300),
                 polls: 10_000,
