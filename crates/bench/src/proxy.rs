@@ -42,7 +42,8 @@ fields. The peers' configuration is in crates/bench/src/proxy/peers. CPU is user
 processes, from /proc, over what its clients counted; connections are kept alive throughout. nginx, HAProxy and Envoy talk \
 HTTP/1.1 to the app in all scenarios, the agent HTTP/2 where its client does. The agent is built as its image has it, with \
 link-time optimisation (profile dist). HAProxy counts requests in a sliding period instead of a bucket, and reads many \
-rules from a map, as its manual tells.
+rules from a map, as its manual tells. Run by root, all are in a network namespace of their own with nothing but a loopback \
+device, where no packet passes a firewall's rules.
 
 A refused request costs so little that one core of wrk cannot keep all contenders busy: one that answers faster than it is \
 asked sleeps in between, and is woken, which counts as its CPU and not as that of a contender whose core is full. The column \

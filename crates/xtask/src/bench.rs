@@ -3,10 +3,12 @@
 mod fleet;
 pub(crate) mod peers;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use rustix::process::geteuid;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
@@ -41,25 +43,43 @@ pub(crate) async fn run(
     if finish("cargo build", &mut build, interrupt).await? != Some(0) {
         return Ok(ExitCode::FAILURE);
     }
-    let mut bench = Command::new(workspace.target().join("release/weir-bench"));
+    let program = workspace.target().join("release/weir-bench");
+    let mut bench = Command::new(&program);
     let proxy = args.suites.iter().any(|suite| suite == "proxy");
     if proxy {
-        // As its image has it.
         let mut build = Command::new(env!("CARGO"));
         build.current_dir(workspace.root()).args(["build", "--profile", "dist", "--locked", "-p", "weir-agent"]);
         if finish("cargo build", &mut build, interrupt).await? != Some(0) {
             return Ok(ExitCode::FAILURE);
         }
-        bench.env("WEIR_AGENT", workspace.target().join("dist/weir-agent"));
     }
     if proxy || args.suites.iter().any(|suite| suite == "gateway") {
         let Some(path) = peers::ensure(proxy, interrupt).await? else { return Ok(ExitCode::from(2)) };
+        if proxy {
+            if geteuid().is_root() {
+                bench = alone(&program);
+            } else {
+                eprintln!(
+                    "bench: not root, so in the machine's own network, where each packet passes its firewall's rules"
+                );
+            }
+            // As its image has it.
+            bench.env("WEIR_AGENT", workspace.target().join("dist/weir-agent"));
+        }
         bench.env("PATH", path);
     }
     bench.args(args.suites).args(args.quick.then_some("--quick"));
     // Its codes are ours: 2 for a suite that there is not.
     let code = finish("weir-bench", &mut bench, interrupt).await?;
     Ok(code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// The program in a network of its own that is nothing but a loopback device. What a container runtime leaves in the machine's
+/// own looks at each packet of all contenders: half a microsecond a request was measured, which makes them more alike.
+fn alone(program: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", r#"ip link set lo up && exec "$0" "$@""#]).arg(program);
+    command
 }
 
 /// Its exit code, if it came to an end by itself; on an interrupt it is stopped.

@@ -13,7 +13,9 @@ use crate::debian::{self, Need, SYSTEM};
 
 const LOAD: [Need; 2] =
     [("wrk", "wrk", "the load, HTTP/1.1"), ("setpriv", "util-linux", "ends what is measured with the benchmark")];
-const PROXIES: [Need; 4] = [
+const PROXIES: [Need; 6] = [
+    ("unshare", "util-linux", "gives the benchmark a network of its own"),
+    ("ip", "iproute2", "brings its loopback device up"),
     ("nginx", "nginx", "a peer"),
     ("haproxy", "haproxy", "a peer"),
     ("h2load", "nghttp2-client", "the load, HTTP/2"),
