@@ -75,7 +75,9 @@ impl Bench<'_> {
         let rounds = if scenario.aimed_at { self.effort.rounds_of_aims } else { self.effort.rounds };
         for round in 0..rounds {
             eprintln!("proxy: {}, round {} of {rounds}", scenario.name, round + 1);
-            for (contender, running) in CONTENDERS.into_iter().zip(&mut running) {
+            // Who is first in one round is last in the next: none always follows the same one.
+            for place in (0..CONTENDERS.len()).map(|turn| (turn + round) % CONTENDERS.len()) {
+                let (contender, running) = (CONTENDERS[place], &mut running[place]);
                 let Ok((proxy, samples)) = running else { continue };
                 match self.round(proxy, scenario, round) {
                     Ok(sample) => samples.push(sample),
@@ -109,12 +111,12 @@ impl Bench<'_> {
             Client::Wrk => self.wrk(proxy.http1, scenario, round)?,
             Client::Lean { per_second } => {
                 let (address, path) = (proxy.http1, &scenario.path());
-                let (connections, length) = (scenario.connections, self.effort.length);
+                let (connections, length) = (scenario.connections, self.length(scenario));
                 Lean { address, path, key: KEY, connections, length, per_second }.run()?
             }
             Client::H2load => {
                 let url = format!("http://{}{}", proxy.http2, scenario.path());
-                load::http2(&url, scenario.connections, self.effort.length, self.folder)?
+                load::http2(&url, scenario.connections, self.length(scenario), self.folder)?
             }
         };
         let cpu = proxy.process.cpu()? - before;
@@ -122,12 +124,16 @@ impl Bench<'_> {
         Ok(Sample::new(cpu, &load))
     }
 
+    fn length(&self, scenario: Scenario) -> Duration {
+        if scenario.aimed_at { self.effort.length_of_aims } else { self.effort.length }
+    }
+
     pub(super) fn wrk(&self, address: SocketAddr, scenario: Scenario, seed: usize) -> anyhow::Result<Load> {
         let wrk = Wrk {
             url: &format!("http://{address}{}", scenario.path()),
             threads: 1,
             connections: scenario.connections,
-            length: self.effort.length,
+            length: self.length(scenario),
             header: "x-key",
             prefix: "",
             keys: scenario.keys,

@@ -58,10 +58,11 @@ const PLAIN: Scenario = Scenario {
 pub(super) const PROXIED: Scenario = Scenario { aimed_at: true, ..PLAIN };
 pub(super) const REFUSED: Scenario = Scenario { name: "refused", refused: true, ..PROXIED };
 pub(super) const REFUSED_FULL: Scenario =
-    Scenario { name: "refused, core full", client: Client::Lean { per_second: None }, ..REFUSED };
+    Scenario { name: "refused, core full", client: Client::Lean { per_second: None }, aimed_at: false, ..REFUSED };
 pub(super) const REFUSED_PACED: Scenario = Scenario {
     name: "refused, 60,000 a second",
     client: Client::Lean { per_second: NonZeroU32::new(60_000) },
+    aimed_at: false,
     ..REFUSED
 };
 pub(super) const ONE_CONNECTION: Scenario = Scenario { name: "1 connection", connections: 1, ..PLAIN };
