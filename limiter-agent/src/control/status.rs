@@ -34,7 +34,7 @@ const LEAST_EVERY: u64 = 100;
 /// An hour: whoever wants to hear less can ask.
 const MOST_EVERY: u64 = 3_600_000;
 /// Lines that are so far apart come when a tenth of a second begins: who listens to thousands of agents is woken for many of
-/// them at once, which costs it less than half of being woken for each.
+/// them at once, and not for each.
 const TOGETHER_FROM: Duration = Duration::from_secs(1);
 const TENTH: u32 = 100_000_000;
 
@@ -167,7 +167,7 @@ mod tests {
             (10_000, 2_345, 12_300),
             (1_000, 1_099, 2_000),
             (3_600_000, 999, 3_600_900),
-            // What is neither a whole number of tenths comes nearly as often.
+            // What is no whole number of tenths comes a little more often.
             (1_234, 1_000, 2_234),
             (1_234, 2_234, 3_434),
             // So often that it would be too often.

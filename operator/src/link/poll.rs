@@ -2,7 +2,7 @@
 //! a core has time for when they are many.
 //!
 //! Questions are asked some at a time, so that the operator wakes up ten times a second and not for each of them. Who goes on to
-//! tell keeps to the moment at which it was asked: what comes together costs a third of what comes one by one.
+//! tell does so when a tenth of a second of the wall clock begins, for the same reason.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -75,7 +75,7 @@ impl Bench<'_> {
         let rounds = if scenario.aimed_at { self.effort.rounds_of_aims } else { self.effort.rounds };
         for round in 0..rounds {
             eprintln!("proxy: {}, round {} of {rounds}", scenario.name, round + 1);
-            // Who is first in one round is last in the next: none always follows the same one.
+            // Who begins moves on by one: none is first or last in all rounds.
             for place in (0..CONTENDERS.len()).map(|turn| (turn + round) % CONTENDERS.len()) {
                 let (contender, running) = (CONTENDERS[place], &mut running[place]);
                 let Ok((proxy, samples)) = running else { continue };
