@@ -11,24 +11,38 @@ use weir_core::Time;
 /// How long after one event the next is logged.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Says which events of one kind are logged.
+/// Says which events of one kind are logged, and counts the others.
 #[derive(Debug, Default)]
 pub(crate) struct Sample {
-    /// Until then none is, in nanoseconds.
-    until: AtomicU64,
+    pauses: Pauses,
     unlogged: AtomicU64,
+}
+
+/// The same for events that somebody counts already.
+#[derive(Debug, Default)]
+pub(crate) struct Pauses {
+    /// Until then none is logged, in nanoseconds.
+    until: AtomicU64,
 }
 
 impl Sample {
     /// If this event is to be logged, how many came before it that were not.
     #[inline]
     pub(crate) fn take(&self, now: Time) -> Option<u64> {
-        let until = self.until.load(Relaxed);
-        if now.as_nanos() < until || !self.begins_pause(until, now) {
-            self.unlogged.fetch_add(1, Relaxed);
-            return None;
+        if self.pauses.begin(now) {
+            return Some(self.unlogged.swap(0, Relaxed));
         }
-        Some(self.unlogged.swap(0, Relaxed))
+        self.unlogged.fetch_add(1, Relaxed);
+        None
+    }
+}
+
+impl Pauses {
+    /// Whether this event is to be logged: a pause is over, and the next begins.
+    #[inline]
+    pub(crate) fn begin(&self, now: Time) -> bool {
+        let until = self.until.load(Relaxed);
+        now.as_nanos() >= until && self.begins_pause(until, now)
     }
 
     /// True for one of all who saw that the last pause is over.
@@ -56,8 +70,8 @@ mod tests {
 
     #[test]
     fn of_those_who_see_at_once_that_a_pause_is_over_one_is_told() {
-        let (sample, now) = (Sample::default(), Time::from_nanos(5));
-        let seen = sample.until.load(Relaxed);
-        assert_eq!([1, 2, 3].map(|_| sample.begins_pause(seen, now)), [true, false, false]);
+        let (pauses, now) = (Pauses::default(), Time::from_nanos(5));
+        let seen = pauses.until.load(Relaxed);
+        assert_eq!([1, 2, 3].map(|_| pauses.begins_pause(seen, now)), [true, false, false]);
     }
 }

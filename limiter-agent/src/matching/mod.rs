@@ -26,7 +26,7 @@ pub(crate) use self::{
     index::Index,
     path::respell,
     predicate::Predicate,
-    request::{Headers, RequestView},
+    request::{FieldLine, Headers, RequestView},
 };
 
 /// A rule's `match` list: any entry may match; without entries, every request does.

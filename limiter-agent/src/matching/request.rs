@@ -14,55 +14,59 @@ use super::{host, path, predicate, query};
 pub(crate) enum Headers<'a> {
     /// As the `http` crate keeps them.
     Map(&'a HeaderMap),
-    /// Names in any case, and values: as a parser leaves them in its buffer.
-    Lines(&'a [(&'a str, &'a [u8])]),
-    /// The same as httparse has them.
-    Parsed(&'a [httparse::Header<'a>]),
+    /// As they came.
+    Lines(&'a [FieldLine<'a>]),
+}
+
+/// A field as it came: its name in any case, which is a token, and its value without the space around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FieldLine<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) value: &'a [u8],
 }
 
 impl<'a> Headers<'a> {
     /// The value of the first field of this name.
     #[inline]
     pub(crate) fn get(self, name: &HeaderName) -> Option<&'a [u8]> {
-        let text = name.as_str();
         match self {
             Self::Map(map) => map.get(name).map(HeaderValue::as_bytes),
-            Self::Lines(lines) => lines.iter().find(|line| is(line.0, text)).map(|(_, value)| *value),
-            Self::Parsed(fields) => fields.iter().find(|field| is(field.name, text)).map(|field| field.value),
+            Self::Lines(lines) => {
+                let name = name.as_str().as_bytes();
+                lines.iter().find(|line| line.is(name)).map(|line| line.value)
+            }
         }
     }
 
     /// The values of all fields of this name, in order.
     pub(crate) fn all<'b>(self, name: &'b HeaderName) -> impl DoubleEndedIterator<Item = &'a [u8]> + use<'a, 'b> {
-        let (map, lines, fields) = match self {
-            Self::Map(map) => (Some(map.get_all(name)), [].as_slice(), [].as_slice()),
-            Self::Lines(lines) => (None, lines, [].as_slice()),
-            Self::Parsed(fields) => (None, [].as_slice(), fields),
+        let (map, lines) = match self {
+            Self::Map(map) => (Some(map.get_all(name)), [].as_slice()),
+            Self::Lines(lines) => (None, lines),
         };
-        let text = name.as_str();
+        let name = name.as_str().as_bytes();
         let mapped = map.into_iter().flatten().map(HeaderValue::as_bytes);
-        let lined = lines.iter().filter(move |line| is(line.0, text)).map(|(_, value)| *value);
-        let parsed = fields.iter().filter(move |field| is(field.name, text)).map(|field| field.value);
-        mapped.chain(lined).chain(parsed)
+        mapped.chain(lines.iter().filter(move |line| line.is(name)).map(|line| line.value))
     }
 
     /// All fields; names may be in any case.
     pub(super) fn iter(self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
-        let (map, lines, fields) = match self {
-            Self::Map(map) => (Some(map), [].as_slice(), [].as_slice()),
-            Self::Lines(lines) => (None, lines, [].as_slice()),
-            Self::Parsed(fields) => (None, [].as_slice(), fields),
+        let (map, lines) = match self {
+            Self::Map(map) => (Some(map), [].as_slice()),
+            Self::Lines(lines) => (None, lines),
         };
         let mapped = map.into_iter().flatten().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        mapped.chain(lines.iter().copied()).chain(fields.iter().map(|field| (field.name, field.value)))
+        mapped.chain(lines.iter().map(|line| (str::from_utf8(line.name).expect("a name is a token"), line.value)))
     }
 }
 
-/// Whether a field has this name, which is in small letters.
-#[inline]
-fn is(one: &str, name: &str) -> bool {
-    let same = |(byte, known): (u8, u8)| byte.to_ascii_lowercase() == known;
-    one.len() == name.len() && one.bytes().zip(name.bytes()).all(same)
+impl FieldLine<'_> {
+    /// Whether it has this name, which is in small letters.
+    #[inline]
+    fn is(&self, name: &[u8]) -> bool {
+        let same = |(byte, known): (&u8, &u8)| byte.to_ascii_lowercase() == *known;
+        self.name.len() == name.len() && self.name.iter().zip(name).all(same)
+    }
 }
 
 /// What matchers and keys need to know of a request.
@@ -158,14 +162,14 @@ mod tests {
 
     #[test]
     fn a_map_and_lines_say_the_same() {
-        let lines = [("Host", &b"a"[..]), ("X-Tier", b"free"), ("accept", b"*/*"), ("x-tier", b"\xff")];
+        let lines: [(&str, &[u8]); 4] = [("Host", b"a"), ("X-Tier", b"free"), ("accept", b"*/*"), ("x-tier", b"\xff")];
         let mut map = HeaderMap::new();
         for (name, value) in lines {
             map.append(name.parse::<HeaderName>().unwrap(), HeaderValue::from_bytes(value).unwrap());
         }
         let tier = HeaderName::from_static("x-tier");
-        let parsed = lines.map(|(name, value)| httparse::Header { name, value });
-        for headers in [Headers::Map(&map), Headers::Lines(&lines), Headers::Parsed(&parsed)] {
+        let came = lines.map(|(name, value)| FieldLine { name: name.as_bytes(), value });
+        for headers in [Headers::Map(&map), Headers::Lines(&came)] {
             assert_eq!(headers.get(&tier), Some(&b"free"[..]));
             assert_eq!(headers.get(&HeaderName::from_static("x")), None);
             assert_eq!(headers.all(&tier).collect::<Vec<_>>(), [&b"free"[..], b"\xff"]);

@@ -21,9 +21,13 @@ use tokio::{
     net::TcpStream,
     runtime::LocalOptions,
     sync::{OwnedSemaphorePermit, Semaphore},
+    task::spawn_local,
     time::MissedTickBehavior,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
 use tower::{Layer, Service};
 use weir_tower::MonotonicClock;
 
@@ -99,9 +103,11 @@ impl Worker {
         let tasks = TaskTracker::new();
         let tunnels = Tunnels { tasks: tasks.clone(), drain: Rc::new(proxy.drain.clone()) };
         let start = |stream, peer, place: Option<OwnedSemaphorePermit>| {
-            let open = Open::new(&proxy, place);
+            let open = Open::new(&proxy, place, tasks.token());
             let gates = gates.clone();
-            tasks.spawn_local(connection(stream, peer, gates, Rc::clone(&app), plain.clone(), tunnels.clone(), open));
+            let (app, plain, tunnels) = (Rc::clone(&app), plain.clone(), tunnels.clone());
+            // Not the tracker's own way to spawn, which would be one more function to come back through with each request.
+            spawn_local(connection(stream, peer, gates, app, plain, tunnels, open));
         };
 
         let mut idle_check = tokio::time::interval(IDLE_CHECK);
@@ -153,13 +159,15 @@ impl Worker {
 pub(super) struct Open {
     pub(super) proxy: Arc<Proxy>,
     _place: Option<OwnedSemaphorePermit>,
+    /// The drain waits for it.
+    _tracked: TaskTrackerToken,
 }
 
 impl Open {
-    fn new(proxy: &Arc<Proxy>, place: Option<OwnedSemaphorePermit>) -> Arc<Self> {
+    fn new(proxy: &Arc<Proxy>, place: Option<OwnedSemaphorePermit>, tracked: TaskTrackerToken) -> Arc<Self> {
         proxy.connections.fetch_add(1, Relaxed);
         proxy.traffic.accept();
-        Arc::new(Self { proxy: Arc::clone(proxy), _place: place })
+        Arc::new(Self { proxy: Arc::clone(proxy), _place: place, _tracked: tracked })
     }
 }
 

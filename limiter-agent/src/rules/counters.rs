@@ -5,9 +5,11 @@ use std::{
     time::Duration,
 };
 
+use weir_core::Time;
+
 use crate::{
     histogram::{self, Histogram},
-    sampled::Sample,
+    sampled::Pauses,
 };
 
 /// Counters of one rule; they only grow. Aligned so that two rules never share a cache line.
@@ -21,8 +23,9 @@ pub(crate) struct Counters {
     expired: AtomicU64,
     /// Of those who waited for their turn, and got it.
     waits: Histogram,
-    /// Which refusals are logged.
-    pub(super) refusals: Sample,
+    /// Which refusals are logged, and how many there had been with the last one that was.
+    refusals: Pauses,
+    logged: AtomicU64,
 }
 
 /// The counters at one moment.
@@ -45,6 +48,15 @@ impl Counters {
 
     pub(super) fn count_limited(&self) {
         self.limited.fetch_add(1, Relaxed);
+    }
+
+    /// If a refusal that was counted is to be logged, how many came before it that were not.
+    #[inline]
+    pub(super) fn log_limited(&self, now: Time) -> Option<u64> {
+        self.refusals.begin(now).then(|| {
+            let limited = self.limited.load(Relaxed);
+            limited.saturating_sub(self.logged.swap(limited, Relaxed)).saturating_sub(1)
+        })
     }
 
     pub(super) fn count_shadow_limited(&self) {

@@ -5,7 +5,11 @@
 //! it is charged if it would have admitted, counted if not, and has no say, not even about waiting. For the same reason a
 //! bypass of a policy in shadow mode spares a request that policy's own limits and nothing else.
 
-use std::{cell::RefCell, sync::Arc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    sync::Arc,
+    time::Duration,
+};
 
 use weir_core::{Tightest, Time};
 use weir_tower::{MonotonicClock, retry_after_seconds};
@@ -31,6 +35,8 @@ pub(crate) struct Refusal {
     /// Until all of the rules admit, if nobody else comes; none if this rule never does, because the cost is more than it
     /// lets through at once.
     pub(super) retry_after: Option<Duration>,
+    /// When it was decided.
+    pub(super) at: Time,
 }
 
 /// What is to be done with a request that is let through.
@@ -79,28 +85,47 @@ thread_local! {
 
 impl RulesInForce {
     pub(super) fn decide(&self, asked: &Asked<'_>) -> Result<Pass, Refusal> {
-        self.decide_if(asked, |_| true).expect("whatever the rules are")
+        SCRATCH.with_borrow_mut(|Scratch { places, keys }| match self.requests.matching(&asked.request, places) {
+            Matching::Bypass(placed) => {
+                placed.rule.counters.count_bypassed();
+                Ok(Pass::default())
+            }
+            Matching::Rules { enforced, shadows } => asked.decide(&self.requests, enforced, shadows, keys),
+        })
     }
 
-    /// The same if nothing can come of it but a refusal or a pass with nothing more to be done. Otherwise none, and
-    /// nothing is charged or counted.
-    pub(super) fn decide_at_once(&self, asked: &Asked<'_>) -> Option<Result<Pass, Refusal>> {
-        self.decide_if(asked, |placed| !placed.may_take_more())
-    }
-
-    /// Decides if all rules that match are of a kind.
-    fn decide_if(&self, asked: &Asked<'_>, all: impl Fn(&Placed) -> bool) -> Option<Result<Pass, Refusal>> {
+    /// The same if nothing can come of it but a refusal or a pass with nothing more to be done: told to `then`, where it lies.
+    /// Otherwise none, and nothing is charged or counted.
+    #[inline]
+    pub(super) fn decide_at_once<R>(
+        &self,
+        asked: &Asked<'_>,
+        then: impl FnOnce(Result<Fields, &Refusal>) -> R,
+    ) -> Option<R> {
         let set = &*self.requests;
         SCRATCH.with_borrow_mut(|Scratch { places, keys }| {
-            let (enforced, shadows) = match set.matching(&asked.request, places) {
+            let decided = match set.matching(&asked.request, places) {
                 Matching::Bypass(placed) => {
                     placed.rule.counters.count_bypassed();
-                    return Some(Ok(Pass::default()));
+                    Ok(Pass::default())
                 }
-                Matching::Rules { enforced, shadows } => (enforced, shadows),
+                Matching::Rules { enforced, shadows } => {
+                    let mut matching = enforced.iter().chain(shadows).map(|place| set.get(*place));
+                    if matching.any(Placed::may_take_more) {
+                        return None;
+                    }
+                    asked.decide(set, enforced, shadows, keys)
+                }
             };
-            let mut matching = enforced.iter().chain(shadows).map(|place| set.get(*place));
-            matching.all(all).then(|| asked.decide(set, enforced, shadows, keys))
+            let (told, refusal);
+            match decided {
+                Ok(pass) => told = Ok(pass.fields),
+                Err(refused) => {
+                    refusal = refused;
+                    told = Err(&refusal);
+                }
+            }
+            Some(then(told))
         })
     }
 }
@@ -121,15 +146,15 @@ impl Asked<'_> {
         shadows: &[usize],
         keys: &mut Vec<u8>,
     ) -> Result<Pass, Refusal> {
-        let mut pass = match enforced {
-            [] => Pass::default(),
-            [only] => self.enforce_one(set.get(*only), keys)?,
-            several => self.enforce_all(&limiting(set, several), keys)?,
+        let mut decided = match enforced {
+            [] => Ok(Pass::default()),
+            [only] => self.enforce_one(set.get(*only), keys),
+            several => self.enforce_all(&limiting(set, several), keys),
         };
-        if !shadows.is_empty() {
-            self.try_out(set, shadows, keys, &mut pass);
+        if let ([_, ..], Ok(pass)) = (shadows, &mut decided) {
+            self.try_out(set, shadows, keys, pass);
         }
-        Ok(pass)
+        decided
     }
 
     pub(super) fn now(&self) -> Time {
@@ -146,14 +171,20 @@ impl Asked<'_> {
         keys.clear();
         limits.key.write(&self.request, &self.tokens, keys);
         let cost = limits.cost.on_arrival(&self.request);
-        match limits.limiter.charge(|| self.now(), keys, cost) {
+        // Read once for all that has to be done at once about a refusal.
+        let at = Cell::default();
+        let now = || {
+            at.set(self.now());
+            at.get()
+        };
+        match limits.limiter.charge(now, keys, cost) {
             Ok(admitted) => {
                 rule.counters.count_allowed();
                 Ok(Pass { fields: one_rules_fields(limits, &admitted.tightest), more: None })
             }
             Err(refused) => {
                 let ask = Ask { rule, limits, key: keys, cost, latest: None };
-                Err(refusal(&[ask], RefusedAt { ask: 0, refused }, || self.now()))
+                Err(refusal(&[ask], RefusedAt { ask: 0, refused }, at.get()))
             }
         }
     }
@@ -163,7 +194,7 @@ impl Asked<'_> {
         let deadline = deadlines.min_by_key(|(after, _)| *after);
         let deadline = deadline.map(|(after, rule)| Deadline { after, rule: Arc::clone(rule) });
         self.with_asks(rules, deadline.as_ref().map(|deadline| deadline.after), keys, |asks| {
-            let charged = charge_all(asks, || self.now()).map_err(|refused| refusal(asks, refused, || self.now()))?;
+            let charged = charge_all(asks, || self.now()).map_err(|refused| refusal(asks, refused, self.now()))?;
             let fields = fields_of_several(asks, &charged);
             let owed = asks.iter().filter_map(|ask| Owed::of(ask, true)).collect();
             let wait = charged.iter().any(|one| one.at.is_some());
@@ -256,13 +287,13 @@ pub(super) fn limiting<'a>(set: &'a RuleSet, places: &[usize]) -> Vec<(&'a Place
     placed.filter_map(|placed| Some((placed, placed.rule.limits.as_ref()?))).collect()
 }
 
-/// Counts a refusal and says what it is.
-pub(super) fn refusal(asks: &[Ask<'_>], RefusedAt { ask, refused }: RefusedAt, now: impl Fn() -> Time) -> Refusal {
+/// Counts a refusal and says what it is; `at` is when it was decided.
+pub(super) fn refusal(asks: &[Ask<'_>], RefusedAt { ask, refused }: RefusedAt, at: Time) -> Refusal {
     let own = refused.retry_after();
     let retry_after = match asks {
         // Nobody else has to be asked.
         [only] if only.limits.is_single() => own.unwrap_or_default(),
-        _ => opens_after(asks, now()),
+        _ => opens_after(asks, at),
     };
     let rule = asks[ask].rule;
     rule.counters.count_limited();
@@ -274,7 +305,7 @@ pub(super) fn refusal(asks: &[Ask<'_>], RefusedAt { ask, refused }: RefusedAt, n
     };
     let override_index = refused.override_index;
     let retry_after = own.map(|_| retry_after);
-    Refusal { rule: Arc::clone(rule), place, override_index, retry_after }
+    Refusal { rule: Arc::clone(rule), place, override_index, retry_after, at }
 }
 
 fn one_rules_fields(limits: &Limits, tightest: &Tightest) -> Fields {

@@ -15,7 +15,7 @@ use super::{
     in_force::{Limits, Policy, Rule, RulesInForce},
     jwt::Tokens,
 };
-use crate::matching::{Headers, RequestView};
+use crate::matching::{FieldLine, Headers, RequestView};
 
 /// Why a request cannot be explained.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,8 +43,9 @@ impl RulesInForce {
         clock: MonotonicClock,
     ) -> Result<ExplainReply, InvalidRequest> {
         let target = check(request)?;
-        let lines: Vec<(&str, &[u8])> =
-            request.headers.iter().map(|(name, value)| (name.as_str(), value.trim().as_bytes())).collect();
+        let fields = request.headers.iter();
+        let lines = fields.map(|(name, value)| FieldLine { name: name.as_bytes(), value: value.trim().as_bytes() });
+        let lines: Vec<FieldLine<'_>> = lines.collect();
         let peer = request.peer.unwrap_or(std::net::Ipv4Addr::LOCALHOST.into());
         let view = RequestView::of_parts(&request.method, &target, Headers::Lines(&lines), peer);
         let now = || clock.now();

@@ -181,11 +181,14 @@ fn write_value(value: &[u8], to: &mut Vec<u8>) {
             to.extend_from_slice(&[PLAIN, length]);
             to.extend_from_slice(value);
         }
-        _ => {
-            to.push(DIGEST);
-            to.extend_from_slice(&Sha256::digest(value));
-        }
+        _ => write_digest(value, to),
     }
+}
+
+#[cold]
+fn write_digest(value: &[u8], to: &mut Vec<u8>) {
+    to.push(DIGEST);
+    to.extend_from_slice(&Sha256::digest(value));
 }
 
 fn write_address(address: IpAddr, ipv6_prefix: u8, to: &mut Vec<u8>) {

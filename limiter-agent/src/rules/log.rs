@@ -10,10 +10,10 @@ use super::{
 };
 
 impl RulesInForce {
-    /// Costs a refusal that is not logged one look at a time and one addition. `keys` says whether to name the key.
+    /// Costs a refusal that is not logged one look at a time. `keys` says whether to name the key.
     #[inline]
     pub(super) fn log(&self, refusal: &Refusal, asked: &Asked<'_>, keys: bool) {
-        if let Some(unlogged) = refusal.rule.counters.refusals.take(asked.now()) {
+        if let Some(unlogged) = refusal.rule.counters.log_limited(refusal.at) {
             self.tell(refusal, asked, keys, unlogged);
         }
     }

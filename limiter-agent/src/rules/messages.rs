@@ -83,7 +83,7 @@ impl Messages {
         let asks = asks(set, &found.enforced);
         if !asks.is_empty() {
             charge_all(&asks, || clock.now()).map_err(|at| {
-                let refusal = refusal(&asks, at, || clock.now());
+                let refusal = refusal(&asks, at, clock.now());
                 self.gate.log(&rules, &refusal, &self.opening);
                 MessageRefused::new(&refusal)
             })?;

@@ -31,6 +31,7 @@ mod wait;
 
 pub(crate) use self::{
     body::LimitedBody,
+    decide::Refusal,
     fields::Fields,
     gate::{Gate, Gates},
     in_force::{Policy, Rule, RulesInForce},
@@ -38,5 +39,5 @@ pub(crate) use self::{
     layer::LimitLayer,
     lower::lower,
     messages::{MessageRefused, Messages},
-    respond::{Cause, Refused, RefusedHttp},
+    respond::{Cause, Refused},
 };

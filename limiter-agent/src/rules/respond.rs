@@ -9,6 +9,7 @@ use std::{
 };
 
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use weir_core::Time;
 use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer};
 
 use super::{
@@ -38,15 +39,12 @@ impl Asking {
 
 /// A refusal that is to be written in bytes of HTTP/1.1.
 #[derive(Debug)]
-pub(crate) enum Refused {
-    Http(RefusedHttp),
+pub(crate) enum Refused<'a> {
+    /// For all but gRPC: what [`refused`] says, without a map in between.
+    Http(&'a Refusal),
     /// What a gRPC client gets is rare on HTTP/1.1, and is not written twice.
     Grpc(Box<Response<ResponseBody>>),
 }
-
-/// For all but gRPC: what [`refused`] says, without a map in between.
-#[derive(Debug)]
-pub(crate) struct RefusedHttp(Refusal);
 
 /// All that the text of a refusal depends on. Whoever keeps one keeps no rule.
 #[derive(Debug)]
@@ -57,51 +55,53 @@ pub(crate) struct Cause {
     override_index: Option<usize>,
 }
 
-impl Refused {
-    pub(super) fn new(refusal: Refusal, headers: Headers<'_>) -> Self {
+impl<'a> Refused<'a> {
+    #[inline]
+    pub(super) fn new(refusal: &'a Refusal, headers: Headers<'_>) -> Self {
         match Asking::of(headers) {
-            Asking::Http => Self::Http(RefusedHttp(refusal)),
-            asking @ Asking::Grpc => Self::Grpc(Box::new(refused(&refusal, asking))),
+            Asking::Http => Self::Http(refusal),
+            asking @ Asking::Grpc => Self::Grpc(Box::new(refused(refusal, asking))),
         }
     }
 }
 
-impl RefusedHttp {
+impl Refusal {
     pub(crate) fn cause(&self) -> Cause {
-        let Refusal { rule, place, override_index, .. } = &self.0;
-        Cause { rule: Arc::downgrade(rule), place: *place, override_index: *override_index }
+        Cause { rule: Arc::downgrade(&self.rule), place: self.place, override_index: self.override_index }
     }
 
+    #[inline]
     pub(crate) fn is_for(&self, cause: &Cause) -> bool {
-        let Refusal { rule, place, override_index, .. } = &self.0;
-        std::ptr::eq(cause.rule.as_ptr(), Arc::as_ptr(rule))
-            && cause.place == *place
-            && cause.override_index == *override_index
+        std::ptr::eq(cause.rule.as_ptr(), Arc::as_ptr(&self.rule))
+            && cause.place == self.place
+            && cause.override_index == self.override_index
+    }
+
+    /// When it was decided.
+    pub(crate) fn at(&self) -> Time {
+        self.at
     }
 
     /// Until the client may come again. The other methods want it in digits, which it is given once for all of them.
     pub(crate) fn seconds(&self) -> u64 {
-        self.0.place.seconds
+        self.place.seconds
     }
 
     /// The status line and all fields that are not the connection's or the body's.
     pub(crate) fn append_head(&self, seconds: &str, to: &mut Vec<u8>) {
-        let Refusal { place, override_index, .. } = &self.0;
-        let Limits { refusal, advice, .. } = self.0.limits();
+        let Limits { refusal, advice, .. } = self.limits();
         refusal.append_head(seconds, to);
-        advice.append_to(place, seconds, advice.policy(*override_index), to);
+        advice.append_to(&self.place, seconds, advice.policy(self.override_index), to);
     }
 
     pub(crate) fn body_length(&self, seconds: &str) -> usize {
-        self.0.limits().refusal.body_length(self.0.place.limit, seconds)
+        self.limits().refusal.body_length(self.place.limit, seconds)
     }
 
     pub(crate) fn append_body(&self, seconds: &str, to: &mut Vec<u8>) {
-        self.0.limits().refusal.append_body(self.0.place.limit, seconds, to);
+        self.limits().refusal.append_body(self.place.limit, seconds, to);
     }
-}
 
-impl Refusal {
     pub(super) fn limits(&self) -> &Limits {
         self.rule.limits.as_ref().expect("only a rule with limits refuses")
     }

@@ -144,6 +144,7 @@ impl Buffer {
     }
 
     /// Reads what has come, as far as there is room. 0 is the end of the stream.
+    #[inline(always)] // as `calls` says
     pub(super) fn poll_fill(&mut self, stream: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let count = ready!(calls::poll_read(stream, &mut self.bytes[self.end..], cx))?;
         self.end += count;

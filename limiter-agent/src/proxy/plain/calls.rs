@@ -4,6 +4,9 @@
 //! which costs four locked instructions. Here the call is made at once if the last event said that there is something to
 //! do, and the runtime is asked only to wake the task. All else is as there: a call that did less than it could have done
 //! is the last one until the next event, and each counts against the task's share of the runtime.
+//!
+//! What reads and writes for every small request is written into its caller, up to the task itself: after a system call the
+//! processor does not remember any more where functions are to return to, and guesses wrong once for each of them.
 
 use std::{
     io,
@@ -14,6 +17,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::{io::Interest, net::TcpStream, task::coop};
 
 /// Reads what has come. 0 is the end of the stream.
+#[inline(always)] // as above
 pub(super) fn poll_read(stream: &TcpStream, room: &mut [u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
     let most = room.len();
     let ask = |cx: &mut Context<'_>| stream.poll_read_ready(cx);
@@ -30,6 +34,7 @@ pub(super) fn poll_write(stream: &TcpStream, bytes: &[u8], cx: &mut Context<'_>)
 }
 
 /// Writes as much as there is room for, at once and without counting against the task's share: 0 if there is none.
+#[inline(always)] // as above
 pub(super) fn write_at_once(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     match once(stream, Interest::WRITABLE, bytes.len(), || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?)) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),

@@ -94,7 +94,7 @@ pub(super) fn exchange(line: &mut Line<'_>, asked: Asked) -> impl Future<Output 
             Err(Cut::Unfit) => Next::Leave,
             Err(Cut::Failure(failure)) => {
                 let (head, body) = failure.respond(&line.client.shared.proxy.failures, Version::HTTP_11).into_parts();
-                let ending = ending(line, asked.terms.last);
+                let ending = ending(line, asked.terms.last, line.now());
                 out.bytes.clear();
                 write::own(&head, &body.into_own(), asked.terms.to_head, &asked.terms.fields, ending, &mut out.bytes);
                 let closes = ending.closes;
@@ -104,10 +104,10 @@ pub(super) fn exchange(line: &mut Line<'_>, asked: Asked) -> impl Future<Output 
     }
 }
 
-/// How the response to a request ends.
-pub(super) fn ending<'a>(line: &Line<'a>, last: bool) -> Ending<'a> {
+/// How the response to a request ends that is told now.
+pub(super) fn ending<'a>(line: &Line<'a>, last: bool, now: Time) -> Ending<'a> {
     let shared = &line.client.shared;
-    Ending { closes: last || shared.drain.has_begun(), date: &shared.date, now: shared.proxy.clock.now() }
+    Ending { closes: last || shared.drain.has_begun(), date: &shared.date, now }
 }
 
 /// Sends what is left of an answer.
@@ -205,7 +205,7 @@ async fn hear(
             if terms.to_head && head.contradicts_itself() {
                 return Err(Cut::Unfit);
             }
-            let ending = ending(line, terms.last);
+            let ending = ending(line, terms.last, line.now());
             write::to_client(&head, terms.to_head, &terms.fields, ending, &mut out.bytes);
             let (length, framing, kept) = (head.length, head.framing, head.kept);
             app.consume(length);

@@ -2,12 +2,22 @@
 
 use std::mem::MaybeUninit;
 
+use arrayvec::ArrayVec;
 use httparse::Header;
+
+use crate::matching::FieldLine;
 
 /// Heads with more fields are not for the short way, whatever the settings say.
 pub(super) const MAX_FIELDS: usize = 100;
 
-/// Room for the fields of a head, which needs next to no preparation, and for what each is about.
+/// The fields of a request's head, and what each is about. To make room for them takes next to nothing.
+#[derive(Debug, Default)]
+pub(super) struct Lines<'b> {
+    pub(super) fields: ArrayVec<FieldLine<'b>, MAX_FIELDS>,
+    pub(super) kinds: ArrayVec<Field, MAX_FIELDS>,
+}
+
+/// Room for the fields of a response's head, and for what each is about.
 pub(super) struct Room<'b> {
     pub(super) fields: [MaybeUninit<Header<'b>>; MAX_FIELDS],
     pub(super) kinds: [Field; MAX_FIELDS],
@@ -42,8 +52,7 @@ pub(super) enum Field {
 }
 
 impl Field {
-    pub(super) fn of(name: &str) -> Self {
-        let name = name.as_bytes();
+    pub(super) fn of(name: &[u8]) -> Self {
         match name.len() {
             2 if is(name, b"te") => Self::Te,
             4 if is(name, b"host") => Self::Host,
@@ -86,13 +95,13 @@ mod tests {
     #[test]
     fn it_knows_what_the_ordinary_way_knows() {
         for name in HOP_BY_HOP {
-            let field = Field::of(name.as_str());
+            let field = Field::of(name.as_str().as_bytes());
             let of_one_connection =
                 matches!(field, Field::HopByHop | Field::Te | Field::TransferEncoding | Field::Upgrade);
             assert!(of_one_connection, "{name}");
         }
         for name in NEVER_DROPPED {
-            assert_ne!(Field::of(name.as_str()), Field::Other, "{name}");
+            assert_ne!(Field::of(name.as_str().as_bytes()), Field::Other, "{name}");
         }
         for (name, field) in [
             ("connection", Field::Connection),
@@ -112,8 +121,8 @@ mod tests {
             ("accept", Field::Other),
             ("hosts", Field::Other),
         ] {
-            assert_eq!(Field::of(name), field, "{name}");
-            assert_eq!(Field::of(&name.to_ascii_uppercase()), field, "{name}");
+            assert_eq!(Field::of(name.as_bytes()), field, "{name}");
+            assert_eq!(Field::of(name.to_ascii_uppercase().as_bytes()), field, "{name}");
         }
     }
 }

@@ -15,7 +15,6 @@ use tokio::{
 };
 
 use weir_core::Time;
-use weir_tower::MonotonicClock;
 
 use super::{Client, buffer::Buffer, calls, pause::Pause};
 use crate::proxy::client::HALF_CLOSED_TIMEOUT;
@@ -70,7 +69,7 @@ impl<'a> Line<'a> {
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self.leaving {
             Leaving::Settled => return Poll::Pending,
-            Leaving::HalfClosed(until) if self.clock().now() < until => return Poll::Pending,
+            Leaving::HalfClosed(until) if self.now() < until => return Poll::Pending,
             Leaving::HalfClosed(_) => return Poll::Ready(()),
             Leaving::Unknown => {}
         }
@@ -82,7 +81,7 @@ impl<'a> Line<'a> {
         match self.stream.ready(Interest::READABLE | Interest::WRITABLE).now_or_never() {
             Some(Ok(ready)) if ready.is_write_closed() => return Poll::Ready(()),
             Some(Ok(ready)) if ready.is_read_closed() => {
-                let until = self.clock().now().saturating_add(HALF_CLOSED_TIMEOUT);
+                let until = self.now().saturating_add(HALF_CLOSED_TIMEOUT);
                 self.leaving = Leaving::HalfClosed(until);
                 self.pause.end_by(until);
             }
@@ -94,11 +93,12 @@ impl<'a> Line<'a> {
         Poll::Pending
     }
 
-    fn clock(&self) -> MonotonicClock {
-        self.client.shared.proxy.clock
+    pub(super) fn now(&self) -> Time {
+        self.client.shared.proxy.clock.now()
     }
 
     /// Reads more of a request, into a buffer that is there or comes with the first bytes. 0 is the end.
+    #[inline(always)] // as `calls` says
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Gone>> {
         // Nothing is lent to a client that has to be waited for. Woken, it has most likely sent something.
         if self.inbox.is_none() && !self.asked && self.stream.poll_read_ready(cx).is_pending() {
@@ -114,16 +114,16 @@ impl<'a> Line<'a> {
         read.map_err(|_| Gone)
     }
 
-    /// That much of what was read was used.
-    pub(super) fn used(&mut self, count: usize) {
-        let Some(inbox) = &mut self.inbox else { return };
-        inbox.consume(count);
-        if inbox.is_empty() {
-            self.inbox = None;
+    /// Takes what was read back, of which so much was used.
+    pub(super) fn give_back(&mut self, mut inbox: Buffer, used: usize) {
+        inbox.consume(used);
+        if !inbox.is_empty() {
+            self.inbox = Some(inbox);
         }
     }
 
     /// Sends what there is room for now; so much of it.
+    #[inline(always)] // as `calls` says
     pub(super) fn send_at_once(&mut self, bytes: &[u8]) -> Result<usize, Gone> {
         let count = calls::write_at_once(&self.stream, bytes).map_err(|_| Gone)?;
         if count > 0 {

@@ -16,6 +16,7 @@ mod drain;
 mod exchange;
 mod field;
 mod framing;
+mod head;
 mod line;
 mod pause;
 mod pool;

@@ -69,6 +69,7 @@ impl Pause {
     }
 
     /// Ready when it is over by then; otherwise sets the timer to that.
+    #[cold]
     fn poll_until(&mut self, until: Time, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let left = until.duration_since(self.clock.now());

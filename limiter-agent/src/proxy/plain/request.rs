@@ -5,13 +5,12 @@
 //! something plain that [`strict`](super::super::strict), [`vetting`](super::super::vetting) or hyper would refuse or
 //! understand differently.
 
-use httparse::{Header, Status};
-
 use super::{
     super::vetting::OF_AUTHORITY,
-    field::{Field, MAX_FIELDS, Room},
+    field::{Field, Lines},
+    head::{self, Head, NoHead},
 };
-use crate::byte_set::ByteSet;
+use crate::matching::FieldLine;
 
 /// How large a head may be, by the settings.
 #[derive(Clone, Copy, Debug)]
@@ -32,10 +31,10 @@ pub(super) enum Look<'h, 'b> {
 /// A plain request, with its body, all of it there.
 #[derive(Debug)]
 pub(super) struct Request<'h, 'b> {
-    pub(super) method: &'b str,
-    /// A path, and maybe a query.
-    pub(super) target: &'b str,
-    pub(super) fields: &'h [Header<'b>],
+    pub(super) method: &'static str,
+    pub(super) path: &'b str,
+    pub(super) query: Option<&'b str>,
+    pub(super) fields: &'h [FieldLine<'b>],
     /// Of each of them.
     pub(super) kinds: &'h [Field],
     pub(super) host: &'b [u8],
@@ -47,30 +46,19 @@ pub(super) struct Request<'h, 'b> {
 }
 
 impl<'h, 'b> Request<'h, 'b> {
-    /// Looks at the first bytes of a request, and at no field twice.
-    pub(super) fn look(bytes: &'b [u8], room: &'h mut Room<'b>, limits: Limits) -> Look<'h, 'b> {
-        // httparse would pass over empty lines.
-        if !bytes.first().is_none_or(u8::is_ascii_uppercase) {
-            return Look::Other;
-        }
-        let mut head = httparse::Request::new(&mut []);
-        let Room { fields, kinds } = room;
-        let fields = &mut fields[..limits.fields.min(MAX_FIELDS)];
-        let length = match head.parse_with_uninit_headers(bytes, fields) {
-            Ok(Status::Complete(length)) if length <= limits.bytes => length,
-            Ok(Status::Partial) if bytes.len() <= limits.bytes => return Look::Part(None),
+    /// Looks at the first bytes of a request, and at no field twice. Its fields are put into `lines`, which is empty.
+    #[inline]
+    pub(super) fn look(bytes: &'b [u8], lines: &'h mut Lines<'b>, limits: Limits) -> Look<'h, 'b> {
+        let Head { method, path, query, length } = match head::read(bytes, lines, limits.fields) {
+            Ok(head) if head.length <= limits.bytes => head,
+            Err(NoHead::Part) if bytes.len() <= limits.bytes => return Look::Part(None),
             _ => return Look::Other,
         };
-        let (Some(method), Some(target), Some(1)) = (head.method, head.path, head.version) else { return Look::Other };
-        let fields = &*head.headers;
-        if !is_plain_method(method) || !is_plain_target(target) || !has_sound_lines(&bytes[..length], fields) {
-            return Look::Other;
-        }
-        let kinds = &mut kinds[..fields.len()];
+        let Lines { fields, kinds } = lines;
         let Some(Known { host, body, last }) = Known::of(fields, kinds) else { return Look::Other };
         let Some(whole) = length.checked_add(body) else { return Look::Other };
         let Some(body) = bytes.get(length..whole) else { return Look::Part(Some(whole)) };
-        Look::Plain(Self { method, target, fields, kinds, host, body, length: whole, last })
+        Look::Plain(Self { method, path, query, fields, kinds, host, body, length: whole, last })
     }
 
     pub(super) fn is_head(&self) -> bool {
@@ -80,14 +68,6 @@ impl<'h, 'b> Request<'h, 'b> {
     /// Whether it may be sent again if there was no answer (RFC 9110 section 9.2.2) and can be.
     pub(super) fn is_repeatable(&self) -> bool {
         self.body.is_empty() && matches!(self.method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS")
-    }
-
-    /// Path and query.
-    pub(super) fn path_and_query(&self) -> (&'b str, Option<&'b str>) {
-        match memchr::memchr(b'?', self.target.as_bytes()) {
-            Some(at) => (&self.target[..at], Some(&self.target[at + 1..])),
-            None => (self.target, None),
-        }
     }
 }
 
@@ -100,10 +80,9 @@ struct Known<'b> {
 
 impl<'b> Known<'b> {
     /// None if any of them is not plain.
-    fn of(fields: &[Header<'b>], kinds: &mut [Field]) -> Option<Self> {
+    fn of(fields: &[FieldLine<'b>], kinds: &[Field]) -> Option<Self> {
         let (mut host, mut length, mut connection) = (None, None, None);
         for (field, kind) in fields.iter().zip(kinds) {
-            *kind = Field::of(field.name);
             match kind {
                 Field::Host => {
                     let sound = host.is_none() && OF_AUTHORITY.has_all(field.value);
@@ -128,26 +107,6 @@ impl<'b> Known<'b> {
     }
 }
 
-fn is_plain_method(method: &str) -> bool {
-    matches!(method, "GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS")
-}
-
-/// A path with all characters that RFC 3986 has for one, and a query with them.
-fn is_plain_target(target: &str) -> bool {
-    target.starts_with('/') && OF_TARGET.has_all(target.as_bytes())
-}
-
-static OF_TARGET: ByteSet = ByteSet::alphanumeric_and(b"/-._~%!$&'()*+,;=:@?[]");
-
-/// Whether each line ends in CR LF. httparse takes LF alone, too: before a name, and twice at the end.
-fn has_sound_lines(head: &[u8], fields: &[Header<'_>]) -> bool {
-    let behind_line = |field: &Header<'_>| {
-        let at = field.name.as_ptr().addr().wrapping_sub(head.as_ptr().addr());
-        head.get(..at).is_some_and(|before| before.ends_with(b"\r\n"))
-    };
-    head.ends_with(b"\r\n\r\n") && fields.iter().all(behind_line)
-}
-
 /// A number of no more than six digits, and nothing else: larger bodies are not plain anyway.
 fn small_number(text: &[u8]) -> Option<usize> {
     let digits = matches!(text.len(), 1..=6) && text.iter().all(u8::is_ascii_digit);
@@ -170,7 +129,7 @@ mod tests {
     const LIMITS: Limits = Limits { bytes: 8192, fields: 20 };
 
     fn is_plain(bytes: &[u8]) -> Option<bool> {
-        match Request::look(bytes, &mut Room::new(), LIMITS) {
+        match Request::look(bytes, &mut Lines::default(), LIMITS) {
             Look::Part(_) => None,
             Look::Plain(_) => Some(true),
             Look::Other => Some(false),
@@ -248,7 +207,7 @@ mod tests {
             assert_eq!(is_plain(&whole[..end]), None, "{end}");
         }
         assert_eq!(is_plain(&[&whole[..], b"GET"].concat()), Some(true));
-        let Look::Part(Some(length)) = Request::look(&whole[..whole.len() - 1], &mut Room::new(), LIMITS) else {
+        let Look::Part(Some(length)) = Request::look(&whole[..whole.len() - 1], &mut Lines::default(), LIMITS) else {
             panic!("its head says how long it is");
         };
         assert_eq!(length, whole.len());
@@ -258,9 +217,9 @@ mod tests {
     #[test]
     fn its_parts_are_those_of_the_bytes() {
         let bytes = b"PUT /a?b?c HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhiGET";
-        let mut room = Room::new();
-        let Look::Plain(request) = Request::look(bytes, &mut room, LIMITS) else { panic!("plain") };
-        assert_eq!((request.method, request.path_and_query()), ("PUT", ("/a", Some("b?c"))));
+        let mut lines = Lines::default();
+        let Look::Plain(request) = Request::look(bytes, &mut lines, LIMITS) else { panic!("plain") };
+        assert_eq!((request.method, request.path, request.query), ("PUT", "/a", Some("b?c")));
         assert_eq!((request.host, request.body, request.length), (&b"a"[..], &b"hi"[..], bytes.len() - 3));
         assert!(request.last && !request.is_repeatable() && !request.is_head());
     }

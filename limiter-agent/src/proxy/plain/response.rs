@@ -53,7 +53,7 @@ pub(super) fn read<'h, 'b>(bytes: &'b [u8], room: &'h mut Room<'b>, to_head: boo
     let (Some(status @ 100..), Some(minor)) = (head.code, head.version) else { return Err(Garbled::Status) };
     let fields = &*head.headers;
     let kinds = &mut kinds[..fields.len()];
-    fields.iter().zip(&mut *kinds).for_each(|(field, kind)| *kind = Field::of(field.name));
+    fields.iter().zip(&mut *kinds).for_each(|(field, kind)| *kind = Field::of(field.name.as_bytes()));
     let kinds = &*kinds;
     let of = |kind| fields.iter().zip(kinds).filter(move |(_, one)| **one == kind).map(|(field, _)| field.value);
     let framing = match status {

@@ -3,6 +3,7 @@
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
 use bytes::Bytes;
+use http::Response;
 use tokio::{net::TcpStream, task::unconstrained};
 use weir_core::Time;
 
@@ -10,13 +11,14 @@ use super::{
     Client,
     buffer::{Buffer, Outbox, SIZE},
     exchange::{Asked, Next, Terms, ending, exchange, finish},
-    field::Room,
+    field::Lines,
     line::{Gone, Line},
     request::{Look, Request},
     write,
 };
 use crate::{
     matching::Headers,
+    proxy::ResponseBody,
     rules::{Fields, Refused},
 };
 
@@ -124,61 +126,77 @@ async fn comes(line: &mut Line<'_>, whole: Option<usize>) -> bool {
 }
 
 /// Looks at what was read, and decides on it if it is a plain request.
+#[inline(always)] // as `calls` says
 fn judge(line: &mut Line<'_>) -> Judged {
+    let Some(inbox) = line.inbox.take() else { return Judged::Part(None) };
+    let (judged, used) = judge_bytes(line, inbox.unread());
+    line.give_back(inbox, used);
+    judged
+}
+
+/// The same, and how many of the bytes were used.
+#[inline(always)] // as `calls` says
+fn judge_bytes(line: &mut Line<'_>, bytes: &[u8]) -> (Judged, usize) {
     let Client { shared, gate, peer } = line.client;
-    let bytes = line.inbox.as_ref().map_or(&[][..], Buffer::unread);
-    let mut room = Room::new();
-    let request = match Request::look(bytes, &mut room, shared.limits) {
+    let mut lines = Lines::default();
+    let request = match Request::look(bytes, &mut lines, shared.limits) {
         Look::Plain(request) => request,
-        Look::Part(whole) => return Judged::Part(whole),
-        Look::Other => return Judged::Other,
+        Look::Part(whole) => return (Judged::Part(whole), 0),
+        Look::Other => return (Judged::Other, 0),
     };
-    let headers = Headers::Parsed(request.fields);
-    let decided = gate.admit_at_once(request.method, request.path_and_query(), headers);
-    let Some(decided) = decided else { return Judged::Other };
-    shared.traffic.request();
     let (to_head, last, length) = (request.is_head(), request.last, request.length);
-    let judged = match decided {
+    // Whoever sends many requests together has no more than its share of the runtime.
+    let alone = bytes.len() == length;
+    let target = (request.path, request.query);
+    let judged = gate.admit_at_once(request.method, target, Headers::Lines(request.fields), |decided| match decided {
         Ok(fields) => {
             let mut out = shared.buffers.outbox();
             write::to_app(&request, peer, &mut out.bytes);
             let repeatable = request.is_repeatable();
             Judged::Admitted(Asked { request: out, repeatable, terms: Terms { to_head, last, fields } })
         }
-        Err(refused) => {
-            // Whoever sends many requests together has no more than its share of the runtime.
-            let alone = bytes.len() == length;
-            refuse(line, refused, to_head, last, alone)
-        }
-    };
-    line.used(length);
-    judged
+        Err(refused) => refuse(line, refused, to_head, last, alone),
+    });
+    let Some(judged) = judged else { return (Judged::Other, 0) };
+    shared.traffic.request();
+    (judged, length)
 }
 
 /// Sends a refusal, as much of it as there is room for if that may be done at once.
-fn refuse(line: &mut Line<'_>, refused: Refused, to_head: bool, last: bool, at_once: bool) -> Judged {
+#[inline(always)] // as `calls` says
+fn refuse(line: &mut Line<'_>, refused: Refused<'_>, to_head: bool, last: bool, at_once: bool) -> Judged {
     let shared = &line.client.shared;
-    let ending = ending(line, last);
-    let (closes, now) = (ending.closes, ending.now);
-    let rest = |text: &[u8]| {
+    let rest = |text: &[u8], closes| {
         let mut rest = shared.buffers.outbox();
         rest.bytes.extend_from_slice(text);
         Judged::Answered { rest, closes }
     };
     match refused {
-        Refused::Http(refused) => shared.refusals.write(&refused, to_head, ending, |text| {
-            let sent = if at_once { line.send_at_once(text) } else { Ok(0) };
-            match sent {
-                Ok(sent) if sent == text.len() => Judged::Refused { closes, now },
-                Ok(sent) => rest(&text[sent..]),
-                Err(Gone) => Judged::Gone,
-            }
-        }),
+        Refused::Http(refused) => {
+            let ending = ending(line, last, refused.at());
+            let (closes, now) = (ending.closes, ending.now);
+            shared.refusals.write(refused, to_head, ending, |text| {
+                let sent = if at_once { line.send_at_once(text) } else { Ok(0) };
+                match sent {
+                    Ok(sent) if sent == text.len() => Judged::Refused { closes, now },
+                    Ok(sent) => rest(&text[sent..], closes),
+                    Err(Gone) => Judged::Gone,
+                }
+            })
+        }
         Refused::Grpc(response) => {
-            let (head, body) = response.into_parts();
-            let mut text = Vec::new();
-            write::own(&head, &body.into_own(), to_head, &Fields::default(), ending, &mut text);
-            rest(&text)
+            let (text, closes) = refuse_grpc(line, *response, to_head, last);
+            rest(&text, closes)
         }
     }
+}
+
+/// What is to be sent, and whether the connection is closed then.
+#[cold]
+fn refuse_grpc(line: &Line<'_>, response: Response<ResponseBody>, to_head: bool, last: bool) -> (Vec<u8>, bool) {
+    let (head, body) = response.into_parts();
+    let ending = ending(line, last, line.now());
+    let (closes, mut text) = (ending.closes, Vec::new());
+    write::own(&head, &body.into_own(), to_head, &Fields::default(), ending, &mut text);
+    (text, closes)
 }

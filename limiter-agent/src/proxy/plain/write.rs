@@ -26,9 +26,14 @@ pub(super) struct Ending<'a> {
 
 /// The request as the app gets it, with its body.
 pub(super) fn to_app(request: &Request<'_, '_>, peer: &Peer, to: &mut Vec<u8>) {
-    for part in [request.method, " ", request.target, " HTTP/1.1\r\n"] {
+    for part in [request.method, " ", request.path] {
         to.extend_from_slice(part.as_bytes());
     }
+    if let Some(query) = request.query {
+        to.push(b'?');
+        to.extend_from_slice(query.as_bytes());
+    }
+    to.extend_from_slice(b" HTTP/1.1\r\n");
     let (mut cookies, mut forwarded, mut proto, mut host) = (0, false, false, false);
     for (field, kind) in request.fields.iter().zip(request.kinds) {
         match kind {
@@ -69,7 +74,7 @@ pub(super) fn to_app(request: &Request<'_, '_>, peer: &Peer, to: &mut Vec<u8>) {
         to.extend_from_slice(b"x-forwarded-proto: http\r\n");
     }
     if !host {
-        line("x-forwarded-host", request.host, to);
+        line(b"x-forwarded-host", request.host, to);
     }
     end_line(to);
     to.extend_from_slice(request.body);
@@ -103,7 +108,7 @@ pub(super) fn to_client(
             _ => !response.is_named(field.name) || NEVER_DROPPED.iter().any(|name| is(field.name, name)),
         };
         if passes {
-            line(field.name, field.value, to);
+            line(field.name.as_bytes(), field.value, to);
         }
     }
     fields.append_to(to);
@@ -117,7 +122,7 @@ pub(super) fn to_client(
         && let Some(length) = response.said_length()
     {
         match digits() {
-            Some(digits) => line("content-length", digits, to),
+            Some(digits) => line(b"content-length", digits, to),
             None => content_length(length, to),
         }
     } else if may_have_body && !to_head {
@@ -125,7 +130,7 @@ pub(super) fn to_client(
             to.extend_from_slice(b"transfer-encoding: chunked\r\n");
         } else if let Framing::Length(length) = response.framing {
             match digits() {
-                Some(digits) if length > 0 => line("content-length", digits, to),
+                Some(digits) if length > 0 => line(b"content-length", digits, to),
                 _ => content_length(length, to),
             }
         }
@@ -149,7 +154,7 @@ pub(super) fn own(
     status_line(status.as_u16(), status.canonical_reason().unwrap_or("<none>"), to);
     for (name, value) in &head.headers {
         if !(ending.closes && name == header::CONNECTION) {
-            line(name.as_str(), value.as_bytes(), to);
+            line(name.as_str().as_bytes(), value.as_bytes(), to);
         }
     }
     fields.append_to(to);
@@ -168,7 +173,7 @@ pub(super) fn own(
 }
 
 /// A refusal, with its body, and without a date: as [`own`] would write it. Says where its date belongs.
-pub(super) fn refused(refused: &rules::RefusedHttp, to_head: bool, closes: bool, to: &mut Vec<u8>) -> usize {
+pub(super) fn refused(refused: &rules::Refusal, to_head: bool, closes: bool, to: &mut Vec<u8>) -> usize {
     let mut digits = itoa::Buffer::new();
     let seconds = digits.format(refused.seconds());
     refused.append_head(seconds, to);
@@ -202,9 +207,9 @@ fn content_length(length: u64, to: &mut Vec<u8>) {
 }
 
 /// Names are not told apart by their case; what an app sees is always the same.
-fn line(name: &str, value: &[u8], to: &mut Vec<u8>) {
+fn line(name: &[u8], value: &[u8], to: &mut Vec<u8>) {
     let start = to.len();
-    to.extend_from_slice(name.as_bytes());
+    to.extend_from_slice(name);
     to[start..].make_ascii_lowercase();
     to.extend_from_slice(b": ");
     to.extend_from_slice(value);

@@ -6,7 +6,7 @@ use super::*;
 use crate::proxy::{
     headers,
     plain::{
-        field::Room,
+        field::{Lines, Room},
         request::{Limits, Look},
         response::{self, Answer},
     },
@@ -49,8 +49,8 @@ fn the_app_sees_what_it_sees_by_the_ordinary_way() {
         "host: a\r\ncontent-length: 000\r\n",
     ] {
         let bytes = format!("PUT /a?b HTTP/1.1\r\n{lines}\r\n");
-        let mut room = Room::new();
-        let Look::Plain(plain) = Request::look(bytes.as_bytes(), &mut room, LIMITS) else { panic!("plain: {lines}") };
+        let mut read = Lines::default();
+        let Look::Plain(plain) = Request::look(bytes.as_bytes(), &mut read, LIMITS) else { panic!("plain: {lines}") };
         let mut written = Vec::new();
         to_app(&plain, &peer(), &mut written);
         assert!(written.starts_with(b"PUT /a?b HTTP/1.1\r\n"));
@@ -64,8 +64,8 @@ fn the_app_sees_what_it_sees_by_the_ordinary_way() {
 #[test]
 fn the_body_follows_its_head() {
     let bytes = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi";
-    let mut room = Room::new();
-    let Look::Plain(plain) = Request::look(bytes, &mut room, LIMITS) else { panic!("plain") };
+    let mut read = Lines::default();
+    let Look::Plain(plain) = Request::look(bytes, &mut read, LIMITS) else { panic!("plain") };
     let mut written = Vec::new();
     to_app(&plain, &peer(), &mut written);
     assert!(written.ends_with(b"\r\nx-forwarded-host: a\r\n\r\nhi"));

@@ -167,19 +167,23 @@ async fn a_refusal_says_in_lines_what_it_says_in_a_map() {
             let body = body.collect().await.expect("a body").to_bytes();
 
             let request = request();
-            let decided = limits.gate().admit_at_once("GET", ("/a", Some("b")), Headers::Map(request.headers()));
-            let Some(Err(Refused::Http(refused))) = decided else { panic!("refused: {decided:?}") };
-            let (mut lines, mut rest) = (Vec::new(), Vec::new());
-            let seconds = refused.seconds().to_string();
-            refused.append_head(&seconds, &mut lines);
-            refused.append_body(&seconds, &mut rest);
+            let headers = Headers::Map(request.headers());
+            let written = limits.gate().admit_at_once("GET", ("/a", Some("b")), headers, |decided| {
+                let Err(Refused::Http(refused)) = decided else { panic!("refused: {decided:?}") };
+                let (mut lines, mut rest) = (Vec::new(), Vec::new());
+                let seconds = refused.seconds().to_string();
+                refused.append_head(&seconds, &mut lines);
+                refused.append_body(&seconds, &mut rest);
+                (lines, rest, refused.body_length(&seconds))
+            });
+            let (lines, rest, length) = written.expect("no more than a word");
             let mut expected = format!("HTTP/1.1 {} ", head.status.as_str());
             expected.push_str(head.status.canonical_reason().unwrap_or("<none>"));
             for (name, value) in &head.headers {
                 expected.push_str(&format!("\r\n{name}: {}", value.to_str().expect("text")));
             }
             assert_eq!(String::from_utf8(lines).expect("text"), expected + "\r\n");
-            assert_eq!((rest.len(), rest), (refused.body_length(&seconds), body.to_vec()));
+            assert_eq!((rest.len(), rest), (length, body.to_vec()));
         }
     }
 }

@@ -1,0 +1,276 @@
+//! Reading the head of a request where it lies: once over its bytes, and only for what is in no doubt.
+//!
+//! A parser that takes whatever may be taken does more for each byte than most of the rest of a small request costs. This
+//! one knows one spelling of everything: the methods that are plain, a path and a query of the characters that RFC 3986 has for
+//! them, HTTP/1.1, lines that end in CR LF. It is checked against httparse: what it reads, that reads the same.
+
+use super::field::{Field, Lines};
+use crate::{byte_set::ByteSet, matching::FieldLine};
+
+/// A request's head, but for its fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head<'b> {
+    pub(super) method: &'static str,
+    pub(super) path: &'b str,
+    pub(super) query: Option<&'b str>,
+    /// With the empty line behind it.
+    pub(super) length: usize,
+}
+
+/// Why there is no head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoHead {
+    /// All bytes were read, and more of it may come.
+    Part,
+    /// It is not a plain one.
+    Other,
+}
+
+type Read<'b, T> = Result<(T, &'b [u8]), NoHead>;
+
+/// Reads a head and puts its fields into `lines`, which is empty, unless there are more than so many of them.
+pub(super) fn read<'b>(bytes: &'b [u8], lines: &mut Lines<'b>, most: usize) -> Result<Head<'b>, NoHead> {
+    let (method, rest) = method(bytes)?;
+    let (target, rest) = target(rest)?;
+    let mut rest = exactly(b"HTTP/1.1\r\n", rest)?;
+    while !rest.starts_with(b"\r") {
+        if lines.fields.len() >= most {
+            return Err(NoHead::Other);
+        }
+        let (line, behind) = line(rest)?;
+        // Room for fewer than the settings allow is no doubt about the request either.
+        lines.fields.try_push(line).map_err(|_| NoHead::Other)?;
+        lines.kinds.try_push(Field::of(line.name)).map_err(|_| NoHead::Other)?;
+        rest = behind;
+    }
+    let body = exactly(b"\r\n", rest)?;
+    let (path, query) = target;
+    Ok(Head { method, path, query, length: bytes.len() - body.len() })
+}
+
+#[inline]
+fn method(bytes: &[u8]) -> Read<'_, &'static str> {
+    // Most of all requests.
+    if let Some(rest) = bytes.strip_prefix(b"GET ") {
+        return Ok(("GET", rest));
+    }
+    let mut is_part = "GET ".as_bytes().starts_with(bytes);
+    for method in ["POST ", "HEAD ", "PUT ", "PATCH ", "DELETE ", "OPTIONS "] {
+        if let Some(rest) = bytes.strip_prefix(method.as_bytes()) {
+            return Ok((&method[..method.len() - 1], rest));
+        }
+        is_part |= method.as_bytes().starts_with(bytes);
+    }
+    Err(if is_part { NoHead::Part } else { NoHead::Other })
+}
+
+/// A path and maybe a query, and the space behind them.
+#[inline]
+fn target(bytes: &[u8]) -> Read<'_, (&str, Option<&str>)> {
+    if !bytes.first().ok_or(NoHead::Part)?.eq(&b'/') {
+        return Err(NoHead::Other);
+    }
+    let (path, rest) = run(&OF_PATH, bytes)?;
+    let path = text(path)?;
+    match rest {
+        [b' ', rest @ ..] => Ok(((path, None), rest)),
+        [b'?', rest @ ..] => match run(&OF_QUERY, rest)? {
+            (query, [b' ', rest @ ..]) => Ok(((path, Some(text(query)?)), rest)),
+            _ => Err(NoHead::Other),
+        },
+        _ => Err(NoHead::Other),
+    }
+}
+
+/// A field's line.
+#[inline]
+fn line(bytes: &[u8]) -> Read<'_, FieldLine<'_>> {
+    let (name, [b':', rest @ ..]) = run(&OF_NAME, bytes)? else { return Err(NoHead::Other) };
+    if name.is_empty() {
+        return Err(NoHead::Other);
+    }
+    let rest = rest.strip_prefix(b" ").unwrap_or(rest);
+    let (value, rest) = rest.split_at(first_control(rest).ok_or(NoHead::Part)?);
+    let rest = exactly(b"\r\n", rest)?;
+    Ok((FieldLine { name, value: trimmed(value) }, rest))
+}
+
+/// The bytes up to the first that is not in the set, and those from there on.
+#[inline]
+fn run<'b>(set: &ByteSet, bytes: &'b [u8]) -> Read<'b, &'b [u8]> {
+    let end = bytes.iter().position(|byte| !set.has(*byte)).ok_or(NoHead::Part)?;
+    Ok(bytes.split_at(end))
+}
+
+/// What is behind these bytes.
+#[inline]
+fn exactly<'b, const LENGTH: usize>(expected: &[u8; LENGTH], bytes: &'b [u8]) -> Result<&'b [u8], NoHead> {
+    match bytes.strip_prefix(expected) {
+        Some(rest) => Ok(rest),
+        None if expected.starts_with(bytes) => Err(NoHead::Part),
+        None => Err(NoHead::Other),
+    }
+}
+
+/// Where a field's value ends: at the first byte that may not be in one.
+#[inline]
+fn first_control(bytes: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let mut at = 0;
+    // Eight at a time, as far as the first of them that may not be there can be told from the others.
+    while let Some(eight) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
+        let eight = u64::from_le_bytes(*eight);
+        let below_space = eight.wrapping_sub(ONES * 0x20) & !eight;
+        let delete = eight ^ (ONES * 0x7f);
+        let delete = delete.wrapping_sub(ONES) & !delete;
+        let found = (below_space | delete) & (ONES * 0x80);
+        if found == 0 {
+            at += 8;
+            continue;
+        }
+        at += found.trailing_zeros() as usize / 8;
+        if bytes[at] != b'\t' {
+            return Some(at);
+        }
+        at += 1;
+    }
+    let rest = bytes.get(at..)?;
+    Some(at + rest.iter().position(|byte| byte.is_ascii_control() && *byte != b'\t')?)
+}
+
+/// Without the space around it (RFC 9110 section 5.5).
+#[inline]
+fn trimmed(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+fn text(bytes: &[u8]) -> Result<&str, NoHead> {
+    str::from_utf8(bytes).map_err(|_| NoHead::Other)
+}
+
+static OF_PATH: ByteSet = ByteSet::alphanumeric_and(b"/-._~%!$&'()*+,;=:@[]");
+static OF_QUERY: ByteSet = ByteSet::alphanumeric_and(b"/-._~%!$&'()*+,;=:@[]?");
+static OF_NAME: ByteSet = ByteSet::alphanumeric_and(b"!#$%&'*+-.^_`|~");
+
+#[cfg(test)]
+mod tests {
+    use httparse::{EMPTY_HEADER, Status};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MOST: usize = 20;
+
+    /// Request line, fields and length.
+    type Heard = (String, Vec<(String, Vec<u8>)>, usize);
+
+    fn by_httparse(bytes: &[u8]) -> Option<Heard> {
+        let mut fields = [EMPTY_HEADER; MOST];
+        let mut request = httparse::Request::new(&mut fields);
+        let Ok(Status::Complete(length)) = request.parse(bytes) else { return None };
+        let line = format!("{} {} {}", request.method?, request.path?, request.version?);
+        let fields = request.headers.iter().map(|field| (field.name.to_owned(), field.value.to_vec())).collect();
+        Some((line, fields, length))
+    }
+
+    fn by_ours(bytes: &[u8]) -> Result<Heard, NoHead> {
+        let mut lines = Lines::default();
+        let head = read(bytes, &mut lines, MOST)?;
+        let target = head.query.map_or_else(|| head.path.to_owned(), |query| format!("{}?{query}", head.path));
+        let fields = lines.fields.iter().map(|line| {
+            let name = String::from_utf8(line.name.to_vec()).expect("a token");
+            (name, line.value.to_vec())
+        });
+        Ok((format!("{} {target} 1", head.method), fields.collect(), head.length))
+    }
+
+    /// Whether it is written in the one way that is read here, by a description of it that shares nothing with the reader.
+    fn is_plain(bytes: &[u8]) -> bool {
+        let plain = r"(?s-u)\A(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) /[A-Za-z0-9/\-._~%!$&'()*+,;=:@?\[\]]* HTTP/1\.1\r\n([A-Za-z0-9!#$%&'*+\-.^_`|~]+:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n";
+        regex::bytes::Regex::new(plain).expect("an expression").is_match(bytes)
+    }
+
+    /// Heads, most of them sound, with mistakes in the places where proxies have made them.
+    fn heads() -> impl Strategy<Value = Vec<u8>> {
+        let of = |pieces: &'static [&'static str]| prop::sample::select(pieces);
+        let method = of(&["GET", "GET", "GET", "HEAD", "POST", "OPTIONS", "PATCH", "TRACE", "get", "GE", ""]);
+        let space = of(&[" ", " ", " ", " ", " ", " ", "  ", "\t", ""]);
+        let target =
+            of(&["/", "/", "/a/b%20c?d=e&f", "/?", "/?a?b", "/a#b", "*", "http://a/", "", "/\u{e4}", "/a|b", "/\x7f"]);
+        let version = of(&["HTTP/1.1", "HTTP/1.1", "HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "HTTP/2.0", "http/1.1", ""]);
+        let end = of(&["\r\n", "\r\n", "\r\n", "\r\n", "\r\n", "\r\n", "\r\n", "\r\n", "\n", "\r", "\r\r\n", ""]);
+        let name =
+            of(&["host", "X-Key", "a", "content-length", "a!#$%&'*+-.^_`|~9", "", "a b", "a ", " a", "\u{e4}", "a\0"]);
+        let name = prop_oneof![3 => Just("x-some-name"), 2 => name];
+        let colon = of(&[":", ": ", ": ", ": ", ": ", ":\t ", " :", ""]);
+        let value = prop_oneof![
+            4 => "[ -~\t]{0,40}".prop_map(String::into_bytes),
+            1 => prop::collection::vec(any::<u8>(), 0..12),
+            1 => (0..40_usize, of(&["\0", "\r", "\n", "\x7f", "\t", "\u{80}", "\x1f"]))
+                .prop_map(|(before, odd)| ["y".repeat(before).as_bytes(), odd.as_bytes(), b"zzzzzzzzz"].concat()),
+        ];
+        let field = (name, colon, value, end.clone())
+            .prop_map(|(name, colon, value, end)| [name.as_bytes(), colon.as_bytes(), &value, end.as_bytes()].concat());
+        let line = (method, space.clone(), target, space, version, end.clone())
+            .prop_map(|(method, one, target, two, version, end)| [method, one, target, two, version, end].concat());
+        (line, prop::collection::vec(field, 0..4), end, "[a-zG ]{0,9}").prop_map(|(line, fields, end, body)| {
+            [line.into_bytes(), fields.concat(), end.as_bytes().to_vec(), body.into_bytes()].concat()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        #[test]
+        fn what_is_read_is_plain_and_is_what_httparse_reads(head in heads()) {
+            match by_ours(&head) {
+                Ok(ours) => {
+                    prop_assert!(is_plain(&head));
+                    prop_assert_eq!(Some(ours), by_httparse(&head));
+                }
+                Err(_) => prop_assert!(!is_plain(&head)),
+            }
+        }
+
+        #[test]
+        fn a_part_of_a_plain_head_is_a_part(head in heads(), cut in any::<prop::sample::Index>()) {
+            let cut = cut.index(head.len().max(1));
+            match (by_ours(&head), by_ours(&head[..cut])) {
+                (Ok((_, _, length)), cut_off) if cut < length => prop_assert_eq!(cut_off, Err(NoHead::Part)),
+                (Ok(whole), cut_off) => prop_assert_eq!(cut_off, Ok(whole)),
+                // More bytes never make a plain head of something else.
+                (Err(NoHead::Part), cut_off) => prop_assert_eq!(cut_off, Err(NoHead::Part)),
+                (Err(NoHead::Other), cut_off) => prop_assert!(cut_off.is_err()),
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_byte_that_may_not_be_in_a_value_ends_it_wherever_it_is() {
+        for odd in 0..=u8::MAX {
+            for before in 0..20 {
+                for filler in [b' ', b'~', b'\t', 0x80, 0xff] {
+                    let bytes = [&vec![filler; before][..], &[odd], &[b'\r'; 9]].concat();
+                    let ends = (odd < 0x20 && odd != b'\t') || odd == 0x7f;
+                    assert_eq!(first_control(&bytes), Some(before + usize::from(!ends)), "{odd} {before} {filler}");
+                }
+            }
+        }
+        for length in 0..20 {
+            assert_eq!(first_control(&vec![b'a'; length]), None);
+            assert_eq!(first_control(&vec![b'\t'; length]), None);
+        }
+    }
+
+    #[test]
+    fn no_more_fields_are_read_than_are_allowed() {
+        for (fields, most, read_all) in [(3, 3, true), (4, 3, false), (100, 500, true), (101, 500, false)] {
+            let bytes = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(fields));
+            let mut lines = Lines::default();
+            assert_eq!(read(bytes.as_bytes(), &mut lines, most).is_ok(), read_all, "{fields} of {most}");
+        }
+    }
+}
