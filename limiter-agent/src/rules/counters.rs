@@ -92,3 +92,20 @@ impl Counters {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_how_many_refusals_came_before_it_that_had_none() {
+        let (counters, start) = (Counters::default(), Time::from_nanos(1_700_000_000_000_000_000));
+        let refuse_at = |millis| {
+            counters.count_limited();
+            counters.log_limited(start.saturating_add(Duration::from_millis(millis)))
+        };
+        let told = [0, 0, 1, 999, 1000, 1001, 5000].map(refuse_at);
+        assert_eq!(told, [Some(0), None, None, None, Some(3), None, Some(1)]);
+        assert_eq!(counters.read().limited, 7);
+    }
+}
