@@ -41,6 +41,9 @@ struct Cli {
     /// Where to write; by default docs/benchmarks, or for a quick run target/weir/benchmarks
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
+    /// Only send the agent the load of `proxy`, and measure nothing: `cargo xtask profile` does, to see which of its branches are taken
+    #[arg(long, conflicts_with_all = ["suites", "quick", "out"])]
+    train: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -71,6 +74,9 @@ impl Suite {
 /// The program `weir-bench`: exit code 0 if all was measured and written.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
+    if cli.train {
+        return exit_code("bench", proxy::train());
+    }
     let chosen = |suite: &Suite| if cli.suites.is_empty() { suite.stands_alone() } else { cli.suites.contains(suite) };
     let out = cli.out.clone().unwrap_or_else(|| default_out(cli.quick));
     for suite in Suite::value_variants().iter().filter(|suite| chosen(suite)) {
@@ -84,13 +90,7 @@ pub fn run() -> ExitCode {
 
 /// The program `weir-bench-gateway`: serves until it is ended.
 pub fn serve_gateway() -> ExitCode {
-    match gateway::GatewayArgs::parse().serve() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("gateway: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("gateway", gateway::GatewayArgs::parse().serve())
 }
 
 /// The program `weir-bench-soak`: exit code 0 only if the agent was as it should be all the time.
@@ -108,10 +108,14 @@ pub fn run_soak() -> ExitCode {
 /// The program `weir-bench-fleet`: exit code 0 if all was measured and written.
 #[cfg(feature = "fleet")]
 pub fn run_fleet() -> ExitCode {
-    match fleet::run() {
+    exit_code("fleet", fleet::run())
+}
+
+fn exit_code(program: &str, result: anyhow::Result<()>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("fleet: {error:#}");
+            eprintln!("{program}: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -40,8 +40,9 @@ All keep their connections to the app, write no access log, append `X-Forwarded-
 for each value of the header `x-key` in each rule. Weir's agent also counts for its metrics and writes the `RateLimit` \
 fields. The peers' configuration is in crates/bench/src/proxy/peers. CPU is user and system time of all of a proxy's \
 processes, from /proc, over what its clients counted; connections are kept alive throughout. nginx, HAProxy and Envoy talk \
-HTTP/1.1 to the app in all scenarios, the agent HTTP/2 where its client does. The agent is built as its image has it, with \
-link-time optimisation (profile dist). HAProxy counts requests in a sliding period instead of a bucket, and reads many \
+HTTP/1.1 to the app in all scenarios, the agent HTTP/2 where its client does. The agent is built as its image has it: in \
+profile dist, with link-time optimisation, and laid out by which branches it took when `cargo xtask profile` sent it these \
+loads and, for a minute, those of the soak. The peers are as Debian and PyPI have them. HAProxy counts requests in a sliding period instead of a bucket, and reads many \
 rules from a map, as its manual tells. Run by root, all are in a network namespace of their own with nothing but a loopback \
 device, where no packet passes a firewall's rules.
 
@@ -56,7 +57,7 @@ table below. The aim is about wrk's column; the other two are told beside it.";
 #[derive(Clone, Copy)]
 struct Effort {
     rounds: usize,
-    /// Of what an aim is about: many and short, because a machine that is shared changes from second to second, and what is
+    /// Of what an aim tells: many and short, because a machine that is shared changes from second to second, and what is
     /// compared should be measured close together.
     rounds_of_aims: usize,
     length: Duration,
@@ -90,8 +91,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     let effort = if quick { QUICK } else { FULL };
     // It counts the cores, before this program leaves one to the proxies.
     let mut report = Report::new("proxy", "The agent as a proxy", ABOUT, quick)?;
-    to_the_clients_core()?;
-    more_files()?;
+    make_room()?;
     let folder = tempfile::tempdir().context("make a folder for the proxies")?;
     let upstream = Upstream::start()?;
     let bench = rounds::Bench { upstream: upstream.address(), folder: folder.path(), effort };
@@ -104,6 +104,21 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     report.add_versions(contenders::versions());
     tables::write(&results, &latencies, &idle, &mut report);
     Ok(report)
+}
+
+/// Asks the agent for what each scenario says, and compares nothing: for an agent that counts how often it takes which branch.
+pub(crate) fn train() -> anyhow::Result<()> {
+    make_room()?;
+    let folder = tempfile::tempdir().context("make a folder for the agent")?;
+    let upstream = Upstream::start()?;
+    let bench = rounds::Bench { upstream: upstream.address(), folder: folder.path(), effort: QUICK };
+    SCENARIOS.into_iter().try_for_each(|scenario| bench.train(scenario).with_context(|| scenario.name))
+}
+
+/// What a run of proxies needs of its machine.
+fn make_room() -> anyhow::Result<()> {
+    to_the_clients_core()?;
+    more_files()
 }
 
 /// This program, and so every client that it starts, stays off the core of the proxies.

@@ -8,11 +8,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rustix::process::geteuid;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::{children::Child, workspace::Workspace};
+use crate::{children::Child, profile, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
@@ -46,23 +45,14 @@ pub(crate) async fn run(
     let program = workspace.target().join("release/weir-bench");
     let mut bench = Command::new(&program);
     let proxy = args.suites.iter().any(|suite| suite == "proxy");
-    if proxy {
-        let mut build = Command::new(env!("CARGO"));
-        build.current_dir(workspace.root()).args(["build", "--profile", "dist", "--locked", "-p", "weir-agent"]);
-        if finish("cargo build", &mut build, interrupt).await? != Some(0) {
-            return Ok(ExitCode::FAILURE);
-        }
+    if proxy && finish("cargo build", &mut profile::build(workspace), interrupt).await? != Some(0) {
+        return Ok(ExitCode::FAILURE);
     }
     if proxy || args.suites.iter().any(|suite| suite == "gateway") {
-        let Some(path) = peers::ensure(proxy, interrupt).await? else { return Ok(ExitCode::from(2)) };
+        let of = if proxy { peers::Of::Proxy } else { peers::Of::Gateway };
+        let Some(path) = peers::ensure(of, interrupt).await? else { return Ok(ExitCode::from(2)) };
         if proxy {
-            if geteuid().is_root() {
-                bench = alone(&program);
-            } else {
-                eprintln!(
-                    "bench: not root, so in the machine's own network, where each packet passes its firewall's rules"
-                );
-            }
+            bench = alone(&program);
             // As its image has it.
             bench.env("WEIR_AGENT", workspace.target().join("dist/weir-agent"));
         }
@@ -74,9 +64,18 @@ pub(crate) async fn run(
     Ok(code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// The program in a network of its own that is nothing but a loopback device. What a container runtime leaves in the machine's
-/// own looks at each packet of all contenders (6 % of the agent's time was that), which makes them more alike.
-fn alone(program: &Path) -> Command {
+/// The program in a network of its own that is nothing but a loopback device, where that may be made. What a container runtime
+/// leaves in the machine's own looks at each packet of all contenders (6 % of the agent's time was that), which makes them
+/// more alike.
+pub(crate) fn alone(program: &Path) -> Command {
+    // Root may lack the right, too: most containers do.
+    let may = std::process::Command::new("unshare").args(["--net", "true"]).output();
+    if !may.is_ok_and(|may| may.status.success()) {
+        eprintln!(
+            "bench: may not make a network of its own, so in the machine's, where each packet passes its firewall's rules"
+        );
+        return Command::new(program);
+    }
     let mut command = Command::new("unshare");
     command.args(["--net", "sh", "-c", r#"ip link set lo up && exec "$0" "$@""#]).arg(program);
     command

@@ -48,7 +48,7 @@ pub(crate) async fn run(
         }
         return Ok(ExitCode::from(2));
     }
-    let Some(path) = peers::ensure(true, interrupt).await? else { return Ok(ExitCode::from(2)) };
+    let Some(path) = peers::ensure(peers::Of::Proxy, interrupt).await? else { return Ok(ExitCode::from(2)) };
     let folder = workspace.root().join("limiter-agent/clients");
     let python = python(&folder, interrupt).await?;
     let agent = match &args.agent {

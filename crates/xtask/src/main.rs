@@ -13,6 +13,7 @@ mod deny;
 mod fuzz;
 mod manual;
 mod miri;
+mod profile;
 mod reference;
 mod release;
 mod sbom;
@@ -78,6 +79,11 @@ enum Command {
     ///
     /// Takes some minutes. Needs a nightly toolchain with miri, and installs it by rustup if there is none.
     Miri(miri::MiriArgs),
+    /// Measure which branches the agent takes under load, and write limiter-agent/agent.profdata, by which its image is built
+    ///
+    /// Some ten minutes: builds an agent that counts, asks it for what `bench proxy` and `soak` ask for, and puts the counts
+    /// together with llvm-profdata. On Debian as root, what is missing is installed, saying so.
+    Profile(profile::ProfileArgs),
     /// Move the versions of crates, images and charts together
     ///
     /// Exits with 2, and changes nothing, if the version is not a later one or the checkout has changes of its own.
@@ -105,6 +111,7 @@ async fn main() -> ExitCode {
             Command::Miri(args) => miri::run(&workspace, &args),
             Command::Crds(args) => crds::run(&workspace, &args),
             Command::Dashboards(args) => dashboards::run(&workspace, &args, &children::interrupts()?).await,
+            Command::Profile(args) => profile::run(&workspace, args, &children::interrupts()?).await,
             Command::Release(args) => release::run(&workspace, &args),
             Command::Sbom(args) => sbom::run(&workspace, &args),
             Command::Tidy => tidy::run(&workspace),

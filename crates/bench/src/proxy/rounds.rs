@@ -75,8 +75,7 @@ impl Bench<'_> {
         let rounds = if scenario.aimed_at { self.effort.rounds_of_aims } else { self.effort.rounds };
         for round in 0..rounds {
             eprintln!("proxy: {}, round {} of {rounds}", scenario.name, round + 1);
-            // Who begins moves on by one: none is first or last in all rounds.
-            for place in (0..CONTENDERS.len()).map(|turn| (turn + round) % CONTENDERS.len()) {
+            for place in order(round) {
                 let (contender, running) = (CONTENDERS[place], &mut running[place]);
                 let Ok((proxy, samples)) = running else { continue };
                 match self.round(proxy, scenario, round) {
@@ -107,21 +106,36 @@ impl Bench<'_> {
 
     fn round(&self, proxy: &Proxy, scenario: Scenario, round: usize) -> anyhow::Result<Sample> {
         let before = proxy.process.cpu()?;
-        let load = match scenario.client {
-            Client::Wrk => self.wrk(proxy.http1, scenario, round)?,
-            Client::Lean { per_second } => {
-                let (address, path) = (proxy.http1, &scenario.path());
-                let (connections, length) = (scenario.connections, self.length(scenario));
-                Lean { address, path, key: KEY, connections, length, per_second }.run()?
-            }
-            Client::H2load => {
-                let url = format!("http://{}{}", proxy.http2, scenario.path());
-                load::http2(&url, scenario.connections, self.length(scenario), self.folder)?
-            }
-        };
+        let load = self.load(proxy, scenario, round)?;
         let cpu = proxy.process.cpu()? - before;
         check(scenario, &load)?;
         Ok(Sample::new(cpu, &load))
+    }
+
+    fn load(&self, proxy: &Proxy, scenario: Scenario, seed: usize) -> anyhow::Result<Load> {
+        match scenario.client {
+            Client::Wrk => self.wrk(proxy.http1, scenario, seed),
+            Client::Lean { per_second } => {
+                let (address, path) = (proxy.http1, &scenario.path());
+                let (connections, length) = (scenario.connections, self.length(scenario));
+                Lean { address, path, key: KEY, connections, length, per_second }.run()
+            }
+            Client::H2load => {
+                let url = format!("http://{}{}", proxy.http2, scenario.path());
+                load::http2(&url, scenario.connections, self.length(scenario), self.folder)
+            }
+        }
+    }
+
+    /// The agent alone, for one round, and asked to end: only then does a program write how often it took which branch.
+    pub(super) fn train(&self, scenario: Scenario) -> anyhow::Result<()> {
+        let proxy = self.ready(Contender::Weir, scenario)?;
+        let load = self.load(&proxy, scenario, 0)?;
+        check(scenario, &load)?;
+        let status = proxy.process.end()?.context("the agent did not end when it was asked to")?;
+        ensure!(status.success(), "the agent ended with {status}");
+        eprintln!("proxy: {}, {} requests", scenario.name, load.served + load.refused);
+        Ok(())
     }
 
     fn length(&self, scenario: Scenario) -> Duration {
@@ -142,6 +156,14 @@ impl Bench<'_> {
         };
         wrk.run()
     }
+}
+
+/// The contenders of a round, by their places. Who begins moves on by one, so that none is first or last in all rounds; and
+/// then it goes the other way round, so that none follows the same one in most.
+fn order(round: usize) -> impl Iterator<Item = usize> {
+    let all = CONTENDERS.len();
+    let backwards = !(round / all).is_multiple_of(2);
+    (0..all).map(move |turn| if backwards { (round + all - turn) % all } else { (round + turn) % all })
 }
 
 fn failed(contender: Contender, scenario: Scenario, error: &anyhow::Error) -> String {
@@ -194,6 +216,8 @@ fn fill(proxy: &Proxy, path: &str, keys: u64) -> anyhow::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::super::scenarios::{PROXIED, REFUSED, SCENARIOS};
     use super::*;
 
@@ -212,6 +236,18 @@ mod tests {
         let large = SCENARIOS.into_iter().find(|scenario| scenario.large).expect("there is one");
         assert!(check(large, &SERVED).is_err());
         assert!(check(large, &Load { bytes: 2_000 * LARGE_BYTES, ..SERVED }).is_ok());
+    }
+
+    #[test]
+    fn turns_are_fair() {
+        let rounds: Vec<Vec<_>> = (0..2 * CONTENDERS.len()).map(|round| order(round).collect()).collect();
+        for place in 0..CONTENDERS.len() {
+            assert_eq!(rounds.iter().filter(|round| round[0] == place).count(), 2, "each begins as often: {rounds:?}");
+            let pairs = rounds.iter().flat_map(|round| round.windows(2)).filter(|pair| pair[1] == place);
+            let followed: BTreeSet<_> = pairs.map(|pair| pair[0]).collect();
+            assert_eq!(followed.len(), 2, "none follows one only: {rounds:?}");
+        }
+        assert!(rounds.iter().all(|round| (0..CONTENDERS.len()).all(|place| round.contains(&place))), "{rounds:?}");
     }
 
     #[test]

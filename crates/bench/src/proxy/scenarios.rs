@@ -18,7 +18,7 @@ pub(super) struct Scenario {
     pub(super) keys: u64,
     /// Every request is refused, or none.
     pub(super) refused: bool,
-    /// An aim is about it: it has more rounds.
+    /// An aim tells it: it has more rounds.
     pub(super) aimed_at: bool,
 }
 
@@ -58,11 +58,10 @@ const PLAIN: Scenario = Scenario {
 pub(super) const PROXIED: Scenario = Scenario { aimed_at: true, ..PLAIN };
 pub(super) const REFUSED: Scenario = Scenario { name: "refused", refused: true, ..PROXIED };
 pub(super) const REFUSED_FULL: Scenario =
-    Scenario { name: "refused, core full", client: Client::Lean { per_second: None }, aimed_at: false, ..REFUSED };
+    Scenario { name: "refused, core full", client: Client::Lean { per_second: None }, ..REFUSED };
 pub(super) const REFUSED_PACED: Scenario = Scenario {
     name: "refused, 60,000 a second",
     client: Client::Lean { per_second: NonZeroU32::new(60_000) },
-    aimed_at: false,
     ..REFUSED
 };
 pub(super) const ONE_CONNECTION: Scenario = Scenario { name: "1 connection", connections: 1, ..PLAIN };

@@ -13,26 +13,35 @@ use crate::debian::{self, Need, SYSTEM};
 
 const LOAD: [Need; 2] =
     [("wrk", "wrk", "the load, HTTP/1.1"), ("setpriv", "util-linux", "ends what is measured with the benchmark")];
-const PROXIES: [Need; 6] = [
+const PROXY: [Need; 4] = [
     ("unshare", "util-linux", "gives the benchmark a network of its own"),
     ("ip", "iproute2", "brings its loopback device up"),
-    ("nginx", "nginx", "a peer"),
-    ("haproxy", "haproxy", "a peer"),
     ("h2load", "nghttp2-client", "the load, HTTP/2"),
-    ("taskset", "util-linux", "keeps a peer on its core"),
+    ("taskset", "util-linux", "keeps a proxy on its core"),
 ];
+const PEERS: [Need; 2] = [("nginx", "nginx", "a peer"), ("haproxy", "haproxy", "a peer")];
+
+/// What the programs are for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    Gateway,
+    /// The agent under the load of `proxy`, alone.
+    Agent,
+    Proxy,
+}
 
 /// The release of Envoy that is compared with: a new one is a new comparison.
 const ENVOY: &str = "1.40.0";
 
-/// Finds or installs what the load needs, and the proxies if they are compared with; the PATH that has all, or none after
-/// saying what is missing.
-pub(crate) async fn ensure(proxies: bool, interrupt: &CancellationToken) -> anyhow::Result<Option<OsString>> {
-    let needs = LOAD.into_iter().chain(PROXIES.into_iter().filter(|_| proxies));
+/// Finds or installs what is needed; the PATH that has all, or none after saying what is missing.
+pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Result<Option<OsString>> {
+    let peers = of == Of::Proxy;
+    let proxy = PROXY.into_iter().filter(|_| of != Of::Gateway);
+    let needs = LOAD.into_iter().chain(proxy).chain(PEERS.into_iter().filter(|_| peers));
     if !debian::ensure("bench", needs, interrupt).await? {
         return Ok(None);
     }
-    let mut folders = if proxies { vec![envoy(interrupt).await?] } else { Vec::new() };
+    let mut folders = if peers { vec![envoy(interrupt).await?] } else { Vec::new() };
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
     folders.extend(SYSTEM.map(PathBuf::from));
     Ok(Some(std::env::join_paths(folders).context("a folder in PATH has a colon in its name")?))

@@ -5,6 +5,7 @@
 pub(crate) mod charts;
 mod dependencies;
 mod examples;
+mod profile;
 mod sources;
 
 use std::{fmt, process::ExitCode};
@@ -35,6 +36,7 @@ impl fmt::Display for Violation {
 pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     let mut violations = dependencies::check(&dependencies::Tree::read(&workspace.metadata)?);
     violations.extend(charts::check(workspace)?);
+    violations.extend(profile::check(workspace)?);
     let sources = sources::check(workspace)?;
     violations.extend(sources.violations);
     for warning in &sources.warnings {

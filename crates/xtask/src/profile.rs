@@ -1,0 +1,103 @@
+//! The agent's profile, `limiter-agent/agent.profdata`: how often each branch of it is taken under load. The compiler lays
+//! out the agent by it where it is built as its image has it (profile dist), which halves what a small request costs in
+//! user mode; without it, or with one of other code, the agent does the same and is slower.
+//!
+//! Renewed by hand, after changes to what every request passes through: a profile is found by the names and the shape of
+//! functions, so what was changed since counts as never measured.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, ensure};
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+use crate::bench::{alone, finish, peers};
+use crate::debian::{self, Need};
+use crate::workspace::Workspace;
+
+/// In the checkout.
+pub(crate) const FILE: &str = "limiter-agent/agent.profdata";
+
+/// Reads what programs of this toolchain count, and writes what it reads: its own LLVM is later, and takes this version's.
+const PROFDATA: &str = "llvm-profdata-19";
+const NEEDS: [Need; 1] = [(PROFDATA, "llvm-19", "puts together what the agent counted")];
+
+/// One minute of every kind of client: what the proxy's load does not ask for is not to be laid out as if nobody did.
+const SOAK_MINUTES: &str = "1";
+
+#[derive(clap::Args)]
+pub(crate) struct ProfileArgs {}
+
+/// How the agent of the image is built, with the profile that is in the checkout.
+pub(crate) fn build(workspace: &Workspace) -> Command {
+    cargo(workspace, "profile-use", &file(workspace))
+}
+
+pub(crate) async fn run(
+    workspace: &Workspace,
+    _: ProfileArgs,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<ExitCode> {
+    let Some(path) = peers::ensure(peers::Of::Agent, interrupt).await? else { return Ok(ExitCode::from(2)) };
+    if !debian::ensure("profile", NEEDS, interrupt).await? {
+        return Ok(ExitCode::from(2));
+    }
+    let counts = workspace.scratch().join("profile");
+    eprintln!("profile: builds an agent that counts which branches are taken");
+    let mut counting = cargo(workspace, "profile-generate", &counts);
+    // Beside the one of the image, or each would undo what the other has built.
+    let target = workspace.target().join("counting");
+    counting.env("CARGO_TARGET_DIR", &target);
+    let mut load = Command::new(env!("CARGO"));
+    load.current_dir(workspace.root()).args(["build", "--release", "--locked", "-p", "weir-bench"]);
+    for build in [&mut counting, &mut load] {
+        if finish("cargo build", build, interrupt).await? != Some(0) {
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    // Build scripts count, too.
+    fs::remove_dir_all(&counts).with_context(|| format!("empty {}", counts.display()))?;
+    let programs = workspace.target().join("release");
+    let mut proxy = alone(&programs.join("weir-bench"));
+    proxy.arg("--train");
+    let mut soak = alone(&programs.join("weir-bench-soak"));
+    soak.args(["--minutes", SOAK_MINUTES]);
+    for (name, load) in [("weir-bench", &mut proxy), ("weir-bench-soak", &mut soak)] {
+        load.env("PATH", &path).env("WEIR_AGENT", target.join("dist/weir-agent"));
+        if finish(name, load, interrupt).await? != Some(0) {
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    let mut merge = Command::new(PROFDATA);
+    merge.args(["merge", "--sparse", "--output"]).arg(file(workspace)).args(counted(&counts)?);
+    if finish(PROFDATA, &mut merge, interrupt).await? != Some(0) {
+        return Ok(ExitCode::FAILURE);
+    }
+    println!("written: {}", file(workspace).display());
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn file(workspace: &Workspace) -> PathBuf {
+    workspace.root().join(FILE)
+}
+
+/// The agent in profile dist, with a flag of the compiler more than the caller's.
+fn cargo(workspace: &Workspace, flag: &str, path: &Path) -> Command {
+    let mut flags = std::env::var_os("RUSTFLAGS").unwrap_or_default();
+    flags.push(OsString::from(format!(" -C{flag}=")));
+    flags.push(path);
+    let mut build = Command::new(env!("CARGO"));
+    build.current_dir(workspace.root()).env("RUSTFLAGS", flags);
+    build.args(["build", "--profile", "dist", "--locked", "-p", "weir-agent"]);
+    build
+}
+
+fn counted(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("read {}: did the agent count?", folder.display()))?;
+    let files = entries.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<Vec<_>>>()?;
+    ensure!(!files.is_empty(), "the agent counted nothing in {}", folder.display());
+    Ok(files)
+}
