@@ -115,6 +115,29 @@ fn keys_are_bounded_idle_ones_make_room_and_others_share_the_overflow() {
     assert_eq!(swept.evicted, 100);
 }
 
+/// A look for idle keys that was in vain is remembered for a moment, not until the next one.
+#[test]
+#[cfg_attr(miri, ignore = "minutes")]
+fn few_idle_keys_among_many_are_found_after_a_flood() {
+    let rule = keyed([("limit", per_second(2))], 200);
+    let flood = |now, from: u32| (from..from + 1_000).map(|key| drain(&rule, now, &key.to_be_bytes())).sum::<u64>();
+    for key in 0..200_u32 {
+        assert_eq!(drain(&rule, START, &key.to_be_bytes()), 2, "key {key} has its own");
+    }
+    assert_eq!(flood(START, 10_000), 2, "nobody is idle");
+    let later = after(Duration::from_secs(1));
+    for key in 10..200_u32 {
+        assert_eq!(drain(&rule, later, &key.to_be_bytes()), 2, "key {key} is still there");
+    }
+    let before = stats(&rule);
+    for key in 2_000..2_010_u32 {
+        assert_eq!(drain(&rule, later, &key.to_be_bytes()), 2, "key {key} found one of ten");
+    }
+    let swept = stats(&rule);
+    assert_eq!((swept.evicted, swept.overflowed), (before.evicted + 10, before.overflowed));
+    assert_eq!(flood(later, 20_000), 2, "and nobody is idle again");
+}
+
 #[test]
 fn a_key_that_is_not_idle_is_never_forgotten() {
     let rule = keyed(

@@ -8,6 +8,8 @@
 //! Idle words are taken over as they are. A thread that read the clock before a key was forgotten may come with it
 //! afterwards: a new key is let in at the latest time at which one was forgotten, and no sooner.
 
+use std::time::Duration;
+
 use super::book::{Granted, Halt, Request};
 use super::cells::{Cell, EMPTY, EVICTING, VACANT, is_key};
 use super::{Answer, Clock, KeyTaken, NEAR, Place, Table};
@@ -19,8 +21,11 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 /// How many cells of its region one decision looks at to find an idle one.
 const SWEEP: usize = 256;
 
-/// The same after a look in vain: a flood of keys must not cost much when nobody is idle.
+/// The same shortly after a look in vain: a flood of keys must not cost much when nobody is idle.
 const GLANCE: usize = 16;
+
+/// How long that is: long beside what a look takes, and short beside what makes a key idle.
+const SHORTLY: Duration = Duration::from_millis(1);
 
 /// How many idle keys one decision tries to forget that turn out to be in use.
 const TRIES: usize = 4;
@@ -41,8 +46,8 @@ pub(super) struct Region {
 pub(super) struct Hold {
     /// The cell that is swept next.
     hand: usize,
-    /// The last sweep found nobody idle.
-    barren: bool,
+    /// When the last sweep found nobody idle, if it did not.
+    barren: Option<Time>,
     /// The latest time at which keys were found idle and forgotten.
     swept: Time,
 }
@@ -68,6 +73,11 @@ impl Region {
 }
 
 impl Hold {
+    /// Whether a look was in vain shortly before, or after: threads read the clock before they come in here.
+    fn is_barren(&self, now: Time) -> bool {
+        self.barren.is_some_and(|at| now.duration_since(at).max(at.duration_since(now)) < SHORTLY)
+    }
+
     /// At a time at which nobody forgotten was fuller.
     fn not_before_swept(&mut self, request: &Request) -> Request {
         if self.swept > request.now.saturating_add(SET_BACK) {
@@ -155,8 +165,8 @@ impl Table {
             return Some(Room::Idle { victim, into: victim });
         }
         let into = free?;
-        let victim = self.sweep(mark, hold).find(|&cell| self.is_idle_key(cell, now));
-        hold.barren = victim.is_none();
+        let victim = self.sweep(mark, hold, now).find(|&cell| self.is_idle_key(cell, now));
+        hold.barren = if victim.is_some() { None } else { hold.barren.filter(|_| hold.is_barren(now)).or(Some(now)) };
         victim.map(|victim| Room::Idle { victim, into })
     }
 
@@ -165,8 +175,8 @@ impl Table {
     }
 
     /// The next cells of the key's region, round and round.
-    fn sweep<'a>(&'a self, mark: u64, hold: &mut Hold) -> impl Iterator<Item = Cell<'a>> {
-        let most = if hold.barren { GLANCE } else { SWEEP };
+    fn sweep<'a>(&'a self, mark: u64, hold: &mut Hold, now: Time) -> impl Iterator<Item = Cell<'a>> {
+        let most = if hold.is_barren(now) { GLANCE } else { SWEEP };
         self.cells.round(self.cells.region_of(mark), hold.hand).take(most).inspect(|_| hold.hand += 1)
     }
 
