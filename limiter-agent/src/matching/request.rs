@@ -80,7 +80,8 @@ pub(crate) struct RequestView<'a> {
     peer: IpAddr,
     normal_path: OnceCell<Cow<'a, str>>,
     host: OnceCell<&'a str>,
-    facts: OnceCell<predicate::Facts>,
+    /// On the heap, as few requests have any: this is made for each.
+    facts: OnceCell<Box<predicate::Facts>>,
 }
 
 impl<'a> RequestView<'a> {
@@ -152,7 +153,7 @@ impl<'a> RequestView<'a> {
 
     /// What predicates see.
     pub(super) fn facts(&self) -> &predicate::Facts {
-        self.facts.get_or_init(|| predicate::Facts::of(self, self.query.unwrap_or_default()))
+        self.facts.get_or_init(|| Box::new(predicate::Facts::of(self, self.query.unwrap_or_default())))
     }
 }
 

@@ -12,10 +12,10 @@ use super::in_force::{Limits, Rule};
 
 /// What a request asks of one rule.
 #[derive(Clone, Copy)]
-pub(super) struct Ask<'a> {
-    pub(super) rule: &'a Arc<Rule>,
-    pub(super) limits: &'a Limits,
-    pub(super) key: &'a [u8],
+pub(super) struct Ask<'r, 'k> {
+    pub(super) rule: &'r Arc<Rule>,
+    pub(super) limits: &'r Limits,
+    pub(super) key: &'k [u8],
     pub(super) cost: u64,
     /// The latest moment at which the request may go; none if it may not wait.
     pub(super) latest: Option<Time>,
@@ -36,7 +36,7 @@ pub(super) struct RefusedAt {
     pub(super) refused: RuleRefused,
 }
 
-impl Ask<'_> {
+impl Ask<'_, '_> {
     pub(super) fn charge(&self, clock: impl Fn() -> Time) -> Result<Charged, RuleRefused> {
         let limiter = &self.limits.limiter;
         match self.latest {
@@ -60,7 +60,7 @@ impl Ask<'_> {
 }
 
 /// Charges every rule, or none.
-pub(super) fn charge_all(asks: &[Ask<'_>], clock: impl Fn() -> Time) -> Result<Vec<Charged>, RefusedAt> {
+pub(super) fn charge_all(asks: &[Ask<'_, '_>], clock: impl Fn() -> Time) -> Result<Vec<Charged>, RefusedAt> {
     if asks.len() > 1 {
         let now = clock();
         for (index, ask) in asks.iter().enumerate().filter(|(_, ask)| ask.latest.is_none()) {
@@ -85,7 +85,7 @@ pub(super) fn charge_all(asks: &[Ask<'_>], clock: impl Fn() -> Time) -> Result<V
 
 /// Until all limits of all rules admit this request, if nobody else comes: a client that waits so long must not be
 /// refused by the next limit in line. A limit that admits goes on to do so, hence each has to be asked only once.
-pub(super) fn opens_after(asks: &[Ask<'_>], now: Time) -> Duration {
+pub(super) fn opens_after(asks: &[Ask<'_, '_>], now: Time) -> Duration {
     let mut at = now;
     for ask in asks {
         for _ in 0..MAX_LIMITS {

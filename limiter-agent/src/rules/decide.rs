@@ -21,15 +21,15 @@ use super::{
     in_force::{Limits, Rule, RulesInForce},
     jwt::Tokens,
     later::Owed,
-    rule_set::{Matching, Placed, Places, RuleSet},
+    rule_set::{Placed, Places, RuleSet},
     wait::Wait,
 };
 use crate::matching::RequestView;
 
 /// A refusal, with all that its response says.
 #[derive(Debug)]
-pub(crate) struct Refusal {
-    pub(super) rule: Arc<Rule>,
+pub(crate) struct Refusal<'a> {
+    pub(super) rule: &'a Arc<Rule>,
     pub(super) place: Place,
     pub(super) override_index: Option<usize>,
     /// Until all of the rules admit, if nobody else comes; none if this rule never does, because the cost is more than it
@@ -84,13 +84,13 @@ thread_local! {
 }
 
 impl RulesInForce {
-    pub(super) fn decide(&self, asked: &Asked<'_>) -> Result<Pass, Refusal> {
-        SCRATCH.with_borrow_mut(|Scratch { places, keys }| match self.requests.matching(&asked.request, places) {
-            Matching::Bypass(placed) => {
-                placed.rule.counters.count_bypassed();
-                Ok(Pass::default())
-            }
-            Matching::Rules { enforced, shadows } => asked.decide(&self.requests, enforced, shadows, keys),
+    pub(super) fn decide(&self, asked: &Asked<'_>) -> Result<Pass, Refusal<'_>> {
+        let set = &*self.requests;
+        SCRATCH.with_borrow_mut(|Scratch { places, keys }| {
+            let (enforced, shadows) = set.deciding(&asked.request, places);
+            let mut decided = asked.enforce(set, enforced, keys);
+            asked.try_out(set, shadows, keys, &mut decided);
+            decided
         })
     }
 
@@ -100,32 +100,21 @@ impl RulesInForce {
     pub(super) fn decide_at_once<R>(
         &self,
         asked: &Asked<'_>,
-        then: impl FnOnce(Result<Fields, &Refusal>) -> R,
+        then: impl FnOnce(Result<Fields, &Refusal<'_>>) -> R,
     ) -> Option<R> {
         let set = &*self.requests;
         SCRATCH.with_borrow_mut(|Scratch { places, keys }| {
-            let decided = match set.matching(&asked.request, places) {
-                Matching::Bypass(placed) => {
-                    placed.rule.counters.count_bypassed();
-                    Ok(Pass::default())
-                }
-                Matching::Rules { enforced, shadows } => {
-                    let mut matching = enforced.iter().chain(shadows).map(|place| set.get(*place));
-                    if matching.any(Placed::may_take_more) {
-                        return None;
-                    }
-                    asked.decide(set, enforced, shadows, keys)
-                }
-            };
-            let (told, refusal);
-            match decided {
-                Ok(pass) => told = Ok(pass.fields),
-                Err(refused) => {
-                    refusal = refused;
-                    told = Err(&refusal);
-                }
+            let (enforced, shadows) = set.deciding(&asked.request, places);
+            let mut deciding = enforced.iter().chain(shadows).map(|place| set.get(*place));
+            if deciding.any(Placed::may_take_more) {
+                return None;
             }
-            Some(then(told))
+            let mut decided = asked.enforce(set, enforced, keys);
+            asked.try_out(set, shadows, keys, &mut decided);
+            Some(then(match &mut decided {
+                Ok(pass) => Ok(std::mem::take(&mut pass.fields)),
+                Err(refusal) => Err(refusal),
+            }))
         })
     }
 }
@@ -139,22 +128,12 @@ impl Placed {
 }
 
 impl Asked<'_> {
-    fn decide(
-        &self,
-        set: &RuleSet,
-        enforced: &[usize],
-        shadows: &[usize],
-        keys: &mut Vec<u8>,
-    ) -> Result<Pass, Refusal> {
-        let mut decided = match enforced {
+    fn enforce<'r>(&self, set: &'r RuleSet, places: &[usize], keys: &mut Vec<u8>) -> Result<Pass, Refusal<'r>> {
+        match places {
             [] => Ok(Pass::default()),
             [only] => self.enforce_one(set.get(*only), keys),
             several => self.enforce_all(&limiting(set, several), keys),
-        };
-        if let ([_, ..], Ok(pass)) = (shadows, &mut decided) {
-            self.try_out(set, shadows, keys, pass);
         }
-        decided
     }
 
     pub(super) fn now(&self) -> Time {
@@ -162,7 +141,7 @@ impl Asked<'_> {
     }
 
     /// The ordinary case, which needs no list: one rule, decided at once and for good.
-    fn enforce_one(&self, placed: &Placed, keys: &mut Vec<u8>) -> Result<Pass, Refusal> {
+    fn enforce_one<'r>(&self, placed: &'r Placed, keys: &mut Vec<u8>) -> Result<Pass, Refusal<'r>> {
         let rule = &placed.rule;
         let Some(limits) = &rule.limits else { return Ok(Pass::default()) };
         if placed.may_take_more() {
@@ -189,7 +168,7 @@ impl Asked<'_> {
         }
     }
 
-    fn enforce_all(&self, rules: &[(&Placed, &Limits)], keys: &mut Vec<u8>) -> Result<Pass, Refusal> {
+    fn enforce_all<'r>(&self, rules: &[(&'r Placed, &'r Limits)], keys: &mut Vec<u8>) -> Result<Pass, Refusal<'r>> {
         let deadlines = rules.iter().filter_map(|(placed, _)| Some((placed.deadline?, &placed.rule)));
         let deadline = deadlines.min_by_key(|(after, _)| *after);
         let deadline = deadline.map(|(after, rule)| Deadline { after, rule: Arc::clone(rule) });
@@ -208,8 +187,15 @@ impl Asked<'_> {
         })
     }
 
-    /// Each policy in shadow mode by itself.
-    fn try_out(&self, set: &RuleSet, places: &[usize], keys: &mut Vec<u8>, pass: &mut Pass) {
+    /// Each policy in shadow mode by itself, if the request is let through.
+    #[inline]
+    fn try_out(&self, set: &RuleSet, places: &[usize], keys: &mut Vec<u8>, decided: &mut Result<Pass, Refusal<'_>>) {
+        if let ([_, ..], Ok(pass)) = (places, decided) {
+            self.try_each(set, places, keys, pass);
+        }
+    }
+
+    fn try_each(&self, set: &RuleSet, places: &[usize], keys: &mut Vec<u8>, pass: &mut Pass) {
         for places in places.chunk_by(|one, other| set.get(*one).policy == set.get(*other).policy) {
             if let Some(bypass) = places.iter().map(|place| &set.get(*place).rule).find(|rule| rule.is_bypass()) {
                 bypass.counters.count_bypassed();
@@ -240,12 +226,12 @@ impl Asked<'_> {
     }
 
     /// Works out keys, costs and patience for each rule.
-    fn with_asks<R>(
+    fn with_asks<'r, R>(
         &self,
-        rules: &[(&Placed, &Limits)],
+        rules: &[(&'r Placed, &'r Limits)],
         deadline: Option<Duration>,
         keys: &mut Vec<u8>,
-        then: impl FnOnce(&[Ask<'_>]) -> R,
+        then: impl FnOnce(&[Ask<'r, '_>]) -> R,
     ) -> R {
         keys.clear();
         let mut ranges = Vec::with_capacity(rules.len());
@@ -255,7 +241,7 @@ impl Asked<'_> {
             ranges.push(start..keys.len());
         }
         let now = self.now();
-        let asks: Vec<Ask<'_>> = rules
+        let asks: Vec<Ask<'_, '_>> = rules
             .iter()
             .zip(slices(keys, &ranges))
             .map(|((placed, limits), key)| {
@@ -288,7 +274,7 @@ pub(super) fn limiting<'a>(set: &'a RuleSet, places: &[usize]) -> Vec<(&'a Place
 }
 
 /// Counts a refusal and says what it is; `at` is when it was decided.
-pub(super) fn refusal(asks: &[Ask<'_>], RefusedAt { ask, refused }: RefusedAt, at: Time) -> Refusal {
+pub(super) fn refusal<'r>(asks: &[Ask<'r, '_>], RefusedAt { ask, refused }: RefusedAt, at: Time) -> Refusal<'r> {
     let own = refused.retry_after();
     let retry_after = match asks {
         // Nobody else has to be asked.
@@ -305,7 +291,7 @@ pub(super) fn refusal(asks: &[Ask<'_>], RefusedAt { ask, refused }: RefusedAt, a
     };
     let override_index = refused.override_index;
     let retry_after = own.map(|_| retry_after);
-    Refusal { rule: Arc::clone(rule), place, override_index, retry_after, at }
+    Refusal { rule, place, override_index, retry_after, at }
 }
 
 fn one_rules_fields(limits: &Limits, tightest: &Tightest) -> Fields {
@@ -316,7 +302,7 @@ fn one_rules_fields(limits: &Limits, tightest: &Tightest) -> Fields {
 }
 
 /// The fields of the rule whose limit has the fewest requests left, which name the limits of all rules.
-fn fields_of_several(asks: &[Ask<'_>], charged: &[Charged]) -> Fields {
+fn fields_of_several(asks: &[Ask<'_, '_>], charged: &[Charged]) -> Fields {
     let telling = || asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.style != HeaderStyle::None);
     let places = telling().map(|(ask, one)| (ask.limits, &one.tightest, one.tightest.standing.remaining()));
     let Some((limits, tightest, remaining)) = places.min_by_key(|(_, _, remaining)| *remaining) else {

@@ -146,7 +146,7 @@ impl Asked<'_> {
 }
 
 /// Whether a request that is admitted after some time may wait for it.
-fn has_place(limits: &Limits, deadline: Option<Duration>, ask: &Ask<'_>, now: Time, after: Duration) -> bool {
+fn has_place(limits: &Limits, deadline: Option<Duration>, ask: &Ask<'_, '_>, now: Time, after: Duration) -> bool {
     let patience = limits.max_wait.map(|wait| deadline.map_or(wait, |deadline| wait.min(deadline)));
     if patience.is_none_or(|patience| after > patience) {
         return false;

@@ -3,7 +3,7 @@
 use std::{cell::RefCell, net::IpAddr, rc::Rc, sync::Arc};
 
 use arc_swap::{ArcSwap, Cache};
-use http::Request;
+use http::{Request, Response};
 use weir_core::Time;
 use weir_tower::MonotonicClock;
 
@@ -13,9 +13,12 @@ use super::{
     in_force::RulesInForce,
     jwt::Tokens,
     messages::Messages,
-    respond::Refused,
+    respond::{Asking, Refused, refused},
 };
-use crate::matching::{Headers, RequestView};
+use crate::{
+    matching::{Headers, RequestView},
+    proxy::ResponseBody,
+};
 
 /// Makes the gates of one worker's client connections. What all of them need is held once: it is read for every request,
 /// and a connection that was idle has nothing of its own in the processor's cache.
@@ -55,13 +58,16 @@ impl Gates {
 }
 
 impl Gate {
-    /// Decides on a request and charges it.
-    pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<Pass, Refusal> {
+    /// Decides on a request and charges it. An error is what its client is told.
+    pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<Pass, Box<Response<ResponseBody>>> {
         // Loaded once: a request is decided by one snapshot, whole.
         let mut rules = self.common.rules.borrow_mut();
         let rules = rules.load();
         self.ask(rules, request, |asked| {
-            rules.decide(asked).inspect_err(|refusal| rules.log(refusal, asked, self.common.log_keys))
+            rules.decide(asked).map_err(|refusal| {
+                rules.log(&refusal, asked, self.common.log_keys);
+                Box::new(refused(&refusal, Asking::of(asked.request.headers())))
+            })
         })
     }
 
@@ -98,7 +104,7 @@ impl Gate {
     }
 
     /// For a refusal that was decided on elsewhere.
-    pub(super) fn log<B>(&self, rules: &RulesInForce, refusal: &Refusal, request: &Request<B>) {
+    pub(super) fn log<B>(&self, rules: &RulesInForce, refusal: &Refusal<'_>, request: &Request<B>) {
         self.ask(rules, request, |asked| rules.log(refusal, asked, self.common.log_keys));
     }
 

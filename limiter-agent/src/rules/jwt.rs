@@ -161,7 +161,8 @@ fn bare(value: &[u8]) -> &[u8] {
 pub(super) struct Tokens<'a> {
     jwks: Option<&'a Jwks>,
     now: &'a dyn Fn() -> Time,
-    first: OnceCell<(HeaderName, Option<Claims>)>,
+    /// On the heap, as few requests have any.
+    first: OnceCell<Box<(HeaderName, Option<Claims>)>>,
 }
 
 impl<'a> Tokens<'a> {
@@ -171,7 +172,8 @@ impl<'a> Tokens<'a> {
 
     /// A claim as text, if there is one that is a text, a number or a truth value.
     pub(super) fn claim(&self, request: &RequestView<'_>, header: &HeaderName, name: &str) -> Option<String> {
-        let (read, claims) = self.first.get_or_init(|| (header.clone(), self.claims(request, header)));
+        let first = self.first.get_or_init(|| Box::new((header.clone(), self.claims(request, header))));
+        let (read, claims) = &**first;
         if read == header { find(claims.as_ref()?, name) } else { find(&self.claims(request, header)?, name) }
     }
 

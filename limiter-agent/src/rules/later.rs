@@ -41,7 +41,7 @@ pub(super) enum NoPlace {
 
 impl Owed {
     /// None for a rule whose cost was known on arrival.
-    pub(super) fn of(ask: &Ask<'_>, enforced: bool) -> Option<Self> {
+    pub(super) fn of(ask: &Ask<'_, '_>, enforced: bool) -> Option<Self> {
         let later = ask.limits.cost.is_known_later();
         later.then(|| Self { rule: Arc::clone(ask.rule), key: ask.key.into(), enforced })
     }

@@ -78,10 +78,7 @@ where
                 let asking = Asking::of(Headers::Map(request.headers()));
                 LimitFuture::More { steps: Box::pin(go(ready, request, *more, fields, asking, self.gate.clock())) }
             }
-            Err(refusal) => {
-                let refused = respond::refused(&refusal, Asking::of(Headers::Map(request.headers())));
-                LimitFuture::Refused { response: Some(refused.map(LimitedBody::Plain)) }
-            }
+            Err(refused) => LimitFuture::Refused { response: Some(refused.map(LimitedBody::Plain)) },
         }
     }
 }

@@ -12,14 +12,14 @@ use super::{
 impl RulesInForce {
     /// Costs a refusal that is not logged one look at a time. `keys` says whether to name the key.
     #[inline]
-    pub(super) fn log(&self, refusal: &Refusal, asked: &Asked<'_>, keys: bool) {
+    pub(super) fn log(&self, refusal: &Refusal<'_>, asked: &Asked<'_>, keys: bool) {
         if let Some(unlogged) = refusal.rule.counters.log_limited(refusal.at) {
             self.tell(refusal, asked, keys, unlogged);
         }
     }
 
     #[cold]
-    fn tell(&self, refusal: &Refusal, asked: &Asked<'_>, keys: bool, unlogged: u64) {
+    fn tell(&self, refusal: &Refusal<'_>, asked: &Asked<'_>, keys: bool, unlogged: u64) {
         let Refusal { rule, place, .. } = refusal;
         // What is to be said is looked up only now: nobody keeps it at hand for one line a second.
         let Some((index, policy)) = self
@@ -45,7 +45,7 @@ impl RulesInForce {
     }
 }
 
-impl Refusal {
+impl Refusal<'_> {
     /// The values of the key that was refused, as a JSON list, which no value can break out of; none without a key.
     fn key(&self, asked: &Asked<'_>) -> Option<String> {
         let key = &self.rule.limits.as_ref()?.key;

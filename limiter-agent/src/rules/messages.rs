@@ -101,7 +101,7 @@ impl Messages {
 }
 
 impl MessageRefused {
-    fn new(refusal: &Refusal) -> Self {
+    fn new(refusal: &Refusal<'_>) -> Self {
         let text = &refusal.limits().refusal;
         let notice = text.body(refusal.place.limit, refusal.place.seconds);
         Self { notice: String::from_utf8_lossy(&notice).trim_end().to_owned(), close: text.closes }
@@ -130,7 +130,7 @@ impl Found {
     }
 }
 
-fn asks<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a>> {
+fn asks<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a, 'a>> {
     let ask = |counted: &'a Counted| {
         let rule = &set.get(counted.place).rule;
         Some(Ask { rule, limits: rule.limits.as_ref()?, key: &counted.key, cost: counted.cost, latest: None })
@@ -139,7 +139,7 @@ fn asks<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a>> {
 }
 
 /// None if the policy has a bypass for it.
-fn asks_of_shadow<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a>> {
+fn asks_of_shadow<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a, 'a>> {
     let bypassed = counted.iter().any(|counted| set.get(counted.place).rule.is_bypass());
     if bypassed { Vec::new() } else { asks(set, counted) }
 }

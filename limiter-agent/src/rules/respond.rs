@@ -41,7 +41,7 @@ impl Asking {
 #[derive(Debug)]
 pub(crate) enum Refused<'a> {
     /// For all but gRPC: what [`refused`] says, without a map in between.
-    Http(&'a Refusal),
+    Http(&'a Refusal<'a>),
     /// What a gRPC client gets is rare on HTTP/1.1, and is not written twice.
     Grpc(Box<Response<ResponseBody>>),
 }
@@ -57,7 +57,7 @@ pub(crate) struct Cause {
 
 impl<'a> Refused<'a> {
     #[inline]
-    pub(super) fn new(refusal: &'a Refusal, headers: Headers<'_>) -> Self {
+    pub(super) fn new(refusal: &'a Refusal<'a>, headers: Headers<'_>) -> Self {
         match Asking::of(headers) {
             Asking::Http => Self::Http(refusal),
             asking @ Asking::Grpc => Self::Grpc(Box::new(refused(refusal, asking))),
@@ -65,14 +65,14 @@ impl<'a> Refused<'a> {
     }
 }
 
-impl Refusal {
+impl Refusal<'_> {
     pub(crate) fn cause(&self) -> Cause {
-        Cause { rule: Arc::downgrade(&self.rule), place: self.place, override_index: self.override_index }
+        Cause { rule: Arc::downgrade(self.rule), place: self.place, override_index: self.override_index }
     }
 
     #[inline]
     pub(crate) fn is_for(&self, cause: &Cause) -> bool {
-        std::ptr::eq(cause.rule.as_ptr(), Arc::as_ptr(&self.rule))
+        std::ptr::eq(cause.rule.as_ptr(), Arc::as_ptr(self.rule))
             && cause.place == self.place
             && cause.override_index == self.override_index
     }
@@ -107,7 +107,7 @@ impl Refusal {
     }
 }
 
-pub(super) fn refused(refusal: &Refusal, asking: Asking) -> Response<ResponseBody> {
+pub(super) fn refused(refusal: &Refusal<'_>, asking: Asking) -> Response<ResponseBody> {
     let (limits, place) = (refusal.limits(), &refusal.place);
     let mut response = match asking {
         Asking::Grpc => exhausted(refusal.retry_after),

@@ -56,6 +56,22 @@ impl RuleSet {
         &self.rules[place]
     }
 
+    /// The rules that decide on a request, as in [`Matching::Rules`]; none if there is a bypass for it, which is counted.
+    #[inline]
+    pub(super) fn deciding<'a>(
+        &'a self,
+        request: &RequestView<'_>,
+        places: &'a mut Places,
+    ) -> (&'a [usize], &'a [usize]) {
+        match self.matching(request, places) {
+            Matching::Rules { enforced, shadows } => (enforced, shadows),
+            Matching::Bypass(placed) => {
+                placed.rule.counters.count_bypassed();
+                (&[], &[])
+            }
+        }
+    }
+
     /// The rules that match, found without looking at all of them.
     pub(super) fn matching<'a>(&'a self, request: &RequestView<'_>, places: &'a mut Places) -> Matching<'a> {
         let Places { candidates, matching } = places;

@@ -32,7 +32,7 @@ struct Held {
 }
 
 impl Wait {
-    pub(super) fn new(asks: &[Ask<'_>], charged: Vec<Charged>, clock: MonotonicClock) -> Self {
+    pub(super) fn new(asks: &[Ask<'_, '_>], charged: Vec<Charged>, clock: MonotonicClock) -> Self {
         let now = clock.now();
         let until = charged.iter().filter_map(|one| one.at).max().unwrap_or(now);
         let held = asks.iter().zip(charged).map(|(ask, Charged { at, charge, .. })| Held {

@@ -12,6 +12,7 @@ use tokio::{net::TcpStream, time::timeout};
 use weir_core::Time;
 
 use super::{
+    Client,
     buffer::Outbox,
     field::Room,
     framing::Framing,
@@ -84,7 +85,7 @@ struct Reply {
     clippy::manual_async_fn,
     reason = "the arguments of an async fn are held twice, and this is allocated for each request"
 )]
-pub(super) fn exchange(line: &mut Line<'_>, asked: Asked) -> impl Future<Output = Next> {
+pub(super) fn exchange(line: &mut Line<'_>, asked: Box<Asked>) -> impl Future<Output = Next> {
     async move {
         let mut out = line.client.shared.buffers.outbox();
         line.watch();
@@ -94,7 +95,7 @@ pub(super) fn exchange(line: &mut Line<'_>, asked: Asked) -> impl Future<Output 
             Err(Cut::Unfit) => Next::Leave,
             Err(Cut::Failure(failure)) => {
                 let (head, body) = failure.respond(&line.client.shared.proxy.failures, Version::HTTP_11).into_parts();
-                let ending = ending(line, asked.terms.last, line.now());
+                let ending = ending(line.client, asked.terms.last, line.now());
                 out.bytes.clear();
                 write::own(&head, &body.into_own(), asked.terms.to_head, &asked.terms.fields, ending, &mut out.bytes);
                 let closes = ending.closes;
@@ -105,8 +106,8 @@ pub(super) fn exchange(line: &mut Line<'_>, asked: Asked) -> impl Future<Output 
 }
 
 /// How the response to a request ends that is told now.
-pub(super) fn ending<'a>(line: &Line<'a>, last: bool, now: Time) -> Ending<'a> {
-    let shared = &line.client.shared;
+pub(super) fn ending(client: &Client, last: bool, now: Time) -> Ending<'_> {
+    let shared = &client.shared;
     Ending { closes: last || shared.drain.has_begun(), date: &shared.date, now }
 }
 
@@ -205,7 +206,7 @@ async fn hear(
             if terms.to_head && head.contradicts_itself() {
                 return Err(Cut::Unfit);
             }
-            let ending = ending(line, terms.last, line.now());
+            let ending = ending(line.client, terms.last, line.now());
             write::to_client(&head, terms.to_head, &terms.fields, ending, &mut out.bytes);
             let (length, framing, kept) = (head.length, head.framing, head.kept);
             app.consume(length);

@@ -46,6 +46,33 @@ enum Leaving {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gone;
 
+/// To the client.
+pub(super) struct Back<'l> {
+    stream: &'l TcpStream,
+    leaving: &'l mut Leaving,
+}
+
+impl Back<'_> {
+    /// Sends what there is room for now; so much of it.
+    #[inline(always)] // as `calls` says
+    pub(super) fn send_at_once(self, bytes: &[u8]) -> Result<usize, Gone> {
+        let count = calls::write_at_once(self.stream, bytes).map_err(|_| Gone)?;
+        if count > 0 {
+            self.leaving.settle();
+        }
+        Ok(count)
+    }
+}
+
+impl Leaving {
+    /// Something was written: a client that has closed its side will be told by a write whether it is there.
+    fn settle(&mut self) {
+        if let Self::HalfClosed(_) = self {
+            *self = Self::Settled;
+        }
+    }
+}
+
 impl<'a> Line<'a> {
     pub(super) fn new(stream: TcpStream, client: &'a Client) -> Self {
         let pause = Pause::new(client.shared.proxy.clock);
@@ -114,28 +141,20 @@ impl<'a> Line<'a> {
         read.map_err(|_| Gone)
     }
 
-    /// Takes what was read back, of which so much was used.
-    pub(super) fn give_back(&mut self, mut inbox: Buffer, used: usize) {
-        inbox.consume(used);
-        if !inbox.is_empty() {
-            self.inbox = Some(inbox);
-        }
-    }
-
-    /// Sends what there is room for now; so much of it.
+    /// What was read and not used yet, if there is any, and the way back, while it lies there.
     #[inline(always)] // as `calls` says
-    pub(super) fn send_at_once(&mut self, bytes: &[u8]) -> Result<usize, Gone> {
-        let count = calls::write_at_once(&self.stream, bytes).map_err(|_| Gone)?;
-        if count > 0 {
-            self.settle();
-        }
-        Ok(count)
+    pub(super) fn ends(&mut self) -> Option<(&[u8], Back<'_>)> {
+        let back = Back { stream: &self.stream, leaving: &mut self.leaving };
+        Some((self.inbox.as_ref()?.unread(), back))
     }
 
-    /// Something was written: a client that has closed its side will be told by a write whether it is there.
-    fn settle(&mut self) {
-        if let Leaving::HalfClosed(_) = self.leaving {
-            self.leaving = Leaving::Settled;
+    /// So much of it was used.
+    #[inline(always)] // as `calls` says
+    pub(super) fn consume(&mut self, count: usize) {
+        let Some(inbox) = &mut self.inbox else { return };
+        inbox.consume(count);
+        if inbox.is_empty() {
+            self.inbox = None;
         }
     }
 
@@ -157,7 +176,7 @@ impl<'a> Line<'a> {
                         let of_head = count.min(head.len());
                         (head, body) = (&head[of_head..], &body[count - of_head..]);
                         held_up = false;
-                        self.settle();
+                        self.leaving.settle();
                     }
                     Poll::Ready(_) => return Poll::Ready(Err(Gone)),
                     Poll::Pending => {

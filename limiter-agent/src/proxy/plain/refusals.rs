@@ -41,7 +41,7 @@ impl Refusals {
     #[inline(always)] // as `calls` says
     pub(super) fn write<R>(
         &self,
-        refused: &Refusal,
+        refused: &Refusal<'_>,
         to_head: bool,
         ending: Ending<'_>,
         to: impl FnOnce(&[u8]) -> R,
@@ -60,12 +60,12 @@ impl Refusals {
 }
 
 impl Written {
-    fn is(&self, refused: &Refusal, form: Form) -> bool {
+    fn is(&self, refused: &Refusal<'_>, form: Form) -> bool {
         self.of.as_ref().is_some_and(|(cause, written)| *written == form && refused.is_for(cause))
     }
 
     #[cold]
-    fn renew(&mut self, refused: &Refusal, form: Form) {
+    fn renew(&mut self, refused: &Refusal<'_>, form: Form) {
         self.bytes.clear();
         let date = write::refused(refused, form.to_head, form.closes, &mut self.bytes);
         (self.date, self.until) = (date..date, None);

@@ -12,7 +12,7 @@ use super::{
     buffer::{Buffer, Outbox, SIZE},
     exchange::{Asked, Next, Terms, ending, exchange, finish},
     field::Lines,
-    line::{Gone, Line},
+    line::{Back, Gone, Line},
     request::{Look, Request},
     write,
 };
@@ -36,23 +36,27 @@ pub(in crate::proxy) enum End {
     Closed,
 }
 
-/// What a request is, and what became of it.
+/// What is still to be sent of an answer.
+struct Rest {
+    text: Outbox,
+    closes: bool,
+}
+
+/// What a request is, and what became of it. Two words, which are handed on in registers: what is written to memory and
+/// read back in other pieces holds up a refusal for longer than a decision takes.
 enum Judged {
-    Part(Option<usize>),
-    /// Not for the short way: not plain, or its rules may want more than a word.
+    /// The rest of it will fit into the buffer, or it is not known yet how long it is.
+    Part,
+    /// Not for the short way: not plain, too long, or its rules may want more than a word.
     Other,
-    /// Its bytes were used, and it was answered.
-    Refused {
-        closes: bool,
-        now: Time,
-    },
-    /// The same, but for this rest of the answer.
-    Answered {
-        rest: Outbox,
-        closes: bool,
-    },
+    /// Its bytes were used, and it was answered at that time.
+    Refused(Time),
+    /// The same, and the client knows that there is no other.
+    Closed,
+    /// The same, but for a rest of the answer.
+    Answered(Box<Rest>),
     Gone,
-    Admitted(Asked),
+    Admitted(Box<Asked>),
 }
 
 /// Serves plain requests, the first of which has begun to come: `before` and what is on the socket.
@@ -90,15 +94,15 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
         let next = match judge(&mut line) {
             // On the heap, so that an idle connection does not hold the room for one.
             Judged::Admitted(asked) => Box::pin(exchange(&mut line, asked)).await,
-            Judged::Refused { closes: true, .. } => Next::Leave,
-            Judged::Refused { now, .. } => {
+            Judged::Closed => Next::Leave,
+            Judged::Refused(now) => {
                 just_now = Some(now);
                 Next::Request
             }
-            Judged::Answered { rest, closes } => finish(&mut line, &rest.bytes, &[], closes).await,
+            Judged::Answered(rest) => finish(&mut line, &rest.text.bytes, &[], rest.closes).await,
             Judged::Gone => Next::Nothing,
-            Judged::Part(whole) if comes(&mut line, whole).await => continue,
-            Judged::Part(_) | Judged::Other => {
+            Judged::Part if comes(&mut line).await => continue,
+            Judged::Part | Judged::Other => {
                 let bytes = Bytes::copy_from_slice(line.inbox.as_ref().map_or(&[], Buffer::unread));
                 return End::HandOver(line.stream, bytes);
             }
@@ -112,9 +116,9 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
 }
 
 /// Waits for more of a request of which some is there.
-async fn comes(line: &mut Line<'_>, whole: Option<usize>) -> bool {
+async fn comes(line: &mut Line<'_>) -> bool {
     let Some(inbox) = &mut line.inbox else { return false };
-    if whole.is_some_and(|whole| whole > SIZE) || !inbox.make_room(SIZE) {
+    if !inbox.make_room(SIZE) {
         return false;
     }
     line.pause.begin(Some(MOMENT));
@@ -128,21 +132,22 @@ async fn comes(line: &mut Line<'_>, whole: Option<usize>) -> bool {
 /// Looks at what was read, and decides on it if it is a plain request.
 #[inline(always)] // as `calls` says
 fn judge(line: &mut Line<'_>) -> Judged {
-    let Some(inbox) = line.inbox.take() else { return Judged::Part(None) };
-    let (judged, used) = judge_bytes(line, inbox.unread());
-    line.give_back(inbox, used);
+    let client = line.client;
+    let Some((bytes, back)) = line.ends() else { return Judged::Part };
+    let (judged, used) = judge_bytes(client, back, bytes);
+    line.consume(used);
     judged
 }
 
 /// The same, and how many of the bytes were used.
 #[inline(always)] // as `calls` says
-fn judge_bytes(line: &mut Line<'_>, bytes: &[u8]) -> (Judged, usize) {
-    let Client { shared, gate, peer } = line.client;
+fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize) {
+    let Client { shared, gate, peer } = client;
     let mut lines = Lines::default();
     let request = match Request::look(bytes, &mut lines, shared.limits) {
         Look::Plain(request) => request,
-        Look::Part(whole) => return (Judged::Part(whole), 0),
-        Look::Other => return (Judged::Other, 0),
+        Look::Part(whole) if whole.is_none_or(|whole| whole <= SIZE) => return (Judged::Part, 0),
+        Look::Part(_) | Look::Other => return (Judged::Other, 0),
     };
     let (to_head, last, length) = (request.is_head(), request.last, request.length);
     // Whoever sends many requests together has no more than its share of the runtime.
@@ -153,9 +158,9 @@ fn judge_bytes(line: &mut Line<'_>, bytes: &[u8]) -> (Judged, usize) {
             let mut out = shared.buffers.outbox();
             write::to_app(&request, peer, &mut out.bytes);
             let repeatable = request.is_repeatable();
-            Judged::Admitted(Asked { request: out, repeatable, terms: Terms { to_head, last, fields } })
+            Judged::Admitted(Box::new(Asked { request: out, repeatable, terms: Terms { to_head, last, fields } }))
         }
-        Err(refused) => refuse(line, refused, to_head, last, alone),
+        Err(refused) => refuse(client, back, refused, to_head, last, alone),
     });
     let Some(judged) = judged else { return (Judged::Other, 0) };
     shared.traffic.request();
@@ -164,28 +169,29 @@ fn judge_bytes(line: &mut Line<'_>, bytes: &[u8]) -> (Judged, usize) {
 
 /// Sends a refusal, as much of it as there is room for if that may be done at once.
 #[inline(always)] // as `calls` says
-fn refuse(line: &mut Line<'_>, refused: Refused<'_>, to_head: bool, last: bool, at_once: bool) -> Judged {
-    let shared = &line.client.shared;
+fn refuse(client: &Client, back: Back<'_>, refused: Refused<'_>, to_head: bool, last: bool, at_once: bool) -> Judged {
+    let shared = &client.shared;
     let rest = |text: &[u8], closes| {
         let mut rest = shared.buffers.outbox();
         rest.bytes.extend_from_slice(text);
-        Judged::Answered { rest, closes }
+        Judged::Answered(Box::new(Rest { text: rest, closes }))
     };
     match refused {
         Refused::Http(refused) => {
-            let ending = ending(line, last, refused.at());
+            let ending = ending(client, last, refused.at());
             let (closes, now) = (ending.closes, ending.now);
             shared.refusals.write(refused, to_head, ending, |text| {
-                let sent = if at_once { line.send_at_once(text) } else { Ok(0) };
+                let sent = if at_once { back.send_at_once(text) } else { Ok(0) };
                 match sent {
-                    Ok(sent) if sent == text.len() => Judged::Refused { closes, now },
+                    Ok(sent) if sent == text.len() && closes => Judged::Closed,
+                    Ok(sent) if sent == text.len() => Judged::Refused(now),
                     Ok(sent) => rest(&text[sent..], closes),
                     Err(Gone) => Judged::Gone,
                 }
             })
         }
         Refused::Grpc(response) => {
-            let (text, closes) = refuse_grpc(line, *response, to_head, last);
+            let (text, closes) = refuse_grpc(client, *response, to_head, last);
             rest(&text, closes)
         }
     }
@@ -193,9 +199,9 @@ fn refuse(line: &mut Line<'_>, refused: Refused<'_>, to_head: bool, last: bool, 
 
 /// What is to be sent, and whether the connection is closed then.
 #[cold]
-fn refuse_grpc(line: &Line<'_>, response: Response<ResponseBody>, to_head: bool, last: bool) -> (Vec<u8>, bool) {
+fn refuse_grpc(client: &Client, response: Response<ResponseBody>, to_head: bool, last: bool) -> (Vec<u8>, bool) {
     let (head, body) = response.into_parts();
-    let ending = ending(line, last, line.now());
+    let ending = ending(client, last, client.shared.proxy.clock.now());
     let (closes, mut text) = (ending.closes, Vec::new());
     write::own(&head, &body.into_own(), to_head, &Fields::default(), ending, &mut text);
     (text, closes)

@@ -173,7 +173,7 @@ pub(super) fn own(
 }
 
 /// A refusal, with its body, and without a date: as [`own`] would write it. Says where its date belongs.
-pub(super) fn refused(refused: &rules::Refusal, to_head: bool, closes: bool, to: &mut Vec<u8>) -> usize {
+pub(super) fn refused(refused: &rules::Refusal<'_>, to_head: bool, closes: bool, to: &mut Vec<u8>) -> usize {
     let mut digits = itoa::Buffer::new();
     let seconds = digits.format(refused.seconds());
     refused.append_head(seconds, to);
