@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use crate::{
-    smuggling::{field, frame},
+    smuggling::http2::{field, frame},
     support::{Agent, PATIENCE},
 };
 

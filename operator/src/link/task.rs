@@ -370,7 +370,8 @@ mod tests {
     use super::*;
     use crate::identity::PodIdentity;
     use crate::leader::Term;
-    use crate::link::client::tests::{pod, telling_agent};
+    use crate::link::client::tests::following::telling_agent;
+    use crate::link::client::tests::pod;
     use crate::link::{Link, Poll};
     use crate::metrics::Metrics;
     use crate::plan::foresee;

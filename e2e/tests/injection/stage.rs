@@ -1,0 +1,239 @@
+//! What the tests of injection play on.
+
+use std::{
+    net::TcpListener,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+use tokio::{process::Command, time::sleep};
+use weir_api::{RateLimitPolicy, RateLimitPolicyStatus};
+use weir_e2e::control_plane::{ControlPlane, OPERATOR_NAMESPACE};
+
+use super::{
+    BETWEEN_LOOKS, PATIENCE, agent, bootstrap,
+    programs::{Program, build_programs, program},
+};
+
+/// A control plane with what the chart renders.
+pub struct Stage {
+    control_plane: ControlPlane,
+    /// Ports of the operator.
+    pub webhook: u16,
+    telemetry: u16,
+    identity: u16,
+}
+
+impl Stage {
+    pub async fn set(failure_policy: &str) -> Result<Self> {
+        build_programs().await?;
+        let control_plane = ControlPlane::start().await?;
+        control_plane.install_crd().await?;
+        // Looked for together, so that they differ.
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
+        let mut ports = [0; 3];
+        for (port, listener) in ports.iter_mut().zip(&listeners) {
+            *port = listener.as_ref().map_err(|error| anyhow!("no port: {error}"))?.local_addr()?.port();
+        }
+        drop(listeners);
+        let [webhook, telemetry, identity] = ports;
+        let stage = Self { control_plane, webhook, telemetry, identity };
+        stage.namespace(OPERATOR_NAMESPACE, None).await?;
+        stage.install(failure_policy).await?;
+        Ok(stage)
+    }
+
+    /// Applies what injection needs of the chart, and all of its roles.
+    async fn install(&self, failure_policy: &str) -> Result<()> {
+        let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
+        let mut helm = self.control_plane.helm();
+        helm.args(["template", "weir", "--skip-tests"]).arg(chart).args(["--namespace", OPERATOR_NAMESPACE]);
+        helm.arg("--set").arg(format!("injection.failurePolicy={failure_policy}"));
+        let output = helm.output().context("run helm")?;
+        ensure!(output.status.success(), "helm: {}", String::from_utf8_lossy(&output.stderr));
+        let mut applied = Vec::new();
+        for document in serde_yaml::Deserializer::from_str(std::str::from_utf8(&output.stdout)?) {
+            let mut object = Value::deserialize(document)?;
+            let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+            if kind == "MutatingWebhookConfiguration" {
+                for webhook in object["webhooks"].as_array_mut().context("webhooks")? {
+                    let url = format!("https://127.0.0.1:{}/", self.webhook);
+                    webhook["clientConfig"] = json!({"url": url});
+                }
+            }
+            let wanted =
+                ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Secret", "MutatingWebhookConfiguration"];
+            if wanted.contains(&kind.as_str()) {
+                applied.push(kind);
+                self.apply(&object).await?;
+            }
+        }
+        for needed in ["ClusterRole", "Role", "Secret", "MutatingWebhookConfiguration"] {
+            ensure!(applied.iter().any(|kind| kind == needed), "the chart renders no {needed}");
+        }
+        Ok(())
+    }
+
+    async fn apply(&self, object: &Value) -> Result<()> {
+        let mut kubectl = Command::from(self.control_plane.kubectl());
+        kubectl.args(["apply", "--server-side", "-f", "-"]).kill_on_drop(true);
+        let files = tempfile::tempdir()?;
+        let file = files.path().join("object.json");
+        std::fs::write(&file, object.to_string())?;
+        let output = kubectl.stdin(std::fs::File::open(&file)?).output().await?;
+        ensure!(output.status.success(), "kubectl: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
+    pub fn client(&self) -> Client {
+        self.control_plane.client()
+    }
+
+    pub fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client(), namespace)
+    }
+
+    pub fn operator(&self) -> Result<Program> {
+        self.operator_with(&[])
+    }
+
+    pub fn operator_with(&self, args: &[&str]) -> Result<Program> {
+        let mut command = Command::new(program("weir-operator")?);
+        command.env("KUBECONFIG", self.control_plane.operators_kubeconfig());
+        command.args(["run", "--telemetry", &format!("127.0.0.1:{}", self.telemetry)]);
+        command.args(["--inject-listen", &format!("127.0.0.1:{}", self.webhook)]);
+        let identity = format!("127.0.0.1:{}", self.identity);
+        command.args(["--identity-listen", &identity, "--identity-url", &format!("https://{identity}")]);
+        command
+            .args(["--inject-image", "weir.dev/agent:0.1.0", "--inject-image-pull-policy", "IfNotPresent"])
+            .args(args);
+        let webhooks =
+            self.control_plane.kubectl().args(["get", "mutatingwebhookconfigurations", "-ojson"]).output()?;
+        if String::from_utf8_lossy(&webhooks.stdout).contains("\"failurePolicy\": \"Fail\"") {
+            command.arg("--inject-refuse");
+        }
+        Program::start(command)
+    }
+
+    pub async fn namespace(&self, name: &str, inject: Option<&str>) -> Result<()> {
+        let labels = inject.map(|value| json!({"weir.dev/inject": value}));
+        let namespace = serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}}))?;
+        Api::<Namespace>::all(self.client()).create(&PostParams::default(), &namespace).await?;
+        Ok(())
+    }
+
+    pub async fn policy(&self, namespace: &str, name: &str, requests: u32) -> Result<()> {
+        let policy = RateLimitPolicy::new(name, serde_json::from_value(spec(requests))?);
+        self.api(namespace).create(&PostParams::default(), &policy).await?;
+        Ok(())
+    }
+
+    pub async fn edit_policy(&self, namespace: &str, name: &str, requests: u32) -> Result<()> {
+        let policies: Api<RateLimitPolicy> = self.api(namespace);
+        policies.patch(name, &PatchParams::default(), &Patch::Merge(&json!({"spec": spec(requests)}))).await?;
+        Ok(())
+    }
+
+    pub async fn pod(&self, namespace: &str, name: &str, metadata: &Value) -> Result<Value> {
+        self.create(namespace, &app_pod(name, metadata)).await
+    }
+
+    pub async fn create(&self, namespace: &str, pod: &Value) -> Result<Value> {
+        let pods: Api<Pod> = self.api(namespace);
+        let created = pods.create(&PostParams::default(), &serde_json::from_value(pod.clone())?).await?;
+        Ok(serde_json::to_value(created)?)
+    }
+
+    /// As it would be created.
+    pub async fn dry_pod(&self, namespace: &str, metadata: &Value) -> Result<Value> {
+        let pods: Api<Pod> = self.api(namespace);
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        let pod = serde_json::from_value(app_pod("dry", metadata))?;
+        Ok(serde_json::to_value(pods.create(&dry, &pod).await?)?)
+    }
+
+    /// Waits until the webhook is asked and answers; leaves nothing behind.
+    pub async fn until_injecting(&self, namespace: &str) -> Result<()> {
+        let asked = json!({"labels": {"app": "web", "weir.dev/inject": "enabled"}});
+        let start = Instant::now();
+        loop {
+            // With `Fail`, a webhook that is not there yet is an error.
+            let answered = self.dry_pod(namespace, &asked).await;
+            let Err(problem) = answered.and_then(|pod| bootstrap(agent(&pod)?)) else { return Ok(()) };
+            ensure!(
+                start.elapsed() < PATIENCE,
+                "waited for the webhook to be asked and to know the policies: {problem:#}"
+            );
+            sleep(BETWEEN_LOOKS).await;
+        }
+    }
+
+    pub async fn until_status(
+        &self,
+        namespace: &str,
+        name: &str,
+        wanted: impl Fn(&RateLimitPolicyStatus) -> bool,
+    ) -> Result<()> {
+        let policies: Api<RateLimitPolicy> = self.api(namespace);
+        self.until("the status", async || Ok(policies.get(name).await?.status.is_some_and(|status| wanted(&status))))
+            .await
+    }
+
+    pub async fn until(&self, what: &str, wanted: impl AsyncFn() -> Result<bool>) -> Result<()> {
+        let start = Instant::now();
+        while !wanted().await? {
+            ensure!(start.elapsed() < PATIENCE, "waited for {what}");
+            sleep(BETWEEN_LOOKS).await;
+        }
+        Ok(())
+    }
+
+    /// The Secret of the webhook, without what the apiserver notes about writes.
+    pub async fn secret(&self) -> Result<Secret> {
+        let secrets: Api<Secret> = self.api(OPERATOR_NAMESPACE);
+        let mut secret = secrets.get("weir-operator-webhook").await?;
+        secret.managed_fields_mut().clear();
+        Ok(secret)
+    }
+}
+
+pub fn app_pod(name: &str, metadata: &Value) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {
+            // As a cluster's ServiceAccount admission says before any webhook is asked; there is none here.
+            "serviceAccountName": "default",
+            "containers": [{
+                "name": "app",
+                "image": "none",
+                "ports": [{"name": "http", "containerPort": 8080}],
+                "readinessProbe": {"httpGet": {"path": "/", "port": "http"}},
+            }],
+        },
+    });
+    for (field, value) in metadata.as_object().into_iter().flatten() {
+        pod["metadata"][field] = value.clone();
+    }
+    pod["metadata"]["name"] = name.into();
+    pod
+}
+
+fn spec(requests: u32) -> Value {
+    json!({
+        "selector": {"matchLabels": {"app": "web"}},
+        "rules": [{"name": "all", "limits": [{"name": "hourly", "requests": requests, "per": "1h"}]}],
+    })
+}

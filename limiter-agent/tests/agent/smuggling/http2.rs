@@ -1,0 +1,132 @@
+//! The same over HTTP/2, whose frames say what no text of HTTP/1 can.
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{BEHIND, Recorder, send};
+use crate::support::Agent;
+
+/// One literal field, not indexed (RFC 7541 section 6.2.2).
+pub(crate) fn field(name: &str, value: &str) -> Vec<u8> {
+    let length = |text: &str| u8::try_from(text.len()).expect("short");
+    [&[0, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()].concat()
+}
+
+pub(crate) fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(payload.len()).expect("short").to_be_bytes();
+    [&[0, length[0], length[1], kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+/// What the first stream of an HTTP/2 connection ends with: a status as HPACK's static table has it, or a reset.
+async fn send_http2(agent: &Agent, fields: &[(&str, &str)], data: Option<&str>) -> Result<u8, u8> {
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const RESET: u8 = 3;
+    const SETTINGS: u8 = 4;
+    const GOAWAY: u8 = 7;
+    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let block: Vec<u8> = fields.iter().flat_map(|(name, value)| field(name, value)).collect();
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(SETTINGS, 0, 0, &[]));
+    bytes.extend(frame(HEADERS, 4 | u8::from(data.is_none()), 1, &block));
+    if let Some(data) = data {
+        bytes.extend(frame(DATA, 1, 1, data.as_bytes()));
+    }
+    stream.write_all(&bytes).await.expect("sent");
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await.expect("a frame");
+        let mut payload = vec![0; usize::from(u16::from_be_bytes([head[1], head[2]]))];
+        stream.read_exact(&mut payload).await.expect("its payload");
+        match head[3] {
+            HEADERS => return Ok(payload[0] & 0x7f),
+            RESET => return Err(payload[3]),
+            GOAWAY => return Err(payload[7]),
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn http2_cannot_say_what_http1_would_misread() {
+    const OK: Result<u8, u8> = Ok(8);
+    const BAD_REQUEST: Result<u8, u8> = Ok(12);
+    const PROTOCOL_ERROR: Result<u8, u8> = Err(1);
+    let app = Recorder::start().await;
+    let agent = Agent::start(app.address, &["--upstream-http2", "never"]);
+    let post = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
+    let with = |name, value| [post.as_slice(), &[(name, value)]].concat();
+    let instead = |name: &'static str, value: &'static str| {
+        post.into_iter().map(|(known, was)| (known, if known == name { value } else { was })).collect::<Vec<_>>()
+    };
+    for (fields, data, expected) in [
+        (post.to_vec(), Some("hello"), OK),
+        (with("content-length", "5"), Some("hello"), OK),
+        (with("host", "a"), None, OK),
+        (with("content-length", "4"), Some("hello"), PROTOCOL_ERROR),
+        (with("content-length", "6"), Some("hello"), PROTOCOL_ERROR),
+        (with("content-length", "5"), None, PROTOCOL_ERROR),
+        (with("content-length", "x"), Some("hello"), PROTOCOL_ERROR),
+        ([with("content-length", "5"), vec![("content-length", "5")]].concat(), Some("hello"), BAD_REQUEST),
+        (with("transfer-encoding", "chunked"), Some("0\r\n\r\n"), PROTOCOL_ERROR),
+        (with("connection", "keep-alive"), None, PROTOCOL_ERROR),
+        (with("upgrade", "websocket"), None, PROTOCOL_ERROR),
+        (with("te", "gzip"), None, PROTOCOL_ERROR),
+        (with("x", "a\r\nb: c"), None, PROTOCOL_ERROR),
+        (with("x", "a\0b"), None, PROTOCOL_ERROR),
+        (with("x\r\ny", "z"), None, PROTOCOL_ERROR),
+        (with("X-Upper", "z"), None, PROTOCOL_ERROR),
+        (with("x y", "z"), None, PROTOCOL_ERROR),
+        (with(":path", "/second"), None, PROTOCOL_ERROR),
+        (with(":unknown", "x"), None, PROTOCOL_ERROR),
+        (with("host", "b"), None, BAD_REQUEST),
+        (instead(":authority", "u@a"), None, BAD_REQUEST),
+        (instead(":authority", "a b"), None, PROTOCOL_ERROR),
+        (instead(":path", "/ HTTP/1.1\r\nx: y"), None, PROTOCOL_ERROR),
+        (instead(":path", "/a b"), None, PROTOCOL_ERROR),
+        (instead(":path", ""), None, PROTOCOL_ERROR),
+        (instead(":method", "GET / HTTP/1.1\r\n"), None, PROTOCOL_ERROR),
+        (instead(":scheme", "ftp"), None, BAD_REQUEST),
+        (instead(":path", "*"), None, BAD_REQUEST),
+        (instead(":path", "a"), None, PROTOCOL_ERROR),
+        (instead(":path", "http://b/"), None, PROTOCOL_ERROR),
+        (instead(":authority", "a, b"), None, PROTOCOL_ERROR),
+        (instead(":authority", "a/b"), None, PROTOCOL_ERROR),
+        (instead(":method", "CONNECT"), None, PROTOCOL_ERROR),
+        ([post[..3].to_vec(), vec![("host", "a")]].concat(), None, OK),
+        (post[1..].to_vec(), None, PROTOCOL_ERROR),
+        ([post[..1].to_vec(), post[2..].to_vec()].concat(), None, PROTOCOL_ERROR),
+        ([post[..2].to_vec(), post[3..].to_vec()].concat(), None, PROTOCOL_ERROR),
+        ([vec![("x", "y")], post.to_vec()].concat(), None, PROTOCOL_ERROR),
+        (with(":status", "200"), None, PROTOCOL_ERROR),
+        (with(":protocol", "websocket"), None, PROTOCOL_ERROR),
+        (with("te", "trailers"), None, OK),
+        (with("te", "trailers, gzip"), None, PROTOCOL_ERROR),
+        (with("proxy-connection", "x"), None, PROTOCOL_ERROR),
+        (with("keep-alive", "x"), None, PROTOCOL_ERROR),
+        (with("", "x"), None, PROTOCOL_ERROR),
+        (with("x:y", "z"), None, PROTOCOL_ERROR),
+        (with("content-length", "+5"), Some("hello"), PROTOCOL_ERROR),
+        (with("content-length", "5, 5"), Some("hello"), PROTOCOL_ERROR),
+        (with("content-length", "0"), Some("hello"), PROTOCOL_ERROR),
+    ] {
+        let answer = send_http2(&agent, &fields, data).await;
+        assert_eq!(answer, expected, "{fields:?}");
+        let marker = send(&agent, BEHIND.replace("behind", "marker").as_bytes()).await;
+        assert!(marker.ends_with("ok"), "{marker}");
+        let heard = app.heard();
+        let marker = heard.find("GET /marker").expect("the marker");
+        let first = &heard[..marker];
+        if expected == OK {
+            let body = data.unwrap_or_default();
+            assert!(first.starts_with("POST / HTTP/1.1\r\n") && first.matches("host: a\r\n").count() == 2, "{first:?}");
+            assert!(first.contains(body), "{first:?}");
+        } else {
+            // What broke off in its body may have begun.
+            assert!(!first.contains("0\r\n\r\n") && first.matches(" HTTP/1.1").count() <= 1, "{fields:?}: {first:?}");
+            assert!(data.is_some() || first.is_empty(), "{fields:?}: {first:?}");
+        }
+    }
+}
