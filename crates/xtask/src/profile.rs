@@ -1,6 +1,6 @@
 //! The agent's profile, `limiter-agent/agent.profdata`: how often each branch of it is taken under load. The compiler lays
-//! out the agent by it where it is built as its image has it (profile dist): a refused request then takes a sixth fewer
-//! instructions. Without it, or with one of other code, the agent does the same and is slower.
+//! out the agent by it where it is built as its image has it (profile dist): a refused request took a seventh
+//! fewer instructions when that was first tried. Without it, or with one of other code, the agent does the same and is slower.
 //!
 //! Renewed by hand, after changes to what every request passes through: a profile is found by the names and the shape of
 //! functions, so what was changed since counts as never measured, and the compiler warns of it.

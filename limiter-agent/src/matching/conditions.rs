@@ -33,6 +33,14 @@ pub(crate) enum ValueCondition {
 }
 
 impl Conditions {
+    /// Whether there is nothing to hold.
+    pub(super) fn is_none(&self) -> bool {
+        let Self { methods, hosts, paths, path_regexes, headers, query, predicate } = self;
+        let some_path = !(paths.is_empty() && path_regexes.is_empty());
+        let some_field = !(headers.is_empty() && query.is_empty());
+        methods.is_empty() && hosts.is_empty() && !some_path && !some_field && predicate.is_none()
+    }
+
     /// Cheap conditions first: what comes later is asked only if all before it hold.
     pub(super) fn hold(&self, request: &RequestView<'_>) -> bool {
         let headers = request.headers();

@@ -60,6 +60,11 @@ impl Matcher {
         self.entries.iter().any(|entry| entry.hold(request))
     }
 
+    /// Whether it is about every request.
+    pub(crate) fn takes_all(&self) -> bool {
+        self.entries.iter().any(Conditions::is_none)
+    }
+
     fn entries(&self) -> &[Conditions] {
         &self.entries
     }

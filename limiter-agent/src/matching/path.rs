@@ -33,7 +33,7 @@ pub(crate) fn respell(text: &str, to: &mut String) {
             Some(byte) => (byte, 3),
             None => (bytes[at], 1),
         };
-        if OF_SEGMENT.has(byte) || (byte == b'/' && length == 1) {
+        if ByteSet::SEGMENT.has(byte) || (byte == b'/' && length == 1) {
             to.push(char::from(byte));
         } else {
             const HEX: &[u8; 16] = b"0123456789ABCDEF";
@@ -49,7 +49,7 @@ pub(crate) fn respell(text: &str, to: &mut String) {
 fn is_normal(path: &[u8]) -> bool {
     let mut behind_slash = false;
     path.iter().all(|&byte| {
-        let normal = OF_SEGMENT.has(byte) && !(behind_slash && byte == b'.') || byte == b'/' && !behind_slash;
+        let normal = ByteSet::SEGMENT.has(byte) && !(behind_slash && byte == b'.') || byte == b'/' && !behind_slash;
         behind_slash = byte == b'/';
         normal
     })
@@ -61,9 +61,6 @@ fn decoded(bytes: &[u8]) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     Some(digit(high)? << 4 | digit(low)?)
 }
-
-/// `pchar` of RFC 3986: unreserved, sub-delims, `:` and `@`.
-static OF_SEGMENT: ByteSet = ByteSet::alphanumeric_and(b"-._~!$&'()*+,;=:@");
 
 /// Resolves dot segments and repeated slashes; a final slash stays.
 fn resolve(path: &str) -> String {

@@ -66,7 +66,7 @@ fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
     if named.next().is_some() || (host.is_none() && request.version() == Version::HTTP_11) {
         return Err(Unsound::Hosts);
     }
-    if host.is_some_and(|host| !OF_AUTHORITY.has_all(host.as_bytes())) {
+    if host.is_some_and(|host| !ByteSet::AUTHORITY.has_all(host.as_bytes())) {
         return Err(Unsound::Host);
     }
     let Some(authority) = request.uri().authority() else {
@@ -74,7 +74,7 @@ fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
         return Ok(if host.is_some() { Named::InField } else { Named::Nowhere });
     };
     let web = request.uri().scheme_str().is_some_and(|scheme| matches!(scheme, "http" | "https"));
-    if !web || !OF_AUTHORITY.has_all(authority.as_str().as_bytes()) {
+    if !web || !ByteSet::AUTHORITY.has_all(authority.as_str().as_bytes()) {
         return Err(Unsound::Target);
     }
     // RFC 9112 section 3.2.2 lets the target of HTTP/1 overrule the field. In HTTP/2 both come from one piece of
@@ -102,9 +102,6 @@ fn one_length(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Unsound> {
     let first = lengths.next();
     if lengths.next().is_some() { Err(Unsound::Lengths) } else { Ok(first) }
 }
-
-/// What an authority is made of (RFC 3986 section 3.2) without user names, and without the commas that lists have.
-pub(super) static OF_AUTHORITY: ByteSet = ByteSet::alphanumeric_and(b"-._~:[]%!$&'()*+;=");
 
 #[cfg(test)]
 mod tests {

@@ -106,7 +106,7 @@ impl RulesInForce {
         SCRATCH.with_borrow_mut(|Scratch { places, keys }| {
             let (enforced, shadows) = set.deciding(&asked.request, places);
             let mut deciding = enforced.iter().chain(shadows).map(|place| set.get(*place));
-            if deciding.any(Placed::may_take_more) {
+            if deciding.any(|placed| placed.may_take_more) {
                 return None;
             }
             let mut decided = asked.enforce(set, enforced, keys);
@@ -116,14 +116,6 @@ impl RulesInForce {
                 Err(refusal) => Err(refusal),
             }))
         })
-    }
-}
-
-impl Placed {
-    /// Whether a request that this rule lets through may have to wait, to end in time, or to be charged again.
-    fn may_take_more(&self) -> bool {
-        let Some(limits) = &self.rule.limits else { return false };
-        self.deadline.is_some() || limits.is_patient() || limits.cost.is_known_later()
     }
 }
 
@@ -144,7 +136,7 @@ impl Asked<'_> {
     fn enforce_one<'r>(&self, placed: &'r Placed, keys: &mut Vec<u8>) -> Result<Pass, Refusal<'r>> {
         let rule = &placed.rule;
         let Some(limits) = &rule.limits else { return Ok(Pass::default()) };
-        if placed.may_take_more() {
+        if placed.may_take_more {
             return self.enforce_all(&[(placed, limits)], keys);
         }
         keys.clear();

@@ -192,7 +192,7 @@ impl RulesInForce {
         let policies = self.policies.iter().enumerate();
         for (index, policy) in policies {
             for rule in policy.rules.iter().filter(|rule| rule.is_bypass() || rule.per == per) {
-                let placed = Placed { rule: Arc::clone(rule), policy: index, deadline: policy.deadline };
+                let placed = Placed::new(rule, index, policy.deadline);
                 match policy.mode {
                     Mode::Enforce if rule.is_bypass() => bypasses.push(placed),
                     Mode::Enforce => enforced.push(placed),

@@ -67,11 +67,7 @@ impl KeySpec {
     /// Appends the key of a request.
     pub(super) fn write(&self, request: &RequestView<'_>, tokens: &Tokens<'_>, to: &mut Vec<u8>) {
         for part in &self.0 {
-            match part.read(request, tokens) {
-                Value::Absent => to.push(ABSENT),
-                Value::Text(value) => write_value(&value, to),
-                Value::Address(address, ipv6_prefix) => write_address(address, ipv6_prefix, to),
-            }
+            part.write(request, tokens, to);
         }
     }
 
@@ -89,18 +85,30 @@ impl KeySpec {
 
 impl Part {
     #[inline]
+    fn write(&self, request: &RequestView<'_>, tokens: &Tokens<'_>, to: &mut Vec<u8>) {
+        match self {
+            // What most keys are, without a value in between that might be owned.
+            Self::Header(name) => match request.headers().get(name) {
+                Some(value) => write_value(value, to),
+                None => to.push(ABSENT),
+            },
+            Self::ClientIp { trusted_hops, ipv6_prefix } => {
+                write_address(client_ip(request.headers(), request.peer(), *trusted_hops), *ipv6_prefix, to);
+            }
+            other => match other.read(request, tokens) {
+                Value::Absent => to.push(ABSENT),
+                Value::Text(value) => write_value(&value, to),
+                Value::Address(address, ipv6_prefix) => write_address(address, ipv6_prefix, to),
+            },
+        }
+    }
+
     fn read<'a>(&self, request: &'a RequestView<'_>, tokens: &Tokens<'_>) -> Value<'a> {
         match self {
             Self::Header(name) => Value::text(request.headers().get(name)),
             Self::ClientIp { trusted_hops, ipv6_prefix } => {
                 Value::Address(client_ip(request.headers(), request.peer(), *trusted_hops), *ipv6_prefix)
             }
-            other => other.read_uncommon(request, tokens),
-        }
-    }
-
-    fn read_uncommon<'a>(&self, request: &'a RequestView<'_>, tokens: &Tokens<'_>) -> Value<'a> {
-        match self {
             Self::Cookie(name) => Value::text(cookie(request, name)),
             Self::Query(name) => request.query(name.as_bytes()).next().map_or(Value::Absent, Value::Text),
             Self::PathSegment(number) => {
@@ -121,7 +129,6 @@ impl Part {
                 Some(claim) => Value::Text(Cow::Owned(claim.into_bytes())),
                 None => Value::Absent,
             },
-            Self::Header(_) | Self::ClientIp { .. } => Value::Absent,
         }
     }
 

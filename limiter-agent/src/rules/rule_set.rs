@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::in_force::Rule;
+use super::in_force::{Limits, Rule};
 use crate::matching::{Index, RequestView};
 
 /// Rules by their places.
@@ -17,6 +17,8 @@ pub(super) struct RuleSet {
     bypasses: usize,
     /// Rules before those of policies in shadow mode.
     enforced: usize,
+    /// The places of all rules if there is no bypass among them and each is about every request; else none.
+    about_all: Vec<usize>,
 }
 
 /// A rule, and what its policy says.
@@ -26,6 +28,8 @@ pub(super) struct Placed {
     /// The place of the policy in the snapshot.
     pub(super) policy: usize,
     pub(super) deadline: Option<Duration>,
+    /// Whether a request that it lets through may have to wait, to end in time, or to be charged again.
+    pub(super) may_take_more: bool,
 }
 
 /// Room for the places of rules, kept for the next request.
@@ -44,12 +48,22 @@ pub(super) enum Matching<'a> {
     Rules { enforced: &'a [usize], shadows: &'a [usize] },
 }
 
+impl Placed {
+    pub(super) fn new(rule: &Arc<Rule>, policy: usize, deadline: Option<Duration>) -> Self {
+        let more = |limits: &Limits| deadline.is_some() || limits.is_patient() || limits.cost.is_known_later();
+        let may_take_more = rule.limits.as_ref().is_some_and(more);
+        Self { rule: Arc::clone(rule), policy, deadline, may_take_more }
+    }
+}
+
 impl RuleSet {
     pub(super) fn new(bypasses: Vec<Placed>, enforced: Vec<Placed>, shadows: Vec<Placed>) -> Self {
         let (bypass_count, enforced_count) = (bypasses.len(), enforced.len());
         let rules: Vec<Placed> = [bypasses, enforced, shadows].into_iter().flatten().collect();
         let index = Index::new(rules.iter().map(|placed| &placed.rule.matcher));
-        Self { rules, index, bypasses: bypass_count, enforced: bypass_count + enforced_count }
+        let about_all = bypass_count == 0 && rules.iter().all(|placed| placed.rule.matcher.takes_all());
+        let about_all = if about_all { (0..rules.len()).collect() } else { Vec::new() };
+        Self { rules, index, bypasses: bypass_count, enforced: bypass_count + enforced_count, about_all }
     }
 
     pub(super) fn get(&self, place: usize) -> &Placed {
@@ -74,6 +88,10 @@ impl RuleSet {
 
     /// The rules that match, found without looking at all of them.
     pub(super) fn matching<'a>(&'a self, request: &RequestView<'_>, places: &'a mut Places) -> Matching<'a> {
+        // Limits for whoever asks for whatever: nothing about a request has to be known.
+        if !self.about_all.is_empty() {
+            return self.split(&self.about_all);
+        }
         let Places { candidates, matching } = places;
         matching.clear();
         for &candidate in self.index.candidates(request, candidates) {
@@ -90,8 +108,13 @@ impl RuleSet {
                 matching.push(place);
             }
         }
-        let enforced = matching.partition_point(|place| *place < self.enforced);
-        let (enforced, shadows) = matching.split_at(enforced);
+        self.split(matching)
+    }
+
+    /// `places` in order, none of them a bypass.
+    #[inline]
+    fn split<'a>(&self, places: &'a [usize]) -> Matching<'a> {
+        let (enforced, shadows) = places.split_at(places.partition_point(|place| *place < self.enforced));
         Matching::Rules { enforced, shadows }
     }
 }

@@ -3,6 +3,7 @@
 mod bodies;
 mod choosing;
 mod deciding;
+mod matching;
 mod waiting;
 
 use std::{

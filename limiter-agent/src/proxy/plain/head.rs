@@ -70,11 +70,11 @@ fn target(bytes: &[u8]) -> Read<'_, (&str, Option<&str>)> {
     if !bytes.first().ok_or(NoHead::Part)?.eq(&b'/') {
         return Err(NoHead::Other);
     }
-    let (path, rest) = run(&OF_PATH, bytes)?;
+    let (path, rest) = run(ByteSet::PATH, bytes)?;
     let path = text(path)?;
     match rest {
         [b' ', rest @ ..] => Ok(((path, None), rest)),
-        [b'?', rest @ ..] => match run(&OF_QUERY, rest)? {
+        [b'?', rest @ ..] => match run(ByteSet::QUERY, rest)? {
             (query, [b' ', rest @ ..]) => Ok(((path, Some(text(query)?)), rest)),
             _ => Err(NoHead::Other),
         },
@@ -85,7 +85,7 @@ fn target(bytes: &[u8]) -> Read<'_, (&str, Option<&str>)> {
 /// A field's line.
 #[inline]
 fn line(bytes: &[u8]) -> Read<'_, FieldLine<'_>> {
-    let (name, [b':', rest @ ..]) = run(&OF_NAME, bytes)? else { return Err(NoHead::Other) };
+    let (name, [b':', rest @ ..]) = run(ByteSet::TOKEN, bytes)? else { return Err(NoHead::Other) };
     if name.is_empty() {
         return Err(NoHead::Other);
     }
@@ -97,7 +97,7 @@ fn line(bytes: &[u8]) -> Read<'_, FieldLine<'_>> {
 
 /// The bytes up to the first that is not in the set, and those from there on.
 #[inline]
-fn run<'b>(set: &ByteSet, bytes: &'b [u8]) -> Read<'b, &'b [u8]> {
+fn run<'b>(set: ByteSet, bytes: &'b [u8]) -> Read<'b, &'b [u8]> {
     let end = bytes.iter().position(|byte| !set.has(*byte)).ok_or(NoHead::Part)?;
     Ok(bytes.split_at(end))
 }
@@ -150,10 +150,6 @@ fn trimmed(mut value: &[u8]) -> &[u8] {
 fn text(bytes: &[u8]) -> Result<&str, NoHead> {
     str::from_utf8(bytes).map_err(|_| NoHead::Other)
 }
-
-static OF_PATH: ByteSet = ByteSet::alphanumeric_and(b"/-._~%!$&'()*+,;=:@[]");
-static OF_QUERY: ByteSet = ByteSet::alphanumeric_and(b"/-._~%!$&'()*+,;=:@[]?");
-static OF_NAME: ByteSet = ByteSet::alphanumeric_and(b"!#$%&'*+-.^_`|~");
 
 #[cfg(test)]
 mod tests {

@@ -6,11 +6,10 @@
 //! understand differently.
 
 use super::{
-    super::vetting::OF_AUTHORITY,
     field::{Field, Lines},
     head::{self, Head, NoHead},
 };
-use crate::matching::FieldLine;
+use crate::{byte_set::ByteSet, matching::FieldLine};
 
 /// How large a head may be, by the settings.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +28,7 @@ pub(super) enum Look<'h, 'b> {
 }
 
 /// A plain request, with its body, all of it there.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'h, 'b> {
     pub(super) method: &'static str,
     pub(super) path: &'b str,
@@ -85,7 +84,7 @@ impl<'b> Known<'b> {
         for (field, kind) in fields.iter().zip(kinds) {
             match kind {
                 Field::Host => {
-                    let sound = host.is_none() && OF_AUTHORITY.has_all(field.value);
+                    let sound = host.is_none() && ByteSet::AUTHORITY.has_all(field.value);
                     host = Some(field.value).filter(|_| sound);
                     host?;
                 }

@@ -59,6 +59,8 @@ enum Judged {
     Admitted(Box<Asked>),
 }
 
+const _: () = assert!(size_of::<Judged>() <= 2 * size_of::<u64>());
+
 /// Serves plain requests, the first of which has begun to come: `before` and what is on the socket.
 pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &Client) -> End {
     let mut line = Line::new(stream, client);
@@ -155,9 +157,11 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize)
     let target = (request.path, request.query);
     let judged = gate.admit_at_once(request.method, target, Headers::Lines(request.fields), |decided| match decided {
         Ok(fields) => {
+            // A copy, so that what a refusal has no use for is not written to memory for it.
+            let plain = request;
             let mut out = shared.buffers.outbox();
-            write::to_app(&request, peer, &mut out.bytes);
-            let repeatable = request.is_repeatable();
+            write::to_app(&plain, peer, &mut out.bytes);
+            let repeatable = plain.is_repeatable();
             Judged::Admitted(Box::new(Asked { request: out, repeatable, terms: Terms { to_head, last, fields } }))
         }
         Err(refused) => refuse(client, back, refused, to_head, last, alone),
