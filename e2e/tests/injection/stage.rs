@@ -1,10 +1,6 @@
 //! What the tests of injection play on.
 
-use std::{
-    net::TcpListener,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{net::TcpListener, path::Path, time::Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
@@ -24,16 +20,16 @@ use super::{
 };
 
 /// A control plane with what the chart renders.
-pub struct Stage {
+pub(crate) struct Stage {
     control_plane: ControlPlane,
     /// Ports of the operator.
-    pub webhook: u16,
+    pub(crate) webhook: u16,
     telemetry: u16,
     identity: u16,
 }
 
 impl Stage {
-    pub async fn set(failure_policy: &str) -> Result<Self> {
+    pub(crate) async fn set(failure_policy: &str) -> Result<Self> {
         build_programs().await?;
         let control_plane = ControlPlane::start().await?;
         control_plane.install_crd().await?;
@@ -93,22 +89,22 @@ impl Stage {
         Ok(())
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.control_plane.client()
     }
 
-    pub fn api<K>(&self, namespace: &str) -> Api<K>
+    pub(crate) fn api<K>(&self, namespace: &str) -> Api<K>
     where
         K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
     {
         Api::namespaced(self.client(), namespace)
     }
 
-    pub fn operator(&self) -> Result<Program> {
+    pub(crate) fn operator(&self) -> Result<Program> {
         self.operator_with(&[])
     }
 
-    pub fn operator_with(&self, args: &[&str]) -> Result<Program> {
+    pub(crate) fn operator_with(&self, args: &[&str]) -> Result<Program> {
         let mut command = Command::new(program("weir-operator")?);
         command.env("KUBECONFIG", self.control_plane.operators_kubeconfig());
         command.args(["run", "--telemetry", &format!("127.0.0.1:{}", self.telemetry)]);
@@ -126,37 +122,37 @@ impl Stage {
         Program::start(command)
     }
 
-    pub async fn namespace(&self, name: &str, inject: Option<&str>) -> Result<()> {
+    pub(crate) async fn namespace(&self, name: &str, inject: Option<&str>) -> Result<()> {
         let labels = inject.map(|value| json!({"weir.dev/inject": value}));
         let namespace = serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}}))?;
         Api::<Namespace>::all(self.client()).create(&PostParams::default(), &namespace).await?;
         Ok(())
     }
 
-    pub async fn policy(&self, namespace: &str, name: &str, requests: u32) -> Result<()> {
+    pub(crate) async fn policy(&self, namespace: &str, name: &str, requests: u32) -> Result<()> {
         let policy = RateLimitPolicy::new(name, serde_json::from_value(spec(requests))?);
         self.api(namespace).create(&PostParams::default(), &policy).await?;
         Ok(())
     }
 
-    pub async fn edit_policy(&self, namespace: &str, name: &str, requests: u32) -> Result<()> {
+    pub(crate) async fn edit_policy(&self, namespace: &str, name: &str, requests: u32) -> Result<()> {
         let policies: Api<RateLimitPolicy> = self.api(namespace);
         policies.patch(name, &PatchParams::default(), &Patch::Merge(&json!({"spec": spec(requests)}))).await?;
         Ok(())
     }
 
-    pub async fn pod(&self, namespace: &str, name: &str, metadata: &Value) -> Result<Value> {
+    pub(crate) async fn pod(&self, namespace: &str, name: &str, metadata: &Value) -> Result<Value> {
         self.create(namespace, &app_pod(name, metadata)).await
     }
 
-    pub async fn create(&self, namespace: &str, pod: &Value) -> Result<Value> {
+    pub(crate) async fn create(&self, namespace: &str, pod: &Value) -> Result<Value> {
         let pods: Api<Pod> = self.api(namespace);
         let created = pods.create(&PostParams::default(), &serde_json::from_value(pod.clone())?).await?;
         Ok(serde_json::to_value(created)?)
     }
 
     /// As it would be created.
-    pub async fn dry_pod(&self, namespace: &str, metadata: &Value) -> Result<Value> {
+    pub(crate) async fn dry_pod(&self, namespace: &str, metadata: &Value) -> Result<Value> {
         let pods: Api<Pod> = self.api(namespace);
         let dry = PostParams { dry_run: true, ..PostParams::default() };
         let pod = serde_json::from_value(app_pod("dry", metadata))?;
@@ -164,7 +160,7 @@ impl Stage {
     }
 
     /// Waits until the webhook is asked and answers; leaves nothing behind.
-    pub async fn until_injecting(&self, namespace: &str) -> Result<()> {
+    pub(crate) async fn until_injecting(&self, namespace: &str) -> Result<()> {
         let asked = json!({"labels": {"app": "web", "weir.dev/inject": "enabled"}});
         let start = Instant::now();
         loop {
@@ -179,7 +175,7 @@ impl Stage {
         }
     }
 
-    pub async fn until_status(
+    pub(crate) async fn until_status(
         &self,
         namespace: &str,
         name: &str,
@@ -190,7 +186,7 @@ impl Stage {
             .await
     }
 
-    pub async fn until(&self, what: &str, wanted: impl AsyncFn() -> Result<bool>) -> Result<()> {
+    pub(crate) async fn until(&self, what: &str, wanted: impl AsyncFn() -> Result<bool>) -> Result<()> {
         let start = Instant::now();
         while !wanted().await? {
             ensure!(start.elapsed() < PATIENCE, "waited for {what}");
@@ -200,7 +196,7 @@ impl Stage {
     }
 
     /// The Secret of the webhook, without what the apiserver notes about writes.
-    pub async fn secret(&self) -> Result<Secret> {
+    pub(crate) async fn secret(&self) -> Result<Secret> {
         let secrets: Api<Secret> = self.api(OPERATOR_NAMESPACE);
         let mut secret = secrets.get("weir-operator-webhook").await?;
         secret.managed_fields_mut().clear();
@@ -208,7 +204,7 @@ impl Stage {
     }
 }
 
-pub fn app_pod(name: &str, metadata: &Value) -> Value {
+pub(crate) fn app_pod(name: &str, metadata: &Value) -> Value {
     let mut pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
