@@ -19,6 +19,7 @@ mod hash;
 mod pages;
 mod room;
 mod succession;
+mod waiting;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -31,6 +32,7 @@ use self::cells::{Cell, Cells, fingerprint};
 use self::hash::Secrets;
 use self::room::Region;
 use crate::meter;
+use crate::queue::Queues;
 use crate::rule::{Charged, KeyCharge, Places, RuleAdmitted, RuleCharge, RuleRefused, RuleReserved, Tightest};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Once, Ordering};
@@ -73,6 +75,8 @@ struct Lineage {
     /// Seeded, so that nobody outside can choose keys that fall together.
     secrets: Secrets,
     counts: Arc<Counts>,
+    /// The requests that wait, by key.
+    queues: Arc<Queues>,
     /// How many tables came before.
     generation: u64,
     /// Where each limit was in the last of them, by name.
@@ -349,6 +353,7 @@ impl Table {
         };
         if let Some((set, words)) = charged {
             set.give_back(words, charge.places.as_slice(), clock);
+            self.wake(mark);
         }
     }
 

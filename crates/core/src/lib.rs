@@ -48,7 +48,7 @@
 //!
 //! | for | use |
 //! |---|---|
-//! | one limit | [`Limiter`]: [`check`](Limiter::check) now, [`reserve`](Limiter::reserve) a place in line, [`peek`](Limiter::peek), [`retune`](Limiter::retune) |
+//! | one limit | [`Limiter`]: [`check`](Limiter::check) now, [`enqueue`](Limiter::enqueue) to wait, [`peek`](Limiter::peek), [`retune`](Limiter::retune); [`reserve`](Limiter::reserve) as in `x/time/rate` |
 //! | several limits on one request | [`check_all`]: all are charged or none |
 //! | the limits of a rule, for everybody or by key | [`RuleLimiter`] over [`Terms`]; keys are bounded, and known ones take no lock |
 //! | several rules on one request | [`charge_all`] |
@@ -74,11 +74,13 @@
 
 mod all;
 mod divisor;
+mod forecast;
 mod in_flight;
 mod keyed;
 mod lease;
 mod limiter;
 mod meter;
+mod queue;
 mod quota;
 mod rule;
 mod rules;
@@ -92,6 +94,7 @@ pub use all::{Charges, RefusedBy, check_all};
 pub use in_flight::{Full, InFlight, Permit};
 pub use keyed::KeyStats;
 pub use limiter::{Admitted, Charge, Limiter, Refused, Reserved};
+pub use queue::{Position, Ticket};
 pub use quota::{InvalidQuota, Quota, Strategy};
 pub use rule::{RuleAdmitted, RuleCharge, RuleLimiter, RuleRefused, RuleReserved, Tightest};
 pub use rules::{Ask, RuleRefusedAt, charge_all};

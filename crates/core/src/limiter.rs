@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::cell::Cell;
+use crate::forecast::{Forecast, Longest};
 use crate::meter::{Meter, Place, SEALED, Stop, Taken};
+use crate::queue::NoPlace;
 use crate::sync::{Ordering, lock};
-use crate::{Quota, Standing, Time};
+use crate::{Quota, Standing, Ticket, Time};
 
 /// A limit that threads share. Clones share one state.
 ///
@@ -146,6 +148,75 @@ impl Limiter {
         }
     }
 
+    /// Waits in the limiter's queue, if its turn comes by `latest`, or at any time without one. It is charged nothing yet: at
+    /// its turn (see [`Ticket::position`]) it asks with [`check`](Self::check) like any other, and then drops the ticket.
+    ///
+    /// First come, first served: a newcomer goes when all that wait before it are gone. When one of them leaves, those behind
+    /// move forward. All handles of a limiter share its queue, also across changes of its quota. Requests that do not wait
+    /// may pass those that do: ask [`queue_len`](Self::queue_len) first.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use weir_core::{Limiter, Quota, Strategy, Time};
+    ///
+    /// let now = Time::from_nanos(1_700_000_000_000_000_000);
+    /// let limiter = Limiter::new(now, Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
+    /// limiter.check(now, 1)?;
+    /// let latest = Some(now.saturating_add(Duration::from_millis(250)));
+    /// let (first, second) = (limiter.enqueue(now, 1, latest)?, limiter.enqueue(now, 1, latest)?);
+    /// let refused = limiter.enqueue(now, 1, latest).unwrap_err(); // it would go after 300 ms
+    /// assert_eq!(refused.retry_after(), Some(Duration::from_millis(300)));
+    /// drop(first); // gives up: the other one moves forward
+    /// assert!(limiter.enqueue(now, 1, latest).is_ok());
+    /// # drop(second);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], which knows when the request would go behind the queue.
+    pub fn enqueue(&self, now: Time, cost: u64, latest: Option<Time>) -> Result<Ticket, Refused> {
+        let queue = self.cell.queue();
+        match queue.join(now, cost, latest, || self.forecast(now)) {
+            Ok(number) => Ok(Ticket::of(queue, number)),
+            Err(NoPlace::Refused(Longest { standing, .. })) => Err(Refused { standing, cost }),
+            Err(NoPlace::Closed) => unreachable!("only the queues of keys close"),
+        }
+    }
+
+    /// How many requests wait.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let limiter = Limiter::new(now, Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
+    /// let ticket = limiter.enqueue(now, 1, None)?;
+    /// assert_eq!(limiter.queue_len(), 1);
+    /// drop(ticket);
+    /// assert_eq!(limiter.queue_len(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn queue_len(&self) -> usize {
+        self.cell.known_queue().map_or(0, |queue| queue.len())
+    }
+
+    fn forecast(&self, now: Time) -> Forecast {
+        Forecast::new(now, [self.copy(now)])
+    }
+
+    /// The limit as it is, to go on with elsewhere.
+    pub(crate) fn copy(&self, now: Time) -> (Meter, Vec<u64>) {
+        let mut cell = &*self.cell;
+        loop {
+            match cell.copy(now) {
+                Ok(copied) => return copied,
+                Err(_) => cell = cell.follow(),
+            }
+        }
+    }
+
     /// What [`check`](Self::check) would say, charging nothing.
     pub(crate) fn ask(&self, now: Time, cost: u64) -> Result<Standing, Refused> {
         let mut cell = &*self.cell;
@@ -231,7 +302,11 @@ impl Limiter {
         while cell.generation <= charge.generation {
             if cell.generation == charge.generation {
                 // Sealed meanwhile: it stays charged.
-                let _ = cell.refund(&charge.place, &clock);
+                if cell.refund(&charge.place, &clock).is_ok()
+                    && let Some(queue) = cell.known_queue()
+                {
+                    queue.wake_head();
+                }
                 return;
             }
             if cell.first().load(Ordering::SeqCst) & SEALED == 0 {
@@ -274,7 +349,13 @@ impl Limiter {
             } else if cell.meter.quota() == quota {
                 return Self { cell: Arc::clone(cell) };
             } else {
-                return Self { cell: Arc::clone(cell.succeed(quota, clock)) };
+                let retuned = Self { cell: Arc::clone(cell.succeed(quota, &clock)) };
+                drop(guard);
+                if let Some(queue) = retuned.cell.known_queue() {
+                    let now = clock();
+                    queue.reassess(now, || retuned.forecast(now));
+                }
+                return retuned;
             }
         }
     }

@@ -23,13 +23,13 @@ pub(crate) const SEALED: u64 = 1 << 63;
 pub(crate) const UNSET: u64 = u64::MAX;
 
 /// How one limit is counted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Meter {
     pub(crate) kind: Kind,
 }
 
 /// By what: strategies of one kind differ only in arithmetic.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[repr(u8)] // a tag of its own: to tell it from what a number beside it cannot be takes four instructions more
 pub(crate) enum Kind {
     /// One word.
@@ -125,6 +125,36 @@ impl Meter {
             Kind::Counter(_) => 2,
             Kind::Log(log) => log.words(),
         }
+    }
+
+    /// The words as they are, to go on with elsewhere.
+    pub(crate) fn copy(&self, words: &[AtomicU64]) -> Result<Vec<u64>, Sealed> {
+        // Of a log the first is sealed alone; others use the same bit.
+        let sealed = if let Kind::Log(_) = self.kind { 1 } else { self.words() };
+        let (first, others) = words[..self.words()].split_at(sealed);
+        let mut copy = first.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+        copy.extend(others.iter().map(|word| word.load(Ordering::SeqCst)));
+        Ok(copy)
+    }
+
+    /// Whether a sum of costs is admitted when its parts are, one after the other: where levels are times, so that no part
+    /// goes a fraction of a nanosecond later than it could.
+    pub(crate) fn is_additive(&self) -> bool {
+        matches!(&self.kind, Kind::Line(supply) if supply.is_time())
+    }
+
+    /// Charges a sum of costs, however much there is room for. Only where sums [are all that matters](Self::is_additive),
+    /// and nothing else writes.
+    pub(crate) fn add(&self, words: &[AtomicU64], now: Time, cost: u64) {
+        if let Kind::Line(supply) = &self.kind {
+            let level = words[0].load(Ordering::Relaxed);
+            words[0].store(supply.add(level, now, cost), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether this cost is more than a leaky bucket holds.
+    pub(crate) fn overflows(&self, words: &[AtomicU64], now: Time, cost: u64) -> bool {
+        matches!(&self.kind, Kind::Line(supply) if supply.overflows(words[0].load(Ordering::Relaxed), now, cost))
     }
 
     /// Charges if there is room now. A refusal writes nothing.

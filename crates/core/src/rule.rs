@@ -8,8 +8,10 @@ use std::sync::Arc;
 pub(crate) use self::answer::{Charged, KeyCharge, Places, Tightening};
 pub use self::answer::{RuleAdmitted, RuleCharge, RuleRefused, RuleReserved, Tightest};
 use crate::all::{ask_all, check_all_at, reserve_all_at};
+use crate::forecast::Forecast;
 use crate::keyed::{Request, Table};
-use crate::{Admitted, KeyStats, Limiter, Terms, Time};
+use crate::queue::{NoPlace, Queue};
+use crate::{Admitted, KeyStats, Limiter, Terms, Ticket, Time};
 
 /// All the limits of one rule: a request is charged to each of them, or refused and charged to none.
 ///
@@ -34,7 +36,7 @@ pub struct RuleLimiter {
 
 #[derive(Clone, Debug)]
 enum Counted {
-    Shared { terms: Arc<Terms>, limiters: Arc<[Limiter]> },
+    Shared { terms: Arc<Terms>, limiters: Arc<[Limiter]>, queue: Arc<Queue> },
     ByKey(Arc<Table>),
 }
 
@@ -55,7 +57,7 @@ impl RuleLimiter {
     /// ```
     pub fn shared(now: Time, terms: Terms) -> Self {
         let limiters = terms.limits().map(|(_, quota)| Limiter::new(now, quota)).collect();
-        Self { counted: Counted::Shared { terms: Arc::new(terms), limiters } }
+        Self { counted: Counted::Shared { terms: Arc::new(terms), limiters, queue: Arc::default() } }
     }
 
     /// Counts each key on its own, up to `max_keys` of them; others share what the quotas allow for one key. A key that is
@@ -177,6 +179,95 @@ impl RuleLimiter {
         Ok(RuleReserved { at, charge, tightest: tightest.with_override(None) })
     }
 
+    /// Waits in the rule's queue, or in the key's, if its turn comes by `latest`, or at any time without one. As
+    /// [`Limiter::enqueue`], for all limits of the rule: at its turn the request asks with [`charge`](Self::charge).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    ///
+    /// let now = Time::from_nanos(1_700_000_000_000_000_000);
+    /// let paced = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?;
+    /// let hourly = Quota::new(Strategy::TokenBucket, 2, Duration::from_secs(3600), None)?;
+    /// let rule = RuleLimiter::shared(now, Terms::new([("paced", paced), ("hourly", hourly)])?);
+    /// rule.charge(|| now, b"", 1)?;
+    /// let latest = Some(now.saturating_add(Duration::from_secs(1)));
+    /// let second = rule.enqueue(now, b"", 1, latest)?;
+    /// let refused = rule.enqueue(now, b"", 1, latest).unwrap_err(); // the second takes the last of the hour
+    /// assert_eq!((refused.limit, refused.retry_after()), (1, Some(Duration::from_secs(1800))));
+    /// # drop(second);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RuleRefused`], by the limit that the request would wait for longest.
+    pub fn enqueue(&self, now: Time, key: &[u8], cost: u64, latest: Option<Time>) -> Result<Ticket, RuleRefused> {
+        match &self.counted {
+            Counted::ByKey(table) => table.enqueue(key, now, cost, latest),
+            Counted::Shared { limiters, queue, .. } => {
+                match queue.join(now, cost, latest, || Self::forecast(limiters, now)) {
+                    Ok(number) => Ok(Ticket::of(queue, number)),
+                    Err(NoPlace::Refused(longest)) => Err(RuleRefused::queued(longest, cost, None)),
+                    Err(NoPlace::Closed) => unreachable!("only the queues of keys close"),
+                }
+            }
+        }
+    }
+
+    /// How many requests wait, with this key.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 2, Duration::from_secs(1), None)?;
+    /// # let max_keys = std::num::NonZeroUsize::new(100).expect("not zero");
+    /// let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, max_keys);
+    /// let ticket = rule.enqueue(now, b"ann", 1, None)?;
+    /// assert_eq!((rule.queue_len(b"ann"), rule.queue_len(b"bob")), (1, 0));
+    /// # drop(ticket);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn queue_len(&self, key: &[u8]) -> usize {
+        match &self.counted {
+            Counted::ByKey(table) => table.queue_len(key),
+            Counted::Shared { queue, .. } => queue.len(),
+        }
+    }
+
+    /// When a newcomer would go, behind all that wait.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(1_700_000_000_000_000_000);
+    /// # let quota = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?;
+    /// let rule = RuleLimiter::shared(now, Terms::new([("paced", quota)])?);
+    /// assert_eq!(rule.opens(now, b"", 1)?, now);
+    /// let (first, second) = (rule.enqueue(now, b"", 1, None)?, rule.enqueue(now, b"", 1, None)?);
+    /// assert_eq!(rule.opens(now, b"", 1)?, now.saturating_add(Duration::from_millis(200)));
+    /// # drop((first, second));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RuleRefused`], if it never would.
+    pub fn opens(&self, now: Time, key: &[u8], cost: u64) -> Result<Time, RuleRefused> {
+        match &self.counted {
+            Counted::ByKey(table) => table.opens(key, now, cost),
+            Counted::Shared { limiters, queue, .. } => queue
+                .opens(now, cost, || Self::forecast(limiters, now))
+                .map_err(|longest| RuleRefused::queued(longest, cost, None)),
+        }
+    }
+
+    fn forecast(limiters: &[Limiter], now: Time) -> Forecast {
+        Forecast::new(now, limiters.iter().map(|limiter| limiter.copy(now)))
+    }
+
     /// What [`charge`](Self::charge) would say, charging nothing and making no entry for the key.
     ///
     /// ```
@@ -226,8 +317,14 @@ impl RuleLimiter {
     pub fn refund(&self, key: &[u8], charge: RuleCharge, clock: impl Fn() -> Time) {
         match (&self.counted, charge.of) {
             (Counted::ByKey(table), Charged::Key(charge)) => table.refund(key, &charge, &clock),
-            (Counted::Shared { limiters, .. }, Charged::One(charge)) => limiters[0].refund(charge, clock),
-            (Counted::Shared { limiters, .. }, Charged::Several(charges)) => charges.give_back(limiters, clock),
+            (Counted::Shared { limiters, queue, .. }, Charged::One(charge)) => {
+                limiters[0].refund(charge, clock);
+                queue.wake_head();
+            }
+            (Counted::Shared { limiters, queue, .. }, Charged::Several(charges)) => {
+                charges.give_back(limiters, clock);
+                queue.wake_head();
+            }
             // Not a charge of this limiter.
             (Counted::ByKey(_), _) | (_, Charged::Key(_)) => {}
         }
@@ -261,14 +358,17 @@ impl RuleLimiter {
                 Self { counted: Counted::ByKey(table.retune(&clock, terms, max_keys)) }
             }
             (Counted::Shared { terms: old, .. }, None) if **old == terms => self.clone(),
-            (Counted::Shared { terms: old, limiters }, None) => {
+            (Counted::Shared { terms: old, limiters, queue }, None) => {
                 let places = terms.places_in(old);
                 let retuned = terms.limits().zip(places).map(|((_, quota), place)| match place {
                     Some(place) => limiters[place].retune(&clock, quota),
                     None => Limiter::new(clock(), quota),
                 });
-                let limiters = retuned.collect();
-                Self { counted: Counted::Shared { terms: Arc::new(terms), limiters } }
+                let limiters: Arc<[_]> = retuned.collect();
+                let now = clock();
+                queue.reassess(now, || Self::forecast(&limiters, now));
+                let queue = Arc::clone(queue);
+                Self { counted: Counted::Shared { terms: Arc::new(terms), limiters, queue } }
             }
             (Counted::Shared { .. }, Some(max_keys)) => Self::keyed(clock(), terms, max_keys),
             (Counted::ByKey(_), None) => Self::shared(clock(), terms),

@@ -58,6 +58,13 @@ impl Standing {
         Self { quota, counted: Counted::Log(logged) }
     }
 
+    /// Where a limit stands for a request that comes behind a queue, and goes after `opens` if it ever does.
+    pub(crate) fn queued(quota: Quota, cost: u64, opens: Option<Duration>) -> Self {
+        let nanos = |wait: Duration| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        let opens = opens.map_or(u64::MAX, nanos);
+        Self::of_log(quota, Logged { remaining: 0, cost, opens, reset: opens })
+    }
+
     /// The quota that was in force.
     ///
     /// ```
@@ -139,7 +146,7 @@ impl Standing {
         match &self.counted {
             Counted::Line(stand) => stand.retry_after(&self.quota, cost),
             Counted::Counter(windows) => windows.retry_after(&self.quota, cost),
-            Counted::Log(_) if cost > self.quota.requests() => None,
+            Counted::Log(_) if cost > self.quota.most() => None,
             Counted::Log(logged) if cost <= logged.remaining => Some(Duration::ZERO),
             Counted::Log(logged) if cost == logged.cost => Some(Duration::from_nanos(logged.opens)),
             Counted::Log(logged) => Some(Duration::from_nanos(logged.reset)),

@@ -280,16 +280,31 @@ impl Supply {
         (at <= latest.min(now.saturating_add(LINE)) && after < LEVELS).then_some((after, at))
     }
 
+    /// The level after charging a sum of costs, whatever there is room for.
+    pub(crate) fn add(&self, level: u64, now: Time, cost: u64) -> u64 {
+        level.max(self.floor(now)).saturating_add(cost.saturating_mul(self.unit)).min(LEVELS)
+    }
+
+    /// Whether this cost is more than a leaky bucket holds: the one that goes and the burst that waits.
+    pub(crate) fn overflows(&self, level: u64, now: Time, cost: u64) -> bool {
+        let floor = self.floor(now);
+        let after = level.max(floor).saturating_add(cost.saturating_mul(self.unit));
+        self.is_line() && after - floor > self.quota.most() * self.unit
+    }
+
     /// The level after giving back a charge of `cost` made at `charged_at`, which lifted the level to `mark`.
     ///
     /// What has flowed in since then is not given back: it may have been lost on a bucket that was full only because
     /// of this charge, or taken by others. So a charge given back at once leaves no trace, in a window at any time
     /// within it, and none ever gives more than was not yet refilled. For this `now` must not be earlier than any time
-    /// that went into `level`. While places beyond the ceiling are promised, a charge gives back what is not promised to
-    /// those after it: they keep their moments.
+    /// that went into `level`. While places beyond the ceiling are promised, those after it keep their moments: a bucket gives
+    /// back what they do not need of it, and a window or a leaky bucket, which cannot move a part of a cost, only the last place.
     pub(crate) fn refund(&self, level: u64, charged_at: Time, now: Time, cost: u64, mark: u64) -> u64 {
         let mut units = cost.saturating_mul(self.unit);
         let lost = if level > self.ceiling(now) {
+            if level != mark && (self.is_window() || self.is_line()) {
+                return level;
+            }
             units = units.min(mark.saturating_sub(self.floor(now)));
             level.saturating_sub(mark)
         } else {

@@ -96,7 +96,10 @@ impl Set {
         }
     }
 
-    fn limits<'a>(&'a self, mut words: &'a [AtomicU64]) -> impl Iterator<Item = (&'a Meter, &'a [AtomicU64])> {
+    pub(super) fn limits<'a>(
+        &'a self,
+        mut words: &'a [AtomicU64],
+    ) -> impl Iterator<Item = (&'a Meter, &'a [AtomicU64])> {
         self.meters.iter().map(move |meter| {
             let (own, others) = words.split_at(meter.words());
             words = others;

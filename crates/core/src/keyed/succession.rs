@@ -34,6 +34,7 @@ impl Table {
         let next = table.make_successor(clock, terms, max_keys);
         table.move_to(next, clock);
         drop(guard);
+        next.reassess(clock());
         Arc::clone(next)
     }
 

@@ -12,6 +12,7 @@ use super::{Admitted, Charge, Refused};
 use crate::lease::Leases;
 use crate::meter::line::{self, swap};
 use crate::meter::{self, Counter, Kind, Log, Meter, Place, SEALED, Sealed, Stop, Taken, UNSET};
+use crate::queue::Queue;
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Mutex, Once, Ordering};
 use crate::{Quota, Standing, Time};
@@ -41,6 +42,8 @@ pub(super) struct Cell {
     since: AtomicU64,
     /// Filled before the words are sealed.
     successor: Once<Arc<Cell>>,
+    /// The requests that wait, of this cell and all its successors. Filled by the first that does.
+    queue: Once<Arc<Queue>>,
     /// Held by the one who may fill `successor` and seal the words.
     pub(super) retuning: Mutex<()>,
 }
@@ -76,8 +79,30 @@ impl Cell {
             heat: AtomicU64::new(0),
             since: AtomicU64::new(0),
             successor: Once::empty(),
+            queue: Once::empty(),
             retuning: Mutex::new(()),
         }
+    }
+
+    pub(super) fn known_queue(&self) -> Option<&Arc<Queue>> {
+        self.queue.get()
+    }
+
+    pub(super) fn queue(&self) -> &Arc<Queue> {
+        if self.queue.get().is_none() {
+            self.queue.fill(Arc::default());
+        }
+        self.queue.get().expect("filled above")
+    }
+
+    /// The limit as it is, to go on with elsewhere.
+    pub(super) fn copy(&self, now: Time) -> Result<(Meter, Vec<u64>), Sealed> {
+        let mut words = self.meter.copy(self.words.all())?;
+        if let (Kind::Line(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) {
+            let floor = supply.floor(now);
+            words[0] = words[0].max(floor).saturating_sub(leases.left(supply, floor));
+        }
+        Ok((self.meter.clone(), words))
     }
 
     pub(super) fn first(&self) -> &AtomicU64 {
@@ -283,6 +308,7 @@ impl Cell {
     pub(super) fn succeed(&self, quota: Quota, clock: impl Fn() -> Time) -> &Arc<Self> {
         self.successor.fill(Arc::new(Self::new(Meter::new(quota, clock()), self.generation + 1, UNSET)));
         let successor = self.successor.get().expect("filled above");
+        successor.queue.fill(Arc::clone(self.queue()));
         let mut word = self.first().load(Ordering::SeqCst);
         loop {
             // Not earlier than any charge in the word that is sealed.

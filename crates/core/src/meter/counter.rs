@@ -27,7 +27,7 @@ const FROZEN: u64 = 1 << 62;
 /// Index of the window at the base, so that a word that is zero is in no window.
 const FIRST: u64 = 2;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Counter {
     quota: Quota,
     period: Divisor,

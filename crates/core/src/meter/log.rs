@@ -31,7 +31,7 @@ const PATIENCE: usize = if cfg!(loom) { 1 } else { 100 };
 const NEAR: u64 = 4;
 
 /// Its words: the number of requests; one that successors use; where the last search ended; then the ring.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Log {
     quota: Quota,
     ring: Ring,

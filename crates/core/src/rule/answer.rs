@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::all::{Charges, RefusedBy};
+use crate::forecast::Longest;
 use crate::keyed::Place as KeyPlace;
 use crate::limiter::Charge;
 use crate::meter::Place;
@@ -203,6 +204,11 @@ pub struct RuleRefused {
 impl RuleRefused {
     pub(super) fn of_only(refused: Refused) -> Self {
         Self { limit: 0, standing: refused.standing, cost: refused.cost, override_index: None }
+    }
+
+    /// By the limit that a request behind the queue would wait for longest.
+    pub(crate) fn queued(longest: Longest, cost: u64, override_index: Option<usize>) -> Self {
+        Self { limit: longest.limit, standing: longest.standing, cost, override_index }
     }
 
     pub(super) fn shared(by: RefusedBy) -> Self {

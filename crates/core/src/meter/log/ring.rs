@@ -26,7 +26,7 @@ const PLACE: u32 = 21;
 const NEXT: u64 = 1 << PLACE;
 
 /// As many entries as requests in a period.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Ring {
     length: u64,
     period: u64,

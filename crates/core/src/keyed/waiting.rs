@@ -1,0 +1,76 @@
+//! Requests that wait for a key of the table. What they wait for is forecast from the key's words; a key without words of its
+//! own is forecast as a new one, and decided like any other at its turn.
+
+use super::Table;
+use super::book::{Halt, Set};
+use crate::forecast::{Forecast, Longest};
+use crate::rule::RuleRefused;
+use crate::sync::AtomicU64;
+use crate::{Ticket, Time};
+
+impl Table {
+    /// Takes the last place in the key's queue, if its turn comes by `latest`.
+    pub(crate) fn enqueue(
+        &self,
+        key: &[u8],
+        now: Time,
+        cost: u64,
+        latest: Option<Time>,
+    ) -> Result<Ticket, RuleRefused> {
+        let mark = self.lineage.mark_of(key);
+        let joined = self.lineage.queues.join(mark, now, cost, latest, || self.forecast(mark, now));
+        joined.map_err(|longest| self.refused(mark, longest, cost))
+    }
+
+    /// When a newcomer with this key would go, behind all that wait.
+    pub(crate) fn opens(&self, key: &[u8], now: Time, cost: u64) -> Result<Time, RuleRefused> {
+        let mark = self.lineage.mark_of(key);
+        let opens = match self.lineage.queues.find(mark) {
+            Some(queue) => queue.opens(now, cost, || self.forecast(mark, now)),
+            None => self.forecast(mark, now).newcomer(now, cost),
+        };
+        opens.map_err(|longest| self.refused(mark, longest, cost))
+    }
+
+    pub(crate) fn queue_len(&self, key: &[u8]) -> usize {
+        self.lineage.queues.len(self.lineage.mark_of(key))
+    }
+
+    /// Something was given back to this key.
+    pub(super) fn wake(&self, mark: u64) {
+        if let Some(queue) = self.lineage.queues.find(mark) {
+            queue.wake_head();
+        }
+    }
+
+    /// The terms are others: those who cannot go in time any more learn so at once.
+    pub(super) fn reassess(&self, now: Time) {
+        for (mark, queue) in self.lineage.queues.all() {
+            queue.reassess(now, || self.forecast(mark, now));
+        }
+    }
+
+    fn refused(&self, mark: u64, longest: Longest, cost: u64) -> RuleRefused {
+        let override_index = self.overrides.get(&mark).and_then(|own| own.override_index);
+        RuleRefused::queued(longest, cost, override_index)
+    }
+
+    fn forecast(&self, mark: u64, now: Time) -> Forecast {
+        let mut table = self;
+        loop {
+            let (set, words) = table.place_of(mark).unwrap_or((&table.book.plain, &table.blank));
+            match set.copy(words) {
+                Ok(limits) => return Forecast::new(now, limits),
+                Err(Halt::Sealed) => table = table.follow(mark),
+                Err(Halt::Refused(_)) => unreachable!("nothing is asked for"),
+            }
+        }
+    }
+}
+
+impl Set {
+    fn copy(&self, words: &[AtomicU64]) -> Result<Vec<(crate::meter::Meter, Vec<u64>)>, Halt> {
+        let copied = self.limits(words).map(|(meter, own)| Ok((meter.clone(), meter.copy(own)?)));
+        copied.collect::<Result<_, crate::meter::Sealed>>().map_err(|_| Halt::Sealed)
+    }
+}
