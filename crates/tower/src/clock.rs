@@ -114,6 +114,11 @@ impl MonotonicClock {
         Time::from_nanos(self.offset.wrapping_add(nanos))
     }
 
+    /// Whether it goes on by itself, and finer than tokio's timers.
+    pub(crate) const fn is_fine(&self) -> bool {
+        matches!(self.source, Source::Counter(..))
+    }
+
     /// The same moment as tokio's timers count it, from now on.
     pub(crate) fn instant(&self, time: Time) -> Instant {
         let (now, wait) = (Instant::now(), time.duration_since(self.now()));

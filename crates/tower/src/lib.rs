@@ -37,11 +37,11 @@
 //! | [`RateLimitLayer`] | is not taken: the service is not ready | callers that can be held back, such as a client of somebody else's API |
 //! | [`DeadlineLayer`] | (it bounds time: wait and service together) | whatever must not hang |
 //!
-//! None of them has a queue or a task of its own; all are `Clone`, and clones share their limits, so none needs a
-//! `Buffer`. A cancelled request gives back what it has not used. Each says in its documentation when it is ready and
-//! what it holds meanwhile.
+//! None of them has a task of its own; all are `Clone`, and clones share their limits, so none needs a `Buffer`. Requests that
+//! wait stand in the limit's own FIFO queue and are charged when they go: a cancelled request leaves the queue, and those behind
+//! it move forward. Each layer says in its documentation when it is ready and what it holds meanwhile.
 //!
-//! Whoever waits needs a tokio runtime with its timers; [`LatencyLayer`] needs none.
+//! A request that waits needs a tokio runtime with its timers; [`LatencyLayer`] needs none.
 //!
 //! What is asked is a [`LimiterAdmit`], one limit for all requests; a [`KeyedAdmit`], one for each client as a
 //! [`KeyExtractor`] tells them apart; an [`InFlight`](weir_core::InFlight) limit; or an [`Admit`] or a [`Reserve`] of
@@ -161,6 +161,7 @@ mod latency;
 mod rate_limit;
 mod shared;
 mod throughput;
+mod waiting;
 
 pub use answer::{
     Answer, Answers, Errors, GrpcAnswer, HttpAnswer, InvalidName, LimitError, NamedHttpAnswer, Outcome,
@@ -173,3 +174,4 @@ pub use latency::{Admit, LatencyFuture, LatencyLayer, LatencyService};
 pub use rate_limit::{RateLimit, RateLimitLayer};
 pub use shared::{LimiterAdmit, LimiterPlace};
 pub use throughput::{Place, Reserve, ThroughputFuture, ThroughputLayer, ThroughputService, Turn};
+pub use waiting::{AtHead, Waiting};

@@ -1,10 +1,12 @@
 //! One limit for every request of a service.
 
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use weir_core::{Admitted, Limiter, Refused};
+use weir_core::{Admitted, Limiter, Quota, Refused, Ticket, Time};
 
-use crate::{Admit, MonotonicClock, Place, Reserve, Turn};
+use crate::waiting::{Enqueue, Entry, enter};
+use crate::{Admit, AtHead, MonotonicClock, Place, Reserve, Turn, Waiting};
 
 /// Charges one [`Limiter`] a cost of one for each request, whatever it is. Clones share the limiter.
 ///
@@ -24,8 +26,8 @@ use crate::{Admit, MonotonicClock, Place, Reserve, Turn};
 /// ```
 #[derive(Clone, Debug)]
 pub struct LimiterAdmit {
-    limiter: Limiter,
-    clock: MonotonicClock,
+    pub(crate) limiter: Limiter,
+    pub(crate) clock: MonotonicClock,
 }
 
 impl LimiterAdmit {
@@ -65,17 +67,45 @@ impl<Request> Reserve<Request> for LimiterAdmit {
 
     fn reserve(&self, _: &Request, max_wait: Duration) -> Result<Turn<LimiterPlace>, Refused> {
         let now = self.clock.now();
-        let reserved = self.limiter.reserve(now, 1, now.saturating_add(max_wait))?;
-        let admitted = Admitted { standing: reserved.standing, charge: reserved.charge };
-        if reserved.at <= now {
-            return Ok(Turn::Now(admitted));
-        }
-        let place = LimiterPlace { limit: self.clone(), admitted: Some(admitted) };
-        Ok(Turn::At(self.clock.instant(reserved.at), place))
+        Ok(match enter(self, now, Some(now.saturating_add(max_wait)), self.clock)? {
+            Entry::Goes(admitted) => Turn::Now(admitted),
+            Entry::Waits(waiting) => Turn::Later(LimiterPlace { limit: self.clone(), waiting }),
+        })
     }
 }
 
-/// A place in the line of a [`LimiterAdmit`]; see [`Turn`] for an example.
+impl AtHead for LimiterAdmit {
+    type Pass = Admitted;
+    type Refusal = Refused;
+
+    fn charge(&self, now: Time) -> Result<Admitted, Refused> {
+        self.limiter.check(now, 1)
+    }
+
+    fn late(&self, now: Time) -> Refused {
+        self.enqueue(now, Some(Time::default())).expect_err("no turn comes before now")
+    }
+
+    fn retry_after(refused: &Refused) -> Option<Duration> {
+        refused.retry_after()
+    }
+
+    fn quota(refused: &Refused) -> Quota {
+        refused.standing.quota()
+    }
+}
+
+impl Enqueue for LimiterAdmit {
+    fn queue_len(&self) -> usize {
+        self.limiter.queue_len()
+    }
+
+    fn enqueue(&self, now: Time, latest: Option<Time>) -> Result<Ticket, Refused> {
+        self.limiter.enqueue(now, 1, latest)
+    }
+}
+
+/// A place in the queue of a [`LimiterAdmit`]; see [`Turn`] for an example.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -88,7 +118,7 @@ impl<Request> Reserve<Request> for LimiterAdmit {
 /// let line = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
 /// let patience = Duration::from_secs(90);
 /// line.reserve(&"first", patience)?;
-/// let Turn::At(_, place) = line.reserve(&"second", patience)? else { panic!("not now") };
+/// let Turn::Later(place) = line.reserve(&"second", patience)? else { panic!("not now") };
 /// assert!(line.reserve(&"third", patience).is_err()); // two minutes
 /// drop(place); // the second went away
 /// assert!(line.reserve(&"third", patience).is_ok());
@@ -97,22 +127,14 @@ impl<Request> Reserve<Request> for LimiterAdmit {
 #[derive(Debug)]
 pub struct LimiterPlace {
     limit: LimiterAdmit,
-    /// None once it is used.
-    admitted: Option<Admitted>,
+    waiting: Waiting,
 }
 
 impl Place for LimiterPlace {
     type Pass = Admitted;
+    type Refusal = Refused;
 
-    fn take(mut self) -> Admitted {
-        self.admitted.take().expect("a place is used once")
-    }
-}
-
-impl Drop for LimiterPlace {
-    fn drop(&mut self) {
-        if let Some(admitted) = self.admitted.take() {
-            self.limit.limiter.refund(admitted.charge, || self.limit.clock.now());
-        }
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Admitted, Refused>> {
+        self.waiting.poll(&self.limit, context)
     }
 }

@@ -1,12 +1,13 @@
-//! A rule asked for the next place of each request's key.
+//! A rule asked for a turn for each request, by its key.
 
-use std::cell::Cell;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use weir_core::{RuleCharge, RuleLimiter, RuleRefused, Tightest};
+use weir_core::{Quota, RuleLimiter, RuleRefused, Ticket, Tightest, Time};
 
 use super::{KeyExtractor, KeyedAdmit};
-use crate::{MonotonicClock, Place, Reserve, Turn};
+use crate::waiting::{Enqueue, Entry, enter};
+use crate::{AtHead, MonotonicClock, Place, Reserve, Turn, Waiting};
 
 impl<Request, K: KeyExtractor<Request>> Reserve<Request> for KeyedAdmit<K> {
     type Place = KeyedPlace;
@@ -15,27 +16,58 @@ impl<Request, K: KeyExtractor<Request>> Reserve<Request> for KeyedAdmit<K> {
     fn reserve(&self, request: &Request, max_wait: Duration) -> Result<Turn<KeyedPlace>, RuleRefused> {
         let turn = self.with_key(request, |key| {
             let now = self.clock.now();
-            // The decision is made at `now`, whoever reads the clock for it.
-            let first = Cell::new(Some(now));
-            let clock = || first.take().unwrap_or_else(|| self.clock.now());
-            let reserved = self.rule.reserve(clock, key, 1, now.saturating_add(max_wait))?;
-            if reserved.at <= now {
-                return Ok(Turn::Now(Some(reserved.tightest)));
-            }
-            let place = KeyedPlace {
-                rule: self.rule.clone(),
-                clock: self.clock,
-                key: key.into(),
-                charge: Some(reserved.charge),
-                tightest: reserved.tightest,
-            };
-            Ok(Turn::At(self.clock.instant(reserved.at), place))
+            let limit = OfKey { rule: &self.rule, clock: self.clock, key };
+            Ok(match enter(&limit, now, Some(now.saturating_add(max_wait)), self.clock)? {
+                Entry::Goes(tightest) => Turn::Now(Some(tightest)),
+                Entry::Waits(waiting) => {
+                    let place = KeyedPlace { rule: self.rule.clone(), clock: self.clock, key: key.into(), waiting };
+                    Turn::Later(place)
+                }
+            })
         });
         turn.unwrap_or(Ok(Turn::Now(None)))
     }
 }
 
-/// A place in the line of a key; see [`Turn`] for an example.
+/// A rule for one key.
+struct OfKey<'a> {
+    rule: &'a RuleLimiter,
+    clock: MonotonicClock,
+    key: &'a [u8],
+}
+
+impl AtHead for OfKey<'_> {
+    type Pass = Tightest;
+    type Refusal = RuleRefused;
+
+    fn charge(&self, _: Time) -> Result<Tightest, RuleRefused> {
+        Ok(self.rule.charge(|| self.clock.now(), self.key, 1)?.tightest)
+    }
+
+    fn late(&self, now: Time) -> RuleRefused {
+        self.enqueue(now, Some(Time::default())).expect_err("no turn comes before now")
+    }
+
+    fn retry_after(refused: &RuleRefused) -> Option<Duration> {
+        refused.retry_after()
+    }
+
+    fn quota(refused: &RuleRefused) -> Quota {
+        refused.standing.quota()
+    }
+}
+
+impl Enqueue for OfKey<'_> {
+    fn queue_len(&self) -> usize {
+        self.rule.queue_len(self.key)
+    }
+
+    fn enqueue(&self, now: Time, latest: Option<Time>) -> Result<Ticket, RuleRefused> {
+        self.rule.enqueue(now, self.key, 1, latest)
+    }
+}
+
+/// A place in the queue of a key; see [`Turn`] for an example.
 ///
 /// ```
 /// # use std::num::NonZeroUsize;
@@ -52,7 +84,7 @@ impl<Request, K: KeyExtractor<Request>> Reserve<Request> for KeyedAdmit<K> {
 /// };
 /// let line = KeyedAdmit::new(rule, clock, by_name, WithoutKey::Share);
 /// assert!(matches!(line.reserve(&"ann", Duration::from_secs(90))?, Turn::Now(_)));
-/// let Turn::At(_, place) = line.reserve(&"ann", Duration::from_secs(90))? else { panic!("not now") };
+/// let Turn::Later(place) = line.reserve(&"ann", Duration::from_secs(90))? else { panic!("not now") };
 /// assert!(line.reserve(&"ann", Duration::from_secs(90)).is_err()); // two minutes
 /// drop(place); // she went away
 /// assert!(line.reserve(&"ann", Duration::from_secs(90)).is_ok());
@@ -63,24 +95,15 @@ pub struct KeyedPlace {
     rule: RuleLimiter,
     clock: MonotonicClock,
     key: Box<[u8]>,
-    /// None once it is used.
-    charge: Option<RuleCharge>,
-    tightest: Tightest,
+    waiting: Waiting,
 }
 
 impl Place for KeyedPlace {
     type Pass = Option<Tightest>;
+    type Refusal = RuleRefused;
 
-    fn take(mut self) -> Option<Tightest> {
-        self.charge = None;
-        Some(self.tightest)
-    }
-}
-
-impl Drop for KeyedPlace {
-    fn drop(&mut self) {
-        if let Some(charge) = self.charge.take() {
-            self.rule.refund(&self.key, charge, || self.clock.now());
-        }
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Tightest>, RuleRefused>> {
+        let limit = OfKey { rule: &self.rule, clock: self.clock, key: &self.key };
+        self.waiting.poll(&limit, context).map_ok(Some)
     }
 }

@@ -1,3 +1,4 @@
+use std::future::poll_fn;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -93,22 +94,22 @@ async fn each_key_has_its_own_line_and_a_place_given_back_is_the_next_ones() {
     let admit = admit(WithoutKey::Share);
     assert!(matches!(admit.reserve(&"ann", Duration::ZERO), Ok(Turn::Now(Some(_)))));
     assert!(matches!(admit.reserve(&"bob", Duration::ZERO), Ok(Turn::Now(Some(_)))));
-    let start = tokio::time::Instant::now();
-    let Ok(Turn::At(at, first)) = admit.reserve(&"ann", TENTH) else { panic!("its turn is later") };
-    assert_eq!(at, start + TENTH);
+    let Ok(Turn::Later(first)) = admit.reserve(&"ann", TENTH) else { panic!("its turn is later") };
     assert_eq!(admit.reserve(&"ann", TENTH).unwrap_err().retry_after(), Some(2 * TENTH));
     drop(first);
-    let Ok(Turn::At(at, used)) = admit.reserve(&"ann", TENTH) else { panic!("its turn is later") };
-    assert_eq!(at, start + TENTH);
-    assert!(used.take().is_some());
-    assert!(admit.reserve(&"ann", TENTH).is_err(), "a place that was used is not given back");
+    let Ok(Turn::Later(mut used)) = admit.reserve(&"ann", TENTH) else { panic!("its turn is later") };
+    let start = tokio::time::Instant::now();
+    assert!(poll_fn(|context| used.poll_turn(context)).await.unwrap().is_some());
+    assert_eq!(start.elapsed(), TENTH);
+    drop(used);
+    assert!(matches!(admit.reserve(&"ann", TENTH), Ok(Turn::Later(_))), "a request that went stays charged");
 }
 
 #[tokio::test(start_paused = true)]
 async fn requests_without_a_key_wait_together_or_not_at_all() {
     let shared = admit(WithoutKey::Share);
     assert!(matches!(shared.reserve(&"-", TENTH), Ok(Turn::Now(Some(_)))));
-    assert!(matches!(shared.reserve(&"-", TENTH), Ok(Turn::At(..))));
+    assert!(matches!(shared.reserve(&"-", TENTH), Ok(Turn::Later(_))));
     let free = admit(WithoutKey::Admit);
     for _ in 0..3 {
         assert!(matches!(free.reserve(&"-", Duration::ZERO), Ok(Turn::Now(None))));

@@ -1,4 +1,4 @@
-//! The future of the throughput layer: it waits once, for a moment that is known, and is a [`LatencyFuture`] from then on.
+//! The future of the throughput layer: it waits for its turn, and is a [`LatencyFuture`] from then on.
 
 use std::fmt;
 use std::future::Future;
@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
-use tokio::time::{Instant, Sleep};
 use tower_service::Service;
 
 use super::Place;
@@ -14,7 +13,7 @@ use crate::{LatencyFuture, Outcome};
 
 pin_project! {
     /// What a [`ThroughputService`](super::ThroughputService) answers: a wait and then the inner service's future, or a
-    /// refusal that is ready. Dropping it during the wait gives the place back.
+    /// refusal that is ready. Dropping it during the wait leaves the queue.
     ///
     /// ```
     /// use tower::{Layer, Service, service_fn};
@@ -56,16 +55,8 @@ pin_project! {
         P: Place,
     {
         // On the heap: most futures never wait, and none is to be as large as if it did.
-        Waiting { waiting: Pin<Box<Waiting<S, Request, P, O>>> },
+        Waiting { held: Option<Box<Held<S, Request, P, O>>> },
         Decided { #[pin] decided: LatencyFuture<S::Future, O, P::Pass, Refusal> },
-    }
-}
-
-pin_project! {
-    struct Waiting<S, Request, P, O> {
-        #[pin]
-        turn: Sleep,
-        held: Option<Held<S, Request, P, O>>,
     }
 }
 
@@ -78,11 +69,12 @@ struct Held<S, Request, P, O> {
     outcome: O,
 }
 
-impl<S: Service<Request>, Request, P: Place, O, Refusal> ThroughputFuture<S, Request, P, O, Refusal> {
-    pub(super) fn waiting(at: Instant, service: S, request: Request, place: P, outcome: O) -> Self {
-        let held = Some(Held { service, request, place, outcome });
-        let waiting = Box::pin(Waiting { turn: tokio::time::sleep_until(at), held });
-        Self { state: State::Waiting { waiting } }
+impl<S: Service<Request>, Request, P: Place<Refusal = Refusal>, O, Refusal>
+    ThroughputFuture<S, Request, P, O, Refusal>
+{
+    pub(super) fn waiting(service: S, request: Request, place: P, outcome: O) -> Self {
+        let held = Some(Box::new(Held { service, request, place, outcome }));
+        Self { state: State::Waiting { held } }
     }
 
     pub(super) const fn decided(decided: LatencyFuture<S::Future, O, P::Pass, Refusal>) -> Self {
@@ -93,7 +85,7 @@ impl<S: Service<Request>, Request, P: Place, O, Refusal> ThroughputFuture<S, Req
 impl<S, Request, P, O, Refusal> Future for ThroughputFuture<S, Request, P, O, Refusal>
 where
     S: Service<Request>,
-    P: Place,
+    P: Place<Refusal = Refusal>,
     O: Outcome<P::Pass, Refusal, S::Response, S::Error>,
 {
     type Output = Result<S::Response, O::Error>;
@@ -103,12 +95,16 @@ where
         loop {
             let decided = match state.as_mut().project() {
                 StateProjection::Decided { decided } => return decided.poll(context),
-                StateProjection::Waiting { waiting } => {
-                    let waiting = waiting.as_mut().project();
-                    ready!(waiting.turn.poll(context));
-                    let Held { mut service, request, place, outcome } =
-                        waiting.held.take().expect("the wait ends once");
-                    LatencyFuture::admitted(service.call(request), place.take(), outcome)
+                StateProjection::Waiting { held } => {
+                    let waiting = held.as_mut().expect("the wait ends once");
+                    let turn = ready!(waiting.place.poll_turn(context));
+                    let Held { mut service, request, place, outcome } = *held.take().expect("looked at above");
+                    // The next in the queue need not wait for the inner service to take this one.
+                    drop(place);
+                    match turn {
+                        Ok(pass) => LatencyFuture::admitted(service.call(request), pass, outcome),
+                        Err(refusal) => LatencyFuture::refused(refusal, outcome),
+                    }
                 }
             };
             state.set(State::Decided { decided });

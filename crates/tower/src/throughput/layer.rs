@@ -9,8 +9,8 @@ use crate::{Answers, Errors};
 
 /// Gives each request its turn at once: it waits for it if that comes within `max_wait`, and is refused at once if not.
 ///
-/// First come, first served, without a queue: the limit is told what was promised. A client that goes away while it waits
-/// gives its place to the next one who asks. For one limit take a [`LimiterAdmit`](crate::LimiterAdmit), for one of each
+/// First come, first served: requests wait in the limit's own queue, and each is charged when it goes. When a client goes away
+/// while it waits, those behind it move forward. For one limit take a [`LimiterAdmit`](crate::LimiterAdmit), for one of each
 /// client a [`KeyedAdmit`](crate::KeyedAdmit).
 ///
 /// ```

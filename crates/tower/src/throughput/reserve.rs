@@ -1,43 +1,49 @@
 //! What a user of the layer says: whose turn comes when.
 
 use std::fmt;
+use std::task::{Context, Poll};
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 /// Gives requests their turns. Must not block: it is called on the executor.
 ///
 /// [`LimiterAdmit`](crate::LimiterAdmit) and [`KeyedAdmit`](crate::KeyedAdmit) are the ready-made ones.
 ///
 /// ```
+/// use std::task::{Context, Poll};
 /// use std::time::Duration;
 /// use weir_tower::{Place, Reserve, Turn};
 ///
-/// /// Lets everybody wait a second who can.
+/// /// Lets a request go when its task is polled again.
 /// #[derive(Clone)]
-/// struct Second;
+/// struct NextPoll(bool);
 ///
-/// impl Place for Second {
+/// impl Place for NextPoll {
 ///     type Pass = ();
+///     type Refusal = Duration;
 ///
-///     fn take(self) {}
+///     fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Duration>> {
+///         if std::mem::replace(&mut self.0, true) {
+///             return Poll::Ready(Ok(()));
+///         }
+///         context.waker().wake_by_ref();
+///         Poll::Pending
+///     }
 /// }
 ///
-/// impl<Request> Reserve<Request> for Second {
+/// impl<Request> Reserve<Request> for NextPoll {
 ///     type Place = Self;
 ///     type Refusal = Duration;
 ///
 ///     fn reserve(&self, _: &Request, max_wait: Duration) -> Result<Turn<Self>, Duration> {
-///         let second = Duration::from_secs(1);
-///         if max_wait < second { Err(second) } else { Ok(Turn::At(tokio::time::Instant::now() + second, Self)) }
+///         if max_wait.is_zero() { Err(Duration::from_millis(1)) } else { Ok(Turn::Later(self.clone())) }
 ///     }
 /// }
 ///
-/// assert_eq!(Second.reserve(&"a request", Duration::ZERO).err(), Some(Duration::from_secs(1)));
+/// assert_eq!(NextPoll(false).reserve(&"a request", Duration::ZERO).err(), Some(Duration::from_millis(1)));
 /// ```
 pub trait Reserve<Request> {
     /// What is held by a request that waits.
-    type Place: Place;
+    type Place: Place<Refusal = Self::Refusal>;
     /// Why one may not wait.
     type Refusal;
 
@@ -54,7 +60,7 @@ pub trait Reserve<Request> {
     /// let line = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
     /// assert!(matches!(line.reserve(&"first", Duration::ZERO)?, Turn::Now(_)));
     /// assert!(line.reserve(&"second", Duration::ZERO).is_err());
-    /// assert!(matches!(line.reserve(&"second", Duration::from_secs(60))?, Turn::At(..)));
+    /// assert!(matches!(line.reserve(&"second", Duration::from_secs(60))?, Turn::Later(_)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -64,9 +70,10 @@ pub trait Reserve<Request> {
     fn reserve(&self, request: &Request, max_wait: Duration) -> Result<Turn<Self::Place>, Self::Refusal>;
 }
 
-/// A place in a line. Dropping it before its turn gives it back.
+/// A place in a queue. Dropping it leaves the queue: those behind it move forward.
 ///
 /// ```
+/// use std::future::poll_fn;
 /// # use std::time::Duration;
 /// # use weir_core::{Limiter, Quota, Strategy};
 /// use weir_tower::{LimiterAdmit, MonotonicClock, Place, Reserve, Turn};
@@ -75,11 +82,11 @@ pub trait Reserve<Request> {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let clock = MonotonicClock::of_tokio();
 /// # let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 1, Duration::from_secs(1), None)?);
-/// let line = LimiterAdmit::new(limiter, clock);
-/// line.reserve(&"goes now", Duration::ZERO)?;
-/// if let Turn::At(at, place) = line.reserve(&"goes in a second", Duration::from_secs(1))? {
-///     tokio::time::sleep_until(at).await; // cancelled here, the place would be the next one's
-///     assert_eq!(place.take().standing.remaining(), 0);
+/// let limit = LimiterAdmit::new(limiter, clock);
+/// limit.reserve(&"goes now", Duration::ZERO)?;
+/// if let Turn::Later(mut place) = limit.reserve(&"goes in a second", Duration::from_secs(1))? {
+///     let admitted = poll_fn(|context| place.poll_turn(context)).await?; // charged at this moment, not before
+///     assert_eq!(admitted.standing.remaining(), 0);
 /// }
 /// # Ok(())
 /// # }
@@ -87,26 +94,29 @@ pub trait Reserve<Request> {
 pub trait Place {
     /// What is known of a request whose turn has come. It is held until the inner service has answered.
     type Pass;
+    /// Why it cannot go after all.
+    type Refusal;
 
-    /// Uses the place: it cannot be given back any more.
+    /// Ready when the request goes. It is refused only if a change of the limit makes it too late.
     ///
     /// ```
+    /// # use std::task::{Context, Waker};
     /// # use std::time::Duration;
     /// # use weir_core::{Limiter, Quota, Strategy};
-    /// # let clock = weir_tower::MonotonicClock::start();
+    /// use weir_tower::{LimiterAdmit, MonotonicClock, Place, Reserve, Turn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let clock = MonotonicClock::start();
     /// # let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
-    ///
-    /// use weir_tower::{LimiterAdmit, Place, Reserve, Turn};
-    ///
-    /// let line = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
-    /// let patience = Duration::from_secs(90);
-    /// line.reserve(&"first", patience)?;
-    /// let Turn::At(_, place) = line.reserve(&"second", patience)? else { panic!("not now") };
-    /// place.take(); // it goes: nobody else gets the place
-    /// assert!(line.reserve(&"third", patience).is_err());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    /// limit.reserve(&"first", Duration::ZERO)?;
+    /// let Turn::Later(mut place) = limit.reserve(&"second", Duration::from_secs(90))? else { panic!("not now") };
+    /// assert!(place.poll_turn(&mut Context::from_waker(Waker::noop())).is_pending());
+    /// # Ok(())
+    /// # }
     /// ```
-    fn take(self) -> Self::Pass;
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Self::Pass, Self::Refusal>>;
 }
 
 /// When a request may go.
@@ -122,24 +132,24 @@ pub trait Place {
 /// let patience = Duration::from_millis(1500);
 /// assert!(matches!(line.reserve(&"first", patience)?, Turn::Now(_)));
 /// let second = line.reserve(&"second", patience)?;
-/// assert!(matches!(second, Turn::At(..)));
+/// assert!(matches!(second, Turn::Later(_)));
 /// assert!(line.reserve(&"third", patience).is_err()); // two seconds are too long
-/// drop(second); // went away: its place is free again
+/// drop(second); // went away: the next one takes its place
 /// assert!(line.reserve(&"fourth", patience).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub enum Turn<P: Place> {
-    /// At once, and nothing can be given back.
+    /// At once: it is charged.
     Now(P::Pass),
-    /// Later, with what to hold until then.
-    At(Instant, P),
+    /// Later: it is charged when it goes.
+    Later(P),
 }
 
 impl<P: Place> fmt::Debug for Turn<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Now(_) => f.write_str("Now"),
-            Self::At(at, _) => write!(f, "At({at:?})"),
+            Self::Later(_) => f.write_str("Later"),
         }
     }
 }

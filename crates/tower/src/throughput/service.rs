@@ -76,10 +76,10 @@ where
             Ok(Turn::Now(pass)) => {
                 ThroughputFuture::decided(LatencyFuture::admitted(self.inner.call(request), pass, outcome))
             }
-            Ok(Turn::At(at, place)) => {
+            Ok(Turn::Later(place)) => {
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
-                ThroughputFuture::waiting(at, ready, request, place, outcome)
+                ThroughputFuture::waiting(ready, request, place, outcome)
             }
             Err(refusal) => ThroughputFuture::decided(LatencyFuture::refused(refusal, outcome)),
         }

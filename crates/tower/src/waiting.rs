@@ -1,0 +1,303 @@
+//! A request in the queues of its limits: the one place that waits for a turn.
+//!
+//! Only the request at the head asks the limits, and it is charged at the moment at which it goes. The others sleep until they
+//! are woken. Dropping it leaves the queues.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use futures_timer::Delay;
+use tokio::time::Sleep;
+use weir_core::{Position, Quota, Strategy, Ticket, Time};
+
+use crate::MonotonicClock;
+
+/// How often the head looks at its limits, whatever it was told: nothing wakes it when a clock is set.
+const LOOK_UP: Duration = Duration::from_secs(1);
+
+/// Tokio's timers are late by up to this long. A limit that saves nothing up loses what the head comes late, so there the last
+/// bit is waited for with a finer timer.
+const COARSE: Duration = Duration::from_millis(2);
+
+/// What a request does when it is at the head of its queues.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_core::{Admitted, Limiter, Quota, Refused, Strategy, Time};
+/// use weir_tower::{AtHead, MonotonicClock, Waiting};
+///
+/// struct One(Limiter);
+///
+/// impl AtHead for One {
+///     type Pass = Admitted;
+///     type Refusal = Refused;
+///
+///     fn charge(&self, now: Time) -> Result<Admitted, Refused> {
+///         self.0.check(now, 1)
+///     }
+///
+///     fn late(&self, now: Time) -> Refused {
+///         self.0.enqueue(now, 1, Some(Time::default())).expect_err("no turn comes before now")
+///     }
+///
+///     fn retry_after(refused: &Refused) -> Option<Duration> {
+///         refused.retry_after()
+///     }
+///
+///     fn quota(refused: &Refused) -> Quota {
+///         refused.standing.quota()
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let clock = MonotonicClock::of_tokio();
+/// let limit = One(Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?));
+/// limit.charge(clock.now())?;
+/// let ticket = limit.0.enqueue(clock.now(), 1, None)?;
+/// let mut waiting = Waiting::new(vec![ticket], None, clock);
+/// let start = tokio::time::Instant::now();
+/// std::future::poll_fn(|context| waiting.poll(&limit, context)).await?;
+/// assert_eq!(start.elapsed(), Duration::from_millis(100));
+/// # Ok(())
+/// # }
+/// ```
+pub trait AtHead {
+    /// What is known of a request that goes.
+    type Pass;
+    /// Why one does not.
+    type Refusal;
+
+    /// Charges all limits, if they have room now, or none.
+    ///
+    /// # Errors
+    ///
+    /// The refusal. The request tries again after [`retry_after`](Self::retry_after).
+    fn charge(&self, now: Time) -> Result<Self::Pass, Self::Refusal>;
+
+    /// The refusal of a request that cannot go in time any more, because a limit was changed.
+    fn late(&self, now: Time) -> Self::Refusal;
+
+    /// How long until a request that was refused would be admitted; none if it is not to try again.
+    fn retry_after(refusal: &Self::Refusal) -> Option<Duration>;
+
+    /// The quota that refused it.
+    fn quota(refusal: &Self::Refusal) -> Quota;
+
+    /// Whether it is the limits of this queue that the refusal waits for. Elsewhere those behind may pass meanwhile.
+    fn waits_for(&self, refusal: &Self::Refusal, queue: usize) -> bool {
+        let _ = (refusal, queue);
+        true
+    }
+}
+
+/// A request that waits, in one queue or in several: it goes when it is at the head of all, and all limits have room. See
+/// [`AtHead`] for an example.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{Limiter, Quota, Strategy};
+/// # let clock = weir_tower::MonotonicClock::start();
+/// let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
+/// let waiting = weir_tower::Waiting::new(vec![limiter.enqueue(clock.now(), 1, None)?], None, clock);
+/// assert_eq!(limiter.queue_len(), 1);
+/// drop(waiting);
+/// assert_eq!(limiter.queue_len(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Waiting {
+    tickets: Vec<Ticket>,
+    latest: Option<Time>,
+    clock: MonotonicClock,
+    timer: Option<Pin<Box<Sleep>>>,
+    fine: Option<Delay>,
+    /// What is slept for, and by which timer.
+    nap: Option<Nap>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Nap {
+    Coarse(Time),
+    Fine(Time),
+}
+
+/// What becomes of a request that may wait.
+pub(crate) enum Entry<P> {
+    Goes(P),
+    Waits(Waiting),
+}
+
+/// A limit with one queue.
+pub(crate) trait Enqueue: AtHead {
+    /// How many requests wait.
+    fn queue_len(&self) -> usize;
+
+    /// Takes the last place in the queue.
+    fn enqueue(&self, now: Time, latest: Option<Time>) -> Result<Ticket, Self::Refusal>;
+}
+
+/// Charges the request if nobody waits and there is room, and else takes a place in the queue. Refused at once if its turn
+/// comes after `latest`.
+pub(crate) fn enter<L: Enqueue>(
+    limit: &L,
+    now: Time,
+    latest: Option<Time>,
+    clock: MonotonicClock,
+) -> Result<Entry<L::Pass>, L::Refusal> {
+    if limit.queue_len() == 0 {
+        match limit.charge(now) {
+            Ok(pass) => return Ok(Entry::Goes(pass)),
+            Err(refusal) => {
+                let at = L::retry_after(&refusal).map(|wait| now.saturating_add(wait));
+                if at.is_none_or(|at| latest.is_some_and(|latest| at > latest)) {
+                    return Err(refusal);
+                }
+            }
+        }
+    }
+    let ticket = limit.enqueue(now, latest)?;
+    // It may be that all before it did not come for their turns.
+    if ticket.position(now, Waker::noop()) == Position::Head
+        && let Ok(pass) = limit.charge(now)
+    {
+        return Ok(Entry::Goes(pass));
+    }
+    Ok(Entry::Waits(Waiting::new(vec![ticket], latest, clock)))
+}
+
+impl Waiting {
+    /// With a place in each queue, until `latest` if there is such a time.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// # let clock = weir_tower::MonotonicClock::start();
+    /// # let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
+    /// let latest = Some(clock.now().saturating_add(Duration::from_secs(1)));
+    /// let ticket = limiter.enqueue(clock.now(), 1, latest)?;
+    /// let waiting = weir_tower::Waiting::new(vec![ticket], latest, clock);
+    /// # drop(waiting);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn new(tickets: Vec<Ticket>, latest: Option<Time>, clock: MonotonicClock) -> Self {
+        Self { tickets, latest, clock, timer: None, fine: None, nap: None }
+    }
+
+    /// Ready with a charge when the request goes, and with a refusal if it is not to try again, or not in time. See [`AtHead`]
+    /// for an example.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    pub fn poll<L: AtHead>(&mut self, limits: &L, context: &mut Context<'_>) -> Poll<Result<L::Pass, L::Refusal>> {
+        loop {
+            let now = self.clock.now();
+            let nap = match self.position(now, context.waker()) {
+                Position::Behind(until) => Nap::Coarse(until),
+                Position::Late => return Poll::Ready(Err(limits.late(now))),
+                Position::Head => match limits.charge(now) {
+                    Ok(pass) => return Poll::Ready(Ok(pass)),
+                    Err(refusal) => match self.next_try(now, &refusal, limits) {
+                        Some(at) => self.nap(now, at.min(now.saturating_add(LOOK_UP)), L::quota(&refusal)),
+                        None => return Poll::Ready(Err(refusal)),
+                    },
+                },
+            };
+            ready!(self.poll_sleep(now, nap, context));
+        }
+    }
+
+    /// Stays at the head although it was charged: it goes at this time, and nothing that is behind it goes before.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// # let clock = weir_tower::MonotonicClock::start();
+    /// # let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
+    /// let waiting = weir_tower::Waiting::new(vec![limiter.enqueue(clock.now(), 1, None)?], None, clock);
+    /// waiting.stay_until(clock.now().saturating_add(Duration::from_secs(1)));
+    /// assert_eq!(limiter.queue_len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stay_until(&self, at: Time) {
+        self.tickets.iter().for_each(|ticket| ticket.retry_at(at));
+    }
+
+    /// The position in all queues together. Where it is at the head, and elsewhere behind, others may pass.
+    fn position(&self, now: Time, waker: &Waker) -> Position {
+        let mut behind = None;
+        for ticket in &self.tickets {
+            match ticket.position(now, waker) {
+                Position::Head => {}
+                Position::Behind(until) => behind = behind.max(Some(until)),
+                Position::Late => return Position::Late,
+            }
+        }
+        let Some(until) = behind else { return Position::Head };
+        if let [_, _, ..] = self.tickets.as_slice() {
+            let heads = self.tickets.iter().filter(|ticket| ticket.position(now, waker) == Position::Head);
+            heads.for_each(|ticket| ticket.step_aside(until));
+        }
+        Position::Behind(until)
+    }
+
+    /// When the head tries again; none if that is not in time.
+    fn next_try<L: AtHead>(&self, now: Time, refusal: &L::Refusal, limits: &L) -> Option<Time> {
+        let at = now.saturating_add(L::retry_after(refusal)?);
+        if self.latest.is_some_and(|latest| at > latest) {
+            return None;
+        }
+        for (queue, ticket) in self.tickets.iter().enumerate() {
+            if limits.waits_for(refusal, queue) { ticket.retry_at(at) } else { ticket.step_aside(at) }
+        }
+        Some(at)
+    }
+
+    /// How the head sleeps until its turn.
+    fn nap(&self, now: Time, until: Time, quota: Quota) -> Nap {
+        if !self.clock.is_fine() || !saves_little(quota) {
+            Nap::Coarse(until)
+        } else if until.duration_since(now) > COARSE {
+            Nap::Coarse(until.saturating_sub(COARSE))
+        } else {
+            Nap::Fine(until)
+        }
+    }
+
+    fn poll_sleep(&mut self, now: Time, nap: Nap, context: &mut Context<'_>) -> Poll<()> {
+        let is_set = self.nap.replace(nap) == Some(nap);
+        match nap {
+            Nap::Coarse(until) => {
+                let at = self.clock.instant(until);
+                let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
+                if !is_set {
+                    timer.as_mut().reset(at);
+                }
+                ready!(timer.as_mut().poll(context));
+            }
+            Nap::Fine(until) => {
+                let wait = until.duration_since(now);
+                let timer = self.fine.get_or_insert_with(|| Delay::new(wait));
+                if !is_set {
+                    timer.reset(wait);
+                }
+                ready!(Pin::new(timer).poll(context));
+            }
+        }
+        self.nap = None;
+        Poll::Ready(())
+    }
+}
+
+/// Whether a limit loses what a request comes late: it has room for hardly more than one at a time.
+fn saves_little(quota: Quota) -> bool {
+    let saved = match quota.strategy() {
+        Strategy::LeakyBucket => 0,
+        Strategy::TokenBucket | Strategy::TokenBucketWithDebt | Strategy::Gcra => quota.most() - 1,
+        _ => return false,
+    };
+    quota.period().as_nanos() * u128::from(saved) < COARSE.as_nanos() * u128::from(quota.requests())
+}
