@@ -2,12 +2,14 @@
 //!
 //! A frame passes once there is a place for it in the line of every limit, so until any moment a limit has let through at
 //! most its burst, its debt, and what flowed in since. Frames that are larger than what a limit lets through at once go in
-//! pieces, and the app is not read ahead of the client. Places are taken in order of coming, by all the responses that a
-//! key is counted for: each gets its share. A client that leaves gives the place back that it was waiting for.
+//! pieces, and the app is not read ahead of the client. The responses that a key is counted for stand in its queue, and only the
+//! one at the head is charged, for some milliseconds ahead: so each gets its share, and what a client is charged that leaves is
+//! the last of all charges and given back whole.
 //!
 //! Policies in shadow mode are charged the same and hold nothing up.
 
 use std::{
+    convert::Infallible,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
@@ -16,8 +18,8 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Sleep;
-use weir_core::{RuleCharge, Time};
-use weir_tower::MonotonicClock;
+use weir_core::{Quota, RuleCharge, Time};
+use weir_tower::{AtHead, MonotonicClock, Waiting};
 
 use super::later::{NoPlace, Owed};
 use crate::proxy::ResponseBody;
@@ -47,6 +49,8 @@ pub(crate) struct Counted {
     /// Of the frame that is on its way.
     rest: Bytes,
     turn: Option<Turn>,
+    /// Its place in the queues of all that are owed, until its turn is over.
+    place: Option<Waiting>,
 }
 
 /// The wait for the next piece.
@@ -72,7 +76,7 @@ impl LimitedBody {
         if owed.is_empty() {
             return Self::Plain(body);
         }
-        Self::Counted(Box::new(Counted { body, owed, clock, paid: 1, rest: Bytes::new(), turn: None }))
+        Self::Counted(Box::new(Counted { body, owed, clock, paid: 1, rest: Bytes::new(), turn: None, place: None }))
     }
 }
 
@@ -83,6 +87,7 @@ impl Counted {
                 ready!(turn.at.as_mut().poll(cx));
                 let length = turn.length;
                 self.turn = None;
+                self.place = None;
                 if length > 0 {
                     return Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))));
                 }
@@ -99,6 +104,7 @@ impl Counted {
                 }
                 self.count_in_shadow();
             }
+            ready!(self.poll_head(cx));
             if let Some(length) = self.take_turn() {
                 return Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))));
             }
@@ -111,6 +117,24 @@ impl Counted {
         for owed in self.owed.iter().filter(|owed| !owed.enforced) {
             owed.charge(u64::try_from(cost).unwrap_or(u64::MAX), self.clock);
         }
+    }
+
+    /// Ready at the head of all queues; at once where no other response waits.
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut limits = self.owed.iter().filter(|owed| owed.enforced);
+        if self.place.is_none() && limits.any(|owed| owed.queue_len() > 0) {
+            self.place = Some(self.enqueue());
+        }
+        match &mut self.place {
+            Some(place) => place.poll(&Unasked, cx).map(drop),
+            None => Poll::Ready(()),
+        }
+    }
+
+    fn enqueue(&self) -> Waiting {
+        let now = self.clock.now();
+        let tickets = self.owed.iter().filter(|owed| owed.enforced).filter_map(|owed| owed.enqueue(now));
+        Waiting::new(tickets.collect(), None, self.clock)
     }
 
     /// How many bytes may go now; none if a turn has to be waited for.
@@ -134,8 +158,12 @@ impl Counted {
             }
         }
         if at <= now && length > 0 {
+            self.place = None;
             return Some(length);
         }
+        let place = self.place.take().unwrap_or_else(|| self.enqueue());
+        place.stay_until(at);
+        self.place = Some(place);
         let at = Box::pin(tokio::time::sleep(at.duration_since(now)));
         self.turn = Some(Turn { at, length, charges });
         None
@@ -175,6 +203,30 @@ impl Counted {
                 limits.limiter.refund(&owed.key, charge, || self.clock.now());
             }
         }
+    }
+}
+
+/// At the head of the queues, the limits are charged by [`Counted::take_turn`].
+struct Unasked;
+
+impl AtHead for Unasked {
+    type Pass = ();
+    type Refusal = Infallible;
+
+    fn charge(&self, _: Time) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn late(&self, _: Time) -> Infallible {
+        unreachable!("a body waits as long as it takes")
+    }
+
+    fn retry_after(never: &Infallible) -> Option<Duration> {
+        match *never {}
+    }
+
+    fn quota(never: &Infallible) -> Quota {
+        match *never {}
     }
 }
 

@@ -1,8 +1,8 @@
-//! Charging several rules on one request, each with its own cost and patience: all are charged, or none.
+//! Charging several rules on one request, each with its own cost: all are charged, or none.
 //!
-//! As in `weir_core::charge_all` those that cannot wait are asked first, so that a refusal of one costs the others nothing;
-//! only a lost race is given back. A rule that lets requests wait gives a place in its line or refuses at once. The
-//! request goes when the last of its places comes: what the others charged is then a little early, never too little.
+//! As in `weir_core::charge_all` all are asked first, so that a refusal of one costs the others nothing; only a lost race is given
+//! back. How a request waits for its rules is in [`wait`](super::wait). A policy in shadow mode holds nothing up: there a rule
+//! that would let a request wait is charged for the moment at which it would go.
 
 use std::{cell::Cell, ops::Range, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use weir_core::{MAX_LIMITS, RuleAdmitted, RuleCharge, RuleRefused, RuleReserved,
 use super::in_force::{Limits, Rule};
 
 /// What a request asks of one rule.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Ask<'r, 'k> {
     pub(super) rule: &'r Arc<Rule>,
     pub(super) limits: &'r Limits,
@@ -22,6 +22,7 @@ pub(super) struct Ask<'r, 'k> {
 }
 
 /// What one rule was charged.
+#[derive(Debug)]
 pub(super) struct Charged {
     /// When its limits let the request through, if that is later.
     pub(super) at: Option<Time>,
@@ -83,11 +84,16 @@ pub(super) fn charge_all(asks: &[Ask<'_, '_>], clock: impl Fn() -> Time) -> Resu
     Ok(charged)
 }
 
-/// Until all limits of all rules admit this request, if nobody else comes: a client that waits so long must not be
-/// refused by the next limit in line. A limit that admits goes on to do so, hence each has to be asked only once.
+/// Until all limits of all rules admit this request, behind those that wait: a client that comes back then is not refused by
+/// another limit. A limit that admits goes on to do so, hence each has to be asked only once.
 pub(super) fn opens_after(asks: &[Ask<'_, '_>], now: Time) -> Duration {
     let mut at = now;
     for ask in asks {
+        if ask.limits.limiter.queue_len(ask.key) > 0
+            && let Ok(opens) = ask.limits.limiter.opens(now, ask.key, ask.cost)
+        {
+            at = at.max(opens);
+        }
         for _ in 0..MAX_LIMITS {
             match ask.limits.limiter.peek(at, ask.key, ask.cost).map_err(|refused| refused.retry_after()) {
                 Err(Some(wait)) => at = at.saturating_add(wait),

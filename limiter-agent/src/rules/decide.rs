@@ -22,7 +22,7 @@ use super::{
     jwt::Tokens,
     later::Owed,
     rule_set::{Placed, Places, RuleSet},
-    wait::Wait,
+    wait::{Entry, Wait, enter},
 };
 use crate::matching::RequestView;
 
@@ -165,16 +165,15 @@ impl Asked<'_> {
         let deadline = deadlines.min_by_key(|(after, _)| *after);
         let deadline = deadline.map(|(after, rule)| Deadline { after, rule: Arc::clone(rule) });
         self.with_asks(rules, deadline.as_ref().map(|deadline| deadline.after), keys, |asks| {
-            let charged = charge_all(asks, || self.now()).map_err(|refused| refusal(asks, refused, self.now()))?;
-            let fields = fields_of_several(asks, &charged);
-            let owed = asks.iter().filter_map(|ask| Owed::of(ask, true)).collect();
-            let wait = charged.iter().any(|one| one.at.is_some());
-            let wait = if wait {
-                Some(Wait::new(asks, charged, self.clock))
-            } else {
-                asks.iter().for_each(|ask| ask.rule.counters.count_allowed());
-                None
+            let entered = enter(asks, self.clock).map_err(|refused| refusal(asks, refused, self.now()))?;
+            let (fields, wait) = match entered {
+                Entry::Waits(wait) => (Fields::default(), Some(wait)),
+                Entry::Goes(charged) => {
+                    asks.iter().for_each(|ask| ask.rule.counters.count_allowed());
+                    (fields_of_several(asks, &charged), None)
+                }
             };
+            let owed = asks.iter().filter_map(|ask| Owed::of(ask, true)).collect();
             Ok(Pass { fields, more: More { wait, deadline, owed }.boxed() })
         })
     }
@@ -294,7 +293,7 @@ fn one_rules_fields(limits: &Limits, tightest: &Tightest) -> Fields {
 }
 
 /// The fields of the rule whose limit has the fewest requests left, which name the limits of all rules.
-fn fields_of_several(asks: &[Ask<'_, '_>], charged: &[Charged]) -> Fields {
+pub(super) fn fields_of_several(asks: &[Ask<'_, '_>], charged: &[Charged]) -> Fields {
     let telling = || asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.style != HeaderStyle::None);
     let places = telling().map(|(ask, one)| (ask.limits, &one.tightest, one.tightest.standing.remaining()));
     let Some((limits, tightest, remaining)) = places.min_by_key(|(_, _, remaining)| *remaining) else {

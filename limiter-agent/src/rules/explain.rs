@@ -5,14 +5,14 @@
 use std::{str::FromStr, time::Duration};
 
 use http::{HeaderName, HeaderValue, Method, Uri};
-use weir_core::{Strategy, Tightest, Time};
+use weir_core::Tightest;
 use weir_tower::MonotonicClock;
 use weir_wire::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule, Mode, Per};
 
 use super::{
     charge::{Ask, opens_after},
     decide::Asked,
-    in_force::{Limits, Policy, Rule, RulesInForce},
+    in_force::{Policy, Rule, RulesInForce},
     jwt::Tokens,
 };
 use crate::matching::{FieldLine, Headers, RequestView};
@@ -118,23 +118,28 @@ impl Asked<'_> {
         let standing = limits.limiter.peek(now, ask.key, ask.cost);
         explained.key = limits.key.show(&self.request, &self.tokens);
         explained.cost = ask.cost;
-        let tightest = match standing {
-            Ok(tightest) => {
-                explained.decision = Decision::Allow;
-                tightest
-            }
-            Err(refused) => {
-                let after = opens_after(&[ask], now);
-                explained.decision = Decision::Limit;
-                if refused.retry_after().is_some() {
-                    explained.after_millis = Some(millis(after));
-                    if has_place(limits, policy.deadline, &ask, now, after) {
-                        explained.decision = Decision::Wait;
-                    }
-                }
-                Tightest { limit: refused.limit, standing: refused.standing, override_index: refused.override_index }
-            }
+        let patience = limits.max_wait.map(|wait| policy.deadline.map_or(wait, |deadline| wait.min(deadline)));
+        // Behind those that wait, if this one may.
+        let turn = patience.map(|patience| (limits.limiter.opens(now, ask.key, ask.cost), patience));
+        explained.decision = match (&turn, &standing) {
+            (Some((Ok(at), _)), Ok(_)) if *at <= now => Decision::Allow,
+            (Some((Ok(at), patience)), _) if at.duration_since(now) <= *patience => Decision::Wait,
+            (None, Ok(_)) => Decision::Allow,
+            _ => Decision::Limit,
         };
+        if explained.decision != Decision::Allow {
+            let after = match (&turn, &standing) {
+                (Some((Ok(at), _)), _) => Some(at.duration_since(now)),
+                (_, Err(refused)) => refused.retry_after().map(|_| opens_after(&[ask], now)),
+                _ => None,
+            };
+            explained.after_millis = after.map(millis);
+        }
+        let tightest = standing.unwrap_or_else(|refused| Tightest {
+            limit: refused.limit,
+            standing: refused.standing,
+            override_index: refused.override_index,
+        });
         explained.override_index = tightest.override_index;
         explained.limit = Some(ExplainedLimit {
             name: limits.names.get(tightest.limit).map(ToString::to_string).unwrap_or_default(),
@@ -142,30 +147,6 @@ impl Asked<'_> {
             reset_after_millis: millis(tightest.standing.reset_after()),
         });
         explained
-    }
-}
-
-/// Whether a request that is admitted after some time may wait for it.
-fn has_place(limits: &Limits, deadline: Option<Duration>, ask: &Ask<'_, '_>, now: Time, after: Duration) -> bool {
-    let patience = limits.max_wait.map(|wait| deadline.map_or(wait, |deadline| wait.min(deadline)));
-    if patience.is_none_or(|patience| after > patience) {
-        return false;
-    }
-    // What a line adds to the wait: it may be full, and a window that slides gives places in the running one only.
-    match limits.limiter.peek(now, ask.key, ask.cost) {
-        Ok(_) => true,
-        Err(refused) => {
-            let quota = refused.standing.quota();
-            match quota.strategy() {
-                Strategy::LeakyBucket => {
-                    let of =
-                        |requests: u64| quota.period().as_nanos() * u128::from(requests) / u128::from(quota.requests());
-                    after.as_nanos() + of(ask.cost) <= of(quota.most())
-                }
-                Strategy::SlidingWindowCounter => after < refused.standing.reset_after(),
-                _ => true,
-            }
-        }
     }
 }
 

@@ -14,6 +14,7 @@ use super::{
     jwt::Tokens,
     messages::Messages,
     respond::{Asking, Refused, refused},
+    wait::Late,
 };
 use crate::{
     matching::{Headers, RequestView},
@@ -106,6 +107,14 @@ impl Gate {
     /// For a refusal that was decided on elsewhere.
     pub(super) fn log<B>(&self, rules: &RulesInForce, refusal: &Refusal<'_>, request: &Request<B>) {
         self.ask(rules, request, |asked| rules.log(refusal, asked, self.common.log_keys));
+    }
+
+    /// What a request is answered that waited and cannot go in time any more.
+    pub(super) fn refuse_late<B>(&self, late: Late, request: &Request<B>, asking: Asking) -> Response<ResponseBody> {
+        late.refuse(|refusal| {
+            self.log(&self.rules(), refusal, request);
+            refused(refusal, asking)
+        })
     }
 
     pub(super) fn clock(&self) -> MonotonicClock {

@@ -10,7 +10,7 @@
 use std::{sync::Arc, time::Duration};
 
 use http::HeaderMap;
-use weir_core::{RuleReserved, Time};
+use weir_core::{RuleReserved, Ticket, Time};
 use weir_tower::MonotonicClock;
 
 use super::{charge::Ask, cost::Cost, in_force::Rule};
@@ -74,6 +74,16 @@ impl Owed {
                 Err(NoPlace::After(_)) => piece = piece.min(rest) / 2,
             }
         }
+    }
+
+    /// How many responses wait for it.
+    pub(super) fn queue_len(&self) -> usize {
+        self.rule.limits.as_ref().map_or(0, |limits| limits.limiter.queue_len(&self.key))
+    }
+
+    /// The last place in its queue, for as long as it takes.
+    pub(super) fn enqueue(&self, now: Time) -> Option<Ticket> {
+        self.rule.limits.as_ref()?.limiter.enqueue(now, &self.key, 1, None).ok()
     }
 
     /// Takes a place for so much.

@@ -14,7 +14,6 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
-use weir_tower::MonotonicClock;
 
 use super::{
     body::LimitedBody,
@@ -76,7 +75,7 @@ where
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
                 let asking = Asking::of(Headers::Map(request.headers()));
-                LimitFuture::More { steps: Box::pin(go(ready, request, *more, fields, asking, self.gate.clock())) }
+                LimitFuture::More { steps: Box::pin(go(ready, request, *more, fields, asking, self.gate.clone())) }
             }
             Err(refused) => LimitFuture::Refused { response: Some(refused.map(LimitedBody::Plain)) },
         }
@@ -90,28 +89,36 @@ async fn go<S, B>(
     more: More,
     fields: Fields,
     asking: Asking,
-    clock: MonotonicClock,
+    gate: Gate,
 ) -> Result<Response<LimitedBody>, S::Error>
 where
     S: Service<Request<B>, Response = Response<ResponseBody>>,
 {
     let More { wait, deadline, owed } = more;
+    let clock = gate.clock();
     let forward = async move {
-        if let Some(wait) = wait {
-            tokio::time::sleep(wait.left()).await;
-            wait.over();
-        }
-        ready.call(request).await
+        let fields = match wait {
+            None => fields,
+            Some(wait) => match wait.turn().await {
+                Ok(fields) => fields,
+                Err(late) => return Ok(Err(Box::new(gate.refuse_late(late, &request, asking)))),
+            },
+        };
+        ready.call(request).await.map(|response| Ok((response, fields)))
     };
-    let response = match deadline {
+    let forwarded = match deadline {
         None => forward.await?,
         Some(Deadline { after, rule }) => match tokio::time::timeout(after, forward).await {
-            Ok(response) => response?,
+            Ok(forwarded) => forwarded?,
             Err(_) => {
                 rule.counters.count_expired();
                 return Ok(respond::too_late(after, asking).map(LimitedBody::Plain));
             }
         },
+    };
+    let (response, fields) = match forwarded {
+        Ok(answered) => answered,
+        Err(refused) => return Ok(refused.map(LimitedBody::Plain)),
     };
     let (mut head, body) = response.into_parts();
     owed.iter().for_each(|owed| owed.charge_header(&mut head.headers, clock));

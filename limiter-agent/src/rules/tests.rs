@@ -7,6 +7,7 @@ mod matching;
 mod waiting;
 
 use std::{
+    cell::Cell,
     convert::Infallible,
     net::{IpAddr, Ipv4Addr},
     sync::Arc,
@@ -27,19 +28,20 @@ const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 struct Limits {
     rules: Arc<ArcSwap<RulesInForce>>,
     clock: MonotonicClock,
-    sequence: u64,
+    sequence: Cell<u64>,
 }
 
 impl Limits {
     fn new(policies: &[Value]) -> Self {
-        let mut limits = Self { rules: Arc::default(), clock: MonotonicClock::of_tokio(), sequence: 0 };
+        let limits = Self { rules: Arc::default(), clock: MonotonicClock::of_tokio(), sequence: Cell::new(0) };
         limits.apply(policies);
         limits
     }
 
-    fn apply(&mut self, policies: &[Value]) {
-        self.sequence += 1;
-        let snapshot = json!({"wireVersion": 1, "sequence": self.sequence, "revision": "r", "policies": policies});
+    fn apply(&self, policies: &[Value]) {
+        self.sequence.set(self.sequence.get() + 1);
+        let snapshot =
+            json!({"wireVersion": 1, "sequence": self.sequence.get(), "revision": "r", "policies": policies});
         let snapshot: weir_wire::Snapshot = serde_json::from_value(snapshot).expect("a snapshot");
         let lowered = lower(&snapshot).expect("no faults");
         let next = self.rules.load().succeed(snapshot, lowered, || self.clock.now());

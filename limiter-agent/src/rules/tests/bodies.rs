@@ -120,3 +120,28 @@ async fn a_cost_told_by_the_app_is_owed() {
     tokio::time::sleep(Duration::from_millis(2)).await;
     assert_eq!(limits.status("/").await, 200, "without the header it costs 1");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_stops_reading_takes_nothing_from_those_who_read_on() {
+    let limits = Limits::new(&[bandwidth(json!({}))]);
+    let first = limits.send(get("/2500"), body).await;
+    assert_eq!(read(&limits, first.into_body()).await, [(0, 2500)], "the burst and the debt are used up");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let stays = limits.send(get("/1000"), body).await.into_body();
+    let mut crowd: Vec<_> = (0..50).map(|_| Box::pin(limits.send(get("/100000"), body))).collect();
+    let mut bodies = Vec::new();
+    for response in &mut crowd {
+        bodies.push(response.await.into_body());
+    }
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    for body in &mut bodies {
+        while Pin::new(&mut *body).poll_frame(&mut context).is_ready() {}
+    }
+    let mut reads = Box::pin(read(&limits, stays));
+    assert!(futures::poll!(&mut reads).is_pending());
+    // In order of coming, which gave back nothing.
+    bodies.into_iter().for_each(drop);
+    let pieces = reads.await;
+    let (last, _) = *pieces.last().expect("some bytes");
+    assert!(last <= 1500, "{pieces:?}");
+}

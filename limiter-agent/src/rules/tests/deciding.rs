@@ -100,7 +100,7 @@ async fn messages_are_counted_by_the_rules_in_force() {
         let more = with(json!({"per": "Message", "match": [{"paths": ["/ws"]}], "key": [{"query": "room"}]}), more);
         policy("p", &[rule("chat", &[limit("TokenBucket", requests, 86_400_000, json!({}))], more)])
     };
-    let mut limits = Limits::new(&[chat(4, json!({"cost": {"fixed": 2}}))]);
+    let limits = Limits::new(&[chat(4, json!({"cost": {"fixed": 2}}))]);
     assert!(limits.gate().messages(&get("/other")).is_none());
     for _ in 0..5 {
         assert_eq!(limits.status("/ws?room=a").await, 200, "the opening request charges nothing");
