@@ -92,8 +92,11 @@ impl Leases {
     /// leased before the word.
     #[cold]
     fn fetch(&self, own: usize, supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
-        let (floor, slot) = (supply.floor(now), &self.slots[own]);
-        if self.size(supply, load(word)?, floor).is_none() {
+        let (floor, slot, level) = (supply.floor(now), &self.slots[own], load(word)?);
+        if supply.is_set_back(level, floor) {
+            self.forget(supply, floor);
+        }
+        if self.size(supply, level, floor).is_none() {
             for slot in &self.slots {
                 if let Some(end) = slot.take(supply, floor, cost)? {
                     return Ok(taken(supply, end, floor, now, cost, word));
@@ -137,6 +140,19 @@ impl Leases {
             yield_now();
         }
         line::check(supply, word, now, cost)
+    }
+
+    /// The clock was set back. The word is about to start again below the seats that are leased, and will pass them later:
+    /// they would be there twice.
+    #[cold]
+    fn forget(&self, supply: &Supply, floor: u64) {
+        for slot in &self.slots {
+            let Ok(state) = slot.load() else { return };
+            if state & FILLING == 0 && supply.is_set_back(slot.end.load(Ordering::Acquire), floor) {
+                // Taken meanwhile by a thread that reads the clock as it was: then that thread had them.
+                slot.swap(state, (state & !LEFT).wrapping_add(TAG) & !FILLING);
+            }
+        }
     }
 
     /// A lease from the word, if there is plenty.
@@ -362,6 +378,23 @@ mod tests {
             let [first, second] = requests(&leases);
             assert!(first == 61 && second > 50, "after {millis} ms: {first}, {second}");
         }
+    }
+
+    /// The word starts again below seats that are leased, and comes to them once more.
+    #[test]
+    fn what_was_leased_before_the_clock_was_set_back_is_not_there_twice() {
+        const DAYS: u64 = 10 * 86_400_000;
+        let quota = Quota::new(Strategy::TokenBucket, 1000, std::time::Duration::from_secs(1), None).expect("valid");
+        let (supply, word) = (Supply::new(quota, START), AtomicU64::new(0));
+        let slot = || Slot { state: AtomicU64::new(0), end: AtomicU64::new(0), since: AtomicU64::new(0) };
+        let leases = Leases { slots: [slot(), slot()].into() };
+        fetch(&leases, 1, &supply, &word, after(DAYS));
+        let lent = requests(&leases)[1];
+        let take = |now| leases.fetch(0, &supply, &word, now, 1).is_ok();
+        let (now, later) = (after(0), after(DAYS));
+        assert!(lent > 50 && !take(now), "all is used up until the clock goes on");
+        let got = (0..2000).filter(|_| take(later)).count();
+        assert_eq!(got, 1000);
     }
 
     #[test]

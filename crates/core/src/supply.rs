@@ -55,6 +55,10 @@ pub(crate) const SET_BACK: Duration = Duration::from_hours(24);
 /// The same in nanoseconds.
 const DAY: u64 = 86_400_000_000_000;
 
+/// How long before the first reading of a clock its base lies: 36 years. Before the base nothing flows, so a clock that was
+/// ahead then may be set back by as much. It is half of what [`DIRECT`] covers: the other half is time to come.
+pub(crate) const BEHIND: u64 = DIRECT / 2;
+
 /// How a quota supplies its units, from a base in time on: `flow` times `each` every `nanos`. A bucket's come one by one
 /// (each is 1), a window's at once (flow is 1).
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +79,7 @@ pub(crate) struct Supply {
     capacity: u64,
     /// The same without one request.
     spare: u64,
-    /// Units of a day and of the costliest request: no level is further ahead of the floor.
+    /// Units of a day and of the costliest request: no level is further ahead of the floor unless the clock was set back.
     day: u64,
     /// For windows the start of one.
     base: Time,
@@ -91,20 +95,30 @@ pub(crate) enum Free {
 }
 
 impl Supply {
-    pub(crate) fn new(quota: Quota, base: Time) -> Self {
+    /// All of the burst is free at `now`, and was before.
+    pub(crate) fn new(quota: Quota, now: Time) -> Self {
         let (requests, period) = (quota.requests(), quota.period_nanos());
+        let (now, behind) = (now.as_nanos(), now.as_nanos().min(BEHIND));
         let (unit, flow, each, nanos, capacity, base) = if quota.strategy() == Strategy::FixedWindow {
-            let base = Time::from_nanos(base.as_nanos() - base.as_nanos() % period);
-            (1, 1, requests, period, quota.burst(), base)
+            let base = now - behind;
+            (1, 1, requests, period, quota.burst(), base - base % period)
         } else {
             let unit = unit_of_bucket(quota);
             let divisor = gcd(requests * unit, period);
-            (unit, requests * unit / divisor, 1, period / divisor, at_once(&quota) * unit, base)
+            let nanos = period / divisor;
+            // Whole steps, so that a unit comes `nanos` after the first reading and not in between.
+            (unit, requests * unit / divisor, 1, nanos, at_once(&quota) * unit, now - behind / nanos * nanos)
         };
+        let base = Time::from_nanos(base);
         let per_nano = narrow((u128::from(flow) << 63) / u128::from(nanos));
         let supplied = narrow((u128::from(per_nano) * u128::from(DAY)) >> 63);
         let (is_time, spare) = ((flow, each, nanos) == (1, 1, 1), capacity - unit);
-        let day = (supplied + 2).saturating_mul(each).saturating_add(quota.most().saturating_mul(unit));
+        let day = if quota.strategy() == Strategy::FixedWindow {
+            // A window that is used up and begins within a day. One request more would be of a window beyond.
+            (DAY.div_ceil(period) + 1).saturating_mul(each)
+        } else {
+            (supplied + 2).saturating_add(quota.most().saturating_mul(unit))
+        };
         let per_unit = u64::MAX / unit;
         let direct = if day <= NEVER_SEALED { DIRECT } else { 0 };
         Self { quota, flow, each, nanos, is_time, per_nano, unit, per_unit, capacity, spare, day, base, direct }

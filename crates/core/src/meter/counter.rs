@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(crate) use self::windows::Windows;
 use super::{Left, Place, SEALED, Sealed, Stop, Taken, load, set};
 use crate::divisor::Divisor;
-use crate::supply::SET_BACK;
+use crate::supply::{BEHIND, SET_BACK};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Quota, Standing, Time};
 
@@ -48,8 +48,10 @@ struct Seen {
 }
 
 impl Counter {
-    pub(super) fn new(quota: Quota, base: Time) -> Self {
-        let base = Time::from_nanos(base.as_nanos() - base.as_nanos() % quota.period_nanos());
+    pub(super) fn new(quota: Quota, now: Time) -> Self {
+        // Before the base time stands still, so it lies where a clock that is set back does not come.
+        let base = now.as_nanos().saturating_sub(BEHIND);
+        let base = Time::from_nanos(base - base % quota.period_nanos());
         let period = Divisor::new(quota.period_nanos());
         let origin = base.as_nanos().wrapping_sub(FIRST.wrapping_mul(quota.period_nanos()));
         Self { quota, period, base, origin, bits: u64::BITS - quota.requests().leading_zeros() }

@@ -136,7 +136,7 @@ impl Ring {
             0 => Opens::At(0),
             seen => match self.moment(seen, now) {
                 Some(opens) => Opens::At(opens),
-                None => self.opens_some_time(words, spot, seen, now),
+                None => self.opens_some_time(words, seen, now),
             },
         }
     }
@@ -149,15 +149,24 @@ impl Ring {
     }
 
     #[cold]
-    fn opens_some_time(&self, words: &[AtomicU64], spot: Spot, seen: u64, now: Time) -> Opens {
+    fn opens_some_time(&self, words: &[AtomicU64], seen: u64, now: Time) -> Opens {
         if seen >= LAP {
             return Opens::Pending;
         }
-        // The clock was set back: as if it had been admitted now.
+        Self::set_back(words, now);
+        Opens::At(now.as_nanos() + self.period)
+    }
+
+    /// The clock was set back: all that was admitted later counts as if it had been admitted now. All of it at once: if each
+    /// entry waited for its turn, the next one would begin to age only then.
+    fn set_back(words: &[AtomicU64], now: Time) {
         let now = now.as_nanos() + 1;
-        let [from, to] = [seen, now].map(|seen| seen ^ spot.before);
-        let _ = self.entry(words, spot).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
-        Opens::At(now - 1 + self.period)
+        for entry in words.iter().skip(BEFORE) {
+            let seen = entry.load(Ordering::SeqCst);
+            if seen & !LAP > now {
+                let _ = entry.compare_exchange(seen, seen & LAP | now, Ordering::SeqCst, Ordering::SeqCst);
+            }
+        }
     }
 }
 
