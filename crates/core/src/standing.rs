@@ -44,6 +44,14 @@ pub(crate) struct Logged {
     pub(crate) reset: u64,
 }
 
+impl Logged {
+    /// The same where a request of this cost has to wait, whatever a search found.
+    pub(crate) fn closed(self, cost: u64, opens: u64) -> Self {
+        let (remaining, reset) = (self.remaining.min(cost.saturating_sub(1)), self.reset.max(opens));
+        Self { remaining, opens: self.opens.max(opens), reset, ..self }
+    }
+}
+
 impl Standing {
     #[inline]
     pub(crate) fn of_line(supply: &Supply, level: u64, floor: u64, now: Time) -> Self {

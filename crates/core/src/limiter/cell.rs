@@ -260,7 +260,8 @@ impl Cell {
 
     pub(super) fn ask(&self, now: Time, cost: u64) -> Result<Standing, Stop> {
         match self.meter.ask(self.words.all(), now, cost) {
-            Err(Stop::Refused(refused)) => {
+            // What is leased is there, too.
+            Err(Stop::Refused(refused)) if self.leases.get().is_some() => {
                 let standing = self.standing(now)?;
                 if standing.remaining() >= cost { Ok(standing) } else { Err(Stop::Refused(refused)) }
             }

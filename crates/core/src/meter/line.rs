@@ -80,7 +80,7 @@ pub(super) fn ask(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Re
         if !supply.is_set_back(level, floor) {
             return Err(Stop::Refused(Standing::of_line(supply, level, floor, now)));
         }
-        // As `restart` will have it. Whoever asks changes nothing.
+        // Where `restart` will put it. A question changes nothing.
         level = floor + supply.capacity();
     }
     Ok(Standing::of_line(supply, level, floor, now))

@@ -54,7 +54,8 @@ impl Log {
         self.quota.requests()
     }
 
-    /// When all of `cost` requests from this place on may go.
+    /// When all of `cost` requests from this place on may go. Each is looked at: threads that read the clock in another order
+    /// than they were admitted in leave entries that are not in the order of their moments.
     fn all_open(&self, words: &[AtomicU64], first: Spot, cost: u64, now: Time) -> Opens {
         let mut at = 0;
         for number in 0..cost {
@@ -64,6 +65,14 @@ impl Log {
             }
         }
         Opens::At(at)
+    }
+
+    /// How long that is from now on.
+    fn until_open(&self, opens: Opens, now: Time) -> u64 {
+        match opens {
+            Opens::At(at) => at.saturating_sub(now.as_nanos()),
+            Opens::Pending => self.quota.period_nanos(),
+        }
     }
 
     pub(super) fn check(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
@@ -81,7 +90,8 @@ impl Log {
                 return Err(Stop::Refused(self.standing(words, now, cost)?));
             }
             let spot = Spot::of(first);
-            let at = match self.all_open(words, spot, cost, now) {
+            let opens = self.all_open(words, spot, cost, now);
+            let at = match opens {
                 Opens::At(at) if at <= latest.as_nanos() => Time::from_nanos(at).max(now),
                 _ if words[0].load(Ordering::SeqCst) != first => continue,
                 Opens::Pending if patience > 0 => {
@@ -89,7 +99,11 @@ impl Log {
                     yield_now();
                     continue;
                 }
-                _ => return Err(Stop::Refused(self.standing(words, now, cost)?)),
+                // By what it was refused for, and not by what another thread has written since.
+                _ => {
+                    let logged = self.logged(words, spot, now, cost).closed(cost, self.until_open(opens, now));
+                    return Err(Stop::Refused(Standing::of_log(self.quota, logged)));
+                }
             };
             let after = self.ring.moved(first, cost);
             if words[0].compare_exchange(first, after, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
@@ -120,8 +134,9 @@ impl Log {
         let end = end(&words[2]);
         let remaining = self.free(words, next, now, self.distance(next, end));
         remember(&words[2], self.ring.after(next, remaining).place);
-        let opens = if cost <= remaining { 0 } else { self.wait(words, next, cost.min(self.length()), now) };
-        Logged { remaining, cost, opens, reset: self.wait(words, next, self.length(), now) }
+        let opens = self.until_open(self.all_open(words, next, cost.min(self.length()), now), now);
+        let logged = Logged { remaining, cost, opens, reset: self.wait(words, next, self.length(), now) };
+        if opens > 0 { logged.closed(cost, opens) } else { logged }
     }
 
     /// How many requests from this one on have their places before that one.
@@ -132,14 +147,12 @@ impl Log {
 
     /// How long until the last of so many requests from this place on may go.
     fn wait(&self, words: &[AtomicU64], next: Spot, requests: u64, now: Time) -> u64 {
-        match self.ring.opens(words, self.ring.after(next, requests - 1), now) {
-            Opens::At(at) => at.saturating_sub(now.as_nanos()),
-            Opens::Pending => self.quota.period_nanos(),
-        }
+        self.until_open(self.ring.opens(words, self.ring.after(next, requests - 1), now), now)
     }
 
-    /// How many requests from this place on could go at once. Entries lie in the order of their moments, so it is the number
-    /// from which on none is open: as a rule it is where it was found last, or a few further.
+    /// How many requests from this place on could go at once. Entries lie in the order of their moments, but for those of
+    /// threads that overtook each other, so it is the number from which on none is open: as a rule it is where it was found
+    /// last, or a few further.
     fn free(&self, words: &[AtomicU64], next: Spot, now: Time, guess: u64) -> u64 {
         let (start, aged) = (guess.min(self.length()), self.ring.aged(now));
         if start == 0 || self.ring.is_open(words, self.ring.after(next, start - 1), aged) {
