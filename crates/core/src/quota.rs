@@ -36,7 +36,9 @@ pub enum Strategy {
     /// windows twice as many can pass within less than a period: choose another strategy where that matters.
     FixedWindow,
     /// `requests` in a window that slides: those of this window and, of the last one, the share by which it still lies
-    /// within one period. Two counts instead of a list; exact if the last window's requests came evenly.
+    /// within one period. Two counts instead of a list; exact if the last window's requests came evenly. A caller that
+    /// always takes what it can gets one request less than the limit in each window: 9 of 10, 999 of 1,000, and half of a
+    /// limit of 1.
     SlidingWindowCounter,
     /// Exactly `requests` in any period: the moment of each is kept, in 8 bytes.
     SlidingWindowLog,
