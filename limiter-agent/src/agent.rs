@@ -134,6 +134,8 @@ impl Agent {
             let snapshots = Arc::clone(&snapshots);
             servers.spawn(async move { Ok(jwks.follow(snapshots).await) });
         }
+        let forgetting = Arc::clone(&snapshots).forget_removed();
+        servers.spawn(async move { Ok(forgetting.await) });
         let router = control::router(control_state);
         servers.spawn(Server { listener: control, router, tls, local, clock }.run());
         let router = telemetry::router(Arc::new(telemetry_state));

@@ -20,11 +20,12 @@ pub struct Snapshot {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyRules {
-    /// The object's UID: counters belong to it, so a policy that is deleted and made again starts afresh.
+    /// The object's UID: counters belong to it. A policy that is deleted and made again within a minute goes on where its
+    /// limits were, by namespace, name and the names of its rules.
     pub uid: String,
-    /// Namespace of the policy, for metrics and messages.
+    /// Namespace of the policy.
     pub namespace: String,
-    /// Name of the policy, for metrics and messages.
+    /// Name of the policy.
     pub name: String,
     /// Names the content of this policy's rules and mode.
     pub revision: String,

@@ -10,14 +10,17 @@
 mod fuzz;
 mod words;
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use arc_swap::ArcSwap;
 use serde::{Deserialize, de::IgnoredAny};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use weir_core::Time;
 use weir_tower::MonotonicClock;
 use weir_wire::{ApplyReply, Fault, InForce, MAX_SNAPSHOT_BYTES, Refusal, RefusalKind, Snapshot, WIRE_VERSION};
@@ -73,6 +76,8 @@ pub(crate) struct Snapshots {
     origin: watch::Sender<Option<Origin>>,
     cache: Option<Cache>,
     outcomes: [AtomicU64; OUTCOMES.len()],
+    /// A snapshot has come into force, and may have left limiters behind.
+    applied: Notify,
 }
 
 /// A refusal before it is known what else is to be said.
@@ -81,7 +86,7 @@ struct Refused(Outcome, RefusalKind, String, Vec<Fault>);
 impl Snapshots {
     pub(crate) fn new(rules: Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, cache: Option<Cache>) -> Self {
         let (one_at_a_time, origin, outcomes) = (Mutex::default(), watch::Sender::default(), Default::default());
-        Self { rules, clock, one_at_a_time, origin, cache, outcomes }
+        Self { rules, clock, one_at_a_time, origin, cache, outcomes, applied: Notify::new() }
     }
 
     /// How many snapshots that were put had each of the [`OUTCOMES`].
@@ -132,6 +137,21 @@ impl Snapshots {
         self.rules.store(Arc::new(next));
     }
 
+    /// Gives up the limiters of rules that have been gone for a minute, for ever. Asleep while there are none.
+    pub(crate) async fn forget_removed(self: Arc<Self>) -> Infallible {
+        loop {
+            let (_, until) = self.rules.load().removed();
+            let Some(until) = until else {
+                self.applied.notified().await;
+                continue;
+            };
+            tokio::time::sleep(until.duration_since(self.clock.now())).await;
+            let _turn = self.turn();
+            let next = self.rules.load().without_removed(self.clock.now());
+            self.rules.store(Arc::new(next));
+        }
+    }
+
     fn turn(&self) -> MutexGuard<'_, ()> {
         // The mutex guards an order, not data that a panic could have left half-done.
         self.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner)
@@ -169,6 +189,7 @@ impl Snapshots {
             tracing::info!(sequence, revision, policies, origin = origin.name(), "snapshot in force");
         }
         self.rules.store(Arc::new(next));
+        self.applied.notify_one();
         Ok(Outcome::Applied)
     }
 }

@@ -3,10 +3,16 @@
 //! A rule is known by its policy's UID and its own name. Whoever follows a rule of the same UID and name takes over its
 //! counters and its limiter, which is retuned in place: a request that still holds the rules from before the change
 //! charges the same words as one that sees the new ones. A change of mode, match, refusal or order therefore touches no
-//! counter. A limiter starts afresh in three cases, each of which changes what it counts: the rule was not there (or
-//! was a bypass), it got or lost its `key`, or its `key` tells requests apart by something else.
+//! counter. A limiter starts full in three cases, each of which changes what it counts: the rule was not there (or
+//! was a bypass), it got or lost its `key`, or its `key` tells requests apart by something else. A rule whose policy was
+//! made again is there if it went less than a minute ago; see `removed`.
 
-use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    num::NonZeroUsize,
+    sync::Arc,
+    time::Duration,
+};
 
 use weir_core::{KeyStats, Quota, RuleLimiter, Terms, Time};
 use weir_wire::{Mode, Per, Snapshot};
@@ -19,6 +25,7 @@ use super::{
     key::KeySpec,
     lower::{Lowered, LoweredLimits, LoweredRule},
     refusal::RefusalText,
+    removed::{Removed, full_name},
     rule_set::{Placed, RuleSet},
 };
 use crate::{histogram, matching::Matcher};
@@ -35,6 +42,7 @@ pub(crate) struct RulesInForce {
     pub(super) messages: Arc<RuleSet>,
     /// What tokens are verified with.
     jwks: Option<Arc<Jwks>>,
+    removed: Removed,
 }
 
 /// A policy as it is enforced.
@@ -160,29 +168,65 @@ impl RulesInForce {
 
     /// The rules that follow these.
     pub(crate) fn succeed(&self, snapshot: Snapshot, lowered: Lowered, clock: impl Fn() -> Time) -> Self {
-        let before: HashMap<(&str, &str), &Rule> = self
-            .policies
-            .iter()
-            .flat_map(|policy| policy.rules.iter().map(|rule| ((policy.uid.as_str(), rule.name.as_str()), &**rule)))
-            .collect();
-        let mut next =
-            Self { snapshot: Some((Arc::new(snapshot), clock())), jwks: self.jwks.clone(), ..Self::default() };
+        let before: HashMap<(&str, &str), &Arc<Rule>> =
+            self.rules().map(|(policy, rule)| ((policy.uid.as_str(), rule.name.as_str()), rule)).collect();
+        let now = clock();
+        let mut next = Self {
+            snapshot: Some((Arc::new(snapshot), now)),
+            jwks: self.jwks.clone(),
+            removed: self.removed_by(&lowered, now),
+            ..Self::default()
+        };
         for policy in lowered.policies {
-            let full_name = format!("{}/{}", policy.namespace, policy.name);
+            let full_name = full_name(&policy.namespace, &policy.name);
             let rules: Vec<Arc<Rule>> = policy
                 .rules
                 .into_iter()
                 .map(|rule| {
                     let follows = before.get(&(policy.uid.as_str(), rule.name.as_str())).copied();
-                    Arc::new(Rule::follow(follows, rule, &full_name, &clock))
+                    let counters = follows.map(|before| Arc::clone(&before.counters)).unwrap_or_default();
+                    let removed = if follows.is_none() { next.removed.take(&full_name, &rule.name) } else { None };
+                    let limits = follows.or(removed.as_ref()).and_then(|before| before.limits.as_ref());
+                    Arc::new(Rule::follow(counters, limits, rule, &full_name, &clock))
                 })
                 .collect();
             let (uid, namespace, name, revision) = (policy.uid, policy.namespace, policy.name, policy.revision);
             let (mode, deadline) = (policy.mode, policy.deadline);
             next.policies.push(Arc::new(Policy { uid, namespace, name, revision, mode, deadline, rules }));
         }
+        // Not before: what these rules take over takes no room.
+        next.removed.trim();
         next.requests = Arc::new(next.rule_set(Per::Request));
         next.messages = Arc::new(next.rule_set(Per::Message));
+        next
+    }
+
+    /// What is kept of rules that are gone once these are in force.
+    fn removed_by(&self, lowered: &Lowered, now: Time) -> Removed {
+        let rules = lowered.policies.iter().flat_map(|policy| policy.rules.iter().map(move |rule| (policy, rule)));
+        let stay: HashSet<(&str, &str)> =
+            rules.map(|(policy, rule)| (policy.uid.as_str(), rule.name.as_str())).collect();
+        let mut removed = self.removed.clone();
+        removed.expire(now);
+        for (policy, rule) in self.rules().filter(|(policy, rule)| !stay.contains(&(&policy.uid, &rule.name))) {
+            removed.add(policy, rule, now);
+        }
+        removed
+    }
+
+    fn rules(&self) -> impl Iterator<Item = (&Policy, &Arc<Rule>)> {
+        self.policies.iter().flat_map(|policy| policy.rules.iter().map(|rule| (&**policy, rule)))
+    }
+
+    /// How many rules that are gone have their limiters still, and until when the first of them.
+    pub(crate) fn removed(&self) -> (usize, Option<Time>) {
+        self.removed.held()
+    }
+
+    /// The same rules, without the limiters that have been kept for long enough.
+    pub(crate) fn without_removed(&self, now: Time) -> Self {
+        let mut next = self.clone();
+        next.removed.expire(now);
         next
     }
 
@@ -210,18 +254,23 @@ impl RulesInForce {
 }
 
 impl Rule {
-    fn follow(before: Option<&Self>, rule: LoweredRule, policy: &str, clock: &impl Fn() -> Time) -> Self {
-        let counters = before.map(|before| Arc::clone(&before.counters)).unwrap_or_default();
+    /// `before` is what a rule charged whose limiter this one takes over, if its key is the same.
+    fn follow(
+        counters: Arc<Counters>,
+        before: Option<&Limits>,
+        rule: LoweredRule,
+        policy: &str,
+        clock: &impl Fn() -> Time,
+    ) -> Self {
         let LoweredRule { name, matcher, per, limits } = rule;
         let limits = limits.map(|lowered| {
             let LoweredLimits { key, terms, max_keys, cost, max_wait, refusal, advice } = lowered;
             let quotas = terms.quotas(None).to_vec();
             let names: Vec<Box<str>> = terms.limits().map(|(limit, _)| limit.into()).collect();
             let refusal = RefusalText::new(refusal, policy, &name, &names);
-            let same_key = before.and_then(|before| before.limits.as_ref()).filter(|before| before.key == key);
-            let limiter = match same_key {
+            let limiter = match before.filter(|before| before.key == key) {
                 Some(before) => before.limiter.retune(clock, terms, max_keys),
-                None => fresh(clock(), terms, max_keys),
+                None => full(clock(), terms, max_keys),
             };
             let advice = Arc::new(advice);
             Limits { limiter, key, cost, max_wait, advice, refusal, names, quotas }
@@ -230,7 +279,7 @@ impl Rule {
     }
 }
 
-fn fresh(now: Time, terms: Terms, max_keys: Option<NonZeroUsize>) -> RuleLimiter {
+fn full(now: Time, terms: Terms, max_keys: Option<NonZeroUsize>) -> RuleLimiter {
     match max_keys {
         Some(max_keys) => RuleLimiter::keyed(now, terms, max_keys),
         None => RuleLimiter::shared(now, terms),

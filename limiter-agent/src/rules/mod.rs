@@ -23,6 +23,7 @@ mod log;
 mod lower;
 mod messages;
 mod refusal;
+mod removed;
 mod respond;
 mod rule_set;
 #[cfg(test)]

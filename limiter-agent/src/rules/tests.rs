@@ -4,6 +4,7 @@ mod bodies;
 mod choosing;
 mod deciding;
 mod matching;
+mod removed;
 mod waiting;
 
 use std::{

@@ -82,14 +82,24 @@ async fn counters_survive_every_change_to_anything_else() {
     assert_eq!(admitted(&agent, &[("x-key", "fresh")], 3).await, 2);
 }
 
+/// `kubectl replace --force`, in one step and in two.
 #[tokio::test]
-async fn a_policy_made_again_starts_afresh() {
+async fn a_policy_made_again_goes_on_with_what_was_used() {
     let (_app, agent) = start().await;
-    agent.apply(&snapshot(1, &[policy("p", &[bucket(1)])])).await;
+    let made =
+        |uid: &str, namespace: &str| with(policy("p", &[bucket(1)]), json!({"uid": uid, "namespace": namespace}));
+    agent.apply(&snapshot(1, &[made("one", "shop")])).await;
     assert_eq!(admitted(&agent, &[], 2).await, 1);
-    agent.apply(&snapshot(2, &[with(policy("p", &[bucket(1)]), json!({"uid": "another"}))])).await;
-    assert_eq!(admitted(&agent, &[], 2).await, 1);
-    assert_eq!(agent.counts(0, 0).await, [1, 1, 0]);
+    agent.apply(&snapshot(2, &[made("two", "shop")])).await;
+    assert_eq!(agent.counts(0, 0).await, [0, 0, 0], "it has decided nothing yet");
+    assert_eq!(admitted(&agent, &[], 2).await, 0);
+    assert_eq!(agent.counts(0, 0).await, [0, 2, 0]);
+    agent.apply(&snapshot(3, &[])).await;
+    assert_eq!(admitted(&agent, &[], 2).await, 2);
+    agent.apply(&snapshot(4, &[made("three", "bank")])).await;
+    assert_eq!(admitted(&agent, &[], 2).await, 1, "another policy");
+    agent.apply(&snapshot(5, &[made("four", "shop")])).await;
+    assert_eq!(admitted(&agent, &[], 2).await, 0);
 }
 
 #[tokio::test]

@@ -46,20 +46,21 @@ impl Side {
 
     async fn run(&mut self, case: &Case) -> Outcome {
         self.sequence += 1;
-        // Counters belong to a policy's UID: every run begins with fresh ones.
+        // Of another UID and another namespace, so that no counter is one of the run before. All names are of one length.
         let sequence = self.sequence;
-        let fresh = |policy: &Value| {
+        let namespace = format!("n{sequence:011}");
+        let full = |policy: &Value| {
             let uid = format!("{}-{sequence}", policy["name"].as_str().expect("a name"));
-            with(policy.clone(), json!({ "uid": uid }))
+            with(policy.clone(), json!({ "uid": uid, "namespace": namespace }))
         };
-        let policies: Vec<Value> = rules::sets()[case.rules].iter().map(fresh).collect();
+        let policies: Vec<Value> = rules::sets()[case.rules].iter().map(full).collect();
         self.agent.apply(&snapshot(sequence, &policies)).await;
         self.app.begin(&case.script);
         let seen = client::play(self.agent.addresses.listen, &case.sent, &self.app).await;
         let (heard, left) = self.app.end(SETTLE).await;
         let mut outcome = Outcome::new(&heard, left, &seen, &self.counts().await, case.ends_in_a_head());
         // Whoever names no host is for the app, and each agent has its own.
-        outcome.text = outcome.text.replace(&self.app.address.to_string(), "app");
+        outcome.text = outcome.text.replace(&self.app.address.to_string(), "app").replace(&namespace, "shop");
         outcome
     }
 
