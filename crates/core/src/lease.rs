@@ -6,13 +6,18 @@
 //! others only when that is empty.
 //!
 //! This stays exact. A seat is taken once, and only while it lies between floor and ceiling of the moment: what the floor
-//! has passed by is lost, leased or not, as it would be in the bucket. And nothing is stranded:
+//! has passed by is lost, leased or not, as it would be in the bucket. And little is stranded:
 //!
 //! - A lease is a share of what is free, so all slots together hold a small part of it, and leases shrink as the limit comes
 //!   near. When there is too little for a lease, what is still leased to anybody is used up first, and then each charge
 //!   goes to the word. (What costs more than one needs its seats in one slot.)
 //! - Until then, whoever fetches a lease looks at one other slot. If half the time after which its seats are lost has passed, it takes
 //!   over those instead. So what one core does not use reaches another after as many fetches as there are slots.
+//!
+//! Something is lost under bursts and lulls: a slot is left with seats when its threads fall silent, others use the seats
+//! behind them, and the floor passes seats that nobody used while the bucket is not full. By the word alone those would have
+//! been admitted. Measured with 2 to 15 slots in 144 patterns of 20,000 requests: 0.08 % of what the word admits, and 1.3 %
+//! in the worst pattern, which has peaks of 20 times the rate.
 
 use crate::meter::line::{self, swap};
 use crate::meter::{Place, SEALED, Sealed, Stop, Taken, load};
@@ -22,6 +27,9 @@ use crate::{Standing, Time};
 
 /// Requests of a lease, at least: fewer are not worth it.
 const LEAST: u64 = 8;
+
+/// Requests of a lease that need no more of them to be worth it: what is leased and not used in time is lost.
+const ENOUGH: u64 = 64;
 
 /// The slot's owner is about to put a lease there. None is left meanwhile.
 const FILLING: u64 = 1 << 63;
@@ -64,11 +72,12 @@ impl Leases {
         (supply.lends() && leases.size(supply, 0, 0).is_some()).then_some(leases)
     }
 
-    /// Requests of a lease: a share of what is free, so that all slots together hold no more than an eighth of it. None if
-    /// that is too little.
+    /// Requests of a lease: a share of what is free, so that all slots together hold no more than an eighth of it, and a
+    /// 64th where that makes [`ENOUGH`] of them. None if it is too little.
     fn size(&self, supply: &Supply, level: u64, floor: u64) -> Option<u64> {
         let free = (floor + supply.capacity()).saturating_sub(level.max(floor)) / supply.unit();
-        Some((free / (8 * self.slots.len() as u64)).min(LEFT)).filter(|&size| size >= LEAST)
+        let share = free / self.slots.len() as u64;
+        Some((share / 8).min((share / 64).max(ENOUGH)).min(LEFT)).filter(|&size| size >= LEAST)
     }
 
     /// Seats from the own slot, if that takes one look. Their end, as the mark of a charge.
@@ -341,115 +350,4 @@ impl Slot {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::{Quota, Strategy};
-
-    const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
-
-    fn after(millis: u64) -> Time {
-        Time::from_nanos(START.as_nanos() + millis * 1_000_000)
-    }
-
-    /// Two slots of a bucket of 1,000 a second, the first with a lease that the floor passes by within 62 ms.
-    fn leased() -> (Supply, AtomicU64, Leases) {
-        let quota = Quota::new(Strategy::TokenBucket, 1000, std::time::Duration::from_secs(1), None).expect("valid");
-        let (supply, word) = (Supply::new(quota, START), AtomicU64::new(0));
-        let slot = || Slot { state: AtomicU64::new(0), end: AtomicU64::new(0), since: AtomicU64::new(0) };
-        let leases = Leases { slots: [slot(), slot()].into() };
-        fetch(&leases, 0, &supply, &word, START);
-        assert_eq!(requests(&leases), [61, 0]);
-        (supply, word, leases)
-    }
-
-    fn fetch(leases: &Leases, own: usize, supply: &Supply, word: &AtomicU64, now: Time) {
-        assert!(leases.fetch(own, supply, word, now, 1).is_ok());
-    }
-
-    fn requests(leases: &Leases) -> [u64; 2] {
-        [0, 1].map(|slot| leases.slots[slot].state.load(Ordering::SeqCst) & LEFT)
-    }
-
-    #[test]
-    fn a_lease_is_its_owners_until_half_its_time_has_passed() {
-        for millis in [0, 1, 15, 30] {
-            let (supply, word, leases) = leased();
-            fetch(&leases, 1, &supply, &word, after(millis));
-            let [first, second] = requests(&leases);
-            assert!(first == 61 && second > 50, "after {millis} ms: {first}, {second}");
-        }
-    }
-
-    /// The word starts again below seats that are leased, and comes to them once more.
-    #[test]
-    fn what_was_leased_before_the_clock_was_set_back_is_not_there_twice() {
-        const DAYS: u64 = 10 * 86_400_000;
-        let quota = Quota::new(Strategy::TokenBucket, 1000, std::time::Duration::from_secs(1), None).expect("valid");
-        let (supply, word) = (Supply::new(quota, START), AtomicU64::new(0));
-        let slot = || Slot { state: AtomicU64::new(0), end: AtomicU64::new(0), since: AtomicU64::new(0) };
-        let leases = Leases { slots: [slot(), slot()].into() };
-        fetch(&leases, 1, &supply, &word, after(DAYS));
-        let lent = requests(&leases)[1];
-        let take = |now| leases.fetch(0, &supply, &word, now, 1).is_ok();
-        let (now, later) = (after(0), after(DAYS));
-        assert!(lent > 50 && !take(now), "all is used up until the clock goes on");
-        let got = (0..2000).filter(|_| take(later)).count();
-        assert_eq!(got, 1000);
-    }
-
-    #[test]
-    fn what_is_closed_meets_no_cost() {
-        let (supply, _, leases) = leased();
-        let (slot, floor) = (&leases.slots[0], supply.floor(START));
-        let take = |cost| slot.take_at_once(&supply, floor, cost, |units| supply.whole_or_less(units));
-        assert!(take(61).is_some_and(|taken| taken.is_ok()) && take(1).is_none());
-        let (supply, _, leases) = leased();
-        let (slot, floor) = (&leases.slots[0], supply.floor(START));
-        leases.seal();
-        for cost in [1, 2, 61, 1 << 31, (1 << 32) - 61, 1 << 63, u64::MAX] {
-            assert!(slot.take_at_once(&supply, floor, cost, |units| supply.whole_or_less(units)).is_none(), "{cost}");
-            assert!(slot.take(&supply, floor, cost).is_err(), "{cost}");
-        }
-        assert_eq!(leases.left(&supply, floor), 61 * supply.unit());
-    }
-
-    /// Not even those that were left of the lease before, which the floor has passed by: they would count as the new one's.
-    #[test]
-    fn while_a_slot_is_filled_it_meets_no_cost() {
-        let (supply, _, leases) = leased();
-        let (slot, floor) = (&leases.slots[0], supply.floor(after(100)));
-        let take = || slot.take_at_once(&supply, floor, 1, |units| supply.whole_or_less(units));
-        let filling = slot.begin(floor).expect("all of it is lost");
-        let end = floor + 100 * supply.unit();
-        slot.end.store(end, Ordering::SeqCst);
-        assert!(take().is_none());
-        slot.fill(filling, end, 10);
-        assert_eq!(take(), Some(Ok(end - 9 * supply.unit())));
-    }
-
-    /// What lies above the floor is there, and no more.
-    #[test]
-    fn of_a_lease_that_is_passed_by_the_rest_is_taken() {
-        for millis in [0, 1, 2, 30, 60, 61] {
-            let (supply, _, leases) = leased();
-            let now = after(millis);
-            let slot = &leases.slots[0];
-            let take = || slot.take_at_once(&supply, supply.floor(now), 1, |units| supply.whole_or_less(units));
-            let taken = (0..100).map_while(|_| take()?.ok()).collect::<Vec<_>>();
-            let end = slot.end.load(Ordering::SeqCst);
-            assert_eq!(taken.len() as u64, 61_u64.min(62 - millis), "after {millis} ms");
-            assert_eq!(taken.last(), Some(&end), "after {millis} ms");
-            assert!(taken.iter().all(|mark| mark - supply.unit() >= supply.floor(now)), "after {millis} ms");
-        }
-    }
-
-    #[test]
-    fn later_it_goes_to_who_asks_and_is_not_handed_back_at_once() {
-        let (supply, word, leases) = leased();
-        fetch(&leases, 1, &supply, &word, after(32));
-        assert_eq!(requests(&leases), [0, 29]);
-        fetch(&leases, 0, &supply, &word, after(33));
-        let [first, second] = requests(&leases);
-        assert!(first > 50 && second == 29, "{first}, {second}");
-    }
-}
+mod tests;

@@ -1,0 +1,169 @@
+//! Leases on slots of their own, without threads: what each step takes, keeps and loses.
+
+use super::*;
+use crate::{Quota, Strategy};
+
+const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
+
+fn after(millis: u64) -> Time {
+    Time::from_nanos(START.as_nanos() + millis * 1_000_000)
+}
+
+/// Two slots of a bucket of 1,000 a second, the first with a lease that the floor passes by within 62 ms.
+fn leased() -> (Supply, AtomicU64, Leases) {
+    let quota = Quota::new(Strategy::TokenBucket, 1000, std::time::Duration::from_secs(1), None).expect("valid");
+    let (supply, word) = (Supply::new(quota, START), AtomicU64::new(0));
+    let slot = || Slot { state: AtomicU64::new(0), end: AtomicU64::new(0), since: AtomicU64::new(0) };
+    let leases = Leases { slots: [slot(), slot()].into() };
+    fetch(&leases, 0, &supply, &word, START);
+    assert_eq!(requests(&leases), [61, 0]);
+    (supply, word, leases)
+}
+
+fn fetch(leases: &Leases, own: usize, supply: &Supply, word: &AtomicU64, now: Time) {
+    assert!(leases.fetch(own, supply, word, now, 1).is_ok());
+}
+
+fn requests(leases: &Leases) -> [u64; 2] {
+    [0, 1].map(|slot| leases.slots[slot].state.load(Ordering::SeqCst) & LEFT)
+}
+
+#[test]
+fn a_lease_is_its_owners_until_half_its_time_has_passed() {
+    for millis in [0, 1, 15, 30] {
+        let (supply, word, leases) = leased();
+        fetch(&leases, 1, &supply, &word, after(millis));
+        let [first, second] = requests(&leases);
+        assert!(first == 61 && second > 50, "after {millis} ms: {first}, {second}");
+    }
+}
+
+/// The word starts again below seats that are leased, and comes to them once more.
+#[test]
+fn what_was_leased_before_the_clock_was_set_back_is_not_there_twice() {
+    const DAYS: u64 = 10 * 86_400_000;
+    let quota = Quota::new(Strategy::TokenBucket, 1000, std::time::Duration::from_secs(1), None).expect("valid");
+    let (supply, word) = (Supply::new(quota, START), AtomicU64::new(0));
+    let slot = || Slot { state: AtomicU64::new(0), end: AtomicU64::new(0), since: AtomicU64::new(0) };
+    let leases = Leases { slots: [slot(), slot()].into() };
+    fetch(&leases, 1, &supply, &word, after(DAYS));
+    let lent = requests(&leases)[1];
+    let take = |now| leases.fetch(0, &supply, &word, now, 1).is_ok();
+    let (now, later) = (after(0), after(DAYS));
+    assert!(lent > 50 && !take(now), "all is used up until the clock goes on");
+    let got = (0..2000).filter(|_| take(later)).count();
+    assert_eq!(got, 1000);
+}
+
+#[test]
+fn what_is_closed_meets_no_cost() {
+    let (supply, _, leases) = leased();
+    let (slot, floor) = (&leases.slots[0], supply.floor(START));
+    let take = |cost| slot.take_at_once(&supply, floor, cost, |units| supply.whole_or_less(units));
+    assert!(take(61).is_some_and(|taken| taken.is_ok()) && take(1).is_none());
+    let (supply, _, leases) = leased();
+    let (slot, floor) = (&leases.slots[0], supply.floor(START));
+    leases.seal();
+    for cost in [1, 2, 61, 1 << 31, (1 << 32) - 61, 1 << 63, u64::MAX] {
+        assert!(slot.take_at_once(&supply, floor, cost, |units| supply.whole_or_less(units)).is_none(), "{cost}");
+        assert!(slot.take(&supply, floor, cost).is_err(), "{cost}");
+    }
+    assert_eq!(leases.left(&supply, floor), 61 * supply.unit());
+}
+
+/// Not even those that were left of the lease before, which the floor has passed by: they would count as the new one's.
+#[test]
+fn while_a_slot_is_filled_it_meets_no_cost() {
+    let (supply, _, leases) = leased();
+    let (slot, floor) = (&leases.slots[0], supply.floor(after(100)));
+    let take = || slot.take_at_once(&supply, floor, 1, |units| supply.whole_or_less(units));
+    let filling = slot.begin(floor).expect("all of it is lost");
+    let end = floor + 100 * supply.unit();
+    slot.end.store(end, Ordering::SeqCst);
+    assert!(take().is_none());
+    slot.fill(filling, end, 10);
+    assert_eq!(take(), Some(Ok(end - 9 * supply.unit())));
+}
+
+/// What lies above the floor is there, and no more.
+#[test]
+fn of_a_lease_that_is_passed_by_the_rest_is_taken() {
+    for millis in [0, 1, 2, 30, 60, 61] {
+        let (supply, _, leases) = leased();
+        let now = after(millis);
+        let slot = &leases.slots[0];
+        let take = || slot.take_at_once(&supply, supply.floor(now), 1, |units| supply.whole_or_less(units));
+        let taken = (0..100).map_while(|_| take()?.ok()).collect::<Vec<_>>();
+        let end = slot.end.load(Ordering::SeqCst);
+        assert_eq!(taken.len() as u64, 61_u64.min(62 - millis), "after {millis} ms");
+        assert_eq!(taken.last(), Some(&end), "after {millis} ms");
+        assert!(taken.iter().all(|mark| mark - supply.unit() >= supply.floor(now)), "after {millis} ms");
+    }
+}
+
+#[test]
+fn later_it_goes_to_who_asks_and_is_not_handed_back_at_once() {
+    let (supply, word, leases) = leased();
+    fetch(&leases, 1, &supply, &word, after(32));
+    assert_eq!(requests(&leases), [0, 29]);
+    fetch(&leases, 0, &supply, &word, after(33));
+    let [first, second] = requests(&leases);
+    assert!(first > 50 && second == 29, "{first}, {second}");
+}
+
+/// A number below `below`.
+fn random(state: &mut u64, below: u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state % below
+}
+
+/// Bursts and lulls of up to so many milliseconds, at one of these percentages of the limit and on some of the slots: how
+/// many requests the word alone admits, and how many leases do.
+fn admitted(quota: Quota, slots: u64, percents: [u64; 4], longest: u64) -> (u64, u64) {
+    let supply = Supply::new(quota, START);
+    let (alone, word) = (AtomicU64::new(0), AtomicU64::new(0));
+    let slot = |_| Slot { state: AtomicU64::new(0), end: AtomicU64::new(0), since: AtomicU64::new(0) };
+    let leases = Leases { slots: (0..slots).map(slot).collect() };
+    let index = |number| usize::try_from(number).expect("few");
+    let (mut state, mut elapsed, mut asked, mut by_word, mut by_leases) = (slots + longest, 0, 0, 0, 0);
+    while asked < 20_000 {
+        let percent = percents[index(random(&mut state, 4))];
+        let nanos = (1 + random(&mut state, longest)) * 1_000_000;
+        let threads = 1 + random(&mut state, slots);
+        let requests = (quota.requests() * percent * nanos / 100_000_000_000).max(1);
+        for _ in 0..requests {
+            elapsed += nanos / requests;
+            let now = Time::from_nanos(START.as_nanos() + elapsed);
+            let (own, floor) = (index(random(&mut state, threads)), supply.floor(now));
+            by_word += u64::from(line::check(&supply, &alone, now, 1).is_ok());
+            let taken = leases.slots[own].take(&supply, floor, 1).expect("not closed").is_some();
+            by_leases += u64::from(taken || leases.fetch(own, &supply, &word, now, 1).is_ok());
+            assert!(by_leases <= by_word, "{quota:?}, {slots} slots: {by_leases} of {by_word}");
+        }
+        asked += requests;
+    }
+    (by_word, by_leases)
+}
+
+/// In hundredths of a percent, in 144 patterns. Every run draws the same.
+#[test]
+fn under_bursts_and_lulls_leases_lose_a_thousandth() {
+    let (mut all, mut lost, mut worst) = (0, 0, 0);
+    for (requests, burst) in [(1000, 1000), (1000, 5000), (100_000, 10_000), (10_000, 100_000)] {
+        let period = std::time::Duration::from_secs(1);
+        let quota = Quota::new(Strategy::TokenBucket, requests, period, Some(burst)).expect("valid");
+        for slots in [2, 4, 15] {
+            for percents in [[0, 50, 100, 1000], [0, 0, 500, 500], [10, 97, 97, 2000], [30, 70, 90, 300]] {
+                for longest in [5, 60, 600] {
+                    let (by_word, by_leases) = admitted(quota, slots, percents, longest);
+                    (all, lost) = (all + by_word, lost + by_word - by_leases);
+                    worst = worst.max((by_word - by_leases) * 10_000 / by_word);
+                }
+            }
+        }
+    }
+    let mean = lost * 10_000 / all;
+    assert!(mean <= 8 && worst <= 130, "{mean} on average, {worst} at worst");
+}
