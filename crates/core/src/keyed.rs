@@ -3,10 +3,10 @@
 //! Keys come from clients, so the table must never grow beyond its bound, never do more than a bounded amount of work
 //! for one decision, and never let a client refill early by making it forget a key:
 //!
-//! - All memory is laid out at the start. A key that is known is found by a few words of it, and decided as a
+//! - The memory of all cells is laid out at the start. A key that is known is found by a few words of it, and decided as a
 //!   [`Limiter`](crate::Limiter) decides: no lock, no word written but its own.
 //! - A key is forgotten only while all of its limits are at full credit, when another needs its room.
-//! - A key that finds no room is counted by the *overflow*, one set of words that all such keys share.
+//! - A key that finds no room is counted in the *overflow*, by itself: see `guests`. It is made when the first key needs it.
 //! - Keys with an override are known from the configuration and have words of their own beside the table.
 //!
 //! Instead of keys the table holds 63 bits of a seeded hash of them. Two keys with the same 63 bits share one count, which
@@ -15,6 +15,7 @@
 
 mod book;
 mod cells;
+mod guests;
 mod hash;
 mod pages;
 mod room;
@@ -58,7 +59,8 @@ pub(crate) struct Table {
     regions: Box<[Region]>,
     /// Keys with an override, by fingerprint.
     overrides: HashMap<u64, Own, BuildHasherDefault<AsItIs>>,
-    overflow: Own,
+    /// For how many keys without a cell each region has room.
+    guest_places: usize,
     /// Words that nobody charges: those of any key that is not there.
     blank: Vec<AtomicU64>,
     /// When the successor took over what is not in a region, in nanoseconds of [`Time`].
@@ -103,7 +105,7 @@ struct Counts {
 pub(crate) enum Place {
     Override,
     Cell(usize),
-    Overflow,
+    Guest,
 }
 
 /// What all limits of a key have let through.
@@ -132,8 +134,8 @@ enum Answer<T> {
 /// let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(1), None)?;
 /// let rule = RuleLimiter::keyed(now, Terms::new([("limit", quota)])?, NonZeroUsize::MIN);
 /// assert!(rule.charge(|| now, b"ann", 1).is_ok());
-/// assert!(rule.charge(|| now, b"bob", 1).is_ok()); // no room: counted with all others that find none
-/// assert!(rule.charge(|| now, b"cid", 1).is_err());
+/// assert!(rule.charge(|| now, b"bob", 1).is_ok()); // no room: counted in the overflow
+/// assert!(rule.charge(|| now, b"bob", 1).is_err());
 /// let keys = rule.keys().expect("it is keyed");
 /// assert_eq!((keys.tracked, keys.capacity, keys.overflowed), (1, 1, 2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -146,7 +148,7 @@ pub struct KeyStats {
     pub capacity: u64,
     /// Idle keys given up so far.
     pub evicted: u64,
-    /// Requests decided by the shared overflow so far, because there was no room for their key.
+    /// Requests decided in the overflow so far, because there was no room for their key. They are counted by key, too.
     pub overflowed: u64,
 }
 
@@ -169,7 +171,7 @@ impl Table {
         });
         Self {
             overrides: overrides.collect(),
-            overflow: Own { override_index: None, words: zeros(book.plain.words()) },
+            guest_places: guests::places(capacity, cells.regions(), &book.guest),
             blank: zeros(book.plain.words()),
             regions: (0..cells.regions()).map(|_| Region::default()).collect(),
             cells,
@@ -345,7 +347,7 @@ impl Table {
         }
         let mark = self.lineage.mark_of(key);
         let charged = match charge.of {
-            Place::Overflow => Some((&table.book.plain, table.overflow.words.as_slice())),
+            Place::Guest => return table.refund_guest(mark, charge.places.as_slice(), clock),
             Place::Override => table.override_of(mark),
             Place::Cell(index) => {
                 table.find(mark).filter(|cell| cell.index == index).map(|cell| (&table.book.plain, cell.words))

@@ -7,10 +7,12 @@
 //! ones from them, and all that try get the same.
 
 mod counter;
+mod guarded;
 pub(crate) mod line;
 mod log;
 
 pub(crate) use self::counter::{Counter, Windows};
+pub(crate) use self::guarded::Guarded;
 pub(crate) use self::log::Log;
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering};
@@ -38,6 +40,8 @@ pub(crate) enum Kind {
     Counter(Counter),
     /// A word, and one for each request.
     Log(Log),
+    /// Words that a lock guards.
+    Guarded(Guarded),
 }
 
 /// A charge that was made.
@@ -115,6 +119,7 @@ impl Meter {
             Kind::Line(supply) => supply.quota(),
             Kind::Counter(counter) => counter.quota(),
             Kind::Log(log) => log.quota(),
+            Kind::Guarded(guarded) => guarded.quota(),
         }
     }
 
@@ -124,6 +129,7 @@ impl Meter {
             Kind::Line(_) => 1,
             Kind::Counter(_) => 2,
             Kind::Log(log) => log.words(),
+            Kind::Guarded(guarded) => guarded.words(),
         }
     }
 
@@ -164,6 +170,7 @@ impl Meter {
             Kind::Line(supply) => line::check(supply, &words[0], now, cost),
             Kind::Counter(counter) => counter.check(words, now, cost),
             Kind::Log(log) => log.check(words, now, cost),
+            Kind::Guarded(guarded) => guarded.reserve(words, now, cost, now),
         }
     }
 
@@ -173,6 +180,7 @@ impl Meter {
             Kind::Line(supply) => line::reserve(supply, &words[0], now, cost, latest),
             Kind::Counter(counter) => counter.reserve(words, now, cost, latest),
             Kind::Log(log) => log.reserve(words, now, cost, latest),
+            Kind::Guarded(guarded) => guarded.reserve(words, now, cost, latest),
         }
     }
 
@@ -182,6 +190,7 @@ impl Meter {
             Kind::Line(supply) => line::ask(supply, &words[0], now, cost),
             Kind::Counter(counter) => counter.ask(words, now, cost),
             Kind::Log(log) => log.ask(words, now, cost),
+            Kind::Guarded(guarded) => guarded.ask(words, now, cost),
         }
     }
 
@@ -190,6 +199,7 @@ impl Meter {
             Kind::Line(supply) => line::standing(supply, &words[0], now),
             Kind::Counter(counter) => counter.standing(words, now),
             Kind::Log(log) => log.standing(words, now, 1),
+            Kind::Guarded(guarded) => guarded.standing(words, now),
         }
     }
 
@@ -199,6 +209,7 @@ impl Meter {
             Kind::Line(supply) => line::refund(supply, &words[0], place, clock),
             Kind::Counter(counter) => counter.refund(words, place),
             Kind::Log(log) => log.refund(words, place),
+            Kind::Guarded(guarded) => guarded.refund(words, place),
         }
     }
 
@@ -209,12 +220,18 @@ impl Meter {
             Kind::Line(supply) => load(&words[0]).is_ok_and(|level| supply.is_idle(level, now)),
             Kind::Counter(counter) => counter.is_idle(words, now),
             Kind::Log(log) => log.is_idle(words, now),
+            Kind::Guarded(guarded) => guarded.is_idle(words, now),
         }
     }
 
     /// Makes the words final.
     pub(crate) fn seal(&self, words: &[AtomicU64]) {
-        let sealed = if let Kind::Counter(_) = self.kind { 2 } else { 1 };
+        let sealed = match self.kind {
+            Kind::Counter(_) => 2,
+            Kind::Line(_) | Kind::Log(_) => 1,
+            // The lock keeps charges away, and each bit of a packed word is in use.
+            Kind::Guarded(_) => 0,
+        };
         for word in &words[..sealed] {
             word.fetch_or(SEALED, Ordering::SeqCst);
         }
@@ -246,6 +263,7 @@ impl Meter {
             }
             (Kind::Counter(counter), _) => counter.begin(words, old.left(old_words, since), since),
             (Kind::Log(log), _) => log.begin(words, old.left(old_words, since), since),
+            (Kind::Guarded(guarded), _) => guarded.succeed(words, old, old_words, since),
         }
     }
 
@@ -255,6 +273,7 @@ impl Meter {
             Kind::Line(supply) => line::left(supply, words[0].load(Ordering::SeqCst) & !SEALED, since),
             Kind::Counter(counter) => counter.left(words, since),
             Kind::Log(log) => log.left(words, since),
+            Kind::Guarded(guarded) => guarded.left(words, since),
         }
     }
 }

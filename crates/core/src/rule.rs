@@ -60,13 +60,25 @@ impl RuleLimiter {
         Self { counted: Counted::Shared { terms: Arc::new(terms), limiters, queue: Arc::default() } }
     }
 
-    /// Counts each key on its own, up to `max_keys` of them; others share what the quotas allow for one key. A key that is
-    /// known takes no lock; one that comes in takes a short one, of a part of the table.
+    /// Counts each key on its own. Up to `max_keys` of them have a cell, where a known key takes no lock. Others are counted
+    /// in the *overflow*, under a short lock of a part of the table: also a key for which there is no cell never gets more
+    /// than its limits, and is refused nothing because of others, until there are more than 16 times `max_keys` keys in use.
+    /// Beyond that keys are refused in proportion, and still none gets too much.
     ///
-    /// All memory is set aside at the start: 9 bytes for each of `max_keys`, and 9 for each word of their limits. A
+    /// In the overflow a [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) keeps six moments of a key instead of all.
+    /// That is all it needs for up to six requests and for clients that send in bursts; one that sends evenly can use about
+    /// five sixths of its limit there. What a reservation or a charge in the overflow is given back for after a retune,
+    /// or after its key had to make room for others, stays charged.
+    ///
+    /// The memory of cells is set aside at the start: 9 bytes for each of `max_keys`, and 9 for each word of their limits. A
     /// [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter) has two, a
     /// [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) three and one for each of its requests, all others one. It is
     /// not much more than 1 GiB: `max_keys` is lowered to what fits, and [`KeyStats::capacity`] tells to how many.
+    ///
+    /// The overflow takes memory from the first key on that finds no cell, as keys come: at most 88 bytes for each of
+    /// `max_keys` and 187 for each limit, a `SlidingWindowLog` counting for three limits; and where any limit is a
+    /// `SlidingWindowCounter`, whose requests count for two periods, it is twice as much. That is 275 bytes for one token
+    /// bucket, 18 MB for 65,536 keys, and never more than about 1 GiB.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;

@@ -247,10 +247,11 @@ fn mistake_10_keys_without_a_bound() {
         for key in 0..50 {
             assert_eq!(drain(START, key), at_once(strategy, 2), "{strategy:?}: key {key} has its own");
         }
-        let overflow: u64 = (50..1_000).map(|key| drain(START, key)).sum();
-        assert_eq!(overflow, at_once(strategy, 2), "{strategy:?}: the others share one");
+        for key in 50..500 {
+            assert_eq!(drain(START, key), at_once(strategy, 2), "{strategy:?}: key {key} is counted without a cell");
+        }
         let keys = rule.keys().expect("keyed");
-        assert!(keys.tracked <= 50 && keys.overflowed >= 950, "{strategy:?}: {keys:?}");
+        assert!(keys.tracked <= 50 && keys.overflowed >= 450, "{strategy:?}: {keys:?}");
         let later = after(4 * SECOND);
         for key in 2_000..2_050 {
             assert_eq!(drain(later, key), at_once(strategy, 2), "{strategy:?}: key {key} found an idle one's room");

@@ -226,8 +226,8 @@ fn each_key_gets_its_own_and_not_one_more() {
                 let key = [u8::try_from(turn % 10).expect("a digit")];
                 u64::from(rule.charge(|| START, &key, 1).is_ok())
             });
-            // Eight keys of their own, two that share the overflow.
-            assert_eq!(admitted, 9 * at_once(strategy, 100), "{strategy:?}, {threads} threads");
+            // Eight keys in cells, two in the overflow.
+            assert_eq!(admitted, 10 * at_once(strategy, 100), "{strategy:?}, {threads} threads");
             assert_eq!(rule.keys().expect("keyed").tracked, 8, "{strategy:?}, {threads} threads");
         }
     }
@@ -240,8 +240,8 @@ fn a_flood_of_keys_stays_within_its_bound() {
         let rule = RuleLimiter::keyed(START, terms, NonZeroUsize::new(50).expect("not zero"));
         let most = AtomicU64::new(0);
         let admitted = offer(8, 20_000, |turn| {
-            // A second each thousand keys.
-            let now = after(Duration::from_millis(turn));
+            // A second each 800 keys: sixteen times as many as there is room for.
+            let now = after(Duration::from_micros(1_250 * turn));
             let admitted = rule.charge(|| now, &turn.to_be_bytes(), 1).is_ok();
             most.fetch_max(rule.keys().expect("keyed").tracked, Ordering::Relaxed);
             u64::from(admitted)
@@ -249,9 +249,7 @@ fn a_flood_of_keys_stays_within_its_bound() {
         let keys = rule.keys().expect("keyed");
         assert!(most.into_inner() <= 50, "{strategy:?}");
         assert!(keys.evicted > 0 && keys.overflowed > 0, "{strategy:?}: {keys:?}");
-        // At most 51 counters, one a second each.
-        assert!(admitted <= 51 * 21, "{strategy:?}: {admitted}");
-        assert!(admitted >= 20 * 15, "{strategy:?}: idle keys make room: {admitted}");
+        assert!(admitted >= 19_800, "{strategy:?}: a flood refuses hardly any of its keys: {admitted}");
     }
 }
 

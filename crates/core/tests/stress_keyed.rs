@@ -78,10 +78,9 @@ fn cells_that_change_hands_are_not_charged_twice() {
             let kept: Vec<_> = kept.into_iter().map(AtomicU64::into_inner).collect();
             let (all, most) = (kept.iter().sum::<u64>(), at_once(strategy, 4));
             let stats = rule.keys().expect("keyed");
-            assert!(all <= (ROOM as u64 + 1) * most, "{strategy:?}, {threads} threads: {all}");
-            // By its own words, and by the overflow.
-            assert!(kept.iter().all(|&kept| kept <= 2 * most), "{strategy:?}, {threads} threads: {kept:?}");
-            assert!(kept.iter().filter(|&&kept| kept > most).count() <= 4, "{strategy:?}, {threads} threads: {kept:?}");
+            assert!(all >= KEYS * most * 8 / 10, "{strategy:?}, {threads} threads: {all}");
+            // In a cell or in the overflow, and not once more.
+            assert!(kept.iter().all(|&kept| kept <= most), "{strategy:?}, {threads} threads: {kept:?}");
             assert!(stats.tracked <= ROOM as u64 && stats.evicted > 0, "{strategy:?}, {threads} threads: {stats:?}");
         }
     }

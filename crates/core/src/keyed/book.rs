@@ -1,11 +1,13 @@
 //! The terms of a rule in the form that decisions need: a meter for each limit, for each override.
 
+use std::time::Duration;
+
 use super::Clock;
 use crate::meter::{Kind, Meter, Place, Stop, Taken, UNSET};
 use crate::rule::{Places, RuleRefused, Tightening, Tightest};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering};
-use crate::{Quota, Terms, Time};
+use crate::{Quota, Strategy, Terms, Time};
 
 /// Terms, and the meters that they make, all from the same base.
 #[derive(Debug)]
@@ -13,6 +15,8 @@ pub(super) struct Book {
     pub(super) terms: Terms,
     /// For most keys.
     pub(super) plain: Set,
+    /// The same limits, for keys without a cell.
+    pub(super) guest: Set,
     overrides: Vec<Set>,
 }
 
@@ -58,8 +62,9 @@ pub(super) enum Halt {
 impl Book {
     pub(super) fn new(terms: Terms, base: Time) -> Self {
         let plain = Set::new(terms.quotas(None), None, base);
+        let guest = Set::guest(terms.quotas(None), base);
         let overrides = (0..terms.overrides()).map(|index| Set::new(terms.quotas(Some(index)), Some(index), base));
-        Self { plain, overrides: overrides.collect(), terms }
+        Self { plain, guest, overrides: overrides.collect(), terms }
     }
 
     pub(super) fn set(&self, override_index: Option<usize>) -> &Set {
@@ -80,6 +85,11 @@ impl Request {
 impl Set {
     fn new(quotas: &[Quota], override_index: Option<usize>, base: Time) -> Self {
         Self { meters: quotas.iter().map(|&quota| Meter::new(quota, base)).collect(), override_index }
+    }
+
+    /// For words that a lock guards.
+    fn guest(quotas: &[Quota], base: Time) -> Self {
+        Self { meters: quotas.iter().map(|&quota| Meter::guarded(quota, base)).collect(), override_index: None }
     }
 
     /// How many words a key takes.
@@ -164,6 +174,28 @@ impl Set {
         self.limits(words).all(|(meter, own)| meter.is_idle(own, now))
     }
 
+    /// For how many periods a request may count.
+    pub(super) fn lives(&self) -> usize {
+        if self.meters.iter().any(|meter| meter.quota().strategy() == Strategy::SlidingWindowCounter) { 2 } else { 1 }
+    }
+
+    /// How much of a limit is used up at most, in 65,536ths, and how long until all is free.
+    pub(super) fn used(&self, words: &[AtomicU64], now: Time) -> (u64, Duration) {
+        let used = self.limits(words).filter_map(|(meter, own)| {
+            let (standing, most) = (meter.standing(own, now).ok()?, meter.quota().most());
+            let used = u128::from(most.saturating_sub(standing.remaining())) << 16;
+            Some((u64::try_from(used / u128::from(most)).unwrap_or(u64::MAX), standing.reset_after()))
+        });
+        used.fold((0, Duration::ZERO), |most, used| (most.0.max(used.0), most.1.max(used.1)))
+    }
+
+    /// Raises words to an upper bound of themselves and of others. Only under a lock.
+    pub(super) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
+        for ((meter, own), (_, others)) in self.limits(words).zip(self.limits(others)) {
+            meter.join(own, others);
+        }
+    }
+
     /// Takes part in the order of changes of the words, changing nothing. Who charges later sees what this thread wrote
     /// before; who charged earlier is seen by this thread afterwards. Every charge moves one of the first two words.
     pub(super) fn line_up(&self, words: &[AtomicU64]) {
@@ -181,7 +213,13 @@ impl Set {
         }
     }
 
-    fn is_unset(&self, words: &[AtomicU64]) -> bool {
+    /// The same for words that may have been used, under a lock.
+    pub(super) fn clear_unset(&self, words: &[AtomicU64]) {
+        words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.unset(words);
+    }
+
+    pub(super) fn is_unset(&self, words: &[AtomicU64]) -> bool {
         self.limits(words).any(|(_, own)| own[0].load(Ordering::Acquire) == UNSET)
     }
 

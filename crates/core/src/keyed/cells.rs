@@ -6,6 +6,8 @@
 //! visits every block of the region. Cells that were used never become empty again, so a path ends at the first block that
 //! has an empty one.
 
+use std::ops::Range;
+
 use super::pages;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -85,6 +87,16 @@ impl Cells {
     #[inline(always)]
     pub(super) fn region_of(&self, fingerprint: u64) -> usize {
         part(fingerprint >> 31, self.regions)
+    }
+
+    /// The same by the 32 bits that the region goes by.
+    pub(super) fn region_of_tag(&self, tag: u32) -> usize {
+        part(u64::from(tag), self.regions)
+    }
+
+    /// The regions that the keys of one of so many others may be of.
+    pub(super) fn regions_of(&self, region: usize, others: usize) -> Range<usize> {
+        region * self.regions / others..((region + 1) * self.regions).div_ceil(others)
     }
 
     /// The blocks where a key may be, nearest first.
@@ -181,7 +193,7 @@ const LINE: usize = 8;
 
 /// Spreads numbers below 2^32 evenly over those below `parts`.
 #[inline(always)]
-fn part(number: u64, parts: usize) -> usize {
+pub(super) fn part(number: u64, parts: usize) -> usize {
     usize::try_from((number * parts as u64) >> 32).unwrap_or(0)
 }
 

@@ -5,15 +5,20 @@
 //! charges of the words so far, and looks whether they are still idle. So either the charge is seen, and the key stays, or
 //! the mark is, and the charge is given back and made again where the key then belongs.
 //!
+//! A key for which there is no room becomes a guest (see `guests`), and stays one until it is idle. What guests have used is
+//! read and written under the lock of the region, too.
+//!
 //! Idle words are taken over as they are. A thread that read the clock before a key was forgotten may come with it
 //! afterwards: a new key is let in at the latest time at which one was forgotten, and no sooner.
 
 use std::time::Duration;
 
-use super::book::{Granted, Halt, Request};
+use super::book::{Granted, Halt, Request, Set};
 use super::cells::{Cell, EMPTY, EVICTING, VACANT, is_key};
+use super::guests::{Guests, Look, tag_of};
 use super::{Answer, Clock, KeyTaken, NEAR, Place, Table};
 use crate::Time;
+use crate::meter;
 use crate::rule::Tightest;
 use crate::supply::SET_BACK;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
@@ -50,6 +55,8 @@ pub(super) struct Hold {
     barren: Option<Time>,
     /// The latest time at which keys were found idle and forgotten.
     swept: Time,
+    /// Keys that found no cell, once there was one.
+    pub(super) guests: Option<Box<Guests>>,
 }
 
 /// Where a new key can go.
@@ -80,11 +87,18 @@ impl Hold {
 
     /// At a time at which nobody forgotten was fuller.
     fn not_before_swept(&mut self, request: &Request) -> Request {
+        if let Some(guests) = &self.guests {
+            self.swept = self.swept.max(guests.swept());
+        }
         if self.swept > request.now.saturating_add(SET_BACK) {
             self.swept = request.now;
         }
         let now = request.now.max(self.swept);
         Request { now, latest: request.latest.map(|latest| latest.max(now)), ..*request }
+    }
+
+    fn look(&mut self, set: &Set, tag: u32, now: Time) -> Look {
+        self.guests.as_mut().map_or(Look::Stranger, |guests| guests.look(set, tag, now))
     }
 }
 
@@ -105,7 +119,10 @@ impl Table {
         }
         let at_swept = hold.not_before_swept(request);
         self.thin_out(mark, &mut hold, at_swept.now);
-        for _ in 0..TRIES {
+        // A key with something to take along stays where it is counted.
+        let look = hold.look(&self.book.guest, tag_of(mark), at_swept.now);
+        let tries = if look == Look::Stranger { TRIES } else { 0 };
+        for _ in 0..tries {
             let (cell, taken) = match self.room(mark, &mut hold, at_swept.now) {
                 None => break,
                 Some(Room::Free(cell)) => (cell, self.claim(mark, cell, &at_swept, clock)),
@@ -117,8 +134,43 @@ impl Table {
                 return self.answer(taken, Place::Cell(cell.index));
             }
         }
-        drop(hold);
-        Answer::Decided(self.take_of_overflow(request, clock))
+        self.answer(self.take_as_guest(mark, look, &mut hold, &at_swept, clock), Place::Guest)
+    }
+
+    /// Charges a key that has no cell.
+    fn take_as_guest(
+        &self,
+        mark: u64,
+        look: Look,
+        hold: &mut Hold,
+        request: &Request,
+        clock: Clock<'_>,
+    ) -> Result<Granted, Halt> {
+        let (set, counts) = (&self.book.guest, &self.lineage.counts);
+        counts.overflowed.fetch_add(1, Ordering::Relaxed);
+        let guests = hold.guests.get_or_insert_with(|| self.new_guests());
+        if let Look::Guest(place) = look {
+            return set.take(guests.words(place), request, clock);
+        }
+        let taken = set.take(guests.draft(), request, clock)?;
+        guests.seat(set, tag_of(mark), request.now);
+        Ok(taken)
+    }
+
+    pub(super) fn new_guests(&self) -> Box<Guests> {
+        Box::new(Guests::new(self.guest_places, self.book.guest.words()))
+    }
+
+    /// Gives back what a guest was charged. What a key was charged that is no guest any more stays charged.
+    pub(super) fn refund_guest(&self, mark: u64, places: &[meter::Place], clock: Clock<'_>) {
+        let region = self.region_of(mark);
+        let hold = lock(&region.hold);
+        if let Some(guests) = &hold.guests
+            && let Some(place) = guests.find(tag_of(mark))
+            && !region.is_closed()
+        {
+            self.book.guest.give_back(guests.words(place), places, clock);
+        }
     }
 
     /// What a key that was not found would be told.
@@ -132,11 +184,16 @@ impl Table {
             return self.book.plain.ask(cell.words, request).into();
         }
         let at_swept = hold.not_before_swept(request);
-        if self.room(mark, &mut hold, at_swept.now).is_some() {
+        let look = hold.look(&self.book.guest, tag_of(mark), at_swept.now);
+        if look == Look::Stranger && self.room(mark, &mut hold, at_swept.now).is_some() {
             return self.book.plain.ask(&self.blank, &at_swept).into();
         }
-        drop(hold);
-        Answer::Decided(self.ask_overflow(request))
+        let words = match (&hold.guests, look) {
+            (Some(guests), Look::Guest(place)) => guests.words(place),
+            (Some(guests), Look::Crowded) => guests.draft(),
+            _ => &self.blank,
+        };
+        self.book.guest.ask(words, &at_swept).into()
     }
 
     /// Looks for room along the key's path; for an idle key also elsewhere in the region, if there is a free cell.

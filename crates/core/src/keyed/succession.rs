@@ -9,12 +9,12 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use super::book::{Book, Halt, Old, Request};
+use super::book::{Book, Old};
 use super::cells::is_key;
-use super::room::Region;
-use super::{Clock, KeyTaken, Lineage, Place, Table};
-use crate::rule::{RuleRefused, Tightest};
-use crate::sync::{Ordering, lock};
+use super::guests::tag_of;
+use super::room::{Hold, Region};
+use super::{Clock, Lineage, Table, zeros};
+use crate::sync::{AtomicU64, Ordering, lock};
 use crate::{Terms, Time};
 
 impl Table {
@@ -49,7 +49,7 @@ impl Table {
         let keys = self.lineage.counts.tracked.load(Ordering::Relaxed) + self.overrides.len();
         let lineage = Lineage { generation: self.lineage.generation + 1, kept, ..self.lineage.clone() };
         let next = Self::with_cells(book, max_keys, keys, &lineage);
-        for own in next.overrides.values().chain([&next.overflow]) {
+        for own in next.overrides.values() {
             next.book.set(own.override_index).unset(&own.words);
         }
         self.successor.fill(Arc::new(next));
@@ -63,7 +63,6 @@ impl Table {
     /// Moves everything. Only for the holder of `retuning`.
     fn move_to(&self, next: &Self, clock: Clock<'_>) {
         self.since.store(clock().as_nanos(), Ordering::Release);
-        self.move_overflow(next);
         for &mark in self.overrides.keys() {
             if !next.overrides.contains_key(&mark) {
                 next.place(mark);
@@ -80,7 +79,7 @@ impl Table {
     }
 
     fn close(&self, next: &Self, index: usize, region: &Region, clock: Clock<'_>) {
-        let _hold = lock(&region.hold);
+        let mut hold = lock(&region.hold);
         let marks =
             || self.cells.round(index, 0).map(|cell| cell.mark.load(Ordering::Relaxed)).filter(|&mark| is_key(mark));
         for mark in marks() {
@@ -90,7 +89,9 @@ impl Table {
                 next.place(mark);
             }
         }
-        region.since.store(clock().as_nanos(), Ordering::Release);
+        let since = clock();
+        region.since.store(since.as_nanos(), Ordering::Release);
+        self.move_guests(next, index, &mut hold, since);
         region.closed.store(true, Ordering::Release);
         for mark in marks() {
             self.move_key(next, mark);
@@ -107,47 +108,66 @@ impl Table {
 
     fn move_key(&self, next: &Self, mark: u64) {
         if let Some((set, words)) = next.place_of(mark) {
-            set.succeed(words, || self.old(mark), &next.lineage.kept);
+            if !set.is_unset(words) {
+                return;
+            }
+            // A key with neither cell nor words of its own may have been a guest, and has an override now.
+            let guest = if self.place_of(mark).is_none() { self.guest_of(mark) } else { None };
+            let guest = guest.as_ref().map(|words| Old { set: &self.book.guest, words, since: self.closed_at(mark) });
+            set.succeed(words, || guest.or_else(|| self.old(mark)), &next.lineage.kept);
         }
     }
 
     fn old(&self, mark: u64) -> Option<Old<'_>> {
         let (set, words) = self.place_of(mark)?;
-        let since = if self.overrides.contains_key(&mark) { &self.since } else { &self.region_of(mark).since };
-        Some(Old { set, words, since: Time::from_nanos(since.load(Ordering::Acquire)) })
+        let overridden = || Time::from_nanos(self.since.load(Ordering::Acquire));
+        let since = if self.overrides.contains_key(&mark) { overridden() } else { self.closed_at(mark) };
+        Some(Old { set, words, since })
     }
 
-    fn move_overflow(&self, next: &Self) {
-        let old = || {
-            let since = Time::from_nanos(self.since.load(Ordering::Acquire));
-            Some(Old { set: &self.book.plain, words: &self.overflow.words, since })
+    fn closed_at(&self, mark: u64) -> Time {
+        Time::from_nanos(self.region_of(mark).since.load(Ordering::Acquire))
+    }
+
+    /// What a key without a cell has used at most, under terms whose region is closed.
+    fn guest_of(&self, mark: u64) -> Option<Vec<AtomicU64>> {
+        lock(&self.region_of(mark).hold).guests.as_ref()?.copy_of(&self.book.guest, tag_of(mark))
+    }
+
+    /// Moves all guests of a region, before it is closed: until then none of them is looked for in the successor.
+    fn move_guests(&self, next: &Self, index: usize, hold: &mut Hold, since: Time) {
+        let Some(guests) = &hold.guests else { return };
+        let (set, next_set) = (&self.book.guest, &next.book.guest);
+        let succeed = |words: &[AtomicU64], old: &[AtomicU64]| {
+            next_set.clear_unset(words);
+            next_set.succeed(words, || Some(Old { set, words: old, since }), &next.lineage.kept);
         };
-        next.book.plain.succeed(&next.overflow.words, old, &next.lineage.kept);
-    }
-
-    /// Charges the overflow in force. The key's region may be open still: only the overflow is followed.
-    pub(super) fn take_of_overflow(&self, request: &Request, clock: Clock<'_>) -> Result<KeyTaken, RuleRefused> {
-        self.lineage.counts.overflowed.fetch_add(1, Ordering::Relaxed);
-        let (table, granted) =
-            self.at_overflow(|table| table.book.plain.take(&table.overflow.words, request, clock))?;
-        Ok(table.taken(granted, Place::Overflow))
-    }
-
-    pub(super) fn ask_overflow(&self, request: &Request) -> Result<Tightest, RuleRefused> {
-        Ok(self.at_overflow(|table| table.book.plain.ask(&table.overflow.words, request))?.1)
-    }
-
-    fn at_overflow<T>(&self, decide: impl Fn(&Self) -> Result<T, Halt>) -> Result<(&Self, T), RuleRefused> {
-        let mut table = self;
-        loop {
-            match decide(table) {
-                Ok(answer) => return Ok((table, answer)),
-                Err(Halt::Refused(refused)) => return Err(refused),
-                Err(Halt::Sealed) => {
-                    table.move_overflow(table.next());
-                    table = table.next();
-                }
+        for (tag, words) in guests.all(set, since) {
+            let mut there = lock(&next.regions[next.cells.region_of_tag(tag)].hold);
+            let there = there.guests.get_or_insert_with(|| next.new_guests());
+            there.receive(next_set, tag, since, |draft| succeed(draft, words));
+        }
+        let regions = next.cells.regions_of(index, self.cells.regions());
+        let same = regions == (index..index + 1) && guests.places() == next.guest_places;
+        let (rest, all) = (zeros(next_set.words()), zeros(next_set.words()));
+        for (bucket, words) in guests.rests(set, since) {
+            succeed(&rest, words);
+            if same {
+                let mut there = lock(&next.regions[index].hold);
+                let there = there.guests.get_or_insert_with(|| next.new_guests());
+                there.raise(next_set, bucket..bucket + 1, &rest);
             }
+            next_set.join(&all, &rest);
+        }
+        if !same && guests.rests(set, since).next().is_some() {
+            for region in regions {
+                let mut there = lock(&next.regions[region].hold);
+                let there = there.guests.get_or_insert_with(|| next.new_guests());
+                there.raise(next_set, 0..there.buckets_in_all(), &all);
+            }
+        }
+        if next.overrides.is_empty() {
+            hold.guests = None; // nobody asks for them any more
         }
     }
 }

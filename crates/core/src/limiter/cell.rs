@@ -116,6 +116,7 @@ impl Cell {
             Kind::Line(supply) => supply,
             Kind::Counter(counter) => return self.count_at_once(counter, now, cost),
             Kind::Log(log) => return self.log_at_once(log, now, cost),
+            Kind::Guarded(_) => return None, // never in a cell, whose words no lock guards
         };
         // Where levels are times, which most quotas see to, the first comparison is the only one; for leases it is the second.
         let elapsed = supply.elapsed(now);

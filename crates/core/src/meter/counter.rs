@@ -10,6 +10,7 @@
 //! admitted when      previous * (period - elapsed) + (current + cost) * period  <=  requests * period
 //! ```
 
+mod packed;
 mod windows;
 
 use std::time::Duration;

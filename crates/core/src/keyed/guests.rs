@@ -1,0 +1,245 @@
+//! Guests: keys that find no cell are counted here, each by itself, so that a flood of keys closes a table for nobody else.
+//!
+//! Each region has guests of its own, made when its first key finds no cell, and guarded by the region's lock: a guest's
+//! words need no atomic steps, so they are the smaller ones of [`Guarded`](crate::meter::Guarded). A guest is known by 32
+//! bits of its fingerprint, which also say where its words may lie in any table, before and after a change of the terms.
+//! Two keys with the same 32 bits share one count, which can only refuse too much.
+//!
+//! Guests lie in buckets. A key has two of them and takes a place in the emptier one, which fills buckets evenly. Where both
+//! are full, the guest that has used the least gives up its place, and the bucket's *rest* is raised to what that guest had
+//! used. A key that is not found starts with the rest of its buckets, because that bounds what it may have used (so does the
+//! Space-Saving sketch of Metwally, Agrawal and El Abbadi, 2005). So no key gets more than its limit however many come, and
+//! strangers refuse each other only where there are more keys in use than places.
+//!
+//! A guest stays one until it is idle: only a key that has nothing to take along gets a cell.
+
+use std::ops::Range;
+
+use super::book::Set;
+use super::cells::part;
+use super::zeros;
+use crate::Time;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Guests for each key of a table: sixteen crowds of `max_keys`, two more of clients that behave well, and places to spare,
+/// because buckets do not fill quite evenly.
+const CROWD: usize = 22;
+
+/// Places of a bucket. Loom has enough to do with two.
+const BUCKET: usize = if cfg!(loom) { 2 } else { 16 };
+
+/// Bytes of all guests of a table at most: 1 GiB. They are taken from the machine only as they are used.
+const MOST: usize = 1 << 30;
+
+/// A place that no key has.
+const NOBODY: u32 = 0;
+
+/// The guests of a region.
+#[derive(Debug)]
+pub(super) struct Guests {
+    tags: Vec<u32>,
+    words: Vec<AtomicU64>,
+    rests: Vec<AtomicU64>,
+    /// Which buckets have a rest.
+    has_rest: Vec<bool>,
+    /// The words of a key that has no place yet.
+    draft: Vec<AtomicU64>,
+    width: usize,
+    /// The latest time at which guests were found idle and forgotten.
+    swept: Time,
+}
+
+/// What is known of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// It is the guest in this place.
+    Guest(usize),
+    /// It may have been a guest that had to give up its place: its draft says how much it has used at most.
+    Crowded,
+    /// It has used nothing.
+    Stranger,
+}
+
+/// What of a key's fingerprint tells it from other guests. Never [`NOBODY`].
+pub(super) fn tag_of(fingerprint: u64) -> u32 {
+    u32::try_from(fingerprint >> 31).unwrap_or(u32::MAX).max(NOBODY + 1)
+}
+
+/// Places for the guests of each of so many regions.
+pub(super) fn places(keys: usize, regions: usize, set: &Set) -> usize {
+    let most = MOST / (size_of::<u32>() + set.words() * size_of::<u64>());
+    let places = keys.saturating_mul(CROWD).saturating_mul(set.lives()).min(most);
+    (places / regions).div_ceil(BUCKET).max(2) * BUCKET
+}
+
+impl Guests {
+    /// Zeros that the allocator hands out are memory that nobody touched yet.
+    pub(super) fn new(places: usize, width: usize) -> Self {
+        let places = if cfg!(loom) { 2 * BUCKET } else { places };
+        Self {
+            tags: vec![NOBODY; places],
+            words: zeros(places * width),
+            rests: zeros(places / BUCKET * width),
+            has_rest: vec![false; places / BUCKET],
+            draft: zeros(width),
+            width,
+            swept: Time::from_nanos(0),
+        }
+    }
+
+    /// Looks for a key, and forgets what is idle of it.
+    pub(super) fn look(&mut self, set: &Set, tag: u32, now: Time) -> Look {
+        if let Some(place) = self.find(tag) {
+            if !set.is_idle(self.words(place), now) {
+                return Look::Guest(place);
+            }
+            self.forget(place, now);
+        }
+        clear(&self.draft);
+        let mut look = Look::Stranger;
+        for bucket in self.buckets(tag) {
+            if !self.has_rest[bucket] {
+                continue;
+            }
+            let rest = part_of(&self.rests, bucket, self.width);
+            if set.is_idle(rest, now) {
+                clear(rest);
+                self.has_rest[bucket] = false;
+                self.swept = self.swept.max(now);
+            } else {
+                set.join(&self.draft, rest);
+                look = Look::Crowded;
+            }
+        }
+        look
+    }
+
+    /// The latest time at which guests were found idle and forgotten.
+    pub(super) fn swept(&self) -> Time {
+        self.swept
+    }
+
+    pub(super) fn words(&self, place: usize) -> &[AtomicU64] {
+        part_of(&self.words, place, self.width)
+    }
+
+    /// The words of the key that was looked for last, if it has no place.
+    pub(super) fn draft(&self) -> &[AtomicU64] {
+        &self.draft
+    }
+
+    /// Gives the key a place whose words are in the draft.
+    pub(super) fn seat(&mut self, set: &Set, tag: u32, now: Time) {
+        let [first, second] = self.buckets(tag).map(|bucket| self.free(set, bucket, now));
+        let place = match (first, second) {
+            (Some((places, free)), Some((others, _))) if places >= others => free,
+            (_, Some((_, free))) | (Some((_, free)), None) => free,
+            (None, None) => self.make_room(set, tag, now),
+        };
+        self.tags[place] = tag;
+        copy(&self.draft, self.words(place));
+    }
+
+    /// How many places of a bucket are free, and the first. Forgets whom it finds idle.
+    fn free(&mut self, set: &Set, bucket: usize, now: Time) -> Option<(usize, usize)> {
+        let mut free = None;
+        for place in (bucket + 1) * BUCKET - BUCKET..(bucket + 1) * BUCKET {
+            if self.tags[place] != NOBODY && set.is_idle(self.words(place), now) {
+                self.forget(place, now);
+            }
+            if self.tags[place] == NOBODY {
+                free = Some((free.map_or(0, |(number, _)| number) + 1, place));
+            }
+        }
+        free
+    }
+
+    /// Takes the place of the guest of the first bucket that has used the least.
+    fn make_room(&mut self, set: &Set, tag: u32, now: Time) -> usize {
+        let [bucket, _] = self.buckets(tag);
+        let first = bucket * BUCKET;
+        let place = (first..first + BUCKET).min_by_key(|&place| set.used(self.words(place), now)).unwrap_or(first);
+        set.join(part_of(&self.rests, bucket, self.width), self.words(place));
+        self.has_rest[bucket] = true;
+        place
+    }
+
+    fn forget(&mut self, place: usize, now: Time) {
+        self.tags[place] = NOBODY;
+        clear(self.words(place));
+        self.swept = self.swept.max(now);
+    }
+
+    pub(super) fn find(&self, tag: u32) -> Option<usize> {
+        let mut places = self.buckets(tag).into_iter().flat_map(|bucket| bucket * BUCKET..(bucket + 1) * BUCKET);
+        places.find(|&place| self.tags[place] == tag)
+    }
+
+    fn buckets(&self, tag: u32) -> [usize; 2] {
+        let spread = u64::from(tag).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        [spread >> 32, spread & 0xffff_ffff].map(|half| part(half, self.has_rest.len()))
+    }
+
+    /// A copy of what a key has used at most, if it may have used anything.
+    pub(super) fn copy_of(&self, set: &Set, tag: u32) -> Option<Vec<AtomicU64>> {
+        let own = zeros(self.width);
+        match self.find(tag) {
+            Some(place) => copy(self.words(place), &own),
+            None if self.buckets(tag).iter().any(|&bucket| self.has_rest[bucket]) => {
+                self.buckets(tag).iter().for_each(|&bucket| set.join(&own, part_of(&self.rests, bucket, self.width)));
+            }
+            None => return None,
+        }
+        Some(own)
+    }
+
+    /// All that are not idle.
+    pub(super) fn all<'a>(&'a self, set: &'a Set, now: Time) -> impl Iterator<Item = (u32, &'a [AtomicU64])> {
+        let guests = self.tags.iter().enumerate().filter(|&(_, &tag)| tag != NOBODY);
+        guests.map(|(place, &tag)| (tag, self.words(place))).filter(move |(_, words)| !set.is_idle(words, now))
+    }
+
+    /// All rests that are not idle, by bucket.
+    pub(super) fn rests<'a>(&'a self, set: &'a Set, now: Time) -> impl Iterator<Item = (usize, &'a [AtomicU64])> {
+        let buckets = (0..self.has_rest.len()).filter(|&bucket| self.has_rest[bucket]);
+        let rests = buckets.map(|bucket| (bucket, part_of(&self.rests, bucket, self.width)));
+        rests.filter(move |(_, rest)| !set.is_idle(rest, now))
+    }
+
+    /// Takes in a guest of a table before, whose words `put` works out.
+    pub(super) fn receive(&mut self, set: &Set, tag: u32, now: Time, put: impl FnOnce(&[AtomicU64])) {
+        put(&self.draft);
+        match self.find(tag) {
+            Some(place) => set.join(self.words(place), &self.draft),
+            None => self.seat(set, tag, now),
+        }
+    }
+
+    /// Raises the rests of buckets.
+    pub(super) fn raise(&mut self, set: &Set, buckets: Range<usize>, by: &[AtomicU64]) {
+        for bucket in buckets {
+            set.join(part_of(&self.rests, bucket, self.width), by);
+            self.has_rest[bucket] = true;
+        }
+    }
+
+    pub(super) fn places(&self) -> usize {
+        self.tags.len()
+    }
+
+    pub(super) fn buckets_in_all(&self) -> usize {
+        self.has_rest.len()
+    }
+}
+
+fn part_of(words: &[AtomicU64], place: usize, width: usize) -> &[AtomicU64] {
+    &words[place * width..][..width]
+}
+
+fn clear(words: &[AtomicU64]) {
+    words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+}
+
+fn copy(from: &[AtomicU64], to: &[AtomicU64]) {
+    from.iter().zip(to).for_each(|(from, to)| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed));
+}

@@ -1,0 +1,138 @@
+//! Meters for words that a lock guards: smaller than those that threads share, and never to be used without the lock. A
+//! table of keys counts its *guests* by them.
+//!
+//! - A sliding window counter is packed into one word where both counts and the window's index fit. It counts the same.
+//! - A sliding window log becomes a few *moments*, three words for an upper bound of what the log would count.
+
+mod moments;
+
+pub(crate) use self::moments::Moments;
+use super::{Counter, Kind, Left, Meter, Place, Sealed, Stop, Taken, UNSET};
+use crate::sync::{AtomicU64, Ordering};
+use crate::{Quota, Standing, Strategy, Time};
+
+/// How one limit is counted where a lock guards its words.
+#[derive(Debug)]
+pub(crate) enum Guarded {
+    /// One word.
+    Packed(Counter),
+    /// Three.
+    Moments(Moments),
+}
+
+impl Meter {
+    /// A meter for words that a lock guards.
+    pub(crate) fn guarded(quota: Quota, base: Time) -> Self {
+        match quota.strategy() {
+            Strategy::SlidingWindowLog => Self { kind: Kind::Guarded(Guarded::Moments(Moments::new(quota))) },
+            Strategy::SlidingWindowCounter => {
+                let counter = Counter::new(quota, base);
+                let kind =
+                    if counter.packs() { Kind::Guarded(Guarded::Packed(counter)) } else { Kind::Counter(counter) };
+                Self { kind }
+            }
+            _ => Self::new(quota, base),
+        }
+    }
+
+    /// Raises `words` to an upper bound of themselves and of `others`: whatever either refuses, now or later, the result
+    /// refuses. Only under a lock.
+    pub(crate) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
+        match &self.kind {
+            Kind::Line(_) => {
+                let level = words[0].load(Ordering::Relaxed).max(others[0].load(Ordering::Relaxed));
+                words[0].store(level, Ordering::Relaxed);
+            }
+            Kind::Counter(counter) => counter.join(words, others),
+            Kind::Guarded(Guarded::Packed(counter)) => {
+                counter.packed(&words[0], |own| counter.join(own, &counter.unpack(&others[0])));
+            }
+            Kind::Guarded(Guarded::Moments(moments)) => moments.join(words, others),
+            Kind::Log(_) => unreachable!("logs are not joined: where a lock guards words there are moments instead"),
+        }
+    }
+}
+
+impl Guarded {
+    pub(super) fn quota(&self) -> Quota {
+        match self {
+            Self::Packed(counter) => counter.quota(),
+            Self::Moments(moments) => moments.quota(),
+        }
+    }
+
+    pub(super) fn words(&self) -> usize {
+        match self {
+            Self::Packed(_) => 1,
+            Self::Moments(moments) => moments.words(),
+        }
+    }
+
+    pub(super) fn reserve(&self, words: &[AtomicU64], now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
+        match self {
+            Self::Packed(counter) => counter.packed(&words[0], |words| counter.reserve(words, now, cost, latest)),
+            Self::Moments(moments) => moments.reserve(words, now, cost, latest),
+        }
+    }
+
+    pub(super) fn ask(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
+        match self {
+            Self::Packed(counter) => counter.ask(&counter.unpack(&words[0]), now, cost),
+            Self::Moments(moments) => moments.ask(words, now, cost),
+        }
+    }
+
+    pub(super) fn standing(&self, words: &[AtomicU64], now: Time) -> Result<Standing, Sealed> {
+        match self {
+            Self::Packed(counter) => counter.standing(&counter.unpack(&words[0]), now),
+            Self::Moments(moments) => Ok(moments.standing(words, now, 1)),
+        }
+    }
+
+    pub(super) fn refund(&self, words: &[AtomicU64], place: &Place) -> Result<(), Sealed> {
+        match self {
+            Self::Packed(counter) => counter.packed(&words[0], |words| counter.refund(words, place)),
+            Self::Moments(moments) => {
+                moments.refund(words, place);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
+        match self {
+            Self::Packed(counter) => counter.is_idle(&counter.unpack(&words[0]), now),
+            Self::Moments(moments) => moments.is_idle(words, now),
+        }
+    }
+
+    pub(super) fn left(&self, words: &[AtomicU64], since: Time) -> Left {
+        match self {
+            Self::Packed(counter) => counter.left(&counter.unpack(&words[0]), since),
+            Self::Moments(moments) => moments.left(words, since),
+        }
+    }
+
+    /// See [`Meter::succeed`].
+    pub(super) fn succeed(&self, words: &[AtomicU64], old: &Meter, old_words: &[AtomicU64], since: Time) {
+        match (self, &old.kind) {
+            (Self::Packed(counter), kind) => {
+                let own = [UNSET, 0].map(AtomicU64::new);
+                match kind {
+                    Kind::Guarded(Guarded::Packed(before)) if counter.same_windows(before) => {
+                        counter.take_over(&own, before, &before.unpack(&old_words[0]), since);
+                    }
+                    Kind::Counter(before) if counter.same_windows(before) => {
+                        counter.take_over(&own, before, old_words, since);
+                    }
+                    _ => counter.begin(&own, old.left(old_words, since), since),
+                }
+                words[0].store(counter.pack(&own), Ordering::Relaxed);
+            }
+            (Self::Moments(moments), Kind::Guarded(Guarded::Moments(before))) => {
+                moments.take_over(words, before, old_words, since);
+            }
+            (Self::Moments(moments), _) => moments.begin(words, old.left(old_words, since), since),
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! A sliding window log in three words: instead of the moment of each request, those of a few *groups* of requests. A group
+//! counts until its latest request is a period old, so what is counted is an upper bound of what a log would count.
+//!
+//! With a limit of at most as many requests as there are groups it is the log itself, up to how finely moments are kept. So
+//! it is for clients that send in bursts. One that sends evenly can use about five sixths of a larger limit: where there
+//! are too many groups, the two are put together that delay the fewest requests by the least.
+
+use std::time::Duration;
+
+use super::super::{Left, Place, Stop, Taken};
+use crate::standing::Logged;
+use crate::supply::SET_BACK;
+use crate::sync::{AtomicU64, Ordering};
+use crate::{Quota, Standing, Time};
+
+/// Groups at most.
+const GROUPS: usize = 6;
+
+/// Bits of the second and the third word together. Their top bits are free.
+const BITS: u32 = 126;
+
+/// Bits for the age of a group at least, compared with the latest: a moment is kept to an 8,192th of the period, or finer.
+const LEAST: u32 = 13;
+
+/// No moment looks like an unset word.
+const LAST: u64 = u64::MAX - 1;
+
+/// Its words: the moment of the latest group, then its count, and count and age of each other group.
+#[derive(Debug)]
+pub(crate) struct Moments {
+    quota: Quota,
+    groups: usize,
+    /// Bits of a count.
+    count: u32,
+    /// Bits of an age, and nanoseconds of its unit.
+    age: u32,
+    unit: u64,
+}
+
+/// Requests that count as if all came with the latest.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    moment: u64,
+    count: u64,
+}
+
+/// The groups that count at a moment, the oldest first, with room for one more.
+#[derive(Clone, Copy, Debug, Default)]
+struct Groups {
+    all: [Group; GROUPS + 1],
+    number: usize,
+}
+
+impl Groups {
+    fn as_slice(&self) -> &[Group] {
+        &self.all[..self.number]
+    }
+
+    fn total(&self) -> u64 {
+        self.as_slice().iter().map(|group| group.count).sum()
+    }
+
+    fn latest(&self) -> u64 {
+        self.as_slice().last().map_or(0, |group| group.moment)
+    }
+
+    /// Adds requests, not before those that are there, and keeps to so many groups.
+    fn add(&mut self, moment: u64, count: u64, most: usize) {
+        if count == 0 {
+            return;
+        }
+        self.all[self.number] = Group { moment: moment.max(self.latest()), count };
+        self.number += 1;
+        if self.number > most {
+            let delay = |first: &usize| {
+                let [early, late] = [self.all[*first], self.all[*first + 1]];
+                u128::from(late.moment - early.moment) * u128::from(early.count)
+            };
+            let first = (0..self.number - 1).min_by_key(delay).unwrap_or(0);
+            self.all[first + 1].count += self.all[first].count;
+            self.all.copy_within(first + 1..self.number, first);
+            self.number -= 1;
+        }
+    }
+}
+
+impl Moments {
+    pub(super) fn new(quota: Quota) -> Self {
+        let count = u64::BITS - quota.requests().leading_zeros();
+        let age = |others: u32| ((BITS - count) / others).saturating_sub(count);
+        let most = quota.requests().min(GROUPS as u64) - 1;
+        let most = u32::try_from(most).unwrap_or(0);
+        let others = (1..=most).rev().find(|&others| age(others) >= LEAST).unwrap_or(0);
+        let age = if others == 0 { 0 } else { age(others).min(u64::BITS - 1) };
+        let unit = quota.period_nanos().div_ceil(1 << age);
+        Self { quota, groups: others as usize + 1, count, age, unit }
+    }
+
+    pub(super) fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    pub(super) const fn words(&self) -> usize {
+        3
+    }
+
+    fn opens(&self, moment: u64) -> u64 {
+        moment.saturating_add(self.quota.period_nanos())
+    }
+
+    fn stored(&self, words: &[AtomicU64]) -> Groups {
+        let [latest, low, high] = [0, 1, 2].map(|place: usize| words[place].load(Ordering::Relaxed));
+        let mut rest = u128::from(low) | u128::from(high) << (BITS / 2);
+        let mut next = |bits: u32| {
+            let field = rest & ((1 << bits) - 1);
+            rest >>= bits;
+            u64::try_from(field).unwrap_or(u64::MAX)
+        };
+        let mut newest_first = [Group::default(); GROUPS];
+        newest_first[0] = Group { moment: latest, count: next(self.count) };
+        for group in &mut newest_first[1..self.groups] {
+            let (count, age) = (next(self.count), next(self.age));
+            *group = Group { moment: latest.saturating_sub(age * self.unit), count };
+        }
+        let mut groups = Groups::default();
+        newest_first.iter().rev().for_each(|group| groups.add(group.moment, group.count, self.groups));
+        groups
+    }
+
+    /// What counts at `now`. Moments that only a clock can have made that was set back count from now on.
+    fn read(&self, words: &[AtomicU64], now: Time) -> Groups {
+        let mut groups = Groups::default();
+        let last = now.saturating_add(SET_BACK).as_nanos();
+        for group in self.stored(words).as_slice() {
+            let moment = if group.moment > last { now.as_nanos() } else { group.moment };
+            if self.opens(moment) > now.as_nanos() {
+                groups.add(moment, group.count, self.groups);
+            }
+        }
+        groups
+    }
+
+    /// Ages are rounded down: a group never counts for less time than it should.
+    fn write(&self, words: &[AtomicU64], groups: &Groups) {
+        let latest = groups.latest();
+        let (mut rest, mut shift) = (0_u128, 0);
+        for (place, group) in groups.as_slice().iter().rev().enumerate() {
+            rest |= u128::from(group.count) << shift;
+            shift += self.count;
+            if place > 0 {
+                rest |= u128::from(((latest - group.moment) / self.unit).min((1 << self.age) - 1)) << shift;
+                shift += self.age;
+            }
+        }
+        let half = (1_u128 << (BITS / 2)) - 1;
+        let [low, high] = [rest & half, rest >> (BITS / 2)].map(|half| u64::try_from(half).unwrap_or(u64::MAX));
+        for (word, value) in words.iter().zip([latest.min(LAST), low, high]) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// When a cost fits that is within the limit.
+    fn opens_for(&self, groups: &Groups, cost: u64) -> u64 {
+        let mut total = groups.total();
+        let mut at = 0;
+        for group in groups.as_slice() {
+            if total + cost <= self.quota.requests() {
+                break;
+            }
+            total -= group.count;
+            at = self.opens(group.moment);
+        }
+        at
+    }
+
+    pub(super) fn reserve(&self, words: &[AtomicU64], now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
+        let latest = latest.max(now).min(now.saturating_add(SET_BACK / 2));
+        let mut groups = self.read(words, now);
+        let at = Time::from_nanos(self.opens_for(&groups, cost.min(self.quota.requests()))).max(now);
+        if cost > self.quota.requests() || at > latest {
+            return Err(Stop::Refused(self.standing_of(&groups, now, cost)));
+        }
+        groups.add(at.as_nanos(), cost, self.groups);
+        self.write(words, &groups);
+        let place = Place { at: Time::from_nanos(groups.latest()), cost, mark: 0 };
+        Ok(Taken { at, standing: self.standing_of(&groups, now, 1), place })
+    }
+
+    pub(super) fn ask(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
+        let standing = self.standing(words, now, cost);
+        if standing.retry_after(cost) == Some(Duration::ZERO) { Ok(standing) } else { Err(Stop::Refused(standing)) }
+    }
+
+    pub(super) fn standing(&self, words: &[AtomicU64], now: Time, cost: u64) -> Standing {
+        self.standing_of(&self.read(words, now), now, cost)
+    }
+
+    fn standing_of(&self, groups: &Groups, now: Time, cost: u64) -> Standing {
+        let wait = |at: u64| at.saturating_sub(now.as_nanos());
+        let remaining = self.quota.requests().saturating_sub(groups.total());
+        let opens = if cost <= remaining { 0 } else { wait(self.opens_for(groups, cost.min(self.quota.requests()))) };
+        let reset = if groups.number == 0 { 0 } else { wait(self.opens(groups.latest())) };
+        Standing::of_log(self.quota, Logged { remaining, cost, opens, reset })
+    }
+
+    /// Gives back the latest requests. Earlier ones count until they are a period old.
+    pub(super) fn refund(&self, words: &[AtomicU64], place: &Place) {
+        let mut groups = self.read(words, place.at);
+        let Some(last) = groups.number.checked_sub(1) else { return };
+        let group = &mut groups.all[last];
+        if group.moment == place.at.as_nanos() && group.count >= place.cost {
+            group.count -= place.cost;
+            groups.number -= usize::from(group.count == 0);
+            self.write(words, &groups);
+        }
+    }
+
+    pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
+        self.read(words, now).number == 0
+    }
+
+    pub(super) fn left(&self, words: &[AtomicU64], since: Time) -> Left {
+        let (limit, used) = (self.quota.requests(), self.read(words, since).total());
+        Left { left: limit.saturating_sub(used), unit: 1, burst: limit }
+    }
+
+    /// As much counts afterwards as with a log: the newest requests keep their moments (their ages in proportion, if the
+    /// period is another), and what is to count on top does so from `since` on.
+    pub(super) fn take_over(&self, words: &[AtomicU64], old: &Self, old_words: &[AtomicU64], since: Time) {
+        let limit = self.quota.requests();
+        let used = limit - old.left(old_words, since).requests_of(limit);
+        let before = old.read(old_words, since);
+        let (mut dropped, mut groups) = (before.total().saturating_sub(used), Groups::default());
+        let periods = (u128::from(self.quota.period_nanos()), u128::from(old.quota.period_nanos()));
+        for group in before.as_slice() {
+            let count = group.count.saturating_sub(dropped);
+            dropped -= group.count - count;
+            let age = u128::from(since.as_nanos().saturating_sub(group.moment)) * periods.0 / periods.1;
+            let moment = if group.moment > since.as_nanos() {
+                group.moment
+            } else {
+                since.as_nanos().saturating_sub(u64::try_from(age).unwrap_or(u64::MAX))
+            };
+            groups.add(moment, count, self.groups);
+        }
+        groups.add(since.as_nanos(), used.saturating_sub(before.total()), self.groups);
+        self.write(words, &groups);
+    }
+
+    /// As if what is not left had been admitted at `since`.
+    pub(super) fn begin(&self, words: &[AtomicU64], left: Left, since: Time) {
+        let used = self.quota.requests() - left.requests_of(self.quota.requests());
+        let mut groups = Groups::default();
+        groups.add(since.as_nanos(), used, self.groups);
+        self.write(words, &groups);
+    }
+
+    /// As many as either has, as late as the later of both.
+    pub(super) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
+        let [own, other] = [words, others].map(|words| self.stored(words));
+        let mut groups = Groups::default();
+        groups.add(own.latest().max(other.latest()), own.total().max(other.total()), self.groups);
+        self.write(words, &groups);
+    }
+}

@@ -1,0 +1,342 @@
+//! Floods of made-up keys: a full table closes for nobody who behaves well, and no key gets more than its limit.
+//!
+//! What a key may get is judged by its whole history, from the definitions of the strategies, without the arithmetic of the
+//! crate; see [`Histories::is_within`].
+#![cfg(not(loom))]
+
+#[expect(dead_code, reason = "these tests need less of it")]
+mod suite;
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+
+use self::suite::{STRATEGIES, quota};
+
+/// The start of a window of any length used here.
+const START: u64 = 1_800_000_000_000_000_000;
+
+/// A period that the numbers of requests used here divide.
+const PERIOD: u64 = 60_000_000_000;
+
+/// What was admitted for each key: when, and at which cost.
+#[derive(Default)]
+struct Histories(HashMap<u64, Vec<(u64, u64)>>);
+
+impl Histories {
+    /// Whether a limit, by its definition, lets a key have one more request, and all of those before.
+    fn is_within(&self, quota: &Quota, key: u64, now: u64, cost: u64) -> bool {
+        let history = self.0.get(&key).map_or(&[][..], Vec::as_slice);
+        let (requests, period) = (u128::from(quota.requests()), quota.period().as_nanos());
+        let most = u128::from(quota.burst() + quota.debt());
+        let (now, cost) = (u128::from(now), u128::from(cost));
+        let earlier = || history.iter().rev().map(|&(at, cost)| (u128::from(at), u128::from(cost)));
+        let in_window =
+            |window: u128| -> u128 { earlier().filter(|&(at, _)| at / period == window).map(|(_, cost)| cost).sum() };
+        match quota.strategy() {
+            Strategy::FixedWindow => in_window(now / period) + cost <= requests,
+            Strategy::SlidingWindowCounter => {
+                let previous = in_window(now / period - 1) * (period - now % period);
+                previous + (in_window(now / period) + cost) * period <= requests * period
+            }
+            Strategy::SlidingWindowLog => {
+                let young: u128 = earlier().filter(|&(at, _)| at + period > now).map(|(_, cost)| cost).sum();
+                young + cost <= requests
+            }
+            // In no stretch of time more than the burst and what flowed in.
+            Strategy::TokenBucket | Strategy::Gcra | Strategy::TokenBucketWithDebt => {
+                let mut sum = cost;
+                cost <= most
+                    && earlier().all(|(at, cost)| {
+                        sum += cost;
+                        sum * period <= most * period + requests * (now - at)
+                    })
+            }
+            // All before have had their time.
+            Strategy::LeakyBucket => {
+                let mut sum = 0;
+                earlier().all(|(at, cost)| {
+                    sum += cost;
+                    sum * period <= requests * (now - at)
+                })
+            }
+        }
+    }
+
+    fn add(&mut self, key: u64, now: u64, cost: u64) {
+        self.0.entry(key).or_default().push((now, cost));
+    }
+}
+
+/// Numbers that look random and are the same in each run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// A rule, what each key had of it, and how many of those that behaved well were served.
+struct Scene {
+    rule: RuleLimiter,
+    quotas: Vec<Quota>,
+    histories: Histories,
+    asked: u64,
+    served: u64,
+}
+
+impl Scene {
+    fn new(quotas: &[Quota], max_keys: usize) -> Self {
+        let rule = RuleLimiter::keyed(Time::from_nanos(START), terms(quotas), keys(max_keys));
+        Self { rule, quotas: quotas.to_vec(), histories: Histories::default(), asked: 0, served: 0 }
+    }
+
+    fn may(&self, key: u64, now: u64, cost: u64) -> bool {
+        self.quotas.iter().all(|quota| self.histories.is_within(quota, key, now, cost))
+    }
+
+    /// One request: no key ever gets more than its limits.
+    fn send(&mut self, key: u64, now: u64, cost: u64) -> bool {
+        let time = Time::from_nanos(now);
+        let peeked = self.rule.peek(time, &key.to_be_bytes(), cost).is_ok();
+        let admitted = self.rule.charge(|| time, &key.to_be_bytes(), cost).is_ok();
+        assert_eq!(peeked, admitted, "{:?}: key {key} was told otherwise by peek", self.quotas);
+        if admitted {
+            assert!(self.may(key, now, cost), "{:?}: key {key} got more than its limit at {now}", self.quotas);
+            self.histories.add(key, now, cost);
+        }
+        admitted
+    }
+
+    /// A request of a client that sends only what its limits allow.
+    fn behave(&mut self, key: u64, now: u64, cost: u64) {
+        if self.may(key, now, cost) {
+            self.asked += 1;
+            self.served += u64::from(self.send(key, now, cost));
+        }
+    }
+
+    fn share(&self) -> f64 {
+        self.served as f64 / self.asked as f64
+    }
+}
+
+fn terms(quotas: &[Quota]) -> Terms {
+    const NAMES: [&str; 3] = ["first", "second", "third"];
+    Terms::new(NAMES.into_iter().zip(quotas.iter().copied())).expect("valid")
+}
+
+fn keys(max: usize) -> NonZeroUsize {
+    NonZeroUsize::new(max).expect("not zero")
+}
+
+/// How long a request of this cost counts.
+fn life(quota: &Quota, cost: u64) -> u64 {
+    match quota.strategy() {
+        Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => PERIOD,
+        _ => PERIOD / quota.requests() * cost,
+    }
+}
+
+/// A flood of `crowds` times as many made-up keys as the table has, all within the time for which a request counts; and
+/// clients that the table knew before, and others that are new, which send what they may at once and then by and by.
+fn flood(quotas: &[Quota], max_keys: usize, crowds: u64, cost: u64, seed: u64) -> Scene {
+    let mut scene = Scene::new(quotas, max_keys);
+    let mut dice = Dice(seed);
+    let known = max_keys as u64 / 4;
+    for client in 0..known {
+        scene.behave(client, START, 1);
+    }
+    let life = quotas.iter().map(|quota| life(quota, cost)).max().expect("a limit");
+    let burst = quotas.iter().map(Quota::requests).min().expect("a limit");
+    let steps = crowds * max_keys as u64;
+    let (mut made_up, mut newcomer) = (1 << 40, 1 << 20);
+    for step in 0..4 * steps {
+        let now = START + life + life * step / steps;
+        made_up += 1;
+        scene.send(made_up, now, cost);
+        // Over the whole time each known client comes about three times for each time that a request counts.
+        if dice.below(steps) < 3 * known {
+            let client = dice.below(known);
+            for _ in 0..=dice.below(burst) {
+                scene.behave(client, now, 1);
+            }
+        }
+        if dice.below(steps) < known {
+            newcomer += 1;
+            for _ in 0..burst {
+                scene.behave(newcomer, now, 1);
+            }
+        }
+        // Somebody sends what is not allowed.
+        if dice.below(50) == 0 {
+            scene.send(made_up - dice.below(steps.min(1_000)), now, 1);
+        }
+    }
+    scene
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "minutes")]
+fn clients_that_behave_well_are_served_in_a_flood_by_every_strategy() {
+    for strategy in STRATEGIES {
+        for crowds in [1, 4, 16] {
+            for (requests, max_keys) in [(1, 500), (5, 300), (12, 64), (5, 7)] {
+                for cost in [1, requests] {
+                    let quota = quota(strategy, requests, Duration::from_nanos(PERIOD));
+                    let scene = flood(&[quota], max_keys, crowds, cost, crowds + requests);
+                    let (share, keys) = (scene.share(), scene.rule.keys().expect("keyed"));
+                    let case = format!("{strategy:?} {requests}, {max_keys} keys x {crowds} of cost {cost}: {keys:?}");
+                    assert!(scene.asked > 5 && share >= 0.99, "{case}: {share} of {}", scene.asked);
+                    assert!(keys.tracked <= max_keys as u64 && keys.overflowed > 0, "{case}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "minutes")]
+fn a_flood_closes_none_of_several_limits() {
+    let limit = |strategy, requests| quota(strategy, requests, Duration::from_nanos(PERIOD));
+    for (seed, quotas) in (0..).zip([
+        [limit(Strategy::TokenBucket, 5), limit(Strategy::SlidingWindowCounter, 10)].as_slice(),
+        &[limit(Strategy::SlidingWindowLog, 3), limit(Strategy::FixedWindow, 4)],
+        &[limit(Strategy::Gcra, 12), limit(Strategy::SlidingWindowLog, 1), limit(Strategy::LeakyBucket, 6)],
+    ]) {
+        for crowds in [4, 16] {
+            let share = flood(quotas, 100, crowds, 1, seed).share();
+            assert!(share >= 0.99, "{quotas:?} x {crowds}: {share}");
+        }
+    }
+}
+
+/// More keys than there are places for: those that come are refused in proportion, and none gets too much.
+#[test]
+#[cfg_attr(miri, ignore = "minutes")]
+fn in_a_flood_without_measure_no_key_gets_more_than_its_limit() {
+    for strategy in STRATEGIES {
+        for (requests, seed) in [(1, 1), (2, 2), (7, 3)] {
+            let quota = quota(strategy, requests, Duration::from_nanos(PERIOD));
+            let mut scene = flood(&[quota], 10, 64, requests, seed);
+            let mut dice = Dice(seed);
+            // The same keys come again and again, so that many had to give way before.
+            for turn in 0..40_000 {
+                let now = START + 6 * PERIOD + turn * PERIOD / 2_000;
+                scene.send(dice.below(900), now, 1 + dice.below(requests));
+            }
+            assert!(scene.share() > 0.1, "{strategy:?} {requests}: {}", scene.share());
+        }
+    }
+}
+
+/// Sizes of the table change in a flood, and the overflow moves to each.
+#[test]
+#[cfg_attr(miri, ignore = "minutes")]
+fn a_flood_goes_through_retunes() {
+    for strategy in STRATEGIES {
+        for (requests, sizes) in [(1, [100, 101, 100]), (5, [100, 80, 120]), (3, [4_200, 4_000, 9_000])] {
+            let quota = quota(strategy, requests, Duration::from_nanos(PERIOD));
+            let mut scene = Scene::new(&[quota], sizes[0]);
+            let mut dice = Dice(requests);
+            let crowd = 16 * 80;
+            let mut size = sizes.into_iter().cycle();
+            for turn in 0..4 * crowd {
+                let now = START + turn * life(&quota, 1) / crowd;
+                scene.send((1 << 40) + turn, now, 1);
+                scene.behave(dice.below(100), now, 1 + dice.below(requests));
+                if turn % 499 == 0 {
+                    let time = Time::from_nanos(now);
+                    let max_keys = Some(keys(size.next().expect("a cycle")));
+                    scene.rule = scene.rule.retune(|| time, terms(&[quota]), max_keys);
+                }
+            }
+            assert!(scene.share() >= 0.99, "{strategy:?} {requests}, {sizes:?}: {}", scene.share());
+        }
+    }
+}
+
+/// What a key has used goes with it to other terms: by the larger of two limits it never gets too much.
+#[test]
+#[cfg_attr(miri, ignore = "minutes")]
+fn no_retune_refills_the_overflow() {
+    for strategy in STRATEGIES {
+        for (requests, seed) in [(2, 1), (6, 2)] {
+            let limit = |requests| quota(strategy, requests, Duration::from_nanos(PERIOD));
+            let (small, large) = (limit(requests), limit(2 * requests));
+            let mut scene = Scene::new(&[large], 5);
+            let mut dice = Dice(seed);
+            for turn in 0..6_000 {
+                let now = START + turn * PERIOD / 1_000;
+                scene.send(dice.below(if seed == 1 { 60 } else { 300 }), now, 1 + dice.below(2));
+                if turn % 61 == 0 {
+                    let quota = if turn % 2 == 0 { small } else { large };
+                    let time = Time::from_nanos(now);
+                    scene.rule = scene.rule.retune(|| time, terms(&[quota]), Some(keys(5)));
+                }
+            }
+        }
+    }
+}
+
+/// A charge that is given back may be made again, and no more than that.
+#[test]
+#[cfg_attr(miri, ignore = "minutes")]
+fn a_refund_in_the_overflow_gives_no_more_than_was_charged() {
+    for strategy in STRATEGIES {
+        for seed in 1..4 {
+            let quota = quota(strategy, 2 * seed, Duration::from_nanos(PERIOD));
+            let mut scene = Scene::new(&[quota], 3);
+            let (mut dice, mut pending) = (Dice(seed), Vec::new());
+            for turn in 0..20_000 {
+                let now = START + turn * PERIOD / 900;
+                let time = Time::from_nanos(now);
+                let (key, cost) = (dice.below(if seed == 3 { 800 } else { 40 }), 1 + dice.below(2));
+                if let Ok(admitted) = scene.rule.charge(|| time, &key.to_be_bytes(), cost) {
+                    assert!(scene.may(key, now, cost), "{strategy:?}: key {key} got more than its limit");
+                    scene.histories.add(key, now, cost);
+                    pending.push((key, now, cost, admitted.charge));
+                }
+                if dice.below(4) == 0 && !pending.is_empty() {
+                    let place = usize::try_from(dice.below(pending.len() as u64)).expect("small");
+                    let (key, at, cost, charge) = pending.swap_remove(place);
+                    scene.rule.refund(&key.to_be_bytes(), charge, || time);
+                    let history = scene.histories.0.get_mut(&key).expect("it was charged");
+                    let place = history.iter().rposition(|&charge| charge == (at, cost)).expect("it was charged");
+                    history.remove(place);
+                }
+                pending.retain(|&(_, at, ..)| at + PERIOD / 4 > now);
+            }
+        }
+    }
+}
+
+/// A key that was counted without a cell gets one once it has nothing to take along.
+#[test]
+fn a_key_that_moves_into_a_cell_has_no_second_burst() {
+    for strategy in STRATEGIES {
+        let quota = quota(strategy, 5, Duration::from_nanos(PERIOD));
+        let mut scene = Scene::new(&[quota], 1);
+        let (ann, bob) = (1, 2);
+        assert!(scene.send(ann, START, 1));
+        for _ in 0..6 {
+            scene.send(bob, START + PERIOD / 2, 1);
+        }
+        let mut moved = false;
+        for turn in 0..300 {
+            // Whatever is admitted is within the limit by all of the history.
+            scene.send(bob, START + PERIOD / 2 + turn * PERIOD / 100, 1);
+            if turn == 299 {
+                let later = START + 10 * PERIOD;
+                assert!(scene.send(bob, later, 1));
+                let keys = scene.rule.keys().expect("keyed");
+                moved = (keys.tracked, keys.evicted) == (1, 1);
+            }
+        }
+        assert!(moved, "{strategy:?}: idle keys come in");
+    }
+}
