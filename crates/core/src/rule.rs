@@ -75,10 +75,10 @@ impl RuleLimiter {
     /// [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) three and one for each of its requests, all others one. It is
     /// not much more than 1 GiB: `max_keys` is lowered to what fits, and [`KeyStats::capacity`] tells to how many.
     ///
-    /// The overflow takes memory from the first key on that finds no cell, as keys come: at most 88 bytes for each of
-    /// `max_keys` and 187 for each limit, a `SlidingWindowLog` counting for three limits; and where any limit is a
-    /// `SlidingWindowCounter`, whose requests count for two periods, it is twice as much. That is 275 bytes for one token
-    /// bucket, 18 MB for 65,536 keys, and never more than about 1 GiB.
+    /// The overflow takes memory from the first key on that finds no cell, as keys come: at most 96 bytes for each of
+    /// `max_keys` and 204 for each limit, a `SlidingWindowLog` counting for three limits; and where any limit is a
+    /// `SlidingWindowCounter`, whose requests count for two periods, it is twice as much. That is 300 bytes for one token
+    /// bucket, 20 MB for 65,536 keys, and never more than about 1 GiB.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;

@@ -276,7 +276,8 @@ fn no_retune_refills_the_overflow() {
                 if turn % 61 == 0 {
                     let quota = if turn % 2 == 0 { small } else { large };
                     let time = Time::from_nanos(now);
-                    scene.rule = scene.rule.retune(|| time, terms(&[quota]), Some(keys(5)));
+                    let max_keys = keys(if turn % 3 == 0 { 5 } else { 6 });
+                    scene.rule = scene.rule.retune(|| time, terms(&[quota]), Some(max_keys));
                 }
             }
         }

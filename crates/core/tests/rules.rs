@@ -177,6 +177,19 @@ fn a_late_reader_of_the_clock_finds_a_forgotten_key_no_fuller_than_it_was() {
     assert_eq!(stats(&rule).overflowed, 0);
 }
 
+/// The same where the key had no cell.
+#[test]
+fn a_late_reader_of_the_clock_finds_the_overflow_no_fuller_than_it_was() {
+    let rule = keyed([("limit", per_second(10))], 1);
+    assert_eq!(drain(&rule, START, b"ann"), 10);
+    assert_eq!(drain(&rule, START, b"bob"), 10, "in the overflow");
+    let later = after(Duration::from_secs(1));
+    let _ = rule.charge(|| later, b"ann", 1);
+    assert!(rule.peek(later, b"bob", 10).is_ok(), "full again, and forgotten");
+    let late = drain(&rule, after(Duration::from_millis(900)), b"bob");
+    assert_eq!(late + drain(&rule, later, b"bob"), 10, "{late} by the late one");
+}
+
 #[test]
 fn keys_with_an_override_always_find_room() {
     let with_gold = terms([("limit", per_second(1))])

@@ -86,6 +86,34 @@ fn cells_that_change_hands_are_not_charged_twice() {
     }
 }
 
+/// Sixteen times as many keys as there is room for, which all threads charge at one time, while retunes move all of them.
+#[test]
+fn every_key_of_a_crowd_gets_its_own_and_not_one_more() {
+    const KEYS: u64 = 1_600;
+    for strategy in STRATEGIES {
+        for threads in THREADS {
+            let rule = keyed(strategy, 3, 100);
+            let admitted: Vec<_> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+            together(threads, |thread| {
+                for turn in 0..6 * KEYS / threads + KEYS {
+                    let key = (turn * 7 + thread * 13) % KEYS;
+                    if rule.charge(|| START, &key.to_be_bytes(), 1).is_ok() {
+                        admitted[usize::try_from(key).expect("small")].fetch_add(1, Ordering::Relaxed);
+                    }
+                    if thread == 0 && turn % 900 == 899 {
+                        let size = 100 + usize::try_from(turn / 900 % 3).expect("small");
+                        let _newest = rule.retune(|| START, terms(strategy, 3), Some(keys(size)));
+                    }
+                }
+            });
+            let admitted: Vec<_> = admitted.into_iter().map(AtomicU64::into_inner).collect();
+            let (all, most) = (admitted.iter().sum::<u64>(), at_once(strategy, 3));
+            assert!(admitted.iter().all(|&admitted| admitted <= most), "{strategy:?}, {threads} threads: {admitted:?}");
+            assert!(all >= KEYS * most * 99 / 100, "{strategy:?}, {threads} threads: {all}");
+        }
+    }
+}
+
 /// A large table, of many regions: each key has what it has, whichever thread comes.
 #[test]
 fn every_key_of_many_gets_exactly_its_own() {

@@ -1,7 +1,5 @@
 //! The terms of a rule in the form that decisions need: a meter for each limit, for each override.
 
-use std::time::Duration;
-
 use super::Clock;
 use crate::meter::{Kind, Meter, Place, Stop, Taken, UNSET};
 use crate::rule::{Places, RuleRefused, Tightening, Tightest};
@@ -179,14 +177,9 @@ impl Set {
         if self.meters.iter().any(|meter| meter.quota().strategy() == Strategy::SlidingWindowCounter) { 2 } else { 1 }
     }
 
-    /// How much of a limit is used up at most, in 65,536ths, and how long until all is free.
-    pub(super) fn used(&self, words: &[AtomicU64], now: Time) -> (u64, Duration) {
-        let used = self.limits(words).filter_map(|(meter, own)| {
-            let (standing, most) = (meter.standing(own, now).ok()?, meter.quota().most());
-            let used = u128::from(most.saturating_sub(standing.remaining())) << 16;
-            Some((u64::try_from(used / u128::from(most)).unwrap_or(u64::MAX), standing.reset_after()))
-        });
-        used.fold((0, Duration::ZERO), |most, used| (most.0.max(used.0), most.1.max(used.1)))
+    /// A measure of how much is used up of the limit of which the most is.
+    pub(super) fn used(&self, words: &[AtomicU64], now: Time) -> u64 {
+        self.limits(words).map(|(meter, own)| meter.used(own, now)).max().unwrap_or(0)
     }
 
     /// Raises words to an upper bound of themselves and of others. Only under a lock.

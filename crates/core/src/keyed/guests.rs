@@ -23,7 +23,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// Guests for each key of a table: sixteen crowds of `max_keys`, two more of clients that behave well, and places to spare,
 /// because buckets do not fill quite evenly.
-const CROWD: usize = 22;
+const CROWD: usize = 24;
 
 /// Places of a bucket. Loom has enough to do with two.
 const BUCKET: usize = if cfg!(loom) { 2 } else { 16 };
@@ -130,28 +130,37 @@ impl Guests {
 
     /// Gives the key a place whose words are in the draft.
     pub(super) fn seat(&mut self, set: &Set, tag: u32, now: Time) {
-        let [first, second] = self.buckets(tag).map(|bucket| self.free(set, bucket, now));
-        let place = match (first, second) {
-            (Some((places, free)), Some((others, _))) if places >= others => free,
-            (_, Some((_, free))) | (Some((_, free)), None) => free,
-            (None, None) => self.make_room(set, tag, now),
-        };
+        let buckets = self.buckets(tag);
+        let place = self.free(buckets).unwrap_or_else(|| {
+            // Only now, and all of them: while there are free places, nobody looks at the words of others.
+            buckets.into_iter().for_each(|bucket| self.sweep(set, bucket, now));
+            self.free(buckets).unwrap_or_else(|| self.make_room(set, tag, now))
+        });
         self.tags[place] = tag;
         copy(&self.draft, self.words(place));
     }
 
-    /// How many places of a bucket are free, and the first. Forgets whom it finds idle.
-    fn free(&mut self, set: &Set, bucket: usize, now: Time) -> Option<(usize, usize)> {
-        let mut free = None;
-        for place in (bucket + 1) * BUCKET - BUCKET..(bucket + 1) * BUCKET {
+    /// A free place of the bucket that has more of them.
+    fn free(&self, buckets: [usize; 2]) -> Option<usize> {
+        let [first, second] = buckets.map(|bucket| {
+            let mut free = (0, None);
+            for place in bucket * BUCKET..(bucket + 1) * BUCKET {
+                if self.tags[place] == NOBODY {
+                    free = (free.0 + 1, Some(place));
+                }
+            }
+            free
+        });
+        if first.0 >= second.0 { first.1 } else { second.1 }
+    }
+
+    /// Forgets all guests of a bucket that are idle.
+    fn sweep(&mut self, set: &Set, bucket: usize, now: Time) {
+        for place in bucket * BUCKET..(bucket + 1) * BUCKET {
             if self.tags[place] != NOBODY && set.is_idle(self.words(place), now) {
                 self.forget(place, now);
             }
-            if self.tags[place] == NOBODY {
-                free = Some((free.map_or(0, |(number, _)| number) + 1, place));
-            }
         }
-        free
     }
 
     /// Takes the place of the guest of the first bucket that has used the least.
@@ -242,4 +251,39 @@ fn clear(words: &[AtomicU64]) {
 
 fn copy(from: &[AtomicU64], to: &[AtomicU64]) {
     from.iter().zip(to).for_each(|(from, to)| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed));
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::book::Book;
+    use super::*;
+    use crate::{Quota, Strategy, Terms};
+
+    /// What the documentation of `RuleLimiter::keyed` says.
+    #[test]
+    fn guests_take_as_much_memory_as_is_said() {
+        let bytes = |strategies: &[Strategy], keys: usize| {
+            let limit = |(place, &strategy): (usize, &Strategy)| {
+                (place.to_string(), Quota::new(strategy, 5, Duration::from_secs(1), None).expect("valid"))
+            };
+            let book =
+                Book::new(Terms::new(strategies.iter().enumerate().map(limit)).expect("valid"), Time::from_nanos(0));
+            let guests = Guests::new(places(keys, 1, &book.guest), book.guest.words());
+            let words = guests.words.len() + guests.rests.len() + guests.draft.len();
+            guests.tags.len() * size_of::<u32>() + guests.has_rest.len() + words * size_of::<u64>()
+        };
+        for (strategies, said) in [
+            (&[Strategy::TokenBucket][..], 300),
+            (&[Strategy::FixedWindow, Strategy::Gcra], 504),
+            (&[Strategy::SlidingWindowLog], 708),
+            (&[Strategy::SlidingWindowCounter], 600),
+            (&[Strategy::SlidingWindowCounter, Strategy::SlidingWindowLog], 1_824),
+        ] {
+            let each = bytes(strategies, 1_000) / 1_000;
+            assert!((said - 2..said + 6).contains(&each), "{strategies:?}: {each} bytes a key, not {said}");
+        }
+        assert!(bytes(&[Strategy::SlidingWindowLog; 8], 1_000_000) < MOST + MOST / 8);
+    }
 }

@@ -35,6 +35,30 @@ impl Meter {
         }
     }
 
+    /// A measure of how much is used up, for comparison: about 2^40 is all of a limit.
+    pub(crate) fn used(&self, words: &[AtomicU64], now: Time) -> u64 {
+        // Where all of `most` is so many bits, without a division: this is asked of each guest of a full bucket.
+        let scale = |used: u64, most: u64| match 24 + most.leading_zeros() {
+            less @ ..64 => used >> (64 - less),
+            more => used.saturating_mul(1 << (more - 64)),
+        };
+        match &self.kind {
+            Kind::Line(supply) => {
+                let ahead = words[0].load(Ordering::Relaxed).saturating_sub(supply.floor(now));
+                scale(ahead, supply.capacity())
+            }
+            kind => {
+                let standing = self.standing(words, now).ok();
+                let limit = self.quota().requests();
+                let used = standing.map_or(limit, |standing| limit.saturating_sub(standing.remaining()));
+                // Of two that have used the same, a log's older one has less time left.
+                let age =
+                    if let Kind::Guarded(Guarded::Moments(moments)) = kind { moments.freshness(words, now) } else { 0 };
+                scale(used, limit).saturating_add(age)
+            }
+        }
+    }
+
     /// Raises `words` to an upper bound of themselves and of `others`: whatever either refuses, now or later, the result
     /// refuses. Only under a lock.
     pub(crate) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {

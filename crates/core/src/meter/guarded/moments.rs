@@ -255,11 +255,84 @@ impl Moments {
         self.write(words, &groups);
     }
 
+    /// How long the latest request counts still, for comparison: less than 2^16.
+    pub(super) fn freshness(&self, words: &[AtomicU64], now: Time) -> u64 {
+        let left = self.opens(self.stored(words).latest()).saturating_sub(now.as_nanos());
+        left.min(self.quota.period_nanos()) / (self.quota.period_nanos() / 65_535 + 1)
+    }
+
     /// As many as either has, as late as the later of both.
     pub(super) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
         let [own, other] = [words, others].map(|words| self.stored(words));
         let mut groups = Groups::default();
         groups.add(own.latest().max(other.latest()), own.total().max(other.total()), self.groups);
         self.write(words, &groups);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Strategy;
+
+    const PERIOD: u64 = 1_000_000_007;
+    const START: u64 = 1_700_000_000_000_000_000;
+
+    /// What was admitted of many requests, each with its cost, `step` apart.
+    fn offer(requests: u64, turns: u64, step: impl Fn(u64) -> u64) -> Vec<(u64, u64)> {
+        let quota = Quota::new(Strategy::SlidingWindowLog, requests, Duration::from_nanos(PERIOD), None);
+        let moments = Moments::new(quota.expect("valid"));
+        let words = [0; 3].map(AtomicU64::new);
+        let (mut now, mut admitted) = (START, Vec::new());
+        for turn in 0..turns {
+            now += step(turn);
+            let time = Time::from_nanos(now);
+            let cost = 1 + turn * turn % 7 % requests;
+            let asked = moments.ask(&words, time, cost).is_ok();
+            let taken = moments.reserve(&words, time, cost, time);
+            assert_eq!(asked, taken.is_ok(), "{requests}");
+            match taken {
+                Ok(taken) if turn % 11 == 0 => moments.refund(&words, &taken.place),
+                Ok(_) => admitted.push((now, cost)),
+                Err(_) => {}
+            }
+        }
+        admitted
+    }
+
+    #[test]
+    fn no_period_has_more_than_the_limit() {
+        for requests in [1, 2, 3, 4, 5, 6, 7, 12, 100, 1_000, 70_000, 1 << 20] {
+            for step in [PERIOD / 40_000, PERIOD / 3_000 + 1, PERIOD / 50 + 3] {
+                let admitted = offer(requests, 60_000, |turn| turn * 7 % 5 * step / 2);
+                let mut first = 0;
+                for (last, &(now, _)) in admitted.iter().enumerate() {
+                    while admitted[first].0 + PERIOD <= now {
+                        first += 1;
+                    }
+                    let sum: u64 = admitted[first..=last].iter().map(|&(_, cost)| cost).sum();
+                    assert!(sum <= requests, "{requests}, {step}: {sum} within a period");
+                }
+                assert!(!admitted.is_empty(), "{requests}, {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_sends_evenly_can_use_five_sixths_of_the_limit() {
+        for requests in [12, 100, 1_000] {
+            let turns = 50 * requests;
+            let admitted: u64 = offer(requests, turns, |_| PERIOD / requests / 3).iter().map(|&(_, cost)| cost).sum();
+            let periods = turns / requests / 3;
+            assert!(admitted >= periods * requests * 8 / 10, "{requests}: {admitted} in {periods} periods");
+        }
+    }
+
+    #[test]
+    fn few_requests_keep_their_moments() {
+        for requests in 1..=3 {
+            let admitted = offer(requests, 1_000, |_| PERIOD / requests);
+            assert!(admitted.windows(2).all(|pair| pair[1].0 - pair[0].0 <= 3 * PERIOD), "{requests}");
+        }
     }
 }
