@@ -102,7 +102,7 @@ pub struct Rule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "OnLimit")]
     pub on_limit: Option<OnLimit>,
-    /// How many keys a pod tracks at most; those beyond share one count.
+    /// How many keys a pod tracks at most; those beyond are counted in a bounded overflow.
     #[serde(default = "default_max_keys")]
     #[schemars(range(min = 1, max = 1_000_000))]
     #[x_kube(validation = Rule::new("self != 0")

@@ -78,7 +78,7 @@ pub struct Rule {
     /// How a refusal looks to the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_limit: Option<OnLimit>,
-    /// How many keys are tracked at most; those beyond share one counter. At least 1; only with a `key`.
+    /// How many keys are tracked at most; those beyond go to the overflow. At least 1; only with a `key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_keys: Option<u32>,
 }

@@ -91,6 +91,6 @@ pub struct KeyTable {
     pub capacity: u64,
     /// Idle keys given up so far.
     pub evicted: u64,
-    /// Requests that were counted against the shared overflow counter, because the table was full.
+    /// Requests that were counted in the overflow, by key, because the table was full.
     pub overflowed: u64,
 }

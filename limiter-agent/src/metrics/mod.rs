@@ -23,7 +23,7 @@
 //! | `weir_key_table_keys` | rule | keys tracked now |
 //! | `weir_key_table_capacity` | rule | keys tracked at most |
 //! | `weir_key_evictions_total` | rule | idle keys given up for others |
-//! | `weir_key_overflow_total` | rule | requests counted together because the table was full |
+//! | `weir_key_overflow_total` | rule | requests counted without a cell because the table was full |
 //! | `weir_policy_info` | `namespace`, `policy`, `revision`, `mode` | 1 for each policy in force |
 //! | `weir_snapshot_info` | `revision`, `origin` | 1 for the snapshot in force |
 //! | `weir_snapshot_sequence` | | its sequence; 0 before the first |

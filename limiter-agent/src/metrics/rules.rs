@@ -83,7 +83,7 @@ pub(super) fn families(rules: &RulesInForce) -> [MetricFamily; 11] {
         ),
         family(
             "weir_key_overflow_total",
-            "Requests counted against the shared overflow of a rule, because its table of keys was full.",
+            "Requests counted in the overflow of a rule, by key, because its table of keys was full.",
             MetricType::COUNTER,
             keyed().map(|(policy, rule, keys)| counter(&named(policy, rule), keys.overflowed)).collect(),
         ),

@@ -214,7 +214,7 @@ fn keys() -> Row {
         panels: vec![
             Panel {
                 title: "Key table occupancy",
-                description: "Keys that the fullest pod tracks, of those that it may (maxKeys); beyond, keys share one count.",
+                description: "Keys that the fullest pod tracks, of those that it may (maxKeys); beyond, keys are counted in the overflow.",
                 unit: Unit::Share,
                 kind: Kind::Lines,
                 queries: vec![Query::new(
@@ -224,7 +224,7 @@ fn keys() -> Row {
             },
             Panel {
                 title: "Evictions and overflow",
-                description: "Idle keys given up for others, and requests charged to the shared overflow because a table was full.",
+                description: "Idle keys given up for others, and requests counted in the overflow because a table was full.",
                 unit: Unit::PerSecond,
                 kind: Kind::Lines,
                 queries: vec![
