@@ -301,6 +301,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes")]
     fn no_period_has_more_than_the_limit() {
         for requests in [1, 2, 3, 4, 5, 6, 7, 12, 100, 1_000, 70_000, 1 << 20] {
             for step in [PERIOD / 40_000, PERIOD / 3_000 + 1, PERIOD / 50 + 3] {
@@ -319,7 +320,8 @@ mod tests {
     }
 
     #[test]
-    fn whoever_sends_evenly_can_use_five_sixths_of_the_limit() {
+    #[cfg_attr(miri, ignore = "minutes")]
+    fn a_client_that_sends_evenly_can_use_five_sixths_of_the_limit() {
         for requests in [12, 100, 1_000] {
             let turns = 50 * requests;
             let admitted: u64 = offer(requests, turns, |_| PERIOD / requests / 3).iter().map(|&(_, cost)| cost).sum();
