@@ -12,7 +12,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::{Quota, Standing, Strategy, Time};
 
 /// How one limit is counted where a lock guards its words.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Guarded {
     /// One word.
     Packed(Counter),

@@ -26,7 +26,7 @@ const LEAST: u32 = 13;
 const LAST: u64 = u64::MAX - 1;
 
 /// Its words: the moment of the latest group, then its count, and count and age of each other group.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Moments {
     quota: Quota,
     groups: usize,
