@@ -1,4 +1,4 @@
-//! Floods of made-up keys: a full table closes for nobody who behaves well, and no key gets more than its limit.
+//! Floods of made-up keys: a full table serves every client that behaves well, and no key gets more than its limit.
 //!
 //! What a key may get is judged by its whole history, from the definitions of the strategies, without the arithmetic of the
 //! crate; see [`Histories::is_within`].
@@ -172,7 +172,7 @@ fn flood(quotas: &[Quota], max_keys: usize, crowds: u64, cost: u64, seed: u64) -
                 scene.behave(newcomer, now, 1);
             }
         }
-        // Somebody sends what is not allowed.
+        // Some send what is not allowed.
         if dice.below(50) == 0 {
             scene.send(made_up - dice.below(steps.min(1_000)), now, 1);
         }

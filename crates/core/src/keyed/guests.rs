@@ -1,4 +1,4 @@
-//! Guests: keys that find no cell are counted here, each by itself, so that a flood of keys closes a table for nobody else.
+//! Guests: keys that find no cell are counted here, each by itself, so that a flood of keys closes a table to no other client.
 //!
 //! Each region has guests of its own, made when its first key finds no cell, and guarded by the region's lock: a guest's
 //! words need no atomic steps, so they are the smaller ones of [`Guarded`](crate::meter::Guarded). A guest is known by 32
@@ -31,8 +31,8 @@ const BUCKET: usize = if cfg!(loom) { 2 } else { 16 };
 /// Bytes of all guests of a table at most: 1 GiB. They are taken from the machine only as they are used.
 const MOST: usize = 1 << 30;
 
-/// A place that no key has.
-const NOBODY: u32 = 0;
+/// The tag of a place without a guest.
+const FREE: u32 = 0;
 
 /// The guests of a region.
 #[derive(Debug)]
@@ -60,9 +60,9 @@ pub(super) enum Look {
     Stranger,
 }
 
-/// What of a key's fingerprint tells it from other guests. Never [`NOBODY`].
+/// What of a key's fingerprint tells it from other guests. Never [`FREE`].
 pub(super) fn tag_of(fingerprint: u64) -> u32 {
-    u32::try_from(fingerprint >> 31).unwrap_or(u32::MAX).max(NOBODY + 1)
+    u32::try_from(fingerprint >> 31).unwrap_or(u32::MAX).max(FREE + 1)
 }
 
 /// Places for the guests of each of so many regions.
@@ -73,11 +73,11 @@ pub(super) fn places(keys: usize, regions: usize, set: &Set) -> usize {
 }
 
 impl Guests {
-    /// Zeros that the allocator hands out are memory that nobody touched yet.
+    /// Zeros that the allocator hands out are memory that was not touched yet.
     pub(super) fn new(places: usize, width: usize) -> Self {
         let places = if cfg!(loom) { 2 * BUCKET } else { places };
         Self {
-            tags: vec![NOBODY; places],
+            tags: vec![FREE; places],
             words: zeros(places * width),
             rests: zeros(places / BUCKET * width),
             has_rest: vec![false; places / BUCKET],
@@ -132,7 +132,7 @@ impl Guests {
     pub(super) fn seat(&mut self, set: &Set, tag: u32, now: Time) {
         let buckets = self.buckets(tag);
         let place = self.free(buckets).unwrap_or_else(|| {
-            // Only now, and all of them: while there are free places, nobody looks at the words of others.
+            // Only now, and all of them: while there are free places, the words of other guests are not read.
             buckets.into_iter().for_each(|bucket| self.sweep(set, bucket, now));
             self.free(buckets).unwrap_or_else(|| self.make_room(set, tag, now))
         });
@@ -145,7 +145,7 @@ impl Guests {
         let [first, second] = buckets.map(|bucket| {
             let mut free = (0, None);
             for place in bucket * BUCKET..(bucket + 1) * BUCKET {
-                if self.tags[place] == NOBODY {
+                if self.tags[place] == FREE {
                     free = (free.0 + 1, Some(place));
                 }
             }
@@ -157,7 +157,7 @@ impl Guests {
     /// Forgets all guests of a bucket that are idle.
     fn sweep(&mut self, set: &Set, bucket: usize, now: Time) {
         for place in bucket * BUCKET..(bucket + 1) * BUCKET {
-            if self.tags[place] != NOBODY && set.is_idle(self.words(place), now) {
+            if self.tags[place] != FREE && set.is_idle(self.words(place), now) {
                 self.forget(place, now);
             }
         }
@@ -174,7 +174,7 @@ impl Guests {
     }
 
     fn forget(&mut self, place: usize, now: Time) {
-        self.tags[place] = NOBODY;
+        self.tags[place] = FREE;
         clear(self.words(place));
         self.swept = self.swept.max(now);
     }
@@ -204,7 +204,7 @@ impl Guests {
 
     /// All that are not idle.
     pub(super) fn all<'a>(&'a self, set: &'a Set, now: Time) -> impl Iterator<Item = (u32, &'a [AtomicU64])> {
-        let guests = self.tags.iter().enumerate().filter(|&(_, &tag)| tag != NOBODY);
+        let guests = self.tags.iter().enumerate().filter(|&(_, &tag)| tag != FREE);
         guests.map(|(place, &tag)| (tag, self.words(place))).filter(move |(_, words)| !set.is_idle(words, now))
     }
 
