@@ -1,7 +1,7 @@
 //! Floods of made-up keys: a full table serves every client that behaves well, and no key gets more than its limit.
 //!
-//! What a key may get is judged by its whole history, from the definitions of the strategies, without the arithmetic of the
-//! crate; see [`Histories::is_within`].
+//! What a key may get is judged by its whole history, from the definitions of the strategies, without the arithmetic
+//! of the crate; see [`Histories::is_within`].
 #![cfg(not(loom))]
 
 #[expect(dead_code, reason = "these tests need less of it")]

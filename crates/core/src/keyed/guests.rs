@@ -1,15 +1,16 @@
-//! Guests: keys that find no cell are counted here, each by itself, so that a flood of keys closes a table to no other client.
+//! Guests: keys that find no cell are counted here, each by itself, so that a flood of keys closes a table to no
+//! other client.
 //!
-//! Each region has guests of its own, made when its first key finds no cell, and guarded by the region's lock: a guest's
-//! words need no atomic steps, so they are the smaller ones of [`Guarded`](crate::meter::Guarded). A guest is known by 32
-//! bits of its fingerprint, which also say where its words may lie in any table, before and after a change of the terms.
-//! Two keys with the same 32 bits share one count, which can only refuse too much.
+//! Each region has guests of its own, made when its first key finds no cell, and guarded by the region's lock: a
+//! guest's words need no atomic steps, so they are the smaller ones of [`Guarded`](crate::meter::Guarded). A guest is
+//! known by 32 bits of its fingerprint, which also say where its words may lie in any table, before and after a
+//! change of the terms. Two keys with the same 32 bits share one count, which can only refuse too much.
 //!
-//! Guests lie in buckets. A key has two of them and takes a place in the emptier one, which fills buckets evenly. Where both
-//! are full, the guest that has used the least gives up its place, and the bucket's *rest* is raised to what that guest had
-//! used. A key that is not found starts with the rest of its buckets, because that bounds what it may have used (so does the
-//! Space-Saving sketch of Metwally, Agrawal and El Abbadi, 2005). So no key gets more than its limit however many come, and
-//! strangers refuse each other only where there are more keys in use than places.
+//! Guests lie in buckets. A key has two of them and takes a place in the emptier one, which fills buckets evenly.
+//! Where both are full, the guest that has used the least gives up its place, and the bucket's *rest* is raised to
+//! what that guest had used. A key that is not found starts with the rest of its buckets, because that bounds what it
+//! may have used (so does the Space-Saving sketch of Metwally, Agrawal and El Abbadi, 2005). So no key gets more than
+//! its limit however many come, and strangers refuse each other only where there are more keys in use than places.
 //!
 //! A guest stays one until it is idle: only a key that has nothing to take along gets a cell.
 
@@ -21,8 +22,8 @@ use super::zeros;
 use crate::Time;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Guests for each key of a table: sixteen crowds of `max_keys`, two more of clients that behave well, and places to spare,
-/// because buckets do not fill quite evenly.
+/// Guests for each key of a table: sixteen crowds of `max_keys`, two more of clients that behave well, and places to
+/// spare, because buckets do not fill quite evenly.
 const CROWD: usize = 24;
 
 /// Places of a bucket. Loom has enough to do with two.

@@ -59,8 +59,8 @@ impl Meter {
         }
     }
 
-    /// Raises `words` to an upper bound of themselves and of `others`: whatever either refuses, now or later, the result
-    /// refuses. Only under a lock.
+    /// Raises `words` to an upper bound of themselves and of `others`: whatever either refuses, now or later, the
+    /// result refuses. Only under a lock.
     pub(crate) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
         match &self.kind {
             Kind::Line(_) => {

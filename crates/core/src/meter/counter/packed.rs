@@ -1,5 +1,5 @@
-//! A counter in one word, where a lock guards it: the window's index, the count before it, and the count in it. Each step
-//! is made on two words of its own, so it counts the same as where threads share them.
+//! A counter in one word, where a lock guards it: the window's index, the count before it, and the count in it. Each
+//! step is made on two words of its own, so it counts the same as where threads share them.
 
 use super::super::SEALED;
 use super::{Counter, FROZEN};

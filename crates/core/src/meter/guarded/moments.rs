@@ -1,9 +1,10 @@
-//! A sliding window log in three words: instead of the moment of each request, those of a few *groups* of requests. A group
-//! counts until its latest request is a period old, so what is counted is an upper bound of what a log would count.
+//! A sliding window log in three words: instead of the moment of each request, those of a few *groups* of requests. A
+//! group counts until its latest request is a period old, so what is counted is an upper bound of what a log would
+//! count.
 //!
-//! With a limit of at most as many requests as there are groups it is the log itself, up to how finely moments are kept. So
-//! it is for clients that send in bursts. One that sends evenly can use about five sixths of a larger limit: where there
-//! are too many groups, the two are put together that delay the fewest requests by the least.
+//! With a limit of at most as many requests as there are groups it is the log itself, up to how finely moments are
+//! kept. So it is for clients that send in bursts. One that sends evenly can use about five sixths of a larger limit:
+//! where there are too many groups, the two are put together that delay the fewest requests by the least.
 
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ const GROUPS: usize = 6;
 /// Bits of the second and the third word together. Their top bits are free.
 const BITS: u32 = 126;
 
-/// Bits for the age of a group at least, compared with the latest: a moment is kept to an 8,192th of the period, or finer.
+/// Bits for the age of a group at least, compared with the latest: a moment is kept to an 8,192th of the period, or
+/// finer.
 const LEAST: u32 = 13;
 
 /// No moment looks like an unset word.
@@ -224,8 +226,8 @@ impl Moments {
         Left { left: limit.saturating_sub(used), unit: 1, burst: limit }
     }
 
-    /// As much counts afterwards as with a log: the newest requests keep their moments (their ages in proportion, if the
-    /// period is another), and what is to count on top does so from `since` on.
+    /// As much counts afterwards as with a log: the newest requests keep their moments (their ages in proportion, if
+    /// the period is another), and what is to count on top does so from `since` on.
     pub(super) fn take_over(&self, words: &[AtomicU64], old: &Self, old_words: &[AtomicU64], since: Time) {
         let limit = self.quota.requests();
         let used = limit - old.left(old_words, since).requests_of(limit);
