@@ -15,7 +15,7 @@
 //!   over those instead. So what one core does not use reaches another after as many fetches as there are slots.
 //!
 //! Something is lost under bursts and lulls: a slot is left with seats when its threads fall silent, others use the seats
-//! behind them, and the floor passes seats that nobody used while the bucket is not full. By the word alone those would have
+//! behind them, and the floor passes unused seats while the bucket is not full. By the word alone those would have
 //! been admitted. Measured with 2 to 15 slots in 144 patterns of 20,000 requests: 0.08 % of what the word admits, and 1.3 %
 //! in the worst pattern, which has peaks of 20 times the rate.
 
