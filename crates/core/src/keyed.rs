@@ -18,6 +18,7 @@ mod cells;
 mod guests;
 mod hash;
 mod pages;
+mod pasts;
 mod room;
 mod succession;
 mod waiting;
@@ -31,6 +32,7 @@ pub(crate) use self::book::Request;
 use self::book::{Book, Granted, Halt, Set};
 use self::cells::{Cell, Cells, fingerprint};
 use self::hash::Secrets;
+use self::pasts::Pasts;
 use self::room::Region;
 use crate::meter;
 use crate::queue::Queues;
@@ -65,6 +67,10 @@ pub(crate) struct Table {
     blank: Vec<AtomicU64>,
     /// When the successor took over what is not in a region, in nanoseconds of [`Time`].
     since: AtomicU64,
+    /// The same of this table, or when the first one was made.
+    began: AtomicU64,
+    /// What is known of keys from before, if words do not hold it: see `succession`.
+    pasts: Option<Pasts>,
     /// Filled before any word is sealed.
     successor: Once<Arc<Table>>,
     /// Held by the one who fills the successor, until all is there.
@@ -154,7 +160,7 @@ pub struct KeyStats {
 
 impl Table {
     pub(crate) fn new(now: Time, terms: Terms, max_keys: NonZeroUsize) -> Self {
-        Self::with_cells(Book::new(terms, now), max_keys, 0, &Lineage::default())
+        Self::with_cells(Book::new(terms, now), max_keys, 0, &Lineage::default(), now, None)
     }
 
     fn capacity(book: &Book, max_keys: NonZeroUsize) -> usize {
@@ -162,7 +168,14 @@ impl Table {
     }
 
     /// A table with cells for at least `keys`.
-    fn with_cells(book: Book, max_keys: NonZeroUsize, keys: usize, lineage: &Lineage) -> Self {
+    fn with_cells(
+        book: Book,
+        max_keys: NonZeroUsize,
+        keys: usize,
+        lineage: &Lineage,
+        began: Time,
+        pasts: Option<Pasts>,
+    ) -> Self {
         let capacity = Self::capacity(&book, max_keys);
         let cells = Cells::new(keys.max(capacity), book.plain.words());
         let overrides = book.terms.overridden().map(|(key, index)| {
@@ -181,6 +194,8 @@ impl Table {
             book,
             lineage: lineage.clone(),
             since: AtomicU64::new(0),
+            began: AtomicU64::new(began.as_nanos()),
+            pasts,
             successor: Once::empty(),
             retuning: Mutex::new(()),
         }

@@ -51,7 +51,7 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(now: Time, quota: Quota) -> Self {
-        Self { cell: Arc::new(Cell::new(Meter::new(quota, now), 0, 0)) }
+        Self { cell: Arc::new(Cell::new(Meter::new(quota, now), 0, 0, now)) }
     }
 
     /// Charges `cost` if the quota has room for it. A refusal charges nothing.
@@ -318,9 +318,11 @@ impl Limiter {
 
     /// Puts another quota in force and keeps what was consumed, while other threads go on deciding.
     ///
-    /// What is free afterwards is at most what was free before, in requests and as a share of the burst, and refills at
-    /// the new rate. An equal quota touches nothing. To or from a sliding window log the first decision afterwards may
-    /// have to go through the whole log.
+    /// State is kept in requests. A window or a log goes on with what was counted, so a raise helps at once, and changing
+    /// back restores what was there. A bucket goes on with what is left, cut to the new burst, and refills at the new rate.
+    /// What is overdrawn or reserved stays as many requests. Between strategies, or windows of other periods, requests count
+    /// as late as they can have come. An equal quota touches nothing. To or from a sliding window log the first decision
+    /// afterwards may have to go through the whole log.
     ///
     /// The limiter returned starts at the new quota. All others of the same state follow to it, one step for each retune
     /// that came since they were made: drop them when you can. `clock` is read after the state, as for
@@ -336,6 +338,12 @@ impl Limiter {
     /// let limiter = limiter.retune(|| now, per_second(1000)?);
     /// assert!(limiter.check(now, 1).is_err()); // no fresh burst
     /// assert!(limiter.check(now.saturating_add(Duration::from_millis(1)), 1).is_ok()); // but the new rate
+    ///
+    /// let window = |requests| Quota::new(Strategy::FixedWindow, requests, Duration::from_secs(1), None);
+    /// let limiter = Limiter::new(now, window(10)?);
+    /// limiter.check(now, 10).expect("all of the window is free");
+    /// let limiter = limiter.retune(|| now, window(40)?);
+    /// assert_eq!(limiter.peek(now).remaining(), 30);
     /// # Ok::<(), weir_core::InvalidQuota>(())
     /// ```
     #[must_use = "the limiter it is called on stays behind the new one by a step"]

@@ -7,14 +7,18 @@
 //! ones from them, and all that try get the same.
 
 mod counter;
+mod epoch;
 mod guarded;
 pub(crate) mod line;
 mod log;
+mod past;
 
 pub(crate) use self::counter::{Counter, Windows};
+use self::epoch::Epoch;
 pub(crate) use self::guarded::Guarded;
 pub(crate) use self::log::Log;
-use crate::supply::Supply;
+pub(crate) use self::past::{Memory, Past};
+use crate::supply::{Supply, Tokens};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Quota, Standing, Strategy, Time};
 
@@ -81,22 +85,6 @@ pub(crate) struct Sealed;
 impl From<Sealed> for Stop {
     fn from(_: Sealed) -> Self {
         Self::Sealed
-    }
-}
-
-/// What is free when a quota is changed: `left` / `unit` requests of `burst`.
-#[derive(Clone, Copy, Debug)]
-struct Left {
-    left: u64,
-    unit: u64,
-    burst: u64,
-}
-
-impl Left {
-    /// Whole requests that may be free of another burst: no more, and no larger share.
-    fn requests_of(self, burst: u64) -> u64 {
-        let share = u128::from(self.left) * u128::from(burst.min(self.burst)) / u128::from(self.burst);
-        u64::try_from(share / u128::from(self.unit)).unwrap_or(u64::MAX).min(burst)
     }
 }
 
@@ -243,37 +231,127 @@ impl Meter {
         let _ = words[0].compare_exchange(UNSET, 0, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Works out `words`, whose first is [`UNSET`] and whose others are zero, from sealed ones: this meter takes over at
-    /// `since`, which is not earlier than any charge in them.
+    /// What is known of the time before `since`, when this meter takes over from one with these sealed words; and the words
+    /// that it begins with. `since` is not earlier than any charge in the old ones, and `past` is what was known before them.
     ///
-    /// What is free afterwards is at most what was free before, in requests and as a share of the burst.
-    pub(crate) fn succeed(&self, words: &[AtomicU64], old: &Self, old_words: &[AtomicU64], since: Time) {
+    /// Everything is kept in requests. A window or a log goes on with what was admitted in its time, by whatever strategy.
+    /// A bucket goes on with the tokens that are left, cut to its burst; what is owed stays as many requests.
+    pub(crate) fn past_after(
+        &self,
+        old: &Self,
+        old_words: &[AtomicU64],
+        past: &Past,
+        since: Time,
+        memory: Memory,
+    ) -> Past {
+        let (epoch, tokens) = old.epoch(old_words, past, since);
+        // A log begins with the moments of what came before.
+        let spans = match (memory, &self.kind) {
+            (Memory::None, Kind::Line(_) | Kind::Counter(_) | Kind::Guarded(_)) => Vec::new(),
+            (Memory::Few(_), Kind::Line(_) | Kind::Counter(_)) => past.with(&epoch, memory),
+            _ => past.with(&epoch, Memory::Many),
+        };
+        let mut next = Past { began: since.as_nanos(), is_first: false, first: [0; 2], tokens, forgiven: 0, spans };
+        let admitted_since = |moment: u64| {
+            let before = if moment <= epoch.began { past.admitted_since(moment) } else { 0 };
+            epoch.admitted_since(moment).saturating_add(before)
+        };
+        if past.forgiven > 0 {
+            next.tokens = past.unforgiven(tokens);
+        }
         match (&self.kind, &old.kind) {
-            (Kind::Line(supply), Kind::Line(before)) => {
+            (Kind::Line(supply), Kind::Line(before)) if supply.has_windows_of(before) => {
                 let level = old_words[0].load(Ordering::SeqCst) & !SEALED;
-                set(&words[0], supply.carry_over(before, level, since));
+                next.first = [supply.same_window(before, level, since), 0];
+            }
+            (Kind::Line(supply), _) if supply.is_window() => {
+                let used = admitted_since(supply.start_of_window(since)).saturating_sub(epoch.reserved);
+                next.first = [supply.with_used(used, epoch.reserved, since), 0];
+            }
+            (Kind::Line(supply), _) => {
+                let tokens = match &old.kind {
+                    Kind::Line(window) if window.is_window() && epoch.reserved == 0 => {
+                        let end = window.start_of_window(since).saturating_add(old.quota().period_nanos());
+                        next.forgive(self.quota(), end.saturating_sub(since.as_nanos()))
+                    }
+                    Kind::Line(bucket) if !bucket.is_window() => {
+                        next.forgiven = past.forgiven;
+                        tokens
+                    }
+                    _ => tokens,
+                };
+                next.first = [supply.with_tokens(tokens, since), 0];
             }
             (Kind::Counter(counter), Kind::Counter(before)) if counter.same_windows(before) => {
-                counter.take_over(words, before, old_words, since);
+                next.first = counter.with_counts_of(before, old_words, since);
             }
-            (Kind::Log(log), Kind::Log(before)) => log.take_over(words, before, old_words, since),
-            (Kind::Line(supply), _) => {
-                let Left { left, unit, burst } = old.left(old_words, since);
-                set(&words[0], supply.with_free(left, unit, burst, since));
-            }
-            (Kind::Counter(counter), _) => counter.begin(words, old.left(old_words, since), since),
-            (Kind::Log(log), _) => log.begin(words, old.left(old_words, since), since),
-            (Kind::Guarded(guarded), _) => guarded.succeed(words, old, old_words, since),
+            (Kind::Counter(counter), _) => next.first = counter.with_admitted(admitted_since, since),
+            (Kind::Log(log), Kind::Log(before)) => log.prepare_from_log(&mut next, before, old_words, since),
+            (Kind::Log(log), _) => log.prepare(&mut next, since),
+            (Kind::Guarded(guarded), _) => next.first = guarded.first_after(old, old_words, admitted_since, since),
+        }
+        next
+    }
+
+    /// Whether the words of this meter do not hold all that those of the old one did.
+    pub(crate) fn forgets(&self, old: &Self) -> bool {
+        match (&self.kind, &old.kind) {
+            (Kind::Line(supply), Kind::Line(before)) if supply.is_window() => !supply.has_windows_of(before),
+            (Kind::Line(_), Kind::Line(before)) => before.is_window(),
+            (Kind::Counter(counter), Kind::Counter(before)) => !counter.same_windows(before),
+            (Kind::Log(log), Kind::Log(before)) => log.quota() != before.quota(),
+            _ => true,
         }
     }
 
-    /// What sealed words leave free.
-    fn left(&self, words: &[AtomicU64], since: Time) -> Left {
+    /// Works out `words`, whose first is [`UNSET`] and whose others are zero: this meter takes over from one with these
+    /// sealed words.
+    pub(crate) fn begin(&self, words: &[AtomicU64], past: &Past, old: &Self, old_words: &[AtomicU64]) {
+        match (&self.kind, &old.kind) {
+            (Kind::Line(_), _) => set(&words[0], past.first[0]),
+            (Kind::Counter(_), _) => {
+                // The first word last: it says that both are there. The second is never zero again.
+                let _ = words[1].compare_exchange(0, past.first[1], Ordering::SeqCst, Ordering::SeqCst);
+                set(&words[0], past.first[0]);
+            }
+            (Kind::Log(log), Kind::Log(before)) => log.begin_from_log(words, past, before, old_words),
+            (Kind::Log(log), _) => log.begin(words, past, Vec::new()),
+            (Kind::Guarded(guarded), _) => guarded.begin(words, past, old, old_words),
+        }
+    }
+
+    /// What was admitted under this meter, as its sealed words tell, and what a bucket would have left.
+    fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'_>, Tokens) {
+        let at = since.as_nanos();
         match &self.kind {
-            Kind::Line(supply) => line::left(supply, words[0].load(Ordering::SeqCst) & !SEALED, since),
-            Kind::Counter(counter) => counter.left(words, since),
-            Kind::Log(log) => log.left(words, since),
-            Kind::Guarded(guarded) => guarded.left(words, since),
+            Kind::Line(supply) => {
+                let level = words[0].load(Ordering::SeqCst) & !SEALED;
+                if !supply.is_window() {
+                    return (Epoch::of_bucket(supply, level, past, at), supply.tokens(level, since));
+                }
+                let epoch = Epoch::of_window(supply, level, past, at);
+                let left = match epoch.reserved {
+                    0 => i128::from(supply.left_in_window(level, since)),
+                    reserved => -i128::from(reserved),
+                };
+                let tokens = past.tokens_after(self.quota(), at, epoch.total, left);
+                (epoch, tokens)
+            }
+            Kind::Counter(counter) => {
+                let (epoch, left) = counter.epoch(words, past, since);
+                let tokens = past.tokens_after(self.quota(), at, epoch.total, i128::from(left));
+                (epoch, tokens)
+            }
+            Kind::Log(log) => {
+                let (epoch, left) = log.epoch(words, past, since);
+                let tokens = past.tokens_after(self.quota(), at, epoch.total, i128::from(left));
+                (epoch, tokens)
+            }
+            Kind::Guarded(guarded) => {
+                let (epoch, left) = guarded.epoch(words, past, since);
+                let tokens = past.tokens_after(self.quota(), at, epoch.total, i128::from(left));
+                (epoch, tokens)
+            }
         }
     }
 }

@@ -347,7 +347,9 @@ impl RuleLimiter {
     ///
     /// A limit is the same if its name is the same. Limits that are new start fresh, those that are gone are forgotten,
     /// and equal terms touch nothing. Keys stay; with a smaller bound no key comes in until enough of them are idle. This
-    /// takes time in proportion to their number, in which those that are known are decided without waiting.
+    /// takes time in proportion to their number, in which those that are known are decided without waiting. A table of
+    /// more than 32,768 keys remembers what their words hold, and no more: where strategies or periods differ, a key may
+    /// have to wait for a period.
     /// Between keyed and not keyed there is nothing to keep: the result starts fresh.
     ///
     /// ```
@@ -359,8 +361,9 @@ impl RuleLimiter {
     /// let rule = RuleLimiter::shared(now, Terms::new([("hourly", per_hour(10)?)])?);
     /// rule.charge(|| now, &[], 5)?;
     /// let rule = rule.retune(|| now, Terms::new([("new", per_hour(100)?), ("hourly", per_hour(4)?)])?, None);
-    /// let tightest = rule.peek(now, &[], 1)?;
-    /// assert_eq!((tightest.limit, tightest.standing.remaining()), (1, 2)); // half was free, half is
+    /// assert!(rule.charge(|| now, &[], 1).is_err()); // five were counted
+    /// let rule = rule.retune(|| now, Terms::new([("hourly", per_hour(8)?)])?, None);
+    /// assert_eq!(rule.peek(now, &[], 1)?.standing.remaining(), 3); // and still are
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use = "the limiter it is called on does not know new limits"]

@@ -11,8 +11,9 @@
 //!
 //! The level is the whole state, one word, for every strategy; strategies differ only in how the floor grows. For
 //! buckets it grows steadily: the level is then the theoretical arrival time of GCRA (ITU-T I.371), counted in units
-//! of supply instead of nanoseconds. For windows it grows by `requests` at each boundary. A leaky bucket goes by the
-//! same line, but a request is let through only when the floor has reached all that came before it.
+//! of supply instead of nanoseconds. For windows it grows at each boundary, by the nanoseconds of a period: never less than
+//! `requests`, so that a level is the start of a window and a count, also a count above a limit that was lowered. A leaky
+//! bucket goes by the same line, but a request is let through only when the floor has reached all that came before it.
 //!
 //! One may think of seats in a row: whoever is let through at a moment takes seats that nobody has, between the floor and
 //! the ceiling of that moment. In any stretch of time that makes at most the burst and what flowed in meanwhile, whatever
@@ -87,11 +88,23 @@ pub(crate) struct Supply {
     direct: u64,
 }
 
-/// What is free at a moment, or by how much more is promised than there is: in units of the supply that says so.
+/// What a bucket has left: `parts` / `unit` requests; fewer than none if it is overdrawn or places ahead are promised.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Free {
-    Left(u64),
-    Owed(u64),
+pub(crate) struct Tokens {
+    pub(crate) parts: i128,
+    pub(crate) unit: u64,
+}
+
+impl Tokens {
+    /// The same in other units, rounded down.
+    pub(crate) fn in_units(self, unit: u64) -> i128 {
+        if unit == self.unit {
+            return self.parts;
+        }
+        let (whole, rest) =
+            (self.parts.div_euclid(i128::from(self.unit)), self.parts.rem_euclid(i128::from(self.unit)));
+        whole * i128::from(unit) + rest * i128::from(unit) / i128::from(self.unit)
+    }
 }
 
 impl Supply {
@@ -101,7 +114,7 @@ impl Supply {
         let (now, behind) = (now.as_nanos(), now.as_nanos().min(BEHIND));
         let (unit, flow, each, nanos, capacity, base) = if quota.strategy() == Strategy::FixedWindow {
             let base = now - behind;
-            (1, 1, requests, period, quota.burst(), base - base % period)
+            (1, 1, period, period, quota.burst(), base - base % period)
         } else {
             let unit = unit_of_bucket(quota);
             let divisor = gcd(requests * unit, period);
@@ -189,8 +202,9 @@ impl Supply {
     /// The same while the window of this number goes on, which a division found before.
     #[inline(always)]
     pub(crate) fn flowed_in(&self, window: u64, elapsed: u64) -> Option<u64> {
-        let within = elapsed.wrapping_sub(window.wrapping_mul(self.nanos));
-        (within < self.nanos).then(|| window.wrapping_mul(self.each))
+        // A window supplies as many units as its period has nanoseconds.
+        let start = window.wrapping_mul(self.nanos);
+        (elapsed.wrapping_sub(start) < self.nanos).then_some(start)
     }
 
     /// What has elapsed where that is nothing yet, or too much.
@@ -212,6 +226,11 @@ impl Supply {
             time_of(level, self.flow, self.nanos)
         };
         Time::from_nanos(self.base.as_nanos().saturating_add(elapsed))
+    }
+
+    /// The last moment at which the floor is not above `level`.
+    pub(crate) fn last_at(&self, level: u64) -> Time {
+        self.reached(level.saturating_add(1)).saturating_sub(Duration::from_nanos(1))
     }
 
     /// The level after a charge when the floor is there, or none if it is refused.
@@ -281,7 +300,7 @@ impl Supply {
     pub(crate) fn reserve(&self, level: u64, now: Time, cost: u64, latest: Time) -> Option<(u64, Time)> {
         let (floor, most) = (self.floor(now), self.quota.most());
         let mut before = level.max(floor);
-        if self.is_window() && before % self.each + cost > self.each {
+        if self.is_window() && before % self.each + cost > most {
             // A request is of one window.
             before = before.next_multiple_of(self.each);
         }
@@ -320,7 +339,7 @@ impl Supply {
                 return level;
             }
             units = units.min(mark.saturating_sub(self.floor(now)));
-            level.saturating_sub(mark)
+            self.between(mark, level)
         } else {
             let Some(refilled) = self.floor(now).checked_sub(self.floor(charged_at)) else {
                 return level;
@@ -342,36 +361,80 @@ impl Supply {
         level <= self.floor(now)
     }
 
-    /// What is free at `since`, and what of a burst that is.
-    pub(crate) fn free(&self, level: u64, since: Time) -> Free {
+    /// What a level leaves of a bucket at `since`. It may be used up, and then be owed.
+    pub(crate) fn tokens(&self, level: u64, since: Time) -> Tokens {
         let (floor, ceiling) = (self.floor(since), self.ceiling(since));
-        let level = if self.is_set_back(level, floor) { ceiling } else { level };
-        if level <= ceiling { Free::Left(ceiling - level.max(floor)) } else { Free::Owed(level - ceiling) }
+        let level = if self.is_set_back(level, floor) { ceiling } else { level.max(floor) };
+        let debt = i128::from(self.quota.debt()) * i128::from(self.unit);
+        Tokens { parts: i128::from(ceiling) - debt - i128::from(level), unit: self.unit }
     }
 
-    /// The level in this supply for what `level` was in `old`, if this one took over at `since`.
-    ///
-    /// What is free afterwards is at most what was free before, in requests and as a share of the burst: a change gives
-    /// nobody anything, and from then on the new rate refills. What was promised beyond the burst stays as many requests, to
-    /// be worked off at the new rate. The result depends on the arguments alone, so that all threads that compute it agree.
-    pub(crate) fn carry_over(&self, old: &Supply, level: u64, since: Time) -> u64 {
-        match old.free(level, since) {
-            Free::Left(free) => self.with_free(free, old.unit, old.capacity / old.unit, since),
-            Free::Owed(owed) => {
-                let owed = narrow((u128::from(owed) * u128::from(self.unit)).div_ceil(u128::from(old.unit)));
-                self.ceiling(since).saturating_add(owed).min(self.ceiling(since.saturating_add(LINE)))
+    /// The level at which a bucket that takes over at `since` has these tokens, or a full burst if that is less. What is
+    /// owed stays as many requests, and is worked off at the new rate.
+    pub(crate) fn with_tokens(&self, tokens: Tokens, since: Time) -> u64 {
+        let debt = i128::from(self.quota.debt()) * i128::from(self.unit);
+        let left = (tokens.in_units(self.unit) + debt).min(i128::from(self.capacity));
+        let level = i128::from(self.ceiling(since)) - left;
+        u64::try_from(level).unwrap_or(u64::MAX).min(self.ceiling(since.saturating_add(LINE)))
+    }
+
+    /// Whether both count by the same windows.
+    pub(crate) fn has_windows_of(&self, other: &Self) -> bool {
+        self.is_window() && other.is_window() && self.nanos == other.nanos
+    }
+
+    /// The level of a window in which so many requests were admitted; `ahead` more have places in later ones.
+    pub(crate) fn with_used(&self, used: u64, ahead: u64, since: Time) -> u64 {
+        let (window, _) = self.window_of(self.floor(since));
+        match ahead.checked_sub(1) {
+            None => self.in_window(window, used),
+            Some(last) => {
+                let latest = self.ceiling(since.saturating_add(LINE));
+                self.in_window(window.saturating_add(1 + last / self.capacity), last % self.capacity + 1).min(latest)
             }
         }
     }
 
-    /// The level that leaves `free` / `unit` requests of `burst` free at `since`, or the same share of this burst if that
-    /// is less.
-    pub(crate) fn with_free(&self, free: u64, unit: u64, burst: u64, since: Time) -> u64 {
-        let at_once = self.capacity / self.unit;
-        let free = u128::from(free);
-        let kept = if at_once < burst { free * u128::from(at_once) / u128::from(burst) } else { free };
-        let free = narrow(kept * u128::from(self.unit) / u128::from(unit));
-        self.ceiling(since) - free.min(self.capacity)
+    /// What is left of the window of `since`.
+    pub(crate) fn left_in_window(&self, level: u64, since: Time) -> u64 {
+        self.ceiling(since).saturating_sub(level.max(self.floor(since)))
+    }
+
+    /// The window of a level, as its number, and the count in it.
+    pub(crate) fn window_of(&self, level: u64) -> (u64, u64) {
+        (level / self.each, level % self.each)
+    }
+
+    /// The level of so many requests in a window. More than a window holds make it full.
+    fn in_window(&self, window: u64, count: u64) -> u64 {
+        (window.saturating_mul(self.each)).saturating_add(count.min((self.each - 1).max(self.capacity))).min(LEVELS)
+    }
+
+    /// The level of a fixed window that takes over from one with the same period: the same count in the same window.
+    pub(crate) fn same_window(&self, old: &Self, level: u64, since: Time) -> u64 {
+        if old.is_set_back(level, old.floor(since)) {
+            return self.ceiling(since);
+        }
+        let at = u128::from(old.base.as_nanos()) + u128::from(level);
+        narrow(at.saturating_sub(u128::from(self.base.as_nanos()))).min(LEVELS)
+    }
+
+    /// Where the window of `since` started.
+    pub(crate) fn start_of_window(&self, since: Time) -> u64 {
+        self.base.as_nanos().saturating_add(self.floor(since))
+    }
+
+    /// Units between two levels, those that no request can have left out.
+    fn between(&self, low: u64, high: u64) -> u64 {
+        if !self.is_window() {
+            return high.saturating_sub(low);
+        }
+        let ((first, before), (last, count)) = (self.window_of(low), self.window_of(high));
+        match last.checked_sub(first) {
+            None => 0,
+            Some(0) => count.saturating_sub(before),
+            Some(windows) => windows.saturating_mul(self.capacity).saturating_add(count).saturating_sub(before),
+        }
     }
 
     /// Where a level stands at `now`, when the floor is there.

@@ -93,14 +93,14 @@ fn costs_above_one_are_whole_or_refused() {
 }
 
 #[test]
-fn what_is_free_is_bounded_by_its_share_and_by_its_number() {
+fn a_bucket_keeps_what_is_left_cut_to_its_burst() {
     let limiter = Limiter::new(START, per_second(Strategy::TokenBucket, 100));
     limiter.check(START, 50).expect("all is free");
     let limiter = limiter.retune(|| START, per_second(Strategy::TokenBucket, 10));
-    assert_eq!(limiter.peek(START).remaining(), 5, "half was free, half is");
+    assert_eq!(limiter.peek(START).remaining(), 10, "fifty were left, of which ten fit");
     let limiter = limiter.retune(|| START, per_second(Strategy::TokenBucket, 1_000));
-    assert_eq!(limiter.peek(START).remaining(), 5, "a larger burst is not a gift");
-    assert_eq!(limiter.peek(after(Duration::from_millis(1))).remaining(), 6, "it fills at the new rate");
+    assert_eq!(limiter.peek(START).remaining(), 10, "a larger burst is not a gift");
+    assert_eq!(limiter.peek(after(Duration::from_millis(1))).remaining(), 11, "it fills at the new rate");
 }
 
 /// Every quota that is none.

@@ -313,7 +313,7 @@ fn model_each_change(test: impl Fn(Strategy, Strategy) + Sync + Send + Copy + 's
 }
 
 #[test]
-fn a_retune_loses_no_charge_and_gives_none() {
+fn a_retune_loses_no_charge_and_gives_no_burst() {
     model_each_change(|old, new| {
         let limiter = Limiter::new(NOW, quota(old, 2, SECOND));
         let decider = limiter.clone();
@@ -321,7 +321,12 @@ fn a_retune_loses_no_charge_and_gives_none() {
             thread::spawn(move || u64::from(decider.check(NOW, 1).is_ok()) + u64::from(decider.check(NOW, 1).is_ok()));
         let retuned = limiter.retune(|| NOW, quota(new, 4, SECOND));
         let there = thread.join().expect("no panic");
-        assert_eq!(there + drain(&retuned, NOW), 2, "{old:?} to {new:?}: two were free, before and after");
+        let most = if new == Strategy::TokenBucket { 2 } else { 4 };
+        assert_eq!(
+            there + drain(&retuned, NOW),
+            most,
+            "{old:?} to {new:?}: a bucket keeps what is left, a window counts"
+        );
         assert_eq!(drain(&limiter, NOW), 0, "{old:?} to {new:?}: the old handle reaches the same state");
         assert_eq!(drain(&limiter, later(2 * SECOND)), 4, "{old:?} to {new:?}: the new limit");
     });
@@ -337,7 +342,9 @@ fn a_retune_a_lap_later_gives_no_place_twice() {
             let (decider, then) = (limiter.clone(), later(SECOND));
             let thread = thread::spawn(move || u64::from(decider.check(then, 1).is_ok()));
             let retuned = limiter.retune(|| then, quota(new, 2, SECOND));
-            assert_eq!(thread.join().expect("no panic") + drain(&retuned, then), 1, "to {new:?}");
+            // The one a period ago has left the log, and still counts for a counter.
+            let most = if new == Strategy::SlidingWindowLog { 2 } else { 1 };
+            assert_eq!(thread.join().expect("no panic") + drain(&retuned, then), most, "to {new:?}");
         });
     }
 }
@@ -355,7 +362,8 @@ fn two_that_help_a_retune_through_agree() {
             .collect();
         let retuned = limiter.retune(|| NOW, quota(new, 2, SECOND));
         let there: u64 = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
-        assert_eq!(there + drain(&retuned, NOW), 1, "{old:?} to {new:?}");
+        let most = if new == Strategy::TokenBucket { 1 } else { 2 };
+        assert_eq!(there + drain(&retuned, NOW), most, "{old:?} to {new:?}");
     });
 }
 
@@ -371,10 +379,7 @@ fn two_retunes_at_once_both_come_into_force() {
         let there = decider.join().expect("no panic");
         assert!(seen == bucket(4, 4) || seen == bucket(8, 8));
         assert!(limiter.quota() == bucket(4, 4) || limiter.quota() == bucket(8, 8));
-        // From 8 to 4 the share that is free counts: 2 of 8 are 1 of 4.
-        let most = if limiter.quota() == bucket(8, 8) { 2 } else { 2 - there };
-        let left = drain(&limiter, NOW);
-        assert!(there == 1 && there + left <= 2 && left <= most, "{there} + {left}");
+        assert_eq!((there, drain(&limiter, NOW)), (1, 1), "what is left stays left");
     });
 }
 
@@ -399,7 +404,14 @@ fn a_refund_and_a_retune_do_not_add_up() {
         limiter.refund(charged, || NOW);
         thread.join().expect("no panic");
         let left = drain(&limiter, NOW);
-        assert!(left == 0 || left == 2, "{old:?} to {new:?}: given back before the retune, or not at all: {left}");
+        let came_on_top = if new == Strategy::TokenBucket { 0 } else { 2 };
+        let given_back = left - came_on_top;
+        // A log that is read just then by another may have given back one of two.
+        let half = old == Strategy::SlidingWindowLog && new != Strategy::TokenBucket && given_back == 1;
+        assert!(
+            half || given_back == 0 || given_back == 2,
+            "{old:?} to {new:?}: before the retune, or not at all: {left}"
+        );
     });
 }
 

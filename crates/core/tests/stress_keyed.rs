@@ -137,17 +137,24 @@ fn every_key_of_many_gets_exactly_its_own() {
 
 /// The bound changes, and the terms with it, while all keys are charged through the first handle.
 #[test]
-fn retunes_under_load_lose_no_charge_and_give_none() {
+fn retunes_under_load_lose_no_charge_and_give_no_burst() {
     for strategy in STRATEGIES {
         // Equal terms in a table of another size take nothing away either.
         assert!(
             retune_under_load(strategy, 10).iter().all(|&admitted| admitted == at_once(strategy, 10)),
             "{strategy:?}"
         );
-        assert!(
-            retune_under_load(strategy, 20).iter().all(|&admitted| admitted <= at_once(strategy, 10)),
-            "{strategy:?}"
-        );
+        assert!(retune_under_load(strategy, 20).iter().all(|&admitted| admitted <= largest(strategy)), "{strategy:?}");
+    }
+}
+
+/// The most that is admitted at one time while 10 and 20 take turns: of a window the larger one, of a bucket what was left,
+/// and by how much it may be overdrawn.
+fn largest(strategy: Strategy) -> u64 {
+    match strategy {
+        Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => 20,
+        Strategy::TokenBucketWithDebt => 15,
+        _ => at_once(strategy, 10),
     }
 }
 

@@ -141,8 +141,9 @@
 //! assert!(admit.admit(&"a request").is_ok());
 //! assert!(admit.admit(&"a request").is_ok());
 //!
-//! // Half of it was used, half of it is: nobody gets a fresh burst by a change.
-//! let limiter = limiter.retune(|| clock.now(), per_hour(2)?);
+//! // Two are left, and stay left: a change gives no fresh burst.
+//! let limiter = limiter.retune(|| clock.now(), per_hour(3)?);
+//! assert!(admit.admit(&"a request").is_ok());
 //! assert!(admit.admit(&"a request").is_ok());
 //! assert!(admit.admit(&"a request").is_err());
 //! # let _ = limiter;

@@ -34,17 +34,18 @@ async fn a_changed_limit_gives_nobody_a_fresh_burst() {
     }
 }
 
+/// Of ten, five are used; then four are allowed, then a hundred. A bucket keeps what is left and fits, a window what it counted.
 #[tokio::test]
-async fn a_change_leaves_no_larger_share_free_than_before() {
-    for strategy in ["TokenBucket", "FixedWindow"] {
+async fn a_change_keeps_what_was_consumed_in_requests() {
+    for (strategy, of_four, of_a_hundred) in [("TokenBucket", 4, 0), ("FixedWindow", 0, 95)] {
         let (_app, agent) = start().await;
         let limit = |requests| policy("p", &[rule("all", &[daily("d", strategy, requests)])]);
         agent.apply(&snapshot(1, &[limit(10)])).await;
         assert_eq!(admitted(&agent, &[], 5).await, 5);
         agent.apply(&snapshot(2, &[limit(4)])).await;
-        assert_eq!(admitted(&agent, &[], 4).await, 2, "{strategy}: half was free, half is");
+        assert_eq!(admitted(&agent, &[], 6).await, of_four, "{strategy}");
         agent.apply(&snapshot(3, &[limit(100)])).await;
-        assert_eq!(admitted(&agent, &[], 4).await, 0, "{strategy}: nothing was free, nothing is");
+        assert_eq!(admitted(&agent, &[], 100).await, of_a_hundred, "{strategy}: a raise of a window helps at once");
     }
 }
 

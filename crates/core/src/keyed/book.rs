@@ -1,7 +1,10 @@
 //! The terms of a rule in the form that decisions need: a meter for each limit, for each override.
 
+use std::iter;
+use std::sync::Arc;
+
 use super::Clock;
-use crate::meter::{Kind, Meter, Place, Stop, Taken, UNSET};
+use crate::meter::{Kind, Memory, Meter, Past, Place, Stop, Taken, UNSET};
 use crate::rule::{Places, RuleRefused, Tightening, Tightest};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering};
@@ -30,6 +33,20 @@ pub(super) struct Old<'a> {
     pub(super) set: &'a Set,
     pub(super) words: &'a [AtomicU64],
     pub(super) since: Time,
+    /// When the old terms took over, and whether nothing was counted before.
+    pub(super) began: Time,
+    pub(super) is_first: bool,
+    /// What is known of the time before them, if that was kept.
+    pub(super) pasts: Option<Arc<[Past]>>,
+}
+
+/// How what is known of a key is kept.
+#[derive(Clone, Copy)]
+pub(super) struct Agree<'a> {
+    /// For how long it matters.
+    pub(super) nanos: u64,
+    /// Takes what one thread knows, and returns what the first one knew.
+    pub(super) with: &'a dyn Fn(Arc<[Past]>) -> Arc<[Past]>,
 }
 
 /// What is asked for.
@@ -65,8 +82,31 @@ impl Book {
         Self { plain, guest, overrides: overrides.collect(), terms }
     }
 
+    /// Whether the words of a key do not hold all that those of the old book did.
+    pub(super) fn forgets(&self, old: &Self, kept: &[Option<usize>]) -> bool {
+        // An override that comes or goes takes a key from one set to the other.
+        let all = || iter::once(&self.plain).chain(&self.overrides);
+        let olds = || iter::once(&old.plain).chain(&old.overrides);
+        all().any(|set| olds().any(|old| set.forgets(old, kept)))
+    }
+
+    /// The longest period.
+    pub(super) fn longest(&self) -> u64 {
+        iter::once(&self.plain).chain(&self.overrides).map(Set::longest).max().unwrap_or(0)
+    }
+
     pub(super) fn set(&self, override_index: Option<usize>) -> &Set {
         override_index.map_or(&self.plain, |index| &self.overrides[index])
+    }
+}
+
+impl Old<'_> {
+    fn past(&self, place: usize) -> Past {
+        match &self.pasts {
+            Some(pasts) => pasts[place].clone(),
+            None if self.is_first => Past::none(self.set.meters[place].quota(), self.began),
+            None => Past::unknown(self.began),
+        }
     }
 }
 
@@ -217,30 +257,52 @@ impl Set {
     }
 
     /// Works out unset words from those under the old terms, or starts them where there are none. Threads that do so at the
-    /// same time agree. `kept` says where each limit was.
+    /// same time agree. `kept` says where each limit was. Without `agree` nothing is kept of
+    /// the time before now but what words hold.
     pub(super) fn succeed<'a>(
         &self,
         words: &[AtomicU64],
         old: impl FnOnce() -> Option<Old<'a>>,
         kept: &[Option<usize>],
+        agree: Option<Agree<'_>>,
     ) {
         if !self.is_unset(words) {
             return;
         }
-        let old = old();
-        if let Some(old) = &old {
-            old.set.seal(old.words);
-        }
-        for ((meter, own), place) in self.limits(words).zip(kept) {
-            match (&old, *place) {
-                (Some(old), Some(place)) => {
-                    let (before, old_words) =
-                        old.set.limits(old.words).nth(place).expect("a place among the old limits");
-                    meter.succeed(own, before, old_words, old.since);
-                }
-                _ => meter.start(own),
+        let Some(old) = old() else {
+            self.limits(words).for_each(|(meter, own)| meter.start(own));
+            return;
+        };
+        old.set.seal(old.words);
+        let before =
+            |place: Option<usize>| Some(old.set.limits(old.words).nth(place?).expect("a place among the old limits"));
+        let memory = agree.map_or(Memory::None, |agree| Memory::Few(agree.nanos));
+        let pasts = self.meters.iter().zip(kept).map(|(meter, &place)| match before(place) {
+            Some((meter_before, old_words)) => {
+                let past = old.past(place.expect("found above"));
+                meter.past_after(meter_before, old_words, &past, old.since, memory)
+            }
+            None => Past::none(meter.quota(), old.since),
+        });
+        let pasts: Vec<_> = pasts.collect();
+        let agreed = agree.map(|agree| (agree.with)(Arc::from(pasts.as_slice())));
+        let pasts = agreed.as_deref().unwrap_or(&pasts);
+        for (((meter, own), &place), past) in self.limits(words).zip(kept).zip(pasts) {
+            match before(place) {
+                Some((meter_before, old_words)) => meter.begin(own, past, meter_before, old_words),
+                None => meter.start(own),
             }
         }
+    }
+
+    /// Whether words alone are not enough to go on from others without a loss: strategies or windows differ.
+    pub(super) fn forgets(&self, old: &Self, kept: &[Option<usize>]) -> bool {
+        self.meters.iter().zip(kept).any(|(meter, &place)| place.is_some_and(|place| meter.forgets(&old.meters[place])))
+    }
+
+    /// The longest period.
+    pub(super) fn longest(&self) -> u64 {
+        self.meters.iter().map(|meter| meter.quota().period_nanos()).max().unwrap_or(0)
     }
 
     fn seal(&self, words: &[AtomicU64]) {

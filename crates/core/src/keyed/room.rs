@@ -274,6 +274,9 @@ impl Table {
             victim.mark.store(old, Ordering::Release);
             return self.is_too_much(request).then_some(taken);
         }
+        if let Some(pasts) = &self.pasts {
+            pasts.forget(old);
+        }
         if cell.index != victim.index {
             victim.mark.store(VACANT, Ordering::Release);
         }
@@ -308,7 +311,12 @@ impl Table {
                 return;
             }
             hold.hand += 1;
-            if self.is_idle_key(cell, now) && self.start_to_forget(cell, now).is_some() {
+            if self.is_idle_key(cell, now)
+                && let Some(old) = self.start_to_forget(cell, now)
+            {
+                if let Some(pasts) = &self.pasts {
+                    pasts.forget(old);
+                }
                 cell.mark.store(VACANT, Ordering::Release);
                 self.forgot(hold, now);
                 self.lineage.counts.tracked.fetch_sub(1, Ordering::Relaxed);

@@ -9,9 +9,10 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use super::book::{Book, Old};
+use super::book::{Agree, Book, Old, Set};
 use super::cells::is_key;
 use super::guests::tag_of;
+use super::pasts::{FEW, MOST, Pasts};
 use super::room::{Hold, Region};
 use super::{Clock, Lineage, Table, zeros};
 use crate::sync::{AtomicU64, Ordering, lock};
@@ -48,7 +49,8 @@ impl Table {
         }
         let keys = self.lineage.counts.tracked.load(Ordering::Relaxed) + self.overrides.len();
         let lineage = Lineage { generation: self.lineage.generation + 1, kept, ..self.lineage.clone() };
-        let next = Self::with_cells(book, max_keys, keys, &lineage);
+        let pasts = self.pasts_for(&book, &lineage.kept, keys, clock());
+        let next = Self::with_cells(book, max_keys, keys, &lineage, clock(), pasts);
         for own in next.overrides.values() {
             next.book.set(own.override_index).unset(&own.words);
         }
@@ -62,7 +64,9 @@ impl Table {
 
     /// Moves everything. Only for the holder of `retuning`.
     fn move_to(&self, next: &Self, clock: Clock<'_>) {
-        self.since.store(clock().as_nanos(), Ordering::Release);
+        let now = clock().as_nanos();
+        next.began.store(now, Ordering::Release);
+        self.since.store(now, Ordering::Release);
         for &mark in self.overrides.keys() {
             if !next.overrides.contains_key(&mark) {
                 next.place(mark);
@@ -113,8 +117,8 @@ impl Table {
             }
             // A key with neither cell nor words of its own may have been a guest, and has an override now.
             let guest = if self.place_of(mark).is_none() { self.guest_of(mark) } else { None };
-            let guest = guest.as_ref().map(|words| Old { set: &self.book.guest, words, since: self.closed_at(mark) });
-            set.succeed(words, || guest.or_else(|| self.old(mark)), &next.lineage.kept);
+            let guest = guest.as_ref().map(|words| self.old_guest(words, self.closed_at(mark)));
+            next.succeed(mark, set, words, || guest.or_else(|| self.old(mark)));
         }
     }
 
@@ -122,7 +126,43 @@ impl Table {
         let (set, words) = self.place_of(mark)?;
         let overridden = || Time::from_nanos(self.since.load(Ordering::Acquire));
         let since = if self.overrides.contains_key(&mark) { overridden() } else { self.closed_at(mark) };
-        Some(Old { set, words, since })
+        Some(Old {
+            set,
+            words,
+            since,
+            began: self.began(),
+            // A key that came in since is new.
+            is_first: self.lineage.generation == 0 || self.pasts.is_some(),
+            pasts: self.pasts.as_ref().and_then(|pasts| pasts.get(mark)),
+        })
+    }
+
+    fn began(&self) -> Time {
+        Time::from_nanos(self.began.load(Ordering::Acquire))
+    }
+
+    /// Of guests there is no room for a past: what their words do not tell counts as used up.
+    fn old_guest<'a>(&'a self, words: &'a [AtomicU64], since: Time) -> Old<'a> {
+        let is_first = self.lineage.generation == 0;
+        Old { set: &self.book.guest, words, since, began: self.began(), is_first, pasts: None }
+    }
+
+    fn succeed<'a>(&self, mark: u64, set: &Set, words: &[AtomicU64], old: impl FnOnce() -> Option<Old<'a>>) {
+        let keep = self.pasts.as_ref().map(|pasts| move |past| pasts.keep(mark, past));
+        let agree =
+            keep.as_ref().zip(self.pasts.as_ref()).map(|(with, pasts)| Agree { nanos: 2 * pasts.longest, with });
+        set.succeed(words, old, &self.lineage.kept, agree);
+    }
+
+    /// Room for what is known of keys, if the new words do not hold it, or if that of this table still matters.
+    fn pasts_for(&self, book: &Book, kept: &[Option<usize>], keys: usize, now: Time) -> Option<Pasts> {
+        let mut longest = book.longest().max(self.book.longest());
+        let mut matters = keys <= FEW || book.forgets(&self.book, kept);
+        if let Some(pasts) = &self.pasts {
+            longest = longest.max(pasts.longest);
+            matters |= now.as_nanos().saturating_sub(self.began.load(Ordering::Acquire)) <= longest;
+        }
+        (matters && keys <= MOST).then(|| Pasts::new(longest))
     }
 
     fn closed_at(&self, mark: u64) -> Time {
@@ -140,7 +180,7 @@ impl Table {
         let (set, next_set) = (&self.book.guest, &next.book.guest);
         let succeed = |words: &[AtomicU64], old: &[AtomicU64]| {
             next_set.clear_unset(words);
-            next_set.succeed(words, || Some(Old { set, words: old, since }), &next.lineage.kept);
+            next_set.succeed(words, || Some(self.old_guest(old, since)), &next.lineage.kept, None);
         };
         for (tag, words) in guests.all(set, since) {
             let mut there = lock(&next.regions[next.cells.region_of_tag(tag)].hold);

@@ -6,12 +6,12 @@
 //! deciders help the change through instead of waiting for it, and no charge falls in between. Only retunes wait for
 //! each other.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::{Admitted, Charge, Refused};
 use crate::lease::Leases;
 use crate::meter::line::{self, swap};
-use crate::meter::{self, Counter, Kind, Log, Meter, Place, SEALED, Sealed, Stop, Taken, UNSET};
+use crate::meter::{self, Counter, Kind, Log, Memory, Meter, Past, Place, SEALED, Sealed, Stop, Taken, UNSET};
 use crate::queue::Queue;
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Mutex, Once, Ordering};
@@ -40,6 +40,9 @@ pub(super) struct Cell {
     heat: AtomicU64,
     /// When this cell took over, in nanoseconds of [`Time`]. Final once the predecessor's first word is sealed.
     since: AtomicU64,
+    /// What is known of the time before, and what the words began with. Filled before they are set; the first cell has none.
+    /// Loom need not see it: the words order all that is done with it.
+    past: OnceLock<Box<Past>>,
     /// Filled before the words are sealed.
     successor: Once<Arc<Cell>>,
     /// The requests that wait, of this cell and all its successors. Filled by the first that does.
@@ -62,7 +65,7 @@ struct Words {
 struct Alone([AtomicU64; 2]);
 
 impl Cell {
-    pub(super) fn new(meter: Meter, generation: u64, first: u64) -> Self {
+    pub(super) fn new(meter: Meter, generation: u64, first: u64, since: Time) -> Self {
         let words = Words::new(meter.words(), first);
         let (direct, window) = match &meter.kind {
             Kind::Line(supply) if supply.is_time() => (supply.direct(), NEVER),
@@ -77,7 +80,8 @@ impl Cell {
             words,
             leases: Once::empty(),
             heat: AtomicU64::new(0),
-            since: AtomicU64::new(0),
+            since: AtomicU64::new(since.as_nanos()),
+            past: OnceLock::new(),
             successor: Once::empty(),
             queue: Once::empty(),
             retuning: Mutex::new(()),
@@ -308,7 +312,8 @@ impl Cell {
 
     /// Seals the words and returns the successor. Only for the holder of `retuning`.
     pub(super) fn succeed(&self, quota: Quota, clock: impl Fn() -> Time) -> &Arc<Self> {
-        self.successor.fill(Arc::new(Self::new(Meter::new(quota, clock()), self.generation + 1, UNSET)));
+        let base = clock();
+        self.successor.fill(Arc::new(Self::new(Meter::new(quota, base), self.generation + 1, UNSET, base)));
         let successor = self.successor.get().expect("filled above");
         successor.queue.fill(Arc::clone(self.queue()));
         let mut word = self.first().load(Ordering::SeqCst);
@@ -341,7 +346,20 @@ impl Cell {
             let since = Time::from_nanos(successor.since.load(Ordering::Relaxed));
             let returned = self.take_back(since);
             let words = returned.as_ref().map_or(self.words.all(), std::slice::from_ref);
-            successor.meter.succeed(successor.words.all(), &self.meter, words, since);
+            if successor.past.get().is_none() {
+                let past = match self.past.get() {
+                    Some(past) => successor.meter.past_after(&self.meter, words, past, since, Memory::Many),
+                    None => {
+                        let made = Time::from_nanos(self.since.load(Ordering::Relaxed));
+                        let none = Past::none(self.meter.quota(), made);
+                        successor.meter.past_after(&self.meter, words, &none, since, Memory::Many)
+                    }
+                };
+                // What another thread was faster to find is the same, but for moments that were just being written.
+                let _ = successor.past.set(Box::new(past));
+            }
+            let past = successor.past.get().expect("filled above");
+            successor.meter.begin(successor.words.all(), past, &self.meter, words);
         }
         successor
     }

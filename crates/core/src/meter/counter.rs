@@ -16,7 +16,7 @@ mod windows;
 use std::time::Duration;
 
 pub(crate) use self::windows::Windows;
-use super::{Left, Place, SEALED, Sealed, Stop, Taken, load, set};
+use super::{Epoch, Past, Place, SEALED, Sealed, Stop, Taken, load};
 use crate::divisor::Divisor;
 use crate::supply::{BEHIND, SET_BACK};
 use crate::sync::{AtomicU64, Ordering};
@@ -27,6 +27,9 @@ const FROZEN: u64 = 1 << 62;
 
 /// Index of the window at the base, so that a word that is zero is in no window.
 const FIRST: u64 = 2;
+
+/// Of the count, unless the quota needs more: for 2^31 requests.
+const MOST_BITS: u32 = 31;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Counter {
@@ -55,7 +58,7 @@ impl Counter {
         let base = Time::from_nanos(base - base % quota.period_nanos());
         let period = Divisor::new(quota.period_nanos());
         let origin = base.as_nanos().wrapping_sub(FIRST.wrapping_mul(quota.period_nanos()));
-        Self { quota, period, base, origin, bits: u64::BITS - quota.requests().leading_zeros() }
+        Self { quota, period, base, origin, bits: bits_of_count(quota) }
     }
 
     pub(crate) fn quota(&self) -> Quota {
@@ -244,48 +247,58 @@ impl Counter {
         self.period() == other.period()
     }
 
-    /// Sealed words at `since`, and that moment's index in this counter's own numbers.
-    fn sealed(&self, words: &[AtomicU64], since: Time) -> Windows {
+    /// Sealed words at `since`.
+    fn sealed(&self, words: &[AtomicU64], since: Time) -> Seen {
         let [even, odd] = [&words[0], &words[1]].map(|word| AtomicU64::new(word.load(Ordering::SeqCst) & !SEALED));
         match self.see(&[even, odd], since) {
-            Ok(seen) => seen.windows,
+            Ok(seen) => seen,
             Err(Sealed) => unreachable!("the copies are not sealed"),
         }
     }
 
-    pub(super) fn left(&self, words: &[AtomicU64], since: Time) -> Left {
-        let left = self.sealed(words, since).remaining(&self.quota);
-        Left { left, unit: 1, burst: self.quota.requests() }
-    }
-
-    /// The counts of both windows go on: fewer in proportion if fewer are allowed from now on. If more are allowed, as
-    /// many count as used as came on top, until they leave with this window.
-    pub(super) fn take_over(&self, words: &[AtomicU64], old: &Self, old_words: &[AtomicU64], since: Time) {
-        let Windows { previous, current, lag, .. } = old.sealed(old_words, since);
-        let (now, before) = (self.quota.requests(), old.quota.requests());
-        let (previous, current) = if now < before {
-            let scale = |count: u64| (u128::from(count) * u128::from(now)).div_ceil(u128::from(before));
-            let scale = |count| u64::try_from(scale(count)).unwrap_or(now).min(now);
-            // Rounded up twice, so that no larger share is free.
-            (scale(previous), scale(current))
-        } else {
-            (previous, current + (now - before))
+    /// What was admitted since it took over, and how much is left.
+    pub(super) fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'static>, u64) {
+        let Seen { windows, index, .. } = self.sealed(words, since);
+        let (first, before) = match past.first {
+            [0, 0] => (self.index_at(Time::from_nanos(past.began)), 0),
+            // Of two the frozen one is the larger.
+            [even, odd] => (self.index_of(even.min(odd)), self.count_of(even.min(odd))),
         };
-        self.begin_with(words, since.saturating_add(Duration::from_nanos(lag)), previous, current);
+        let epoch = Epoch::of_counter(
+            (self.start_of(index), windows.current, windows.previous),
+            (self.quota.requests(), self.period()),
+            (index.saturating_sub(first), before),
+            past,
+            since.as_nanos(),
+        );
+        (epoch, windows.remaining(&self.quota))
     }
 
-    pub(super) fn begin(&self, words: &[AtomicU64], left: Left, since: Time) {
-        let used = self.quota.requests() - left.requests_of(self.quota.requests());
-        self.begin_with(words, since, 0, used);
+    /// The words with the counts of a counter of the same period: they stay what they are, also above a lowered limit.
+    pub(super) fn with_counts_of(&self, old: &Self, old_words: &[AtomicU64], since: Time) -> [u64; 2] {
+        let Windows { previous, current, lag, .. } = old.sealed(old_words, since).windows;
+        self.with_counts(since.saturating_add(Duration::from_nanos(lag)), previous, current)
     }
 
-    fn begin_with(&self, words: &[AtomicU64], since: Time, previous: u64, current: u64) {
-        let index = self.index_at(since);
-        let previous = FROZEN | self.word(index - 1, previous);
-        let current = self.word(index, current);
-        let [even, odd] = if index.is_multiple_of(2) { [current, previous] } else { [previous, current] };
-        // The first word last: it says that both are there. The second is never zero again.
-        let _ = words[1].compare_exchange(0, odd, Ordering::SeqCst, Ordering::SeqCst);
-        set(&words[0], even);
+    /// The words where `admitted_since` tells how many requests were admitted since a moment.
+    pub(super) fn with_admitted(&self, admitted_since: impl Fn(u64) -> u64, since: Time) -> [u64; 2] {
+        let start = self.start_of(self.index_at(since));
+        let current = admitted_since(start);
+        let both = admitted_since(start.saturating_sub(self.period()));
+        self.with_counts(since, both.saturating_sub(current), current)
     }
+
+    fn with_counts(&self, since: Time, previous: u64, current: u64) -> [u64; 2] {
+        let (index, most) = (self.index_at(since), (1 << self.bits) - 1);
+        let previous = FROZEN | self.word(index - 1, previous.min(most));
+        let current = self.word(index, current.min(most));
+        if index.is_multiple_of(2) { [current, previous] } else { [previous, current] }
+    }
+}
+
+/// Of the count. It holds all that were admitted in a window, also if the limit was lowered since, as far as there is room:
+/// the index needs enough for 146 years.
+fn bits_of_count(quota: Quota) -> u32 {
+    let needed = u64::BITS - quota.requests().leading_zeros();
+    needed.max(quota.period_nanos().ilog2().min(MOST_BITS))
 }

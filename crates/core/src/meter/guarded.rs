@@ -7,7 +7,7 @@
 mod moments;
 
 pub(crate) use self::moments::Moments;
-use super::{Counter, Kind, Left, Meter, Place, Sealed, Stop, Taken, UNSET};
+use super::{Counter, Epoch, Kind, Meter, Past, Place, Sealed, Stop, Taken};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Quota, Standing, Strategy, Time};
 
@@ -26,10 +26,8 @@ impl Meter {
         match quota.strategy() {
             Strategy::SlidingWindowLog => Self { kind: Kind::Guarded(Guarded::Moments(Moments::new(quota))) },
             Strategy::SlidingWindowCounter => {
-                let counter = Counter::new(quota, base);
-                let kind =
-                    if counter.packs() { Kind::Guarded(Guarded::Packed(counter)) } else { Kind::Counter(counter) };
-                Self { kind }
+                let packed = Counter::to_pack(quota, base).map(|counter| Kind::Guarded(Guarded::Packed(counter)));
+                Self { kind: packed.unwrap_or_else(|| Kind::Counter(Counter::new(quota, base))) }
             }
             _ => Self::new(quota, base),
         }
@@ -130,33 +128,44 @@ impl Guarded {
         }
     }
 
-    pub(super) fn left(&self, words: &[AtomicU64], since: Time) -> Left {
+    /// What was admitted since the meter took over, at most, and how much is left.
+    pub(super) fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'static>, u64) {
         match self {
-            Self::Packed(counter) => counter.left(&counter.unpack(&words[0]), since),
-            Self::Moments(moments) => moments.left(words, since),
+            Self::Packed(counter) => counter.epoch(&counter.unpack(&words[0]), past, since),
+            Self::Moments(moments) => moments.epoch(words, past, since),
         }
     }
 
-    /// See [`Meter::succeed`].
-    pub(super) fn succeed(&self, words: &[AtomicU64], old: &Meter, old_words: &[AtomicU64], since: Time) {
+    /// What [`begin`](Self::begin) goes by, beside the old words.
+    pub(super) fn first_after(
+        &self,
+        old: &Meter,
+        old_words: &[AtomicU64],
+        admitted_since: impl Fn(u64) -> u64,
+        since: Time,
+    ) -> [u64; 2] {
         match (self, &old.kind) {
-            (Self::Packed(counter), kind) => {
-                let own = [UNSET, 0].map(AtomicU64::new);
-                match kind {
-                    Kind::Guarded(Guarded::Packed(before)) if counter.same_windows(before) => {
-                        counter.take_over(&own, before, &before.unpack(&old_words[0]), since);
-                    }
-                    Kind::Counter(before) if counter.same_windows(before) => {
-                        counter.take_over(&own, before, old_words, since);
-                    }
-                    _ => counter.begin(&own, old.left(old_words, since), since),
-                }
-                words[0].store(counter.pack(&own), Ordering::Relaxed);
+            (Self::Packed(counter), Kind::Guarded(Self::Packed(before))) if counter.same_windows(before) => {
+                counter.with_counts_of(before, &before.unpack(&old_words[0]), since)
             }
-            (Self::Moments(moments), Kind::Guarded(Guarded::Moments(before))) => {
-                moments.take_over(words, before, old_words, since);
+            (Self::Packed(counter), Kind::Counter(before)) if counter.same_windows(before) => {
+                counter.with_counts_of(before, old_words, since)
             }
-            (Self::Moments(moments), _) => moments.begin(words, old.left(old_words, since), since),
+            (Self::Packed(counter), _) => counter.with_admitted(admitted_since, since),
+            (Self::Moments(moments), _) => [admitted_since(moments.oldest(since)), 0],
+        }
+    }
+
+    /// See [`Meter::begin`].
+    pub(super) fn begin(&self, words: &[AtomicU64], past: &Past, old: &Meter, old_words: &[AtomicU64]) {
+        match (self, &old.kind) {
+            (Self::Packed(counter), _) => {
+                words[0].store(counter.pack(&past.first.map(AtomicU64::new)), Ordering::Relaxed);
+            }
+            (Self::Moments(moments), Kind::Guarded(Self::Moments(before))) => {
+                moments.take_over(words, before, old_words, Time::from_nanos(past.began));
+            }
+            (Self::Moments(moments), _) => moments.begin(words, past.first[0], Time::from_nanos(past.began)),
         }
     }
 }

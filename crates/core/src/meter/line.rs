@@ -3,8 +3,8 @@
 //! The order acquired and released is that of clock readings: one taken after a level was read is not earlier than those
 //! that went into it.
 
-use super::{Left, Place, SEALED, Sealed, Stop, Taken, load};
-use crate::supply::{Free, Supply};
+use super::{Place, SEALED, Sealed, Stop, Taken, load};
+use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Standing, Time};
 
@@ -107,14 +107,6 @@ pub(crate) fn refund(
             Err(moved_on) => level = moved_on?,
         }
     }
-}
-
-pub(super) fn left(supply: &Supply, level: u64, since: Time) -> Left {
-    let left = match supply.free(level, since) {
-        Free::Left(left) => left,
-        Free::Owed(_) => 0,
-    };
-    Left { left, unit: supply.unit(), burst: supply.capacity() / supply.unit() }
 }
 
 /// Moves the level on, or says what it is now.

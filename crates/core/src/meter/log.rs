@@ -17,8 +17,8 @@ mod ring;
 
 use std::time::Duration;
 
-use self::ring::{LAST, Opens, Ring, Spot};
-use super::{Left, Place, SEALED, Sealed, Stop, Taken, UNSET, load, set};
+use self::ring::{LAP, LAST, Opens, Ring, Spot};
+use super::{Epoch, Past, Place, SEALED, Sealed, Stop, Taken, UNSET, load, set};
 use crate::standing::Logged;
 use crate::supply::SET_BACK;
 use crate::sync::{AtomicU64, Ordering, yield_now};
@@ -29,6 +29,9 @@ const PATIENCE: usize = if cfg!(loom) { 1 } else { 100 };
 
 /// How far from where the last search ended the next one looks, one by one, before it strides.
 const NEAR: u64 = 4;
+
+/// How far threads may lag behind a change that they do not know of yet.
+const LAG: Duration = Duration::from_secs(1);
 
 /// Its words: the number of requests; one that successors use; where the last search ended; then the ring.
 #[derive(Clone, Debug)]
@@ -222,57 +225,97 @@ impl Log {
         load(&words[0]).is_ok_and(|head| self.is_open(words, Spot::of(head), self.length(), now.min(LAST)))
     }
 
-    pub(super) fn left(&self, words: &[AtomicU64], since: Time) -> Left {
-        let left = self.free(words, self.sealed(words), since.min(LAST), 0);
-        Left { left, unit: 1, burst: self.length() }
-    }
-
     /// Where sealed words end.
     fn sealed(&self, words: &[AtomicU64]) -> Spot {
         Spot::of(words[0].load(Ordering::SeqCst) & !SEALED)
     }
 
-    /// The newest requests keep their moments (their ages in proportion, if the period is another). If more are allowed
-    /// from now on, as many count as admitted at `since` as came on top; and so do those that are reserved ahead, because
-    /// entries lie in the order of their moments.
-    pub(super) fn take_over(&self, words: &[AtomicU64], old: &Self, old_words: &[AtomicU64], since: Time) {
-        let left = old.left(old_words, since);
-        let used = self.agree(words, self.length() - left.requests_of(self.length()));
-        let kept = used.min(old.length() - left.left.min(old.length()));
-        let first = old.ring.before(old.sealed(old_words), kept);
-        for index in 0..used {
-            let moment = if index < kept { old.moment_of(old_words, old.ring.after(first, index)) } else { None };
-            self.put(words, index, moment.map_or(since, |moment| self.aged(old, moment, since)));
+    /// The moments of all requests that are still in sealed words, newest first. One that is just being written, or given
+    /// back, counts as of `since`.
+    fn moments(&self, words: &[AtomicU64], since: u64) -> Vec<u64> {
+        let next = self.sealed(words);
+        let spots = (1..=self.length()).map(|number| self.ring.before(next, number));
+        let mut moments: Vec<_> = spots
+            .map_while(|spot| {
+                let entry = self.ring.entry(words, spot).load(Ordering::SeqCst);
+                if entry == spot.before ^ LAP {
+                    return None;
+                }
+                Some(spot.moment_of(entry).map_or(since, Time::as_nanos))
+            })
+            .collect();
+        for newer in (1..moments.len()).rev() {
+            moments[newer - 1] = moments[newer - 1].max(moments[newer]);
         }
-        set(&words[0], self.ring.head(used));
+        moments
     }
 
-    /// When the request of this place was admitted; none if that is just being written, or given back.
-    fn moment_of(&self, words: &[AtomicU64], spot: Spot) -> Option<Time> {
-        spot.moment_of(self.ring.entry(words, spot).load(Ordering::SeqCst))
+    /// What was admitted since it took over, and how much is left.
+    pub(super) fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'static>, u64) {
+        let mut moments = self.moments(words, since.as_nanos());
+        let left = self.free(words, self.sealed(words), since.min(LAST), 0);
+        // What it began with comes first, and is in the past already.
+        let began = Time::from_nanos(past.began).saturating_sub(LAG).as_nanos();
+        let since_began = moments.iter().take_while(|&&at| at >= began).count() as u64;
+        let moved = self.ring.distance(self.ring.head(past.first[0]), words[0].load(Ordering::SeqCst) & !SEALED);
+        let own = since_began.min(moved);
+        moments.truncate(usize::try_from(own).unwrap_or(usize::MAX));
+        let epoch = Epoch::of_log(moments, (self.length(), self.quota.period_nanos()), moved, past, since.as_nanos());
+        (epoch, left)
     }
 
-    fn aged(&self, old: &Self, moment: Time, since: Time) -> Time {
-        let age = since.duration_since(moment).as_nanos() * u128::from(self.quota.period_nanos());
-        let age = u64::try_from(age / u128::from(old.quota.period_nanos())).unwrap_or(u64::MAX);
-        since.saturating_sub(Duration::from_nanos(age))
+    /// Notes how many requests the log begins with, which all are in the past.
+    pub(super) fn prepare(&self, next: &mut Past, since: Time) {
+        let oldest = self.oldest(since);
+        next.first[0] = next.moments(0).take(self.most()).take_while(|&at| at >= oldest).count() as u64;
     }
 
-    /// As if what is not left had been admitted at `since`.
-    pub(super) fn begin(&self, words: &[AtomicU64], left: Left, since: Time) {
-        let used = self.agree(words, self.length() - left.requests_of(self.length()));
-        for index in 0..used {
-            self.put(words, index, since);
+    /// The same after another log: the newest requests keep their moments, and of those before them the past tells.
+    pub(super) fn prepare_from_log(&self, next: &mut Past, old: &Self, old_words: &[AtomicU64], since: Time) {
+        let oldest = self.oldest(since);
+        let moments = old.moments(old_words, since.as_nanos());
+        let kept = moments.iter().take(self.most()).take_while(|&&at| at >= oldest).count();
+        let older = next.moments(moments.len() as u64).take(self.most() - kept).take_while(|&at| at >= oldest).count();
+        next.first = [(kept + older) as u64, kept as u64];
+    }
+
+    /// As many as count.
+    fn most(&self) -> usize {
+        usize::try_from(self.length()).expect("at most 2^20")
+    }
+
+    /// The first moment that counts at `since`.
+    fn oldest(&self, since: Time) -> u64 {
+        (since.min(LAST).as_nanos() + 1).saturating_sub(self.quota.period_nanos())
+    }
+
+    /// Begins with these requests, newest first, and older ones of the past.
+    pub(super) fn begin(&self, words: &[AtomicU64], past: &Past, mut moments: Vec<u64>) {
+        let known = moments.len();
+        let (used, kept) = self.agree(words, past.first);
+        moments.truncate(kept);
+        let older = past.moments(if kept > 0 { known as u64 } else { 0 }).take(used - kept);
+        moments.extend(older);
+        moments.resize(used, past.began);
+        for (index, &at) in (0..).zip(moments.iter().rev()) {
+            self.put(words, index, Time::from_nanos(at));
         }
-        set(&words[0], self.ring.head(used));
+        set(&words[0], self.ring.head(used as u64));
     }
 
-    /// The number that all go by who work out the same successor: the first one.
-    fn agree(&self, words: &[AtomicU64], used: u64) -> u64 {
-        match words[1].compare_exchange(0, used + 1, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(_) => used,
-            Err(first) => first - 1,
-        }
+    pub(super) fn begin_from_log(&self, words: &[AtomicU64], past: &Past, old: &Self, old_words: &[AtomicU64]) {
+        self.begin(words, past, old.moments(old_words, past.began));
+    }
+
+    /// The numbers that all go by who work out the same successor: those of the first one.
+    fn agree(&self, words: &[AtomicU64], [used, kept]: [u64; 2]) -> (usize, usize) {
+        let mine = (kept << 32) | (used + 1);
+        let agreed = match words[1].compare_exchange(0, mine, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => mine,
+            Err(first) => first,
+        };
+        let narrow = |number: u64| usize::try_from(number).expect("at most 2^20");
+        (narrow((agreed & 0xffff_ffff) - 1), narrow(agreed >> 32))
     }
 
     /// Writes an entry unless it is there, while nobody can be admitted yet.

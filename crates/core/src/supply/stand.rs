@@ -51,7 +51,7 @@ impl Stand {
             return Duration::ZERO;
         }
         let reached = match quota.strategy() {
-            Strategy::FixedWindow => level.div_ceil(quota.requests()).saturating_mul(quota.period_nanos()),
+            Strategy::FixedWindow => level.div_ceil(quota.period_nanos()).saturating_mul(quota.period_nanos()),
             _ => time_of(level, quota.requests() * self.unit, quota.period_nanos()),
         };
         Duration::from_nanos(reached.saturating_add_signed(self.elapsed.saturating_neg()))

@@ -4,10 +4,18 @@
 use super::super::SEALED;
 use super::{Counter, FROZEN};
 use crate::sync::{AtomicU64, Ordering};
+use crate::{Quota, Time};
 
 impl Counter {
-    /// Whether both counts and the index of every window fit one word, its top bit left out.
-    pub(crate) fn packs(&self) -> bool {
+    /// A counter whose two counts and index of every window fit one word, its top bit left out; none if there is no room. The
+    /// counts get as many bits as fit: more than the limit needs, so that they outlast a limit that is lowered.
+    pub(crate) fn to_pack(quota: Quota, base: Time) -> Option<Self> {
+        let counter = Self::new(quota, base);
+        let needed = u64::BITS - quota.requests().leading_zeros();
+        (needed..=counter.bits).rev().map(|bits| Self { bits, ..counter.clone() }).find(Self::packs)
+    }
+
+    fn packs(&self) -> bool {
         let windows = 1_u128 << (u64::BITS - 1).saturating_sub(2 * self.bits);
         windows * u128::from(self.period()) > u128::from(u64::MAX) + 4 * u128::from(self.period())
     }

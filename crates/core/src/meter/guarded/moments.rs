@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::super::{Left, Place, Stop, Taken};
+use super::super::{Epoch, Past, Place, Stop, Taken};
 use crate::standing::Logged;
 use crate::supply::SET_BACK;
 use crate::sync::{AtomicU64, Ordering};
@@ -221,39 +221,45 @@ impl Moments {
         self.read(words, now).number == 0
     }
 
-    pub(super) fn left(&self, words: &[AtomicU64], since: Time) -> Left {
-        let (limit, used) = (self.quota.requests(), self.read(words, since).total());
-        Left { left: limit.saturating_sub(used), unit: 1, burst: limit }
+    /// What was admitted since the meter took over, at most, and how much is left.
+    pub(super) fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'static>, u64) {
+        let (limit, period) = (self.quota.requests(), self.quota.period_nanos());
+        let total = self.read(words, since).total();
+        // What is older than a period is not in the words: each one before may have been full.
+        let start = self.oldest(since);
+        let periods = start.saturating_sub(past.began).div_ceil(period);
+        let counts = (start, total, if periods > 0 { limit } else { 0 });
+        let epoch = Epoch::of_counter(counts, (limit, period), (periods, 0), past, since.as_nanos());
+        (epoch, limit.saturating_sub(total))
     }
 
-    /// As much counts afterwards as with a log: the newest requests keep their moments (their ages in proportion, if
-    /// the period is another), and what is to count on top does so from `since` on.
+    /// The first moment that counts at `since`.
+    pub(super) fn oldest(&self, since: Time) -> u64 {
+        (since.as_nanos() + 1).saturating_sub(self.quota.period_nanos())
+    }
+
+    /// The newest requests keep their moments. Where the old words may not tell all that counts, because the period is longer or
+    /// they were cut to a limit that was used up, what they do not tell counts as used, from `since` on.
     pub(super) fn take_over(&self, words: &[AtomicU64], old: &Self, old_words: &[AtomicU64], since: Time) {
         let limit = self.quota.requests();
-        let used = limit - old.left(old_words, since).requests_of(limit);
         let before = old.read(old_words, since);
+        let is_known = self.quota.period_nanos() <= old.quota.period_nanos()
+            && (before.total() < old.quota.requests() || limit <= old.quota.requests());
+        let used = if is_known { before.total().min(limit) } else { limit };
         let (mut dropped, mut groups) = (before.total().saturating_sub(used), Groups::default());
-        let periods = (u128::from(self.quota.period_nanos()), u128::from(old.quota.period_nanos()));
         for group in before.as_slice() {
             let count = group.count.saturating_sub(dropped);
             dropped -= group.count - count;
-            let age = u128::from(since.as_nanos().saturating_sub(group.moment)) * periods.0 / periods.1;
-            let moment = if group.moment > since.as_nanos() {
-                group.moment
-            } else {
-                since.as_nanos().saturating_sub(u64::try_from(age).unwrap_or(u64::MAX))
-            };
-            groups.add(moment, count, self.groups);
+            groups.add(group.moment, count, self.groups);
         }
         groups.add(since.as_nanos(), used.saturating_sub(before.total()), self.groups);
         self.write(words, &groups);
     }
 
-    /// As if what is not left had been admitted at `since`.
-    pub(super) fn begin(&self, words: &[AtomicU64], left: Left, since: Time) {
-        let used = self.quota.requests() - left.requests_of(self.quota.requests());
+    /// As if so many had been admitted at `since`.
+    pub(super) fn begin(&self, words: &[AtomicU64], used: u64, since: Time) {
         let mut groups = Groups::default();
-        groups.add(since.as_nanos(), used, self.groups);
+        groups.add(since.as_nanos(), used.min(self.quota.requests()), self.groups);
         self.write(words, &groups);
     }
 

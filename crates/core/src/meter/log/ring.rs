@@ -76,6 +76,12 @@ impl Ring {
         }
     }
 
+    /// How many requests a head moved on, at most: going back counts as more.
+    pub(super) fn distance(&self, from: u64, to: u64) -> u64 {
+        let laps = (to >> PLACE).saturating_sub(from >> PLACE);
+        (laps.saturating_mul(self.length).saturating_add(Spot::of(to).place)).saturating_sub(Spot::of(from).place)
+    }
+
     /// The head that has gone back to where it was at `first`, and was never seen before.
     pub(super) fn moved_back(&self, head: u64, first: u64) -> u64 {
         let laps = if (head ^ first) & NEXT == 0 { 2 } else { 1 };

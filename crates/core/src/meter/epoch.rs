@@ -1,0 +1,180 @@
+//! What a limit admitted while one quota was in force, as its sealed words tell: at most how much since any moment.
+
+use super::past::{Past, Span};
+use crate::supply::Supply;
+
+/// Periods of a log that are looked at one by one. More of them are between its moments only if it was hardly used.
+const SOME: u64 = 64;
+
+/// From a change to the next.
+#[derive(Debug)]
+pub(super) struct Epoch<'a> {
+    pub(super) began: u64,
+    pub(super) since: u64,
+    /// All of it, with what is reserved ahead.
+    pub(super) total: u64,
+    /// Of those, what is promised for later windows.
+    pub(super) reserved: u64,
+    curve: Curve<'a>,
+}
+
+/// How much was admitted since a moment.
+#[derive(Debug)]
+enum Curve<'a> {
+    /// A level of a bucket: at most by how much it is above the floor of that moment.
+    Bucket { supply: &'a Supply, level: u64 },
+    /// The last window in which there was a request. Those before it may have been full.
+    Window { start: u64, count: u64, most: u64, period: u64 },
+    /// The same with the count of the window before.
+    Counter { start: u64, current: u64, previous: u64, most: u64, period: u64 },
+    /// Moments, newest first. If these are as many as are allowed, another went before each of them, a period or longer
+    /// earlier, and so on.
+    Log { moments: Vec<u64>, most: u64, period: u64 },
+}
+
+impl<'a> Epoch<'a> {
+    pub(super) fn of_bucket(supply: &'a Supply, level: u64, past: &Past, since: u64) -> Self {
+        let now = crate::Time::from_nanos(since);
+        let floor = supply.floor(now);
+        let level = if supply.is_set_back(level, floor) { supply.ceiling(now) } else { level };
+        let start = past.first[0].max(supply.floor(crate::Time::from_nanos(past.began)));
+        let total = level.saturating_sub(start) / supply.unit();
+        // What went above the ceiling since then waits.
+        let reserved = level.saturating_sub(supply.ceiling(now).max(past.first[0])) / supply.unit();
+        Self { began: past.began.min(since), since, total, reserved, curve: Curve::Bucket { supply, level } }
+    }
+
+    pub(super) fn of_window(supply: &Supply, level: u64, past: &Past, since: u64) -> Self {
+        let now = crate::Time::from_nanos(since);
+        let floor = supply.floor(now);
+        let level = if supply.is_set_back(level, floor) { supply.ceiling(now) } else { level };
+        let began = crate::Time::from_nanos(past.began);
+        let (most, period) = (supply.quota().requests(), supply.quota().period_nanos());
+        let ((first, before), (last, count)) =
+            (supply.window_of(past.first[0].max(supply.floor(began))), supply.window_of(level));
+        let total = match last.checked_sub(first) {
+            None => 0,
+            Some(0) => count.saturating_sub(before),
+            Some(windows) => {
+                in_windows(windows - 1, most).saturating_add(most.saturating_sub(before)).saturating_add(count)
+            }
+        };
+        let (this, _) = supply.window_of(floor);
+        let reserved = match last.checked_sub(this) {
+            None | Some(0) => 0,
+            Some(windows) => in_windows(windows - 1, most).saturating_add(count),
+        };
+        let start = supply.start_of_window(now).saturating_sub(floor).saturating_add(last.saturating_mul(period));
+        let curve = Curve::Window { start, count, most, period };
+        Self { began: past.began.min(since), since, total: total.max(reserved), reserved, curve }
+    }
+
+    /// Of a counter, in which `windows` began since the change. At the change, the window of that time held `before`.
+    pub(super) fn of_counter(
+        (start, current, previous): (u64, u64, u64),
+        (most, period): (u64, u64),
+        (windows, before): (u64, u64),
+        past: &Past,
+        since: u64,
+    ) -> Self {
+        let total = match windows {
+            0 => current.saturating_sub(before),
+            1 => current + previous.saturating_sub(before),
+            _ => in_windows(windows - 2, most)
+                .saturating_add(most.saturating_sub(before))
+                .saturating_add(current + previous),
+        };
+        let curve = Curve::Counter { start, current, previous, most, period };
+        Self { began: past.began.min(since), since, total, reserved: 0, curve }
+    }
+
+    /// Of a log that admitted these requests, newest first, and no more than `all`.
+    pub(super) fn of_log(moments: Vec<u64>, (most, period): (u64, u64), all: u64, past: &Past, since: u64) -> Self {
+        let began = past.began.min(since);
+        let total = logged(&moments, most, period, began).min(all);
+        Self { began, since, total, reserved: 0, curve: Curve::Log { moments, most, period } }
+    }
+
+    /// How many requests were admitted at `moment` or later.
+    pub(super) fn admitted_since(&self, moment: u64) -> u64 {
+        if moment <= self.began {
+            return self.total;
+        }
+        self.total.min(match &self.curve {
+            Curve::Bucket { supply, level } => {
+                level.saturating_sub(supply.floor(crate::Time::from_nanos(moment))) / supply.unit()
+            }
+            &Curve::Window { start, count, most, period } => {
+                if moment >= start.saturating_add(period) {
+                    0
+                } else {
+                    in_windows(start.saturating_sub(moment).div_ceil(period), most).saturating_add(count)
+                }
+            }
+            &Curve::Counter { start, current, previous, most, period } => {
+                match start.saturating_sub(moment).div_ceil(period) {
+                    0 => current,
+                    windows => in_windows(windows - 1, most).saturating_add(current + previous),
+                }
+            }
+            Curve::Log { moments, most, period } => logged(moments, *most, *period, moment),
+        })
+    }
+
+    /// The last moment since when this many were admitted.
+    fn last_since(&self, count: u64) -> u64 {
+        let (mut yes, mut no) = (self.began, self.since.saturating_add(1));
+        if self.admitted_since(self.since) >= count {
+            return self.since;
+        }
+        if let Curve::Bucket { supply, level } = &self.curve {
+            let below = level.saturating_sub(count.saturating_mul(supply.unit()));
+            return supply.last_at(below).as_nanos().clamp(self.began, self.since);
+        }
+        while no - yes > 1 {
+            let middle = yes + (no - yes) / 2;
+            if self.admitted_since(middle) >= count { yes = middle } else { no = middle }
+        }
+        yes
+    }
+
+    /// Adds what was admitted, each request at the last moment at which it can have been. Many that are close together are
+    /// taken for one moment.
+    pub(super) fn append_to(&self, spans: &mut Vec<Span>) {
+        let (mut newest_first, mut known) = (Vec::new(), 0);
+        let length = self.since.saturating_sub(self.began);
+        while known < self.total {
+            let at = self.last_since(known + 1);
+            let close = if self.total <= 256 { 0 } else { (length / 256).max(self.since.saturating_sub(at) / 32) };
+            let until = self.admitted_since(at.saturating_sub(close)).max(known + 1);
+            newest_first.push(Span { at, count: until - known });
+            known = until;
+        }
+        spans.extend(newest_first.into_iter().rev());
+    }
+}
+
+fn in_windows(windows: u64, most: u64) -> u64 {
+    windows.saturating_mul(most)
+}
+
+/// How many requests a log of these moments, newest first, can have admitted since then.
+fn logged(moments: &[u64], most: u64, period: u64, since: u64) -> u64 {
+    let newer = |moment: u64| moments.partition_point(|&at| at >= moment) as u64;
+    let (Some(&newest), Some(&oldest)) = (moments.first(), moments.last()) else { return 0 };
+    if (moments.len() as u64) < most {
+        return newer(since);
+    }
+    // All of them in each of these periods, and in those before some.
+    let whole = oldest.checked_sub(since).map_or(0, |nanos| nanos / period + 1);
+    let mut sum = in_windows(whole, most);
+    let mut moment = since.saturating_add(whole.saturating_mul(period));
+    for _ in 0..SOME {
+        if moment > newest {
+            return sum;
+        }
+        sum = sum.saturating_add(newer(moment));
+        moment = moment.saturating_add(period);
+    }
+    sum.saturating_add(in_windows(newest.saturating_sub(moment) / period + 1, most))
+}

@@ -1,0 +1,135 @@
+//! A limiter with perfect memory, and what a limiter may admit: both go by the whole history, every admission and every
+//! change, in exact fractions. It shares no code with what it judges.
+//!
+//! - A window or a log in force admits what its definition admits over all of the history, whatever was in force before.
+//! - A bucket goes on with the tokens it had. While a window is in force, tokens flow at the window's rate up to its
+//!   requests, and what it admits is taken from them: only so do a bucket and a window that take turns admit no more than
+//!   either. What a window leaves may be owed until that window ends; one that was in force for a period leaves what is left
+//!   of it, and no debt.
+
+use std::collections::VecDeque;
+
+use weir_core::{Quota, Strategy};
+
+/// Parts of a request: far finer than any rounding of the code.
+const PARTS: i128 = 1 << 50;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Memory {
+    quota: Quota,
+    /// When it came into force, and whether it is the first.
+    since: u64,
+    is_first: bool,
+    /// The tokens then.
+    had: i128,
+    /// Newest last.
+    admitted: VecDeque<(u64, u64)>,
+    tokens: i128,
+    /// By how much a bucket was allowed to begin with more than it had.
+    forgiven: i128,
+    at: u64,
+}
+
+fn is_window(quota: Quota) -> bool {
+    matches!(quota.strategy(), Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog)
+}
+
+fn nanos(quota: Quota) -> u64 {
+    u64::try_from(quota.period().as_nanos()).expect("at most 2^61")
+}
+
+fn most_tokens(quota: Quota) -> i128 {
+    let most = if quota.strategy() == Strategy::LeakyBucket { 1 } else { quota.burst() };
+    i128::from(most) * PARTS
+}
+
+impl Memory {
+    pub(crate) fn new(quota: Quota, now: u64) -> Self {
+        let tokens = most_tokens(quota);
+        Self { quota, since: now, is_first: true, had: tokens, admitted: VecDeque::new(), tokens, forgiven: 0, at: now }
+    }
+
+    /// How many requests were admitted from that moment on.
+    fn since(&self, from: u64) -> u64 {
+        self.admitted.iter().rev().take_while(|(at, _)| *at >= from).map(|(_, cost)| cost).sum()
+    }
+
+    fn flow(&self, nanos: u64) -> i128 {
+        i128::from(self.quota.requests()) * i128::from(nanos) * PARTS / i128::from(self::nanos(self.quota))
+    }
+
+    fn flow_in(&mut self, now: u64) {
+        let most = most_tokens(self.quota).max(if is_window(self.quota) { self.tokens } else { i128::MIN });
+        self.tokens = most.min(self.tokens + self.flow(now - self.at));
+        self.at = now;
+    }
+
+    /// Whether the definition of what is in force admits so many more.
+    pub(crate) fn admits(&mut self, now: u64, cost: u64) -> bool {
+        self.flow_in(now);
+        let (requests, period) = (self.quota.requests(), nanos(self.quota));
+        let start = now - now % period;
+        match self.quota.strategy() {
+            Strategy::FixedWindow => self.since(start) + cost <= requests,
+            Strategy::SlidingWindowLog => self.since((now + 1).saturating_sub(period)) + cost <= requests,
+            Strategy::SlidingWindowCounter => {
+                let current = self.since(start);
+                let previous = self.since(start.saturating_sub(period)) - current;
+                u128::from(previous) * u128::from(period - now % period)
+                    + u128::from(current + cost) * u128::from(period)
+                    <= u128::from(requests) * u128::from(period)
+            }
+            _ => self.tokens - i128::from(cost) * PARTS >= -i128::from(self.quota.debt()) * PARTS,
+        }
+    }
+
+    /// The same at a moment that has not come yet.
+    pub(crate) fn admits_soon(&self, then: u64, cost: u64) -> bool {
+        !is_window(self.quota) && self.clone().admits(then, cost)
+    }
+
+    pub(crate) fn charge(&mut self, now: u64, cost: u64) {
+        self.flow_in(now);
+        self.tokens -= i128::from(cost) * PARTS;
+        self.admitted.push_back((now, cost));
+    }
+
+    pub(crate) fn change(&mut self, now: u64, quota: Quota) {
+        if quota == self.quota {
+            return;
+        }
+        self.flow_in(now);
+        let (old, period) = (self.quota, nanos(self.quota));
+        if is_window(old) {
+            let left = i128::from(self.left(now)) * PARTS;
+            let least = left + (self.had + self.flow(now - self.since)).min(0);
+            if self.is_first || now - self.since >= period {
+                self.tokens = least;
+            } else if old.strategy() != Strategy::FixedWindow {
+                self.tokens = self.tokens.max(least);
+            }
+        } else if is_window(quota) {
+            self.tokens -= std::mem::take(&mut self.forgiven);
+        }
+        self.quota = quota;
+        if !is_window(quota) {
+            if old.strategy() == Strategy::FixedWindow {
+                let least = -self.flow(period - now % period) - i128::from(quota.debt()) * PARTS;
+                self.forgiven = (least - self.tokens).max(0);
+                self.tokens = self.tokens.max(least);
+            }
+            self.tokens = self.tokens.min(most_tokens(quota));
+        }
+        (self.since, self.is_first, self.had) = (now, false, self.tokens);
+    }
+
+    /// How many requests of cost 1 it would admit at once, if it is a window.
+    fn left(&mut self, now: u64) -> u64 {
+        let (mut least, mut more) = (0, self.quota.requests() + 1);
+        while more - least > 1 {
+            let middle = least + (more - least) / 2;
+            if self.admits(now, middle) { least = middle } else { more = middle }
+        }
+        least
+    }
+}
