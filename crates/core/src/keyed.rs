@@ -65,6 +65,8 @@ pub(crate) struct Table {
     guest_places: usize,
     /// Words that nobody charges: those of any key that is not there.
     blank: Vec<AtomicU64>,
+    /// The same where guests are counted.
+    guest_blank: Vec<AtomicU64>,
     /// When the successor took over what is not in a region, in nanoseconds of [`Time`].
     since: AtomicU64,
     /// The same of this table, or when the first one was made.
@@ -186,6 +188,7 @@ impl Table {
             overrides: overrides.collect(),
             guest_places: guests::places(capacity, cells.regions(), &book.guest),
             blank: zeros(book.plain.words()),
+            guest_blank: zeros(book.guest.words()),
             regions: (0..cells.regions()).map(|_| Region::default()).collect(),
             cells,
             sole: book.plain.line().filter(|_| book.terms.overrides() == 0).copied(),

@@ -293,6 +293,31 @@ impl Meter {
         next
     }
 
+    /// What a bucket would have left for a key of which nothing is known: as much as this meter lets through at once, or what
+    /// the words say that such keys begin with.
+    pub(crate) fn tokens_at_start(&self, words: &[AtomicU64], now: Time) -> Tokens {
+        match &self.kind {
+            Kind::Line(supply) if !supply.is_window() => supply.tokens(words[0].load(Ordering::Relaxed), now),
+            _ => Tokens { parts: i128::from(self.quota().requests()), unit: 1 },
+        }
+    }
+
+    /// Begins with these tokens, if it is a bucket.
+    pub(crate) fn start_with(&self, words: &[AtomicU64], tokens: Tokens, now: Time) {
+        if let Kind::Line(supply) = &self.kind
+            && !supply.is_window()
+        {
+            words[0].store(supply.with_tokens(tokens, now), Ordering::Relaxed);
+        }
+    }
+
+    /// Raises a level to that of other words. Only for words that nobody charges, or whose key is new.
+    pub(crate) fn raise(&self, words: &[AtomicU64], to: &[AtomicU64]) {
+        if let Kind::Line(_) = &self.kind {
+            words[0].fetch_max(to[0].load(Ordering::Relaxed), Ordering::SeqCst);
+        }
+    }
+
     /// Whether the words of this meter do not hold all that those of the old one did.
     pub(crate) fn forgets(&self, old: &Self) -> bool {
         match (&self.kind, &old.kind) {

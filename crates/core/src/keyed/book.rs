@@ -295,6 +295,33 @@ impl Set {
         }
     }
 
+    /// The words of a key of which nothing is known, once these terms take over from others whose such keys have `old` words.
+    /// It may have been forgotten when it was idle, so a bucket begins with no more than it had then.
+    pub(super) fn start_after(
+        &self,
+        old: &Self,
+        old_words: &[AtomicU64],
+        kept: &[Option<usize>],
+        now: Time,
+    ) -> Vec<AtomicU64> {
+        let words = super::zeros(self.words());
+        for ((meter, own), &place) in self.limits(&words).zip(kept) {
+            if let Some((before, old_words)) = place.and_then(|place| old.limits(old_words).nth(place)) {
+                meter.start_with(own, before.tokens_at_start(old_words, now), now);
+            }
+        }
+        words
+    }
+
+    /// Raises the words of a new key to those that a key begins with.
+    pub(super) fn raise(&self, words: &[AtomicU64], start: &[AtomicU64], now: Time) {
+        if !self.is_idle(start, now) {
+            for ((meter, own), (_, start)) in self.limits(words).zip(self.limits(start)) {
+                meter.raise(own, start);
+            }
+        }
+    }
+
     /// Whether words alone are not enough to go on from others without a loss: strategies or windows differ.
     pub(super) fn forgets(&self, old: &Self, kept: &[Option<usize>]) -> bool {
         self.meters.iter().zip(kept).any(|(meter, &place)| place.is_some_and(|place| meter.forgets(&old.meters[place])))

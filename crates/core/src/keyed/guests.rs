@@ -45,6 +45,8 @@ pub(super) struct Guests {
     has_rest: Vec<bool>,
     /// The words of a key that has no place yet.
     draft: Vec<AtomicU64>,
+    /// The words of a key of which nothing is known.
+    start: Vec<AtomicU64>,
     width: usize,
     /// The latest time at which guests were found idle and forgotten.
     swept: Time,
@@ -75,7 +77,9 @@ pub(super) fn places(keys: usize, regions: usize, set: &Set) -> usize {
 
 impl Guests {
     /// Zeros that the allocator hands out are memory that was not touched yet.
-    pub(super) fn new(places: usize, width: usize) -> Self {
+    /// `start` are the words of a key of which nothing is known.
+    pub(super) fn new(places: usize, start: &[AtomicU64]) -> Self {
+        let width = start.len();
         let places = if cfg!(loom) { 2 * BUCKET } else { places };
         Self {
             tags: vec![FREE; places],
@@ -83,6 +87,7 @@ impl Guests {
             rests: zeros(places / BUCKET * width),
             has_rest: vec![false; places / BUCKET],
             draft: zeros(width),
+            start: copied(start),
             width,
             swept: Time::from_nanos(0),
         }
@@ -96,7 +101,7 @@ impl Guests {
             }
             self.forget(place, now);
         }
-        clear(&self.draft);
+        copy(&self.start, &self.draft);
         let mut look = Look::Stranger;
         for bucket in self.buckets(tag) {
             if !self.has_rest[bucket] {
@@ -192,7 +197,7 @@ impl Guests {
 
     /// A copy of what a key has used at most, if it may have used anything.
     pub(super) fn copy_of(&self, set: &Set, tag: u32) -> Option<Vec<AtomicU64>> {
-        let own = zeros(self.width);
+        let own = copied(&self.start);
         match self.find(tag) {
             Some(place) => copy(self.words(place), &own),
             None if self.buckets(tag).iter().any(|&bucket| self.has_rest[bucket]) => {
@@ -242,6 +247,12 @@ impl Guests {
     }
 }
 
+fn copied(words: &[AtomicU64]) -> Vec<AtomicU64> {
+    let own = zeros(words.len());
+    copy(words, &own);
+    own
+}
+
 fn part_of(words: &[AtomicU64], place: usize, width: usize) -> &[AtomicU64] {
     &words[place * width..][..width]
 }
@@ -279,7 +290,7 @@ mod tests {
             (&[Strategy::SlidingWindowCounter, Strategy::SlidingWindowLog], 1_824),
         ] {
             let set = book(strategies).guest;
-            let guests = Guests::new(places(1_000, 1, &set), set.words());
+            let guests = Guests::new(places(1_000, 1, &set), &zeros(set.words()));
             let words = guests.words.len() + guests.rests.len() + guests.draft.len();
             let bytes = guests.tags.len() * size_of::<u32>() + guests.has_rest.len() + words * size_of::<u64>();
             let each = bytes / 1_000;

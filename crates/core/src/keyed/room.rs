@@ -158,7 +158,7 @@ impl Table {
     }
 
     pub(super) fn new_guests(&self) -> Box<Guests> {
-        Box::new(Guests::new(self.guest_places, self.book.guest.words()))
+        Box::new(Guests::new(self.guest_places, &self.guest_blank))
     }
 
     /// Gives back what a guest was charged. What a key was charged that is no guest any more stays charged.
@@ -191,7 +191,7 @@ impl Table {
         let words = match (&hold.guests, look) {
             (Some(guests), Look::Guest(place)) => guests.words(place),
             (Some(guests), Look::Crowded) => guests.draft(),
-            _ => &self.blank,
+            _ => &self.guest_blank,
         };
         self.book.guest.ask(words, &at_swept).into()
     }
@@ -243,6 +243,7 @@ impl Table {
         let room = |tracked| (tracked < capacity).then_some(tracked + 1);
         let tracked = &self.lineage.counts.tracked;
         tracked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
+        self.book.plain.raise(cell.words, &self.blank, request.now);
         let taken = self.book.plain.take(cell.words, request, clock);
         if taken.is_err() {
             tracked.fetch_sub(1, Ordering::Relaxed);
@@ -269,6 +270,7 @@ impl Table {
         clock: Clock<'_>,
     ) -> Option<Result<Granted, Halt>> {
         let old = self.start_to_forget(victim, request.now)?;
+        self.book.plain.raise(cell.words, &self.blank, request.now);
         let taken = self.book.plain.take(cell.words, request, clock);
         if taken.is_err() {
             victim.mark.store(old, Ordering::Release);

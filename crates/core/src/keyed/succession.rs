@@ -50,7 +50,10 @@ impl Table {
         let keys = self.lineage.counts.tracked.load(Ordering::Relaxed) + self.overrides.len();
         let lineage = Lineage { generation: self.lineage.generation + 1, kept, ..self.lineage.clone() };
         let pasts = self.pasts_for(&book, &lineage.kept, keys, clock());
-        let next = Self::with_cells(book, max_keys, keys, &lineage, clock(), pasts);
+        let mut next = Self::with_cells(book, max_keys, keys, &lineage, clock(), pasts);
+        let now = clock();
+        next.blank = next.book.plain.start_after(&self.book.plain, &self.blank, &next.lineage.kept, now);
+        next.guest_blank = next.book.guest.start_after(&self.book.guest, &self.guest_blank, &next.lineage.kept, now);
         for own in next.overrides.values() {
             next.book.set(own.override_index).unset(&own.words);
         }
