@@ -186,8 +186,26 @@ impl Waiting {
         Self { tickets, latest, clock, timer: None, fine: None, nap: None }
     }
 
-    /// Ready with a charge when the request goes, and with a refusal if it is not to try again, or not in time. See [`AtHead`]
-    /// for an example.
+    /// Ready with a charge when the request goes, and with a refusal if it is not to try again, or not in time.
+    ///
+    /// ```
+    /// # use std::task::{Context, Waker};
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// use weir_tower::{LimiterAdmit, MonotonicClock, Waiting};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let clock = MonotonicClock::of_tokio();
+    /// # let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 1, Duration::from_secs(1), None)?);
+    /// let ticket = limiter.enqueue(clock.now(), 1, None)?;
+    /// let mut waiting = Waiting::new(vec![ticket], None, clock);
+    /// let limit = LimiterAdmit::new(limiter, clock);
+    /// let mut context = Context::from_waker(Waker::noop());
+    /// assert!(waiting.poll(&limit, &mut context).is_ready()); // at the head, and there is room
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

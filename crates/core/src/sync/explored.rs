@@ -76,6 +76,10 @@ impl AtomicU64 {
         self.0.fetch_sub(value, order)
     }
 
+    pub(crate) fn fetch_max(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_max(value, order)
+    }
+
     pub(crate) fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
         self.0.fetch_or(value, order)
     }

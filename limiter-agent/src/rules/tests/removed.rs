@@ -30,7 +30,7 @@ async fn admitted(limits: &Limits, key: &str) -> usize {
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_is_made_again_within_a_minute_goes_on() {
     for seconds in [0, 1, 59] {
-        let mut limits = Limits::new(&[keyed("one", "shop", "p", "r")]);
+        let limits = Limits::new(&[keyed("one", "shop", "p", "r")]);
         assert_eq!(admitted(&limits, "ann").await, 3);
         limits.apply(&[]);
         assert_eq!(admitted(&limits, "ann").await, 5, "nothing is in force");
@@ -45,7 +45,7 @@ async fn a_policy_that_is_made_again_within_a_minute_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_minute_it_starts_full() {
-    let mut limits = Limits::new(&[keyed("one", "shop", "p", "r")]);
+    let limits = Limits::new(&[keyed("one", "shop", "p", "r")]);
     assert_eq!(admitted(&limits, "ann").await, 3);
     limits.apply(&[]);
     tokio::time::sleep(Duration::from_secs(30)).await;
@@ -59,7 +59,7 @@ async fn after_a_minute_it_starts_full() {
 /// Both steps in one snapshot, as an operator sees `kubectl replace --force`; with another limit.
 #[tokio::test(start_paused = true)]
 async fn one_that_takes_the_place_of_another_is_retuned() {
-    let mut limits = Limits::new(&[shared("one", 4)]);
+    let limits = Limits::new(&[shared("one", 4)]);
     assert_eq!(admitted(&limits, "").await, 4);
     limits.apply(&[shared("two", 2)]);
     assert_eq!(admitted(&limits, "").await, 0);
@@ -72,7 +72,7 @@ async fn one_that_takes_the_place_of_another_is_retuned() {
 
 #[tokio::test(start_paused = true)]
 async fn rules_go_by_namespace_policy_and_name() {
-    let mut limits = Limits::new(&[keyed("one", "shop", "p", "r"), keyed("two", "bank", "p", "r")]);
+    let limits = Limits::new(&[keyed("one", "shop", "p", "r"), keyed("two", "bank", "p", "r")]);
     assert_eq!(admitted(&limits, "ann").await, 3);
     limits.apply(&[]);
     for (number, made) in
@@ -91,7 +91,7 @@ async fn rules_go_by_namespace_policy_and_name() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rule_that_is_taken_out_and_put_in_again_goes_on() {
-    let mut limits = Limits::new(&[shared("one", 4)]);
+    let limits = Limits::new(&[shared("one", 4)]);
     assert_eq!(admitted(&limits, "").await, 4);
     limits.apply(&[with(policy("p", &[]), json!({"uid": "one"}))]);
     limits.apply(&[shared("one", 4)]);
@@ -101,7 +101,7 @@ async fn a_rule_that_is_taken_out_and_put_in_again_goes_on() {
 /// Its counters belong to its UID as long as it is there, whatever another one is called.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_taken_from_a_policy_that_is_in_force() {
-    let mut limits = Limits::new(&[keyed("one", "shop", "p", "r")]);
+    let limits = Limits::new(&[keyed("one", "shop", "p", "r")]);
     assert_eq!(admitted(&limits, "ann").await, 3);
     let renamed = with(keyed("one", "shop", "p", "r"), json!({"name": "q"}));
     limits.apply(&[renamed.clone(), keyed("two", "shop", "p", "r")]);
@@ -131,7 +131,7 @@ async fn no_more_than_the_latest_256_are_kept() {
         };
         (0..300).map(made).collect()
     };
-    let mut limits = Limits::new(&many("a"));
+    let limits = Limits::new(&many("a"));
     assert_eq!(limits.status("/").await, 200);
     limits.apply(&many("b"));
     assert_eq!(limits.rules.load().removed(), (0, None), "all are taken up, more than can be kept");
@@ -159,7 +159,7 @@ async fn tables_are_kept_for_a_million_keys_together() {
     for (keys, kept) in
         [(vec![1_000_000], 1), (vec![1_000_000, 48_576], 2), (vec![1_000_000, 48_577], 1), (vec![1; 100], 100)]
     {
-        let mut limits = Limits::new(&[policy("p", &rules(&keys))]);
+        let limits = Limits::new(&[policy("p", &rules(&keys))]);
         limits.apply(&[]);
         assert_eq!(limits.rules.load().removed().0, kept, "{} rules", keys.len());
     }
