@@ -67,8 +67,8 @@ pub(crate) fn check_all_at(
     Ok(charges)
 }
 
-/// Takes a place in each limiter's line, or in none, and says when the last of them comes.
-pub(crate) fn reserve_all_at(
+/// Charges each limiter for a moment to come, or none, and says which is the last of these moments.
+pub(crate) fn charge_all_ahead(
     limiters: &[Limiter],
     now: Time,
     clock: impl Fn() -> Time,

@@ -36,7 +36,7 @@ use self::pasts::Pasts;
 use self::room::Region;
 use crate::meter;
 use crate::queue::Queues;
-use crate::rule::{Charged, KeyCharge, Places, RuleAdmitted, RuleCharge, RuleRefused, RuleReserved, Tightest};
+use crate::rule::{Charged, KeyCharge, Places, RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Once, Ordering};
 use crate::{Standing, Terms, Time};
@@ -277,9 +277,14 @@ impl Table {
     }
 
     /// Charges all limits of a key or none, for a moment to come.
-    pub(crate) fn reserve(&self, key: &[u8], request: &Request, clock: Clock<'_>) -> Result<RuleReserved, RuleRefused> {
+    pub(crate) fn charge_ahead(
+        &self,
+        key: &[u8],
+        request: &Request,
+        clock: Clock<'_>,
+    ) -> Result<RuleChargedAhead, RuleRefused> {
         let KeyTaken { at, charge, tightest } = self.take(self.lineage.mark_of(key), request, clock)?;
-        Ok(RuleReserved { at, charge: RuleCharge { of: Charged::Key(charge) }, tightest })
+        Ok(RuleChargedAhead { at, charge: RuleCharge { of: Charged::Key(charge) }, tightest })
     }
 
     #[inline(never)]

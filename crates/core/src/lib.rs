@@ -96,7 +96,7 @@ pub use keyed::KeyStats;
 pub use limiter::{Admitted, Charge, Limiter, Refused, Reserved};
 pub use queue::{Position, Ticket};
 pub use quota::{InvalidQuota, Quota, Strategy};
-pub use rule::{RuleAdmitted, RuleCharge, RuleLimiter, RuleRefused, RuleReserved, Tightest};
+pub use rule::{RuleAdmitted, RuleCharge, RuleChargedAhead, RuleLimiter, RuleRefused, Tightest};
 pub use rules::{Ask, RuleRefusedAt, charge_all};
 pub use standing::Standing;
 pub use terms::{InvalidTerms, MAX_LIMITS, Terms};

@@ -84,7 +84,7 @@ pub(crate) struct Queues {
 /// limiter.check(now, 1)?;
 /// let second = now.saturating_add(Duration::from_secs(1));
 /// let ticket = limiter.enqueue(now, 1, Some(second))?;
-/// assert_eq!(ticket.position(now, Waker::noop()), Position::Head); // nobody is ahead: the limit says when
+/// assert_eq!(ticket.position(now, Waker::noop()), Position::Head); // no request is ahead: the limit says when
 /// let wait = limiter.check(now, 1).unwrap_err().retry_after().expect("it fits");
 /// assert!(limiter.check(now.saturating_add(wait), 1).is_ok());
 /// drop(ticket); // the next request is at the head
@@ -174,7 +174,7 @@ impl State {
     /// When a newcomer of this cost would go.
     fn forecast(&mut self, now: Time, forecast: impl FnOnce() -> Forecast) -> &mut Forecast {
         let (entries, total) = (&self.entries, self.total);
-        // While nobody waits, requests are charged without asking here.
+        // While no request waits, they are charged without asking here.
         self.tail.take_if(|_| total == 0);
         self.tail.get_or_insert_with(|| {
             let mut tail = forecast();
@@ -343,7 +343,7 @@ impl Queue {
         called.into_iter().for_each(Waker::wake);
     }
 
-    /// Returns whether nobody waits any more.
+    /// Returns whether the queue is empty.
     fn leave(&self, number: u64, closes: bool) -> bool {
         let mut state = lock(&self.state);
         let called = state.remove(number);

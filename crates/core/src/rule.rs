@@ -6,8 +6,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 pub(crate) use self::answer::{Charged, KeyCharge, Places, Tightening};
-pub use self::answer::{RuleAdmitted, RuleCharge, RuleRefused, RuleReserved, Tightest};
-use crate::all::{ask_all, check_all_at, reserve_all_at};
+pub use self::answer::{RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest};
+use crate::all::{ask_all, charge_all_ahead, check_all_at};
 use crate::forecast::Forecast;
 use crate::keyed::{Request, Table};
 use crate::queue::{NoPlace, Queue};
@@ -151,8 +151,12 @@ impl RuleLimiter {
         Ok(RuleAdmitted { charge, tightest: tightest.with_override(None) })
     }
 
-    /// Charges `cost` to every limit, or to none, for the moment at which all of them let it through: at `latest`, or
-    /// refused at once. See [`Limiter::reserve`]; [`refund`](Self::refund) gives the place back.
+    /// Charges a cost that was incurred already, such as the bytes of an answer: what is not there yet is taken from what is to come, of
+    /// each limit by itself, until `latest` at most. All limits are charged or none. `at` is when the last of them will have
+    /// it.
+    ///
+    /// It is no promise that a request may go then: with several limits each is charged for a moment of its own. Requests that
+    /// have to wait use [`enqueue`](Self::enqueue).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -161,34 +165,35 @@ impl RuleLimiter {
     /// # let quota = Quota::new(Strategy::LeakyBucket, 10, Duration::from_secs(1), None)?;
     /// let rule = RuleLimiter::shared(now, Terms::new([("paced", quota)])?);
     /// let latest = now.saturating_add(Duration::from_millis(150));
-    /// assert_eq!(rule.reserve(|| now, &[], 1, latest)?.at, now);
-    /// assert_eq!(rule.reserve(|| now, &[], 1, latest)?.at, now.saturating_add(Duration::from_millis(100)));
-    /// assert!(rule.reserve(|| now, &[], 1, latest).is_err()); // its turn would come at 200 ms
+    /// assert_eq!(rule.charge_ahead(|| now, &[], 1, latest)?.at, now);
+    /// assert_eq!(rule.charge_ahead(|| now, &[], 1, latest)?.at, now.saturating_add(Duration::from_millis(100)));
+    /// assert!(rule.charge_ahead(|| now, &[], 1, latest).is_err()); // its turn would come at 200 ms
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     ///
     /// [`RuleRefused`], with the first limit in order that refuses.
-    pub fn reserve(
+    pub fn charge_ahead(
         &self,
         clock: impl Fn() -> Time,
         key: &[u8],
         cost: u64,
         latest: Time,
-    ) -> Result<RuleReserved, RuleRefused> {
+    ) -> Result<RuleChargedAhead, RuleRefused> {
         let now = clock();
         let limiters = match &self.counted {
             Counted::ByKey(table) => {
-                return table.reserve(key, &Request { now, cost, latest: Some(latest) }, &clock);
+                return table.charge_ahead(key, &Request { now, cost, latest: Some(latest) }, &clock);
             }
             Counted::Shared { limiters, .. } => limiters,
         };
         let mut tightest = Tightest::none();
-        let (at, charges) = reserve_all_at(limiters, now, clock, cost, latest, |standing| tightest.consider(standing))
-            .map_err(RuleRefused::shared)?;
+        let (at, charges) =
+            charge_all_ahead(limiters, now, clock, cost, latest, |standing| tightest.consider(standing))
+                .map_err(RuleRefused::shared)?;
         let charge = RuleCharge { of: Charged::Several(charges) };
-        Ok(RuleReserved { at, charge, tightest: tightest.with_override(None) })
+        Ok(RuleChargedAhead { at, charge, tightest: tightest.with_override(None) })
     }
 
     /// Waits in the rule's queue, or in the key's, if its turn comes by `latest`, or at any time without one. As

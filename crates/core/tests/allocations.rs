@@ -114,8 +114,12 @@ fn no_decision_on_several_limits_allocates() {
                             rule.refund(b"ann", admitted.charge, || now);
                         }
                         let _ = black_box(rule.charge(|| now, b"ann", 1));
-                        let _ =
-                            black_box(rule.reserve(|| now, b"ann", 1, now.saturating_add(Duration::from_millis(50))));
+                        let _ = black_box(rule.charge_ahead(
+                            || now,
+                            b"ann",
+                            1,
+                            now.saturating_add(Duration::from_millis(50)),
+                        ));
                     }
                     assert!(black_box(rule.charge(|| START, b"ann", 12)).is_err());
                 };

@@ -10,15 +10,7 @@ use weir_core::{Limiter, Position, Quota, RuleLimiter, Strategy, Terms, Ticket, 
 
 const START: u64 = 1_700_000_000_000_000_000;
 const SECOND: u64 = 1_000_000_000;
-const STRATEGIES: [Strategy; 7] = [
-    Strategy::FixedWindow,
-    Strategy::SlidingWindowCounter,
-    Strategy::SlidingWindowLog,
-    Strategy::TokenBucket,
-    Strategy::TokenBucketWithDebt,
-    Strategy::LeakyBucket,
-    Strategy::Gcra,
-];
+const STRATEGIES: [Strategy; 7] = Strategy::ALL;
 
 /// Numbers that are the same in each run (xorshift).
 struct Numbers(u64);

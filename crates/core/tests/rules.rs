@@ -316,7 +316,7 @@ fn a_place_is_reserved_in_all_limits_or_in_none() {
     ];
     let late = after(Duration::from_secs(10));
     for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
-        let reserve = |latest| rule.reserve(|| START, b"key", 1, latest);
+        let reserve = |latest| rule.charge_ahead(|| START, b"key", 1, latest);
         assert_eq!(reserve(START).map(|place| place.at).ok(), Some(START));
         let second = reserve(late).expect("there is a line");
         assert_eq!((second.at, second.tightest.limit), (after(Duration::from_millis(100)), 0));
@@ -336,7 +336,7 @@ fn a_place_to_come_is_given_back_to_a_log_beside_other_limits() {
     let limits = [("wide", per_second(100)), ("log", log)];
     let late = after(Duration::from_secs(10));
     for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
-        let reserve = || rule.reserve(|| START, b"key", 1, late).expect("there is room by then");
+        let reserve = || rule.charge_ahead(|| START, b"key", 1, late).expect("there is room by then");
         assert_eq!(reserve().at, START);
         let second = reserve();
         assert_eq!(second.at, after(Duration::from_secs(1)));

@@ -139,7 +139,7 @@ pub(crate) trait Enqueue: AtHead {
     fn enqueue(&self, now: Time, latest: Option<Time>) -> Result<Ticket, Self::Refusal>;
 }
 
-/// Charges the request if nobody waits and there is room, and else takes a place in the queue. Refused at once if its turn
+/// Charges the request if no other waits and there is room, and else takes a place in the queue. Refused at once if its turn
 /// comes after `latest`.
 pub(crate) fn enter<L: Enqueue>(
     limit: &L,

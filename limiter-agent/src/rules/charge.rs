@@ -6,7 +6,7 @@
 
 use std::{cell::Cell, ops::Range, sync::Arc, time::Duration};
 
-use weir_core::{MAX_LIMITS, RuleAdmitted, RuleCharge, RuleRefused, RuleReserved, Tightest, Time};
+use weir_core::{MAX_LIMITS, RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest, Time};
 
 use super::in_force::{Limits, Rule};
 
@@ -53,7 +53,8 @@ impl Ask<'_, '_> {
                     now.set(now.get().or(Some(reading)));
                     reading
                 };
-                let RuleReserved { at, charge, tightest } = limiter.reserve(clock, self.key, self.cost, latest)?;
+                let RuleChargedAhead { at, charge, tightest } =
+                    limiter.charge_ahead(clock, self.key, self.cost, latest)?;
                 Ok(Charged { at: Some(at).filter(|at| Some(*at) > now.get()), charge, tightest })
             }
         }

@@ -10,7 +10,7 @@
 use std::{sync::Arc, time::Duration};
 
 use http::HeaderMap;
-use weir_core::{RuleReserved, Ticket, Time};
+use weir_core::{RuleChargedAhead, Ticket, Time};
 use weir_tower::MonotonicClock;
 
 use super::{charge::Ask, cost::Cost, in_force::Rule};
@@ -87,12 +87,14 @@ impl Owed {
     }
 
     /// Takes a place for so much.
-    pub(super) fn reserve(&self, cost: u64, clock: MonotonicClock) -> Result<RuleReserved, NoPlace> {
+    pub(super) fn reserve(&self, cost: u64, clock: MonotonicClock) -> Result<RuleChargedAhead, NoPlace> {
         let Some(limits) = &self.rule.limits else { return Err(NoPlace::After(FAR)) };
         let latest: Time = clock.now().saturating_add(FAR);
-        limits.limiter.reserve(|| clock.now(), &self.key, cost, latest).map_err(|refused| match refused.retry_after() {
-            None => NoPlace::TooMany(refused.standing.quota().most()),
-            Some(wait) => NoPlace::After(wait),
+        limits.limiter.charge_ahead(|| clock.now(), &self.key, cost, latest).map_err(|refused| {
+            match refused.retry_after() {
+                None => NoPlace::TooMany(refused.standing.quota().most()),
+                Some(wait) => NoPlace::After(wait),
+            }
         })
     }
 }

@@ -57,7 +57,7 @@ struct Halt {
     is_patient: bool,
 }
 
-/// Charges all rules if nobody waits for them and they have room, and else takes places in their queues. Refused at once if that is
+/// Charges all rules if no request waits for them and they have room, and else takes places in their queues. Refused at once if that is
 /// to no end: the turn would come too late, or a rule that lets no request wait refuses.
 pub(super) fn enter(asks: &[Ask<'_, '_>], clock: MonotonicClock) -> Result<Entry, RefusedAt> {
     let is_patient = |ask: &Ask<'_, '_>| ask.latest.is_some();

@@ -210,7 +210,7 @@ impl Table {
             }
         }
         if next.overrides.is_empty() {
-            hold.guests = None; // nobody asks for them any more
+            hold.guests = None; // not asked for any more
         }
     }
 }

@@ -34,7 +34,7 @@ pub struct RuleAdmitted {
     pub tightest: Tightest,
 }
 
-/// A request that all limits of a rule let through at a moment to come.
+/// A cost that a rule was charged, now or for a moment to come; see [`RuleLimiter::charge_ahead`](crate::RuleLimiter::charge_ahead).
 ///
 /// ```
 /// # use std::num::NonZeroUsize;
@@ -45,13 +45,13 @@ pub struct RuleAdmitted {
 /// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
 ///
 /// rule.charge(|| now, b"ann", 10)?;
-/// let reserved = rule.reserve(|| now, b"ann", 1, now.saturating_add(Duration::from_secs(1)))?;
-/// assert_eq!(reserved.at.duration_since(now), Duration::from_millis(100)); // sleep that long
+/// let charged = rule.charge_ahead(|| now, b"ann", 1, now.saturating_add(Duration::from_secs(1)))?;
+/// assert_eq!(charged.at.duration_since(now), Duration::from_millis(100));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct RuleReserved {
-    /// When it may go: not before now, and not after the latest moment that was asked for.
+pub struct RuleChargedAhead {
+    /// When the last of the limits will have it: not before now, and not after the latest moment that was asked for.
     pub at: Time,
     /// What can be given back.
     pub charge: RuleCharge,
