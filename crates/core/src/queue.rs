@@ -16,11 +16,20 @@ use crate::Time;
 use crate::forecast::{Forecast, Longest};
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 
-/// How long the head of a queue may take to come for its turn before others pass it.
-const GRACE: Duration = Duration::from_millis(10);
+/// How long a request that was called may take to come before others pass it. If it comes later it is first again, so a task
+/// that was held up loses its turn and not its place.
+const GRACE: Duration = Duration::from_millis(2);
 
-/// How often a request behind the head looks whether the head still comes for its turn.
+/// How many requests behind the head watch whether it comes for its turn. The others sleep until they are called, but for a look
+/// at this interval.
+const WATCH: usize = 4;
 const PATROL: Duration = Duration::from_millis(250);
+
+/// How many are called together when the head did not come: callers who gave up and still hold their tickets come in crowds.
+const ROLL: usize = 64;
+
+/// Called at a moment that the caller did not know.
+const UNKNOWN: Time = Time::from_nanos(0);
 
 /// The requests that wait for one limit, or for one key of a rule.
 #[derive(Debug, Default)]
@@ -46,8 +55,10 @@ struct State {
 struct Entry {
     cost: u64,
     latest: Option<Time>,
-    /// When it tries to go, or is expected to; none while the head is called and has not come.
-    due: Option<Time>,
+    /// When it tries to go, or is expected to.
+    due: Time,
+    /// When it was called, until it comes.
+    called: Option<Time>,
     waker: Option<Waker>,
     stands: Stands,
 }
@@ -146,29 +157,52 @@ impl State {
     /// Calls the first that is there. To be woken once the lock is released.
     fn call_first(&mut self) -> Option<Waker> {
         let first = self.entries.values_mut().find(|entry| entry.is_present())?;
-        first.due = None;
+        first.called = Some(UNKNOWN);
         first.waker.clone()
     }
 
-    /// Passes heads that were called and did not come. The number of the first that is there, and when it is overdue.
-    fn first(&mut self, now: Time, called: &mut Vec<Waker>) -> Option<(u64, Time)> {
-        let mut passed = 0;
-        let first = self.entries.iter_mut().filter(|(_, entry)| entry.is_present()).find_map(|(number, entry)| {
-            if passed > 0 {
-                called.extend(entry.waker.clone());
-                entry.due = None;
+    /// Passes those that were called and did not come. The number of the first that is there, and until when it has to come.
+    fn first(&mut self, now: Time, wakers: &mut Vec<Waker>) -> Option<(u64, Time)> {
+        let (mut passed, mut first, mut calls) = (0, None, 0);
+        for (number, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.is_present()) {
+            if first.is_some() && calls == 0 {
+                break;
             }
-            let overdue = entry.due.get_or_insert(now).saturating_add(GRACE);
-            if overdue > now {
-                return Some((*number, overdue));
+            // One that has no waker cannot be called.
+            if first.is_none() && entry.waker.is_none() && entry.due.saturating_add(GRACE) <= now {
+                entry.called = Some(entry.due);
             }
-            entry.stands = Stands::Passed;
-            passed += entry.cost;
-            None
-        });
+            if let Some(at) = &mut entry.called {
+                *at = if *at == UNKNOWN { now } else { *at };
+                let until = at.saturating_add(GRACE);
+                if until <= now {
+                    entry.stands = Stands::Passed;
+                    passed += entry.cost;
+                } else {
+                    first = first.or(Some((*number, until)));
+                }
+                continue;
+            }
+            if first.is_none() {
+                let until = entry.due.saturating_add(GRACE);
+                // The one behind those that were passed is the head now. One that is overdue may not be the only one.
+                calls = if until <= now { ROLL } else { usize::from(passed > 0) };
+                first = Some((*number, if calls > 0 { now.saturating_add(GRACE) } else { until }));
+            }
+            if calls > 0 {
+                calls -= 1;
+                entry.called = Some(now);
+                wakers.extend(entry.waker.clone());
+            }
+        }
         self.total -= passed;
         self.tail.take_if(|_| passed > 0);
         first
+    }
+
+    /// Whether fewer than [`WATCH`] are before it.
+    fn is_near(&self, number: u64) -> bool {
+        self.entries.range(..number).filter(|(_, entry)| entry.is_present()).take(WATCH).count() < WATCH
     }
 
     /// When a newcomer of this cost would go.
@@ -243,7 +277,7 @@ impl Queue {
                 let number = state.next;
                 state.next += 1;
                 state.total += cost;
-                let entry = Entry { cost, latest, due: Some(due), waker: None, stands: Stands::Present };
+                let entry = Entry { cost, latest, due, called: None, waker: None, stands: Stands::Present };
                 state.entries.insert(number, entry);
                 self.waiting.store(state.entries.len(), Ordering::Relaxed);
                 Ok(number)
@@ -260,25 +294,30 @@ impl Queue {
         lock(&self.state).forecast(now, forecast).newcomer(now, cost)
     }
 
-    fn position(&self, number: u64, now: Time, waker: &Waker) -> Position {
+    fn position(&self, number: u64, now: Time, waker: Option<&Waker>) -> Position {
         let mut called = Vec::new();
         let mut state = lock(&self.state);
         let entry = state.entries.get_mut(&number).expect("a ticket has its entry");
         match &mut entry.waker {
-            Some(known) if known.will_wake(waker) => {}
-            known => *known = Some(waker.clone()),
+            Some(known) if waker.is_none_or(|waker| known.will_wake(waker)) => {}
+            known => *known = waker.cloned(),
         }
         let position = if entry.stands == Stands::Late {
             Position::Late
         } else {
-            let own = entry.due.unwrap_or(now).max(now);
-            entry.due = Some(own); // it has come
+            entry.called = None;
+            entry.due = entry.due.max(now);
+            let own = entry.due;
             match state.first(now, &mut called) {
-                Some((first, overdue)) if first < number => {
+                Some((first, until)) if first < number => {
                     state.come_back(number);
-                    Position::Behind(overdue.max(own.saturating_add(GRACE)).max(now.saturating_add(PATROL)))
+                    let look = own.saturating_add(GRACE).max(now.saturating_add(PATROL));
+                    Position::Behind(if state.is_near(number) { until } else { until.max(look) })
                 }
-                _ => Position::Head,
+                _ => {
+                    state.entries.get_mut(&number).expect("looked at above").called = None;
+                    Position::Head
+                }
             }
         };
         drop(state);
@@ -293,7 +332,7 @@ impl Queue {
             return;
         }
         let steps_aside = entry.is_present() && stands == Stands::Aside;
-        entry.due = Some(due);
+        entry.due = due;
         state.come_back(number);
         if stands == Stands::Aside {
             state.entries.get_mut(&number).expect("looked at above").stands = Stands::Aside;
@@ -327,7 +366,7 @@ impl Queue {
             match tail.opens(now, entry.cost) {
                 Some(due) if entry.latest.is_none_or(|latest| due <= latest) => {
                     tail.admit(due, entry.cost);
-                    entry.due = Some(due);
+                    entry.due = due;
                 }
                 _ => {
                     entry.stands = Stands::Late;
@@ -433,7 +472,22 @@ impl Ticket {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn position(&self, now: Time, waker: &Waker) -> Position {
-        self.queue.position(self.number, now, waker)
+        self.queue.position(self.number, now, Some(waker))
+    }
+
+    /// Whether it is at the head, for a request that looks once and does not wait yet.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy, Time};
+    /// # let now = Time::from_nanos(1_700_000_000_000_000_000);
+    /// # let limiter = Limiter::new(now, Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
+    /// let (first, second) = (limiter.enqueue(now, 1, None)?, limiter.enqueue(now, 1, None)?);
+    /// assert!(first.is_head(now) && !second.is_head(now));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_head(&self, now: Time) -> bool {
+        self.queue.position(self.number, now, None) == Position::Head
     }
 
     /// The limits did not let it go: it stays at the head, and tries again at this time.

@@ -351,11 +351,15 @@ fn a_head_that_does_not_come_is_passed() {
         world.arrive(number, 1, SECOND, None);
     }
     let sleeper = world.waiting.remove(0);
-    let late = Time::from_nanos(sleeper.promised + SECOND / 50);
-    assert!(matches!(world.waiting[1].ticket.position(late, Waker::noop()), Position::Behind(_)));
-    assert_eq!(world.waiting[0].ticket.position(late, Waker::noop()), Position::Head);
-    // When it comes, it is the first again.
-    assert_eq!(sleeper.ticket.position(late, Waker::noop()), Position::Head);
+    let at = |millis: u64| Time::from_nanos(sleeper.promised + SECOND / 50 + millis * 1_000_000);
+    let position = |place: usize, at| world.waiting[place].ticket.position(at, Waker::noop());
+    // It is overdue, and called; and so are those behind it, of whom one comes.
+    assert!(matches!(position(1, at(0)), Position::Behind(_)));
+    assert!(matches!(position(1, at(1)), Position::Behind(_)));
+    assert_eq!(position(1, at(3)), Position::Head, "all before it were called and did not come");
+    // When they come, they are first again.
+    assert_eq!(position(0, at(3)), Position::Head);
+    assert_eq!(sleeper.ticket.position(at(3), Waker::noop()), Position::Head);
 }
 
 /// Reservations of one limiter, in the way of `x/time/rate`: each goes at the moment that it was promised, unless it is given back.

@@ -160,7 +160,7 @@ pub(crate) fn enter<L: Enqueue>(
     }
     let ticket = limit.enqueue(now, latest)?;
     // It may be that all before it did not come for their turns.
-    if ticket.position(now, Waker::noop()) == Position::Head
+    if ticket.is_head(now)
         && let Ok(pass) = limit.charge(now)
     {
         return Ok(Entry::Goes(pass));

@@ -155,6 +155,35 @@ async fn a_panic_of_the_inner_service_gives_nothing_back() {
     }
 }
 
+/// Callers who give up and keep their service, as a pool does: it stays in the queue, and never asks again.
+#[tokio::test(start_paused = true)]
+async fn services_that_are_kept_and_never_polled_again_stop_no_limit() {
+    let clock = MonotonicClock::of_tokio();
+    let (went, inner) = inner();
+    let limiter = Limiter::new(clock.now(), quota(Strategy::TokenBucket));
+    let service = RateLimitLayer::new(limiter.clone(), clock).layer(inner);
+    let (start, kept) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
+    let mut callers = JoinSet::new();
+    for number in 0..4_000 {
+        tokio::time::sleep_until(start + SECOND * number / 200).await;
+        let (mut service, kept) = (service.clone(), Arc::clone(&kept));
+        callers.spawn(async move {
+            if let Ok(Ok(ready)) = timeout(SECOND / 2, service.ready()).await {
+                ready.call(()).await.expect("it never fails");
+            }
+            kept.lock().expect("no panic").push(service);
+        });
+    }
+    callers.join_all().await;
+    assert!(limiter.queue_len() > 1_000, "{} gave up", limiter.queue_len());
+    let served = went.lock().expect("no panic").len();
+    assert!(served >= 1_900, "{served} of 2,000");
+    sleep(SECOND).await;
+    let start = Instant::now();
+    service.oneshot(()).await.expect("it never fails");
+    assert!(start.elapsed() <= SECOND / 50, "{:?}", start.elapsed());
+}
+
 /// On real threads and by a real clock: all who stay go, and in no more time than they need together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn on_many_threads_all_who_stay_go_and_none_too_many() {
