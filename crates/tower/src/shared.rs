@@ -127,7 +127,7 @@ impl Enqueue for LimiterAdmit {
 #[derive(Debug)]
 pub struct LimiterPlace {
     limit: LimiterAdmit,
-    waiting: Waiting,
+    waiting: Box<Waiting>,
 }
 
 impl Place for LimiterPlace {

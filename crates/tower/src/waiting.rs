@@ -127,7 +127,8 @@ enum Nap {
 /// What becomes of a request that may wait.
 pub(crate) enum Entry<P> {
     Goes(P),
-    Waits(Waiting),
+    /// On the heap: most requests never wait, and none is to be as large as if it did.
+    Waits(Box<Waiting>),
 }
 
 /// A limit with one queue.
@@ -141,6 +142,7 @@ pub(crate) trait Enqueue: AtHead {
 
 /// Charges the request if no other waits and there is room, and else takes a place in the queue. Refused at once if its turn
 /// comes after `latest`.
+#[inline]
 pub(crate) fn enter<L: Enqueue>(
     limit: &L,
     now: Time,
@@ -158,6 +160,16 @@ pub(crate) fn enter<L: Enqueue>(
             }
         }
     }
+    enter_queue(limit, now, latest, clock)
+}
+
+#[inline(never)]
+fn enter_queue<L: Enqueue>(
+    limit: &L,
+    now: Time,
+    latest: Option<Time>,
+    clock: MonotonicClock,
+) -> Result<Entry<L::Pass>, L::Refusal> {
     let ticket = limit.enqueue(now, latest)?;
     // It may be that all before it did not come for their turns.
     if ticket.is_head(now)
@@ -165,7 +177,7 @@ pub(crate) fn enter<L: Enqueue>(
     {
         return Ok(Entry::Goes(pass));
     }
-    Ok(Entry::Waits(Waiting::new(vec![ticket], latest, clock)))
+    Ok(Entry::Waits(Box::new(Waiting::new(vec![ticket], latest, clock))))
 }
 
 impl Waiting {

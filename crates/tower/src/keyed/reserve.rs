@@ -95,7 +95,7 @@ pub struct KeyedPlace {
     rule: RuleLimiter,
     clock: MonotonicClock,
     key: Box<[u8]>,
-    waiting: Waiting,
+    waiting: Box<Waiting>,
 }
 
 impl Place for KeyedPlace {

@@ -31,7 +31,7 @@ impl Place {
                     self.taken = Some(charge);
                     return Poll::Ready(());
                 }
-                Ok(Entry::Waits(waiting)) => self.waiting = Some(Box::new(waiting)),
+                Ok(Entry::Waits(waiting)) => self.waiting = Some(waiting),
                 Err(refused) => unreachable!("every burst has room for one: {refused}"),
             }
         }
