@@ -311,7 +311,7 @@ impl Meter {
         }
     }
 
-    /// Raises a level to that of other words. Only for words that nobody charges, or whose key is new.
+    /// Raises a level to that of other words. Only for words that are not charged yet.
     pub(crate) fn raise(&self, words: &[AtomicU64], to: &[AtomicU64]) {
         if let Kind::Line(_) = &self.kind {
             words[0].fetch_max(to[0].load(Ordering::Relaxed), Ordering::SeqCst);

@@ -63,7 +63,7 @@ pub(super) enum Look {
     Stranger,
 }
 
-/// What of a key's fingerprint tells it from other guests. Never [`FREE`].
+/// The part of a key's fingerprint that distinguishes guests. Never [`FREE`].
 pub(super) fn tag_of(fingerprint: u64) -> u32 {
     u32::try_from(fingerprint >> 31).unwrap_or(u32::MAX).max(FREE + 1)
 }

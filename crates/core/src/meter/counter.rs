@@ -280,7 +280,7 @@ impl Counter {
         self.with_counts(since.saturating_add(Duration::from_nanos(lag)), previous, current)
     }
 
-    /// The words where `admitted_since` tells how many requests were admitted since a moment.
+    /// The words that follow from `admitted_since`, the number of requests admitted since a moment.
     pub(super) fn with_admitted(&self, admitted_since: impl Fn(u64) -> u64, since: Time) -> [u64; 2] {
         let start = self.start_of(self.index_at(since));
         let current = admitted_since(start);

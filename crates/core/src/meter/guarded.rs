@@ -136,7 +136,7 @@ impl Guarded {
         }
     }
 
-    /// What [`begin`](Self::begin) goes by, beside the old words.
+    /// What [`begin`](Self::begin) needs in addition to the old words.
     pub(super) fn first_after(
         &self,
         old: &Meter,

@@ -270,7 +270,7 @@ impl Log {
         next.first[0] = next.moments(0).take(self.most()).take_while(|&at| at >= oldest).count() as u64;
     }
 
-    /// The same after another log: the newest requests keep their moments, and of those before them the past tells.
+    /// Notes the same after another log: the newest requests keep their moments, and the past holds those before them.
     pub(super) fn prepare_from_log(&self, next: &mut Past, old: &Self, old_words: &[AtomicU64], since: Time) {
         let oldest = self.oldest(since);
         let moments = old.moments(old_words, since.as_nanos());
