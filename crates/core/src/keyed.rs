@@ -32,7 +32,7 @@ pub(crate) use self::book::Request;
 use self::book::{Book, Granted, Halt, Set};
 use self::cells::{Cell, Cells, fingerprint};
 use self::hash::Secrets;
-use self::pasts::Pasts;
+use self::pasts::{Pasts, Trails};
 use self::room::Region;
 use crate::meter;
 use crate::queue::Queues;
@@ -73,6 +73,8 @@ pub(crate) struct Table {
     began: AtomicU64,
     /// What is known of keys from before, if words do not hold it: see `succession`.
     pasts: Option<Pasts>,
+    /// When keys were charged, for a while after the terms changed.
+    trails: Option<Trails>,
     /// Filled before any word is sealed.
     successor: Once<Arc<Table>>,
     /// Held by the one who fills the successor, until all is there.
@@ -199,6 +201,7 @@ impl Table {
             since: AtomicU64::new(0),
             began: AtomicU64::new(began.as_nanos()),
             pasts,
+            trails: None,
             successor: Once::empty(),
             retuning: Mutex::new(()),
         }
@@ -239,7 +242,7 @@ impl Table {
         };
         let now = clock();
         let elapsed = supply.elapsed(now);
-        if elapsed >= supply.direct() {
+        if elapsed >= supply.direct() || self.trails(now).is_some() {
             return None;
         }
         let floor = supply.flowed(elapsed);
@@ -301,12 +304,18 @@ impl Table {
     #[inline(always)]
     fn take_here(&self, mark: u64, request: &Request, clock: Clock<'_>) -> Answer<KeyTaken> {
         if let Some((set, words)) = self.override_of(mark) {
-            return self.answer(set.take(words, request, clock), Place::Override);
+            let taken = self.noting(mark, request, || set.take(words, request, clock), Result::is_ok);
+            return self.answer(taken, Place::Override);
         }
         if let Some(cell) = self.find(mark) {
-            let taken = self.book.plain.take(cell.words, request, clock);
-            // Not forgotten in between, so these were its words.
-            if cell.mark.load(Ordering::Acquire) == mark {
+            let take = || {
+                let taken = self.book.plain.take(cell.words, request, clock);
+                // Not forgotten in between, so these were its words.
+                (taken, cell.mark.load(Ordering::Acquire) == mark)
+            };
+            let (taken, is_its_own) =
+                self.noting(mark, request, take, |(taken, is_its_own)| taken.is_ok() && *is_its_own);
+            if is_its_own {
                 return self.answer(taken, Place::Cell(cell.index));
             }
             if let Ok(granted) = taken {
@@ -314,6 +323,30 @@ impl Table {
             }
         }
         self.let_in(mark, request, clock)
+    }
+
+    /// The trails, if a charge at this time has to be noted.
+    #[inline(always)]
+    fn trails(&self, now: Time) -> Option<&Trails> {
+        self.trails.as_ref().filter(|trails| now.as_nanos() < trails.until())
+    }
+
+    /// Charges a key, and notes it if it has to be.
+    #[inline(always)]
+    fn noting<T>(
+        &self,
+        mark: u64,
+        request: &Request,
+        charge: impl FnOnce() -> T,
+        is_admitted: impl FnOnce(&T) -> bool,
+    ) -> T {
+        match self.trails(request.now) {
+            None => charge(),
+            Some(trails) => {
+                let at = request.latest.map_or(request.now, |latest| latest.max(request.now));
+                trails.noting(mark, (at, request.cost), charge, is_admitted)
+            }
+        }
     }
 
     #[inline(always)]

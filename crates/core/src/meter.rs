@@ -12,12 +12,14 @@ mod guarded;
 pub(crate) mod line;
 mod log;
 mod past;
+mod trail;
 
 pub(crate) use self::counter::{Counter, Windows};
 use self::epoch::Epoch;
 pub(crate) use self::guarded::Guarded;
 pub(crate) use self::log::Log;
 pub(crate) use self::past::{Memory, Past};
+pub(crate) use self::trail::{Trail, Watch, noted_until};
 use crate::supply::{Supply, Tokens};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Quota, Standing, Strategy, Time};
@@ -239,16 +241,19 @@ impl Meter {
     pub(crate) fn past_after(
         &self,
         old: &Self,
-        old_words: &[AtomicU64],
+        (old_words, trail): (&[AtomicU64], Option<&Trail>),
         past: &Past,
         since: Time,
         memory: Memory,
     ) -> Past {
-        let (epoch, tokens) = old.epoch(old_words, past, since);
+        let (mut epoch, tokens) = old.epoch(old_words, past, since);
+        if let Some(trail) = trail {
+            epoch.learn(trail.admitted());
+        }
         // A log begins with the moments of what came before.
         let spans = match (memory, &self.kind) {
             (Memory::None, Kind::Line(_) | Kind::Counter(_) | Kind::Guarded(_)) => Vec::new(),
-            (Memory::Few(_), Kind::Line(_) | Kind::Counter(_)) => past.with(&epoch, memory),
+            (Memory::Few, Kind::Line(_) | Kind::Counter(_)) => past.with(&epoch, memory),
             _ => past.with(&epoch, Memory::Many),
         };
         let mut next = Past { began: since.as_nanos(), is_first: false, first: [0; 2], tokens, forgiven: 0, spans };

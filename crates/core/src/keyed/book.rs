@@ -4,7 +4,7 @@ use std::iter;
 use std::sync::Arc;
 
 use super::Clock;
-use crate::meter::{Kind, Memory, Meter, Past, Place, Stop, Taken, UNSET};
+use crate::meter::{Kind, Memory, Meter, Past, Place, Stop, Taken, Trail, UNSET};
 use crate::rule::{Places, RuleRefused, Tightening, Tightest};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering};
@@ -38,16 +38,12 @@ pub(super) struct Old<'a> {
     pub(super) is_first: bool,
     /// What is known of the time before them, if that was kept.
     pub(super) pasts: Option<Arc<[Past]>>,
+    /// When the key was charged since, if that was noted.
+    pub(super) trail: Option<Trail>,
 }
 
-/// How what is known of a key is kept.
-#[derive(Clone, Copy)]
-pub(super) struct Agree<'a> {
-    /// For how long it matters.
-    pub(super) nanos: u64,
-    /// Takes what one thread knows, and returns what the first one knew.
-    pub(super) with: &'a dyn Fn(Arc<[Past]>) -> Arc<[Past]>,
-}
+/// Keeps what is known of a key: takes what one thread knows, and returns what the first one knew.
+pub(super) type Agree<'a> = &'a dyn Fn(Arc<[Past]>) -> Arc<[Past]>;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -276,16 +272,18 @@ impl Set {
         old.set.seal(old.words);
         let before =
             |place: Option<usize>| Some(old.set.limits(old.words).nth(place?).expect("a place among the old limits"));
-        let memory = agree.map_or(Memory::None, |agree| Memory::Few(agree.nanos));
+        let memory = if agree.is_some() { Memory::Few } else { Memory::None };
+        // What threads read of a trail may differ, unless they agree.
+        let trail = agree.and(old.trail.as_ref());
         let pasts = self.meters.iter().zip(kept).map(|(meter, &place)| match before(place) {
             Some((meter_before, old_words)) => {
                 let past = old.past(place.expect("found above"));
-                meter.past_after(meter_before, old_words, &past, old.since, memory)
+                meter.past_after(meter_before, (old_words, trail), &past, old.since, memory)
             }
             None => Past::none(meter.quota(), old.since),
         });
         let pasts: Vec<_> = pasts.collect();
-        let agreed = agree.map(|agree| (agree.with)(Arc::from(pasts.as_slice())));
+        let agreed = agree.map(|agree| agree(Arc::from(pasts.as_slice())));
         let pasts = agreed.as_deref().unwrap_or(&pasts);
         for (((meter, own), &place), past) in self.limits(words).zip(kept).zip(pasts) {
             match before(place) {

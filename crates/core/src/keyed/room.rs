@@ -115,7 +115,8 @@ impl Table {
             return Answer::Moved;
         }
         if let Some(cell) = self.find(mark) {
-            return self.answer(self.book.plain.take(cell.words, request, clock), Place::Cell(cell.index));
+            let taken = self.noting(mark, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
+            return self.answer(taken, Place::Cell(cell.index));
         }
         let at_swept = hold.not_before_swept(request);
         self.thin_out(mark, &mut hold, at_swept.now);
@@ -244,7 +245,7 @@ impl Table {
         let tracked = &self.lineage.counts.tracked;
         tracked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
         self.book.plain.raise(cell.words, &self.blank, request.now);
-        let taken = self.book.plain.take(cell.words, request, clock);
+        let taken = self.noting(mark, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
         if taken.is_err() {
             tracked.fetch_sub(1, Ordering::Relaxed);
             return self.is_too_much(request).then_some(taken);
@@ -271,14 +272,12 @@ impl Table {
     ) -> Option<Result<Granted, Halt>> {
         let old = self.start_to_forget(victim, request.now)?;
         self.book.plain.raise(cell.words, &self.blank, request.now);
-        let taken = self.book.plain.take(cell.words, request, clock);
+        let taken = self.noting(mark, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
         if taken.is_err() {
             victim.mark.store(old, Ordering::Release);
             return self.is_too_much(request).then_some(taken);
         }
-        if let Some(pasts) = &self.pasts {
-            pasts.forget(old);
-        }
+        self.forget(old);
         if cell.index != victim.index {
             victim.mark.store(VACANT, Ordering::Release);
         }
@@ -300,6 +299,16 @@ impl Table {
         None
     }
 
+    /// What is known of a key that was idle.
+    fn forget(&self, mark: u64) {
+        if let Some(pasts) = &self.pasts {
+            pasts.forget(mark);
+        }
+        if let Some(trails) = &self.trails {
+            trails.forget(mark);
+        }
+    }
+
     fn forgot(&self, hold: &mut Hold, now: Time) {
         hold.swept = hold.swept.max(now);
         self.lineage.counts.evicted.fetch_add(1, Ordering::Relaxed);
@@ -316,9 +325,7 @@ impl Table {
             if self.is_idle_key(cell, now)
                 && let Some(old) = self.start_to_forget(cell, now)
             {
-                if let Some(pasts) = &self.pasts {
-                    pasts.forget(old);
-                }
+                self.forget(old);
                 cell.mark.store(VACANT, Ordering::Release);
                 self.forgot(hold, now);
                 self.lineage.counts.tracked.fetch_sub(1, Ordering::Relaxed);

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use super::book::{Agree, Book, Old, Set};
 use super::cells::is_key;
 use super::guests::tag_of;
-use super::pasts::{FEW, MOST, Pasts};
+use super::pasts::{FEW, MOST, Pasts, Trails};
 use super::room::{Hold, Region};
 use super::{Clock, Lineage, Table, zeros};
+use crate::meter::noted_until;
 use crate::sync::{AtomicU64, Ordering, lock};
 use crate::{Terms, Time};
 
@@ -52,6 +53,9 @@ impl Table {
         let pasts = self.pasts_for(&book, &lineage.kept, keys, clock());
         let mut next = Self::with_cells(book, max_keys, keys, &lineage, clock(), pasts);
         let now = clock();
+        if let Some(pasts) = next.pasts.as_ref().filter(|_| keys <= FEW) {
+            next.trails = Some(Trails::new(noted_until(pasts.longest, now)));
+        }
         next.blank = next.book.plain.start_after(&self.book.plain, &self.blank, &next.lineage.kept, now);
         next.guest_blank = next.book.guest.start_after(&self.book.guest, &self.guest_blank, &next.lineage.kept, now);
         for own in next.overrides.values() {
@@ -137,6 +141,7 @@ impl Table {
             // A key that came in since is new.
             is_first: self.lineage.generation == 0 || self.pasts.is_some(),
             pasts: self.pasts.as_ref().and_then(|pasts| pasts.get(mark)),
+            trail: self.trails(since).and_then(|trails| trails.get(mark)),
         })
     }
 
@@ -147,13 +152,12 @@ impl Table {
     /// Of guests there is no room for a past: what their words do not tell counts as used up.
     fn old_guest<'a>(&'a self, words: &'a [AtomicU64], since: Time) -> Old<'a> {
         let is_first = self.lineage.generation == 0;
-        Old { set: &self.book.guest, words, since, began: self.began(), is_first, pasts: None }
+        Old { set: &self.book.guest, words, since, began: self.began(), is_first, pasts: None, trail: None }
     }
 
     fn succeed<'a>(&self, mark: u64, set: &Set, words: &[AtomicU64], old: impl FnOnce() -> Option<Old<'a>>) {
         let keep = self.pasts.as_ref().map(|pasts| move |past| pasts.keep(mark, past));
-        let agree =
-            keep.as_ref().zip(self.pasts.as_ref()).map(|(with, pasts)| Agree { nanos: 2 * pasts.longest, with });
+        let agree = keep.as_ref().map(|keep| keep as Agree<'_>);
         set.succeed(words, old, &self.lineage.kept, agree);
     }
 

@@ -11,10 +11,10 @@ use std::sync::{Arc, OnceLock};
 use super::{Admitted, Charge, Refused};
 use crate::lease::Leases;
 use crate::meter::line::{self, swap};
-use crate::meter::{self, Counter, Kind, Log, Memory, Meter, Past, Place, SEALED, Sealed, Stop, Taken, UNSET};
+use crate::meter::{self, Counter, Kind, Log, Memory, Meter, Past, Place, SEALED, Sealed, Stop, Taken, UNSET, Watch};
 use crate::queue::Queue;
 use crate::supply::Supply;
-use crate::sync::{AtomicU64, Mutex, Once, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Once, Ordering};
 use crate::{Quota, Standing, Time};
 
 /// How often threads get in each other's way before they lease; see `lease`.
@@ -43,6 +43,12 @@ pub(super) struct Cell {
     /// What is known of the time before, and what the words began with. Filled before they are set; the first cell has none.
     /// Loom need not see it: the words order all that is done with it.
     past: OnceLock<Box<Past>>,
+    /// For a while after a change. The first cell has none.
+    watch: Option<Box<Watch>>,
+    /// Whether that while may not be over: until then no decision is made at once.
+    is_watched: AtomicBool,
+    /// Claimed by the one who ends it.
+    is_ending: AtomicBool,
     /// Filled before the words are sealed.
     successor: Once<Arc<Cell>>,
     /// The requests that wait, of this cell and all its successors. Filled by the first that does.
@@ -65,27 +71,74 @@ struct Words {
 struct Alone([AtomicU64; 2]);
 
 impl Cell {
-    pub(super) fn new(meter: Meter, generation: u64, first: u64, since: Time) -> Self {
+    pub(super) fn new(meter: Meter, since: Time) -> Self {
+        let cell = Self::with(meter, 0, 0, since, None);
+        cell.decide_at_once();
+        cell
+    }
+
+    fn with(meter: Meter, generation: u64, first: u64, since: Time, watch: Option<Box<Watch>>) -> Self {
         let words = Words::new(meter.words(), first);
-        let (direct, window) = match &meter.kind {
-            Kind::Line(supply) if supply.is_time() => (supply.direct(), NEVER),
-            Kind::Line(supply) if supply.is_window() && supply.direct() > 0 => (0, 0),
-            _ => (0, NEVER),
-        };
         Self {
             meter,
             generation,
-            direct: AtomicU64::new(direct),
-            window: AtomicU64::new(window),
+            direct: AtomicU64::new(0),
+            window: AtomicU64::new(NEVER),
             words,
             leases: Once::empty(),
             heat: AtomicU64::new(0),
             since: AtomicU64::new(since.as_nanos()),
             past: OnceLock::new(),
+            is_watched: AtomicBool::new(watch.is_some()),
+            is_ending: AtomicBool::new(false),
+            watch,
             successor: Once::empty(),
             queue: Once::empty(),
             retuning: Mutex::new(()),
         }
+    }
+
+    /// From now on, where the quota allows it. Only while there are no leases.
+    fn decide_at_once(&self) {
+        let (direct, window) = match &self.meter.kind {
+            Kind::Line(supply) if supply.is_time() => (supply.direct(), NEVER),
+            Kind::Line(supply) if supply.is_window() && supply.direct() > 0 => (0, 0),
+            _ => (0, NEVER),
+        };
+        self.direct.store(direct, Ordering::Relaxed);
+        self.window.store(window, Ordering::Relaxed);
+    }
+
+    /// The trail, if a charge at this time has to be noted.
+    fn watch(&self, now: Time) -> Option<&Watch> {
+        let watch = self.watch.as_deref()?;
+        if watch.is_on(now) {
+            return Some(watch);
+        }
+        if self.is_watched.load(Ordering::Acquire) && !self.is_ending.swap(true, Ordering::Relaxed) {
+            self.decide_at_once();
+            self.is_watched.store(false, Ordering::Release);
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn is_watched(&self) -> bool {
+        self.watch.is_some() && self.is_watched.load(Ordering::Relaxed)
+    }
+
+    /// Decides, and notes it if it has to be.
+    fn noting(
+        &self,
+        now: Time,
+        (at, cost): (Time, u64),
+        decide: impl FnOnce() -> Result<Taken, Stop>,
+    ) -> Result<Taken, Stop> {
+        let Some(watch) = self.watch(now) else { return decide() };
+        watch.with(|trail| trail.note(at, cost));
+        let decided = decide();
+        watch.with(|trail| trail.settle(cost, decided.is_ok()));
+        decided
     }
 
     pub(super) fn known_queue(&self) -> Option<&Arc<Queue>> {
@@ -118,7 +171,8 @@ impl Cell {
     pub(super) fn check_at_once(&self, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
         let supply = match &self.meter.kind {
             Kind::Line(supply) => supply,
-            Kind::Counter(counter) => return self.count_at_once(counter, now, cost),
+            Kind::Counter(counter) if !self.is_watched() => return self.count_at_once(counter, now, cost),
+            Kind::Counter(_) => return None,
             Kind::Log(log) => return self.log_at_once(log, now, cost),
             Kind::Guarded(_) => return None, // never in a cell, whose words no lock guards
         };
@@ -131,6 +185,9 @@ impl Cell {
         if window == NEVER {
             if let Some(leases) = self.leases.get() {
                 return self.lease_at_once(supply, leases, elapsed, now, cost);
+            }
+            if self.is_watched() {
+                return None;
             }
         } else if let Some(floor) = supply.flowed_in(window, elapsed) {
             return self.charge_at_once(supply, floor, now, cost, Supply::charge_in_window);
@@ -224,6 +281,10 @@ impl Cell {
     }
 
     pub(super) fn check(&self, now: Time, cost: u64) -> Result<Taken, Stop> {
+        self.noting(now, (now, cost), || self.take(now, cost))
+    }
+
+    fn take(&self, now: Time, cost: u64) -> Result<Taken, Stop> {
         if let Kind::Line(supply) = &self.meter.kind {
             let word = self.words.line();
             match self.leases.get() {
@@ -238,6 +299,9 @@ impl Cell {
     /// Another thread was faster.
     #[cold]
     fn heat_up(&self, supply: &Supply) {
+        if self.is_watched() {
+            return; // charges that are noted lease nothing
+        }
         if self.heat.fetch_add(1, Ordering::Relaxed) == HOT {
             self.lend(supply);
         }
@@ -245,6 +309,9 @@ impl Cell {
 
     /// Leases from now on, if this limit is one that can lend.
     fn lend(&self, supply: &Supply) -> Option<&Leases> {
+        if self.leases.get().is_none() && self.is_watched.load(Ordering::Acquire) {
+            return None;
+        }
         if self.leases.get().is_none() {
             self.leases.fill(Leases::of(supply)?);
             self.direct.store(0, Ordering::Relaxed);
@@ -260,7 +327,8 @@ impl Cell {
                 decided => return decided,
             }
         }
-        self.meter.reserve(self.words.all(), now, cost, latest)
+        let goes_by = latest.max(now);
+        self.noting(now, (goes_by, cost), || self.meter.reserve(self.words.all(), now, cost, latest))
     }
 
     pub(super) fn ask(&self, now: Time, cost: u64) -> Result<Standing, Stop> {
@@ -313,7 +381,9 @@ impl Cell {
     /// Seals the words and returns the successor. Only for the holder of `retuning`.
     pub(super) fn succeed(&self, quota: Quota, clock: impl Fn() -> Time) -> &Arc<Self> {
         let base = clock();
-        self.successor.fill(Arc::new(Self::new(Meter::new(quota, base), self.generation + 1, UNSET, base)));
+        let watch = Watch::new(self.meter.quota(), quota, base).map(Box::new);
+        let next = Self::with(Meter::new(quota, base), self.generation + 1, UNSET, base, watch);
+        self.successor.fill(Arc::new(next));
         let successor = self.successor.get().expect("filled above");
         successor.queue.fill(Arc::clone(self.queue()));
         let mut word = self.first().load(Ordering::SeqCst);
@@ -347,6 +417,9 @@ impl Cell {
             let returned = self.take_back(since);
             let words = returned.as_ref().map_or(self.words.all(), std::slice::from_ref);
             if successor.past.get().is_none() {
+                let watch = self.watch.as_ref().filter(|watch| watch.is_on(since) && self.is_watched());
+                let trail = watch.map(|watch| watch.with(|trail| trail.clone()));
+                let words = (words, trail.as_ref());
                 let past = match self.past.get() {
                     Some(past) => successor.meter.past_after(&self.meter, words, past, since, Memory::Many),
                     None => {

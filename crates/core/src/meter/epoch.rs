@@ -15,6 +15,8 @@ pub(super) struct Epoch<'a> {
     pub(super) total: u64,
     /// Of those, what is promised for later windows.
     pub(super) reserved: u64,
+    /// How many were admitted after which moments, where that was noted.
+    known: Vec<Span>,
     curve: Curve<'a>,
 }
 
@@ -41,7 +43,14 @@ impl<'a> Epoch<'a> {
         let total = level.saturating_sub(start) / supply.unit();
         // What went above the ceiling since then waits.
         let reserved = level.saturating_sub(supply.ceiling(now).max(past.first[0])) / supply.unit();
-        Self { began: past.began.min(since), since, total, reserved, curve: Curve::Bucket { supply, level } }
+        Self {
+            began: past.began.min(since),
+            since,
+            total,
+            reserved,
+            known: Vec::new(),
+            curve: Curve::Bucket { supply, level },
+        }
     }
 
     pub(super) fn of_window(supply: &Supply, level: u64, past: &Past, since: u64) -> Self {
@@ -66,7 +75,7 @@ impl<'a> Epoch<'a> {
         };
         let start = supply.start_of_window(now).saturating_sub(floor).saturating_add(last.saturating_mul(period));
         let curve = Curve::Window { start, count, most, period };
-        Self { began: past.began.min(since), since, total: total.max(reserved), reserved, curve }
+        Self { began: past.began.min(since), since, total: total.max(reserved), reserved, known: Vec::new(), curve }
     }
 
     /// Of a counter, in which `windows` began since the change. At the change, the window of that time held `before`.
@@ -85,14 +94,21 @@ impl<'a> Epoch<'a> {
                 .saturating_add(current + previous),
         };
         let curve = Curve::Counter { start, current, previous, most, period };
-        Self { began: past.began.min(since), since, total, reserved: 0, curve }
+        Self { began: past.began.min(since), since, total, reserved: 0, known: Vec::new(), curve }
     }
 
     /// Of a log that admitted these requests, newest first, and no more than `all`.
     pub(super) fn of_log(moments: Vec<u64>, (most, period): (u64, u64), all: u64, past: &Past, since: u64) -> Self {
         let began = past.began.min(since);
         let total = logged(&moments, most, period, began).min(all);
-        Self { began, since, total, reserved: 0, curve: Curve::Log { moments, most, period } }
+        Self { began, since, total, reserved: 0, known: Vec::new(), curve: Curve::Log { moments, most, period } }
+    }
+
+    /// Takes in how many were admitted after which moments, at most. The first moment is before all of them.
+    pub(super) fn learn(&mut self, known: Vec<Span>) {
+        let all = known.first().map_or(self.total, |span| span.count);
+        self.total = self.total.min(all).max(self.reserved);
+        self.known = known;
     }
 
     /// How many requests were admitted at `moment` or later.
@@ -100,7 +116,11 @@ impl<'a> Epoch<'a> {
         if moment <= self.began {
             return self.total;
         }
-        self.total.min(match &self.curve {
+        let known = match self.known.partition_point(|span| span.at < moment) {
+            0 => self.total,
+            some => self.known[some - 1].count,
+        };
+        known.min(self.total).min(match &self.curve {
             Curve::Bucket { supply, level } => {
                 level.saturating_sub(supply.floor(crate::Time::from_nanos(moment))) / supply.unit()
             }
@@ -129,7 +149,9 @@ impl<'a> Epoch<'a> {
         }
         if let Curve::Bucket { supply, level } = &self.curve {
             let below = level.saturating_sub(count.saturating_mul(supply.unit()));
-            return supply.last_at(below).as_nanos().clamp(self.began, self.since);
+            let last = supply.last_at(below).as_nanos();
+            let known = self.known.iter().find(|span| span.count < count).map_or(last, |span| span.at);
+            return last.min(known).clamp(self.began, self.since);
         }
         while no - yes > 1 {
             let middle = yes + (no - yes) / 2;

@@ -24,8 +24,8 @@ use crate::{Quota, Strategy, Time};
 pub(crate) enum Memory {
     /// What one limit has room for: 512 moments, before some are joined.
     Many,
-    /// What each key of a table has room for: 64 moments, none of them longer ago than so many nanoseconds.
-    Few(u64),
+    /// What each key of a table has room for: 128 moments.
+    Few,
     /// Nothing.
     None,
 }
@@ -105,11 +105,7 @@ impl Past {
     pub(super) fn with(&self, epoch: &Epoch<'_>, memory: Memory) -> Vec<Span> {
         let mut spans = self.spans.clone();
         epoch.append_to(&mut spans);
-        let (most, oldest) = match memory {
-            Memory::Few(nanos) => (64, epoch.since.saturating_sub(nanos)),
-            Memory::Many | Memory::None => (512, 0),
-        };
-        spans.retain(|span| span.at >= oldest);
+        let most = if memory == Memory::Few { 128 } else { 512 };
         // Where the clock was set back, what came before counts as of now.
         let mut last = 0;
         for span in &mut spans {

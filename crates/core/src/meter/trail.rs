@@ -1,0 +1,163 @@
+//! When a limit was charged, noted for a while after each change of its quota.
+//!
+//! Words say what their own strategy asks about. The next one asks about other stretches of time, and what the words do not
+//! say would have to count as of now. One change loses little by that; changes that come about as often as windows begin
+//! would starve callers. So for some periods after a change, each charge is noted before it is made, and confirmed or
+//! taken back afterwards.
+//!
+//! A note may say too much, never too little: what is noted at a change includes all that was admitted before it, and
+//! what is confirmed at any moment was admitted by then.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::past::Span;
+use crate::{Quota, Strategy, Time};
+
+/// For how many periods notes are taken. A change that comes later loses less than a part in so many.
+const PERIODS: u64 = 10;
+
+/// Notes at most. When there are more, every other one of the older half goes.
+const MOST: usize = 128;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trail {
+    /// The time of the last charge that was tried.
+    last: Option<u64>,
+    /// Requests that were admitted, and those that are being decided.
+    noted: u64,
+    /// Requests that were admitted.
+    confirmed: u64,
+    /// How many were confirmed by which moment, oldest first.
+    notes: Vec<Span>,
+}
+
+impl Trail {
+    /// Before a charge that goes at this time, or earlier.
+    pub(crate) fn note(&mut self, at: Time, cost: u64) {
+        let at = at.as_nanos();
+        self.noted = self.noted.saturating_add(cost);
+        match self.last.replace(self.last.map_or(at, |last| last.max(at))) {
+            // Of equal notes the first one says most.
+            Some(last) if at > last && self.notes.last().map_or(0, |note| note.count) != self.confirmed => {
+                self.keep(Span { at: last, count: self.confirmed });
+            }
+            _ => {}
+        }
+    }
+
+    /// After it.
+    pub(crate) fn settle(&mut self, cost: u64, is_admitted: bool) {
+        if is_admitted {
+            self.confirmed = self.confirmed.saturating_add(cost);
+        } else {
+            self.noted = self.noted.saturating_sub(cost);
+        }
+    }
+
+    /// The older notes are, the farther they are apart.
+    fn keep(&mut self, note: Span) {
+        if self.notes.len() == MOST {
+            let mut place = 0;
+            self.notes.retain(|_| {
+                place += 1;
+                place > MOST / 2 || place % 2 == 0
+            });
+        }
+        self.notes.push(note);
+    }
+
+    /// How many requests were admitted after which moments, at most, oldest first.
+    pub(super) fn admitted(&self) -> Vec<Span> {
+        let all = Span { at: 0, count: self.noted };
+        let notes = self.notes.iter().map(|note| Span { at: note.at, count: self.noted.saturating_sub(note.count) });
+        let none = self.last.map(|last| Span { at: last, count: 0 });
+        [all].into_iter().chain(notes).chain(none).collect()
+    }
+}
+
+/// The trail of one limit that threads share, and until when notes are taken.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    until: u64,
+    /// Loom need not see it: nothing else happens while it is held.
+    trail: Mutex<Trail>,
+}
+
+impl Watch {
+    /// Of a limit whose quota changed at this time. A log needs none: it has the moments.
+    pub(crate) fn new(old: Quota, new: Quota, since: Time) -> Option<Self> {
+        let longest = old.period_nanos().max(new.period_nanos());
+        let watch = || Self { until: noted_until(longest, since), trail: Mutex::new(Trail::default()) };
+        (new.strategy() != Strategy::SlidingWindowLog).then(watch)
+    }
+
+    /// Whether notes are taken at this time.
+    pub(crate) fn is_on(&self, now: Time) -> bool {
+        now.as_nanos() < self.until
+    }
+
+    pub(crate) fn with<T>(&self, step: impl FnOnce(&mut Trail) -> T) -> T {
+        step(&mut self.trail.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Until when notes are taken after a change.
+pub(crate) fn noted_until(period: u64, since: Time) -> u64 {
+    since.as_nanos().saturating_add(period.saturating_mul(PERIODS))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Against the list of all admissions, with charges that overlap, are refused, and read the clock out of order.
+    #[test]
+    fn a_trail_never_says_too_little_and_is_exact_for_the_newest() {
+        let mut state = 7_u64;
+        let mut random = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        for _ in 0..50 {
+            let (mut trail, mut open, mut admitted, mut now) = (Trail::default(), Vec::new(), Vec::new(), 1_000);
+            for _ in 0..1_000 {
+                now += random(4);
+                let at = now - random(20);
+                trail.note(Time::from_nanos(at), 2);
+                open.push(at);
+                while open.len() > 3 {
+                    let at = open.swap_remove(usize::try_from(random(4)).expect("small"));
+                    let is_admitted = random(3) > 0;
+                    trail.settle(2, is_admitted);
+                    admitted.extend(is_admitted.then_some(at));
+                }
+            }
+            // Those that are open may still be admitted.
+            admitted.append(&mut open);
+            let known = trail.admitted();
+            assert!(known.len() <= MOST + 2 && known.is_sorted_by(|one, other| one.at < other.at));
+            for span in &known {
+                let after = 2 * admitted.iter().filter(|&&at| at > span.at).count() as u64;
+                assert!(span.count >= after, "{span:?}: {after}");
+            }
+            assert_eq!(known[0].count, 2 * admitted.len() as u64);
+        }
+    }
+
+    #[test]
+    fn charges_that_do_not_overlap_are_known_exactly() {
+        let mut trail = Trail::default();
+        for at in 1..=100 {
+            trail.note(Time::from_nanos(at), 1);
+            trail.settle(1, at % 2 == 0);
+        }
+        let known = trail.admitted();
+        let exact = (0..50).map(|pair| Span { at: 2 * pair, count: 50 - pair });
+        for span in exact {
+            let newest = known.iter().rev().find(|known| known.at <= span.at).expect("the first is before all");
+            assert_eq!(newest.count, span.count, "{span:?}");
+        }
+    }
+}
