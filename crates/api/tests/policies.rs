@@ -71,3 +71,71 @@ fn examples_are_valid() {
         }
     }
 }
+
+/// What a person reads is about the same documents, and never noise.
+#[test]
+fn people_are_told_of_the_same_documents() {
+    for (path, text) in files("tests/policies/good") {
+        assert_eq!(check::review(&value(&text)), check::parse(&value(&text)), "{path}");
+    }
+    for (path, text) in files("tests/policies/bad") {
+        let faults = check::review(&value(&text)).expect_err(&path);
+        for fault in faults {
+            let told = fault.to_string();
+            assert!(
+                !told.contains("<nil>") && !told.contains("in body") && !told.contains("Invalid value"),
+                "{path}: {told}"
+            );
+        }
+    }
+}
+
+#[test]
+fn people_are_told_what_to_write() {
+    let told = |spec: Value| -> Vec<String> {
+        let document = serde_json::json!({
+            "apiVersion": "weir.dev/v1alpha1", "kind": "RateLimitPolicy", "metadata": {"name": "p"}, "spec": spec,
+        });
+        check::review(&document).expect_err("faults").iter().map(ToString::to_string).collect()
+    };
+    let limit = serde_json::json!({"name": "a", "requests": 5, "per": "1s"});
+    let all = |rules: Value| serde_json::json!({"selector": {"matchLabels": {"app": "a"}}, "rules": rules});
+
+    // One unknown field hides no other fault.
+    let found = told(all(serde_json::json!([
+        {"name": "a", "mtach": [{"paths": "/a"}], "limits": [{"name": "a", "request": 0, "per": "1s"}]},
+    ])));
+    assert_eq!(
+        found,
+        [
+            "spec.rules[0].mtach: unknown field: did you mean \"match\"?",
+            "spec.rules[0].limits[0].request: unknown field: did you mean \"requests\"?",
+            "spec.rules[0].limits[0].requests: is 0, but should be greater than or equal to 1",
+            "spec.rules[0].match[0].paths: must be a list, not the text \"/a\"",
+        ]
+    );
+    assert_eq!(told(all(serde_json::json!({"name": "a"}))), ["spec.rules: must be a list, not a group of fields"]);
+    assert_eq!(
+        told(all(serde_json::json!([{"name": "a", "limits": [{"name": "a", "requests": "5", "per": "1s"}]}]))),
+        ["spec.rules[0].limits[0].requests: must be a whole number, not the text \"5\""]
+    );
+    assert_eq!(
+        told(all(serde_json::json!([{"name": "a", "limits": [{"name": "a", "requests": 5}]}]))),
+        ["spec.rules[0].limits[0].per: is missing and must be set"]
+    );
+    let found = told(all(serde_json::json!([{"name": "a", "action": "bypass", "limits": [limit]}])));
+    assert_eq!(
+        found,
+        ["spec.rules[0].action: must be one of \"Limit\", \"Bypass\", not \"bypass\": did you mean \"Bypass\"?"]
+    );
+    let document =
+        serde_json::json!({"apiVersion": "weir.dev/v1", "kind": "RateLimitPolicy", "metadata": {"name": "p"}});
+    let found: Vec<_> = check::review(&document).expect_err("faults").iter().map(ToString::to_string).collect();
+    assert_eq!(
+        found,
+        [
+            "apiVersion: must be \"weir.dev/v1alpha1\" for a rate limit policy, not \"weir.dev/v1\"",
+            "spec: is missing and must be set",
+        ]
+    );
+}

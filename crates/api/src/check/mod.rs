@@ -4,12 +4,16 @@
 //! there is one source of rules and messages: unknown fields, as kubectl asks for; nulls and defaults; the structural
 //! schema; unique list keys; CEL. As there, unknown fields end it, and CEL is left out while the structure is wrong.
 //!
+//! [`review`] says the same to a person who has no cluster at hand: a field that nobody knows hides nothing else, is answered
+//! with the nearest name, and what is wrong is said with the value that is there.
+//!
 //! Of the metadata only the name is looked at. The texts are those of Kubernetes 1.36; older versions quote the type of
 //! a value instead of the value in messages of CEL rules.
 
 mod cel;
 mod defaults;
 mod metadata;
+mod review;
 mod structure;
 mod unique;
 mod unknown;
@@ -18,6 +22,7 @@ use std::{fmt, sync::LazyLock};
 
 use serde_json::Value;
 
+pub use self::review::review;
 use crate::RateLimitPolicy;
 
 /// One thing that is wrong with a document.

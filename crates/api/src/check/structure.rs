@@ -7,23 +7,43 @@ use serde_json::{Map, Value};
 use super::{Fault, Finding, WHOLE, child, quoted};
 
 pub(super) fn check(document: &Value, schema: &Value) -> Vec<Finding> {
-    let mut findings = Findings(Vec::new());
+    let mut findings = Findings { found: Vec::new(), words: Words::Apiserver };
     walk(document, schema, "", &mut findings);
-    findings.0
+    findings.found
 }
 
-struct Findings(Vec<Finding>);
+/// The same, for people.
+pub(super) fn review(document: &Value, schema: &Value) -> Vec<Finding> {
+    let mut findings = Findings { found: Vec::new(), words: Words::Plain };
+    walk(document, schema, "", &mut findings);
+    findings.found
+}
+
+/// Whose words are used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Words {
+    Apiserver,
+    Plain,
+}
+
+struct Findings {
+    found: Vec<Finding>,
+    words: Words,
+}
 
 impl Findings {
     /// The value is out of bounds.
     fn invalid(&mut self, path: &str, value: &Value, detail: &str) {
-        let fault = Fault::invalid(path, quoted(value), format_args!("{path} in body {detail}"));
-        self.0.push(Finding::Harmless(fault));
+        let fault = match self.words {
+            Words::Apiserver => Fault::invalid(path, quoted(value), format_args!("{path} in body {detail}")),
+            Words::Plain => Fault { path: path.to_owned(), message: format!("is {}, but {detail}", quoted(value)) },
+        };
+        self.found.push(Finding::Harmless(fault));
     }
 
     /// The value is not of the form that rules rely on.
     fn blocking(&mut self, path: &str, message: String) {
-        self.0.push(Finding::Blocking(Fault { path: path.to_owned(), message }));
+        self.found.push(Finding::Blocking(Fault { path: path.to_owned(), message }));
     }
 
     fn wrong_type(&mut self, path: &str, expected: &str, found: &str) {
@@ -36,7 +56,12 @@ fn walk(value: &Value, schema: &Value, path: &str, findings: &mut Findings) {
     let expected = keywords.get("type").and_then(Value::as_str).expect("a structural schema has a type everywhere");
     let format = keywords.get("format").and_then(Value::as_str);
     let found = type_of(value);
-    if found != expected && !(value.is_null() && keywords.get("nullable") == Some(&Value::Bool(true))) {
+    let wrong_type = found != expected;
+    if wrong_type && findings.words == Words::Plain {
+        // A number for a list is not a number that is too small.
+        return findings.blocking(path, format!("must be {}, not {}", called(expected), shown(value)));
+    }
+    if wrong_type && !(value.is_null() && keywords.get("nullable") == Some(&Value::Bool(true))) {
         match (value, format) {
             // Numbers have formats of their own, and what has none is measured against the format of the schema.
             (Value::Number(_), Some(format)) => findings.wrong_type(path, format, "float64"),
@@ -47,8 +72,12 @@ fn walk(value: &Value, schema: &Value, path: &str, findings: &mut Findings) {
     if let Some(supported) = keywords.get("enum").and_then(Value::as_array)
         && !supported.contains(value)
     {
-        let supported = supported.iter().map(quoted).collect::<Vec<_>>().join(", ");
-        findings.blocking(path, format!("Unsupported value: {}: supported values: {supported}", quoted(value)));
+        let names = supported.iter().map(quoted).collect::<Vec<_>>().join(", ");
+        let message = match findings.words {
+            Words::Apiserver => format!("Unsupported value: {}: supported values: {names}", quoted(value)),
+            Words::Plain => format!("must be one of {names}, not {}{}", quoted(value), nearest(value, supported)),
+        };
+        findings.blocking(path, message);
     }
     match value {
         Value::String(text) => check_string(text, keywords, path, findings),
@@ -98,6 +127,39 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
+/// A type in the words of a person.
+fn called(kind: &str) -> &str {
+    match kind {
+        "array" => "a list",
+        "object" => "a group of fields",
+        "string" => "text",
+        "integer" => "a whole number",
+        "number" => "a number",
+        "boolean" => "true or false",
+        other => other,
+    }
+}
+
+/// A value in the words of a person: whole, if it is short.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "a group of fields".to_owned(),
+        Value::Null => "nothing".to_owned(),
+        Value::String(text) if text.chars().count() > 64 => {
+            format!("the text {}…", quoted(&Value::from(text.chars().take(64).collect::<String>())))
+        }
+        Value::String(_) => format!("the text {}", quoted(value)),
+        other => other.to_string(),
+    }
+}
+
+fn nearest(value: &Value, supported: &[Value]) -> String {
+    let names = supported.iter().filter_map(Value::as_str);
+    let nearest = value.as_str().and_then(|word| super::review::nearest(word, names));
+    nearest.map(|name| format!(": did you mean {name:?}?")).unwrap_or_default()
+}
+
 fn bound(keywords: &Map<String, Value>, keyword: &str) -> Option<u64> {
     keywords.get(keyword).and_then(Value::as_u64)
 }
@@ -117,7 +179,10 @@ fn check_number(value: &Value, keywords: &Map<String, Value>, path: &str, findin
         && !fits(value, format)
     {
         let detail = format_args!("Checked value must be of type integer with format {format} in {path}");
-        findings.0.push(Finding::Harmless(Fault::invalid(WHOLE, "\"\"", detail)));
+        match findings.words {
+            Words::Apiserver => findings.found.push(Finding::Harmless(Fault::invalid(WHOLE, "\"\"", detail))),
+            Words::Plain => findings.invalid(path, value, "must be a whole number that is not so large"),
+        }
     }
     let limit = |keyword| keywords.get(keyword).and_then(Value::as_f64);
     if let Some(least) = limit("minimum").filter(|least| number < *least) {
@@ -160,7 +225,11 @@ fn check_object(fields: &Map<String, Value>, keywords: &Map<String, Value>, path
     }
     for field in keywords.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
         if !fields.contains_key(field) {
-            findings.blocking(&child(path, field), "Required value".to_owned());
+            let message = match findings.words {
+                Words::Apiserver => "Required value",
+                Words::Plain => "is missing and must be set",
+            };
+            findings.blocking(&child(path, field), message.to_owned());
         }
     }
 }

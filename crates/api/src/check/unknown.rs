@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{Fault, child};
 
 /// The fields of `ObjectMeta`, which the schema of a definition leaves to the apiserver.
-const METADATA: [&str; 15] = [
+pub(super) const METADATA: [&str; 15] = [
     "annotations",
     "creationTimestamp",
     "deletionGracePeriodSeconds",

@@ -1,0 +1,162 @@
+//! The same judgement for people.
+
+use serde_json::{Map, Value};
+
+use super::{Fault, Finding, SCHEMA, WHOLE, cel, child, defaults, metadata, quoted, structure, unique, unknown};
+use crate::RateLimitPolicy;
+
+/// The policy that a cluster would store for this document, or everything that is wrong with it in words for people.
+///
+/// # Errors
+///
+/// Every fault. An unknown field hides none of them: it is taken for the one that it was probably meant to be.
+///
+/// # Examples
+///
+/// ```
+/// let document = serde_json::json!({
+///     "apiVersion": "weir.dev/v1alpha1",
+///     "kind": "RateLimitPolicy",
+///     "metadata": {"name": "checkout"},
+///     "spec": {
+///         "selector": {"matchLabels": {"app": "web"}},
+///         "rules": [{"name": "all", "limits": [{"name": "a", "request": 5, "per": "1s"}]}],
+///     },
+/// });
+/// let faults = weir_api::check::review(&document).unwrap_err();
+/// assert_eq!(
+///     faults[0].to_string(),
+///     "spec.rules[0].limits[0].request: unknown field: did you mean \"requests\"?"
+/// );
+/// assert_eq!(faults.len(), 1);
+/// ```
+pub fn review(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
+    if !document.is_object() {
+        let message = "must be a policy, which begins with apiVersion and kind".to_owned();
+        return Err(vec![Fault { path: String::new(), message }]);
+    }
+    let mut faults: Vec<Fault> = kind(document);
+    let mut object = document.clone();
+    let mut unknown = Vec::new();
+    if let Some(fields) = object.as_object_mut() {
+        for (name, value) in fields.iter_mut() {
+            match name.as_str() {
+                "metadata" => rename_in_metadata(value, &mut unknown),
+                "apiVersion" | "kind" | "status" => {}
+                _ => know(value, SCHEMA["properties"].get(name), name, &mut unknown),
+            }
+        }
+        fields.remove("status"); // nobody but the operator writes it
+        let known = ["apiVersion", "kind", "metadata", "spec"];
+        rename(fields, &known, "", &mut unknown);
+    }
+    faults.append(&mut unknown);
+    defaults::apply(&mut object, &SCHEMA);
+
+    let mut findings = metadata::check_name(&object);
+    findings.extend(structure::review(&object, &SCHEMA));
+    let blocked = findings.iter().any(|finding| matches!(finding, Finding::Blocking(_)));
+    let mut later: Vec<Fault> = unique::check(&object, &SCHEMA);
+    if !blocked {
+        later.extend(cel::check(&object, &SCHEMA));
+    }
+    // Of two that say the same of a field, the rule beside it knows what to write instead.
+    let mut earlier: Vec<Fault> = findings.into_iter().map(Finding::into_fault).collect();
+    earlier.retain(|fault| !later.iter().any(|later| later.path == fault.path));
+    faults.extend(earlier);
+    faults.append(&mut later);
+    faults.retain(|fault| fault.path != WHOLE);
+    for fault in &mut faults {
+        // What is about a list or a group of fields has no value behind this.
+        if let Some(rest) = fault.message.strip_prefix("Invalid value: ") {
+            let value = at(&object, &fault.path).map(|value| format!("{}: ", quoted(value)));
+            let is = if value.is_some_and(|value| rest.starts_with(&value)) { "is " } else { "" };
+            fault.message = format!("{is}{rest}");
+        } else if let Some(rest) = fault.message.strip_prefix("Required value: ") {
+            fault.message = rest.to_owned();
+        }
+    }
+    if faults.is_empty() {
+        serde_json::from_value(object)
+            .map_err(|error| vec![Fault { path: "spec".to_owned(), message: error.to_string() }])
+    } else {
+        Err(faults)
+    }
+}
+
+fn kind(document: &Value) -> Vec<Fault> {
+    let faults = metadata::check_kind(document).err().unwrap_or_default();
+    let plain = |fault: Fault| {
+        let must = fault.message.rsplit(": ").next().unwrap_or_default().to_owned();
+        let message = match document.get(&fault.path) {
+            None => format!("is missing: {must}"),
+            Some(found) => format!("{must}, not {}", quoted(found)),
+        };
+        Fault { message, ..fault }
+    };
+    faults.into_iter().map(plain).collect()
+}
+
+/// What stands at a path.
+fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split(['.', '[']).try_fold(object, |value, step| match step.strip_suffix(']') {
+        Some(index) => value.get(index.parse::<usize>().ok()?),
+        None => value.get(step),
+    })
+}
+
+fn rename_in_metadata(value: &mut Value, unknown: &mut Vec<Fault>) {
+    if let Value::Object(fields) = value {
+        rename(fields, &unknown::METADATA, "metadata", unknown);
+    }
+}
+
+/// Finds fields that the schema does not have, and goes on with what they were probably meant to be.
+fn know(value: &mut Value, schema: Option<&Value>, path: &str, unknown: &mut Vec<Fault>) {
+    match (value, schema) {
+        (Value::Object(fields), Some(schema)) => {
+            if schema.get("additionalProperties").is_none() {
+                let known = schema.get("properties").and_then(Value::as_object);
+                let names: Vec<&str> = known.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+                rename(fields, &names, path, unknown);
+            }
+            for (name, value) in fields {
+                let known = schema.get("properties").and_then(|known| known.get(name));
+                know(value, known.or(schema.get("additionalProperties")), &child(path, name), unknown);
+            }
+        }
+        (Value::Array(items), Some(schema)) => {
+            for (index, item) in items.iter_mut().enumerate() {
+                know(item, schema.get("items"), &format!("{path}[{index}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn rename(fields: &mut Map<String, Value>, known: &[&str], path: &str, unknown: &mut Vec<Fault>) {
+    let strange: Vec<String> = fields.keys().filter(|name| !known.contains(&name.as_str())).cloned().collect();
+    for name in strange {
+        let value = fields.remove(&name).unwrap_or_default();
+        let missing = known.iter().copied().filter(|known| !fields.contains_key(*known));
+        let meant = nearest(&name, missing).or_else(|| nearest(&name, known.iter().copied()));
+        let message = match &meant {
+            Some(meant) => format!("unknown field: did you mean {meant:?}?"),
+            None if known.is_empty() => "unknown field: there is none here".to_owned(),
+            None => format!("unknown field: there are {}", known.join(", ")),
+        };
+        if let Some(meant) = meant.filter(|meant| !fields.contains_key(meant)) {
+            fields.insert(meant, value);
+        }
+        unknown.push(Fault { path: child(path, &name), message });
+    }
+}
+
+/// The one of some words that is most like another, if any is.
+pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    let plain = |word: &str| word.to_lowercase().replace(['_', '-'], "");
+    let word = plain(word);
+    let distance = |known: &&str| strsim::damerau_levenshtein(&word, &plain(known));
+    let best = known.min_by_key(distance)?;
+    (distance(&best) <= (best.len() / 3).max(1)).then(|| best.to_owned())
+}
