@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::documents;
-use crate::source::directory::is_input;
+use crate::source::listing::is_input;
 
 /// What came of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,25 +74,19 @@ fn files(path: &Path) -> io::Result<Vec<Named>> {
 }
 
 fn check_text(name: &str, text: &str, out: &mut impl Write) -> io::Result<bool> {
-    let documents = documents::read(text);
-    let mut good = true;
-    for document in &documents {
-        for fault in document.policy.as_ref().err().into_iter().flatten() {
-            good = false;
-            writeln!(out, "{name}:{}: {fault}", document.number)?;
+    let text = documents::read(text);
+    let policies = text.policies.len();
+    match text.policies() {
+        Ok(_) => {
+            let noun = if policies == 1 { "policy" } else { "policies" };
+            writeln!(out, "{name}: ok ({policies} {noun})")?;
+            Ok(true)
+        }
+        Err(broken) => {
+            for finding in broken.findings {
+                writeln!(out, "{name}:{finding}")?;
+            }
+            Ok(false)
         }
     }
-    // Two policies of one name: the second would replace the first.
-    if good && let Err(faults) = documents::policies(text) {
-        good = false;
-        for fault in faults {
-            writeln!(out, "{name}: {fault}")?;
-        }
-    }
-    if good {
-        let policies = documents.len();
-        let noun = if policies == 1 { "policy" } else { "policies" };
-        writeln!(out, "{name}: ok ({policies} {noun})")?;
-    }
-    Ok(good)
 }

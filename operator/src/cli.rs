@@ -1,16 +1,17 @@
 //! The command line: arguments in, exit code out.
 
-use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
@@ -22,7 +23,8 @@ use crate::leader::{LeaseName, Timing};
 use crate::open_files;
 use crate::operator::{Candidacy, Operator};
 use crate::prove::Prove;
-use crate::source::directory::StandaloneAgent;
+use crate::source::agents::StandaloneAgent;
+use crate::source::directory::Place;
 
 /// Failed while running.
 const FAILED: u8 = 1;
@@ -45,7 +47,7 @@ enum Command {
     Standalone(Standalone),
     /// Check policy files as the cluster would at `kubectl apply`
     ///
-    /// Prints one line per fault (file:document: path: message) or `ok` for each file. Exit code 0: all good; 1: some
+    /// Prints one line per fault (file:line:column: path: message) or `ok` for each file. Exit code 0: all good; 1: some
     /// policy has faults; 2: a file cannot be read.
     Check(Check),
     /// Prove that a policy is enforced in front of this pod's app, by being the app; `helm test` runs it
@@ -83,13 +85,23 @@ struct Run {
 #[derive(Debug, Args)]
 struct Standalone {
     /// Directory of policies (.yaml, .yml, .json), watched for changes; the status of FILE.yaml is written to FILE.status.yaml
-    /// beside it
+    /// in the state directory. A broken file keeps its last good content in force
     #[arg(long, value_name = "DIR", env = "WEIR_POLICIES")]
     policies: PathBuf,
+    /// Directory of the statuses, which keep the last good content of each policy across restarts [default: the policies']
+    #[arg(long, value_name = "DIR", env = "WEIR_STATE_DIR")]
+    state_dir: Option<PathBuf>,
+    /// Look into the directories below as well, but for those whose name begins with a dot
+    #[arg(long)]
+    recursive: bool,
     /// Control URL of an agent, such as http://127.0.0.1:8481; may be given several times. With labels
     /// (URL,app=web,tier=front) only policies whose selector matches them apply to it, otherwise every policy does
-    #[arg(long = "agent", value_name = "URL[,LABEL=VALUE...]", required = true, value_parser = parse_agent)]
+    #[arg(long = "agent", value_name = "URL[,LABEL=VALUE...]", required_unless_present = "agents_file")]
     agents: Vec<StandaloneAgent>,
+    /// File of agents, watched for changes: a line as for --agent each, # begins a comment. One that is broken or empty
+    /// takes no agent away
+    #[arg(long, value_name = "FILE", env = "WEIR_AGENTS_FILE")]
+    agents_file: Option<PathBuf>,
     /// Write traffic into the status files at most this often, in seconds; enforcement is always written at once
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
     status_interval: Duration,
@@ -213,7 +225,9 @@ async fn run_standalone(arguments: Standalone) -> Result<(), Failed> {
         Some(address) => Some(listen("telemetry", address).await.or_exit(FAILED)?),
         None => None,
     };
-    let operator = Operator::standalone(arguments.policies, arguments.agents).or_exit(WRONG)?;
+    let Standalone { policies, state_dir, recursive, agents, agents_file, .. } = arguments;
+    let place = Place { policies, state: state_dir, recursive, agents, agents_file };
+    let operator = Operator::standalone(&place, reload_on_signal().or_exit(FAILED)?).or_exit(WRONG)?;
     let operator = operator.traffic_interval(arguments.status_interval);
     operator.run(listener, stop_on_signal().or_exit(FAILED)?).await.or_exit(FAILED)
 }
@@ -222,6 +236,19 @@ async fn listen(what: &str, address: SocketAddr) -> anyhow::Result<TcpListener> 
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
     tracing::info!(address = %listener.local_addr()?, "serving {what}");
     Ok(listener)
+}
+
+/// What SIGHUP notifies.
+fn reload_on_signal() -> io::Result<Arc<Notify>> {
+    let reload = Arc::new(Notify::new());
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let notified = reload.clone();
+    tokio::spawn(async move {
+        while hang_up.recv().await.is_some() {
+            notified.notify_one();
+        }
+    });
+    Ok(reload)
 }
 
 /// A token that SIGTERM or SIGINT cancels.
@@ -241,21 +268,6 @@ fn stop_on_signal() -> io::Result<CancellationToken> {
     Ok(stop)
 }
 
-fn parse_agent(text: &str) -> Result<StandaloneAgent, String> {
-    let mut parts = text.split(',');
-    let url = parts.next().unwrap_or_default().trim_end_matches('/');
-    let uri: http::Uri = url.parse().map_err(|error| format!("{url:?} is no URL: {error}"))?;
-    if uri.scheme_str() != Some("http") || uri.host().is_none_or(str::is_empty) || uri.path() != "/" {
-        return Err(format!("{url:?} must be a plain URL such as http://127.0.0.1:8481"));
-    }
-    let mut labels = BTreeMap::new();
-    for part in parts {
-        let (name, value) = part.split_once('=').ok_or_else(|| format!("{part:?} must be a label such as app=web"))?;
-        labels.insert(name.to_owned(), value.to_owned());
-    }
-    Ok(StandaloneAgent { url: url.to_owned(), labels })
-}
-
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.trim_end_matches('s').parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
@@ -270,16 +282,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn agents_are_urls_with_labels() {
-        let agent = parse_agent("http://127.0.0.1:8481/,app=web,tier=").unwrap();
-        assert_eq!(agent.url, "http://127.0.0.1:8481");
-        let labels: Vec<_> = agent.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(labels, [("app", "web"), ("tier", "")]);
-        for bad in ["", "127.0.0.1:8481", "https://a:1", "http://a/path", "http://a:1,app"] {
-            assert!(parse_agent(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -10,6 +10,7 @@ use prometheus::{
     exponential_buckets,
 };
 
+use crate::source::directory::FileCounts;
 use crate::world::ObjectKey;
 
 /// Handles to every metric. Cheap to clone.
@@ -20,6 +21,7 @@ pub struct Metrics {
     push_duration: Histogram,
     propagation: Histogram,
     policies: IntGaugeVec,
+    files: IntGaugeVec,
     pods: IntGaugeVec,
     policy_pods: IntGaugeVec,
     status_writes: IntCounterVec,
@@ -95,6 +97,11 @@ impl Default for Metrics {
                 "Time from seeing a changed policy to the acknowledgement of its last pod.",
             ),
             policies: gauges("weir_operator_policies", "Policies, by whether they are accepted.", &["accepted"]),
+            files: gauges(
+                "weir_operator_policy_files",
+                "Policy files of standalone mode: good, kept (broken, the last good content holds) or broken.",
+                &["state"],
+            ),
             pods: gauges("weir_operator_pods", "Targeted pods, by state.", &["state"]),
             policy_pods: gauges(
                 "weir_operator_policy_pods",
@@ -158,6 +165,13 @@ impl Metrics {
     pub fn set_policies(&self, accepted: usize, refused: usize) {
         self.policies.with_label_values(&["true"]).set(gauge(accepted));
         self.policies.with_label_values(&["false"]).set(gauge(refused));
+    }
+
+    /// How the policy files are.
+    pub fn set_files(&self, counts: FileCounts) {
+        for (state, count) in [("good", counts.good), ("kept", counts.kept), ("broken", counts.broken)] {
+            self.files.with_label_values(&[state]).set(gauge(count));
+        }
     }
 
     /// How the targeted pods are.

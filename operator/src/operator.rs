@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::Client;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -20,7 +20,7 @@ use crate::link::{Lanes, Poll, Shared, Timing};
 use crate::metrics::Metrics;
 use crate::report::{self, ClusterSink, FileSink, Message, Sink};
 use crate::source::cluster;
-use crate::source::directory::{Directory, DirectoryError, Notice, StandaloneAgent};
+use crate::source::directory::{Directory, DirectoryError, Place};
 use crate::source::objects::Proof;
 use crate::telemetry::{self, Pulse, Ready};
 use crate::world::Update;
@@ -59,8 +59,8 @@ pub struct Candidacy {
 }
 
 enum Source {
-    Cluster { client: Client, namespaces: Vec<String>, instance: String, candidacy: Candidacy },
-    Directory { path: PathBuf, directory: Directory, agents: Vec<StandaloneAgent> },
+    Cluster { client: Client, namespaces: Vec<String>, instance: String, candidacy: Box<Candidacy> },
+    Directory { state: PathBuf, directory: Box<Directory>, reload: Arc<Notify> },
 }
 
 impl std::fmt::Debug for Source {
@@ -76,17 +76,17 @@ impl Operator {
     /// Works on a cluster, as its leader or standing by. No `namespaces`: all of them. `instance` names this operator in
     /// Events.
     pub fn cluster(client: Client, namespaces: Vec<String>, instance: String, candidacy: Candidacy) -> Self {
-        Self::new(Source::Cluster { client, namespaces, instance, candidacy })
+        Self::new(Source::Cluster { client, namespaces, instance, candidacy: Box::new(candidacy) })
     }
 
-    /// Works on a directory of policies and a list of agents.
+    /// Works on a directory of policies and a list of agents, and reads both again when `reload` is notified.
     ///
     /// # Errors
     ///
-    /// The directory cannot be read or watched, or a file in it is faulty.
-    pub fn standalone(path: PathBuf, agents: Vec<StandaloneAgent>) -> Result<Self, DirectoryError> {
-        let directory = Directory::open(&path)?;
-        Ok(Self::new(Source::Directory { path, directory, agents }))
+    /// The directory cannot be read or watched, or the agents are not known.
+    pub fn standalone(place: &Place, reload: Arc<Notify>) -> Result<Self, DirectoryError> {
+        let directory = Box::new(Directory::open(place)?);
+        Ok(Self::new(Source::Directory { state: place.state().to_owned(), directory, reload }))
     }
 
     fn new(source: Source) -> Self {
@@ -169,7 +169,7 @@ impl Operator {
         let resign = CancellationToken::new();
         let (terms, campaign) = start_campaign(&self.source, &self.metrics, resign.clone());
         let engine = Engine::new(shared, self.ready, self.pulse, reports.clone(), self.traffic_interval);
-        let (sink, source) = start_source(self.source, proof, updates, reports);
+        let (sink, source) = start_source(self.source, proof, updates, reports, self.metrics.clone());
         let writer = tokio::spawn(report::run(sink, outgoing, landings, self.metrics));
 
         let outcome = engine.run(incoming, observed, landed, &mut asked, terms, stop.clone()).await;
@@ -227,7 +227,7 @@ impl Operator {
 fn start_campaign(source: &Source, metrics: &Metrics, resign: CancellationToken) -> (Terms, JoinHandle<()>) {
     match source {
         Source::Cluster { client, candidacy, .. } => {
-            let Candidacy { lease, identity, timing } = candidacy;
+            let Candidacy { lease, identity, timing } = &**candidacy;
             let (campaign, terms) = Campaign::new(client.clone(), lease, identity.clone(), *timing, metrics.clone());
             (terms, tokio::spawn(campaign.run(resign)))
         }
@@ -244,24 +244,16 @@ fn start_source(
     proof: Proof,
     updates: mpsc::Sender<Update>,
     reports: mpsc::UnboundedSender<Message>,
+    metrics: Metrics,
 ) -> (Sink, JoinHandle<()>) {
     match source {
         Source::Cluster { client, namespaces, instance, .. } => {
             let sink = Sink::Cluster(ClusterSink::new(client.clone(), instance));
             (sink, tokio::spawn(cluster::run(client, namespaces, proof, updates)))
         }
-        Source::Directory { path, directory, agents } => {
-            let sink = Sink::Files(FileSink::new(path));
-            let (notices, mut noticed) = mpsc::channel::<Notice>(16);
-            let source = tokio::spawn(async move {
-                let forward = async {
-                    while let Some(notice) = noticed.recv().await {
-                        let _ = reports.send(Message::Notice(notice.to_string()));
-                    }
-                };
-                tokio::join!(directory.run(agents, updates, notices), forward);
-            });
-            (sink, source)
+        Source::Directory { state, directory, reload } => {
+            let sink = Sink::Files(FileSink::new(state));
+            (sink, tokio::spawn(directory.run(updates, reports, metrics, reload)))
         }
     }
 }

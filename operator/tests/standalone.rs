@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use fake_agent::{Crowd, FakeAgent, Manner};
 use serde_json::Value;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use weir_operator::Operator;
-use weir_operator::source::directory::StandaloneAgent;
+use weir_operator::source::agents::StandaloneAgent;
+use weir_operator::source::directory::Place;
 use weir_wire::Snapshot;
 
 /// Every wait ends: with what was waited for, or with a panic.
@@ -28,18 +30,33 @@ struct Running {
     _stop: DropGuard,
     task: JoinHandle<()>,
     metrics: weir_operator::metrics::Metrics,
+    reload: Arc<Notify>,
 }
 
 impl Running {
     fn start(directory: tempfile::TempDir, agents: &[&FakeAgent]) -> Self {
         let agents = agents.iter().map(|agent| StandaloneAgent { url: agent.url.clone(), labels: [].into() }).collect();
-        let operator = Operator::standalone(directory.path().to_owned(), agents).unwrap();
+        let place = Place { policies: directory.path().to_owned(), agents, ..Place::default() };
+        Self::start_at(directory, &place)
+    }
+
+    fn start_at(directory: tempfile::TempDir, place: &Place) -> Self {
+        let reload = Arc::<Notify>::default();
+        let operator = Operator::standalone(place, reload.clone()).unwrap();
         let operator = operator.traffic_interval(Duration::from_millis(100));
         let metrics = operator.metrics();
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let task = tokio::spawn(async move { operator.run(None, stopped).await.unwrap() });
-        Self { directory, _stop: stop.drop_guard(), task, metrics }
+        Self { directory, _stop: stop.drop_guard(), task, metrics, reload }
+    }
+
+    /// Ends it; what it worked on.
+    async fn stop(self) -> tempfile::TempDir {
+        let Self { directory, _stop, task, .. } = self;
+        drop(_stop);
+        soon("the end", task).await.unwrap();
+        directory
     }
 
     fn write(&self, requests: u32) {
@@ -48,7 +65,12 @@ impl Running {
 
     /// Waits for a status document that is as wanted.
     async fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let path = self.directory.path().join("checkout.status.yaml");
+        self.until_in("checkout.status.yaml", what, wanted).await
+    }
+
+    /// The same for another status file.
+    async fn until_in(&self, file: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let path = self.directory.path().join(file);
         let mut last = Value::Null;
         let found = timeout(PATIENCE, async {
             loop {
@@ -339,12 +361,181 @@ async fn traffic_ends_up_exactly_as_counted() {
 }
 
 #[tokio::test]
-async fn it_does_not_start_with_faulty_files() {
+async fn a_file_that_never_was_valid_stops_no_other_and_has_a_status() {
+    let agent = FakeAgent::start(Manner::Good).await;
     let directory = tempfile::tempdir().unwrap();
+    write_policy(directory.path(), 50);
     fs::write(directory.path().join("bad.yaml"), policy("bad", "0")).unwrap();
-    fs::write(directory.path().join("good.yaml"), policy("good", "5")).unwrap();
-    let error = Operator::standalone(directory.path().to_owned(), Vec::new()).unwrap_err().to_string();
-    assert!(error.contains("bad.yaml: spec.rules[0].limits[0].requests") && !error.contains("good.yaml"), "{error}");
+    fs::write(directory.path().join("worse.yaml"), "a: [").unwrap();
+    let operator = Running::start(directory, &[&agent]);
+    soon("the good one", agent.until(|snapshot| requests(snapshot) == Some(50))).await;
+    for (file, name, message) in [
+        ("bad.status.yaml", "bad", "spec.rules[0].limits[0].requests"),
+        ("worse.status.yaml", "worse.yaml", "unclosed bracket"),
+    ] {
+        let status = operator.until_in(file, "Invalid", |status| enforced(status).1 == "Invalid").await;
+        assert_eq!(status["metadata"]["name"], name);
+        let told = status["status"]["conditions"][0]["message"].as_str().unwrap();
+        assert!(told.contains(message), "{told}");
+    }
+    for line in [
+        "weir_operator_policy_files{state=\"good\"} 1",
+        "weir_operator_policy_files{state=\"broken\"} 2",
+        "weir_operator_policies{accepted=\"false\"} 2",
+    ] {
+        soon(line, async {
+            while !operator.metrics.render(Duration::ZERO).contains(line) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+    }
+    fs::write(operator.directory.path().join("worse.yaml"), policy("worse", "7")).unwrap();
+    soon("the mended one", agent.until(|snapshot| snapshot.policies.len() == 2)).await;
+}
+
+#[tokio::test]
+async fn what_is_broken_at_a_start_stays_in_force_as_it_last_was() {
+    let agent = FakeAgent::start(Manner::Good).await;
+    let operator = started(50, &[&agent]).await;
+    operator.until("1/1", |status| count(status) == "1/1").await;
+    operator.write(60);
+    operator.until("60", |s| count(s) == "1/1" && s["status"]["observedGeneration"] == 2).await;
+    let directory = operator.stop().await;
+    for (left, generation) in [(policy("checkout", "0"), 3), (String::new(), 3), ("a: [".to_owned(), 3)] {
+        fs::write(directory.path().join("checkout.yaml"), &left).unwrap();
+        fs::write(directory.path().join("other.yaml"), policy("other", "9")).unwrap();
+        // An agent that has nothing, so that what it has comes from this operator.
+        let fresh = FakeAgent::start(Manner::Good).await;
+        let copy = tempfile::tempdir().unwrap();
+        for entry in fs::read_dir(directory.path()).unwrap() {
+            let path = entry.unwrap().path();
+            fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+        }
+        let operator = Running::start(copy, &[&fresh]);
+        soon("both", fresh.until(|snapshot| snapshot.policies.len() == 2)).await;
+        assert_eq!(requests(&fresh.in_force().unwrap()), Some(60), "{left:?}");
+        let status = operator.until("Invalid", |s| s["status"]["conditions"][0]["reason"] == "Invalid").await;
+        assert_eq!(status["status"]["observedGeneration"], generation, "{left:?}");
+        assert_eq!(status["status"]["lastKnownGood"]["generation"], 2, "{left:?}");
+        assert_eq!(fresh.puts(), 1, "{left:?}: its limits were gone for a moment");
+    }
+}
+
+#[tokio::test]
+async fn statuses_stand_in_a_directory_of_their_own_and_files_of_one_stem_share_one() {
+    let agent = FakeAgent::start(Manner::Good).await;
+    let (directory, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::create_dir(directory.path().join("team")).unwrap();
+    for (file, name) in [("a.yaml", "a"), ("a.yml", "b"), ("team/a.yaml", "c"), (".hidden.yaml", "d")] {
+        fs::write(directory.path().join(file), policy(name, "5")).unwrap();
+    }
+    let place = Place {
+        policies: directory.path().to_owned(),
+        state: Some(state.path().join("below")),
+        recursive: true,
+        agents: vec![agent.url.parse().unwrap()],
+        ..Place::default()
+    };
+    let operator = Running::start_at(directory, &place);
+    soon("all", agent.until(|snapshot| snapshot.policies.len() == 3)).await;
+    let names = |file: &str| -> Vec<String> {
+        let text = fs::read_to_string(state.path().join("below").join(file)).unwrap_or_default();
+        let names = text.lines().filter_map(|line| line.strip_prefix("  name: "));
+        names.map(ToOwned::to_owned).collect()
+    };
+    soon("every status", async {
+        while names("a.status.yaml") != ["a", "b"] || names("team/a.status.yaml") != ["c"] {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    let left: Vec<_> = fs::read_dir(operator.directory.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 4, "{left:?}");
+}
+
+/// The mount of a ConfigMap: links to files of a directory that is replaced by renaming a link to it.
+#[tokio::test]
+async fn a_mounted_config_map_may_change() {
+    let agent = FakeAgent::start(Manner::Good).await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_owned();
+    let mount = move |version: &str, requests: u32| {
+        let below = path.join(version);
+        fs::create_dir(&below).unwrap();
+        fs::write(below.join("checkout.yaml"), policy("checkout", &requests.to_string())).unwrap();
+        std::os::unix::fs::symlink(version, path.join("..data_tmp")).unwrap();
+        fs::rename(path.join("..data_tmp"), path.join("..data")).unwrap();
+    };
+    mount("..2026_1", 50);
+    std::os::unix::fs::symlink("..data/checkout.yaml", directory.path().join("checkout.yaml")).unwrap();
+    let operator = Running::start(directory, &[&agent]);
+    operator.until("1/1", |status| count(status) == "1/1").await;
+    mount("..2026_2", 60);
+    let snapshot = soon("the change", agent.until(|snapshot| requests_or_empty(snapshot, 60))).await;
+    assert!(!snapshot.policies.is_empty());
+    assert_eq!(agent.puts(), 2);
+}
+
+/// A pipe that nobody writes to, a directory, a link to nothing and to itself, something large, and no UTF-8.
+#[tokio::test]
+async fn what_is_no_text_holds_nobody_up() {
+    let agent = FakeAgent::start(Manner::Good).await;
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    write_policy(directory.path(), 50);
+    let made = std::process::Command::new("mkfifo").arg(at("pipe.yaml")).status().unwrap();
+    assert!(made.success());
+    fs::create_dir(at("directory.yaml")).unwrap();
+    std::os::unix::fs::symlink("nothing", at("nothing.yaml")).unwrap();
+    std::os::unix::fs::symlink("itself.yaml", at("itself.yaml")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", at("zero.yaml")).unwrap();
+    fs::write(at("latin.yaml"), b"a: \xe9\n").unwrap();
+    fs::File::create(at("large.yaml")).unwrap().set_len(1 << 40).unwrap();
+    let operator = Running::start(directory, &[&agent]);
+    operator.until("1/1", |status| count(status) == "1/1").await;
+    operator.write(60);
+    soon("the change", agent.until(|snapshot| requests(snapshot) == Some(60))).await;
+    let said = operator.until_in("large.status.yaml", "its status", |status| enforced(status).1 == "Invalid").await;
+    let message = said["status"]["conditions"][0]["message"].as_str().unwrap();
+    assert!(message.contains("is larger than"), "{message}");
+}
+
+#[tokio::test]
+async fn agents_come_and_go_with_their_file() {
+    let (a, b) = (FakeAgent::start(Manner::Good).await, FakeAgent::start(Manner::Good).await);
+    let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = elsewhere.path().join("agents");
+    fs::write(&file, format!("{}\n", a.url)).unwrap();
+    write_policy(directory.path(), 50);
+    let place = Place { policies: directory.path().to_owned(), agents_file: Some(file.clone()), ..Place::default() };
+    let operator = Running::start_at(directory, &place);
+    operator.until("1/1", |status| count(status) == "1/1").await;
+    fs::write(&file, format!("# both\n{}\n{}\n", a.url, b.url)).unwrap();
+    operator.until("2/2", |status| count(status) == "2/2").await;
+    // A truncated list takes nobody away: both still get what changes.
+    fs::write(&file, "").unwrap();
+    operator.write(60);
+    for agent in [&a, &b] {
+        soon("the change", agent.until(|snapshot| requests(snapshot) == Some(60))).await;
+    }
+    fs::write(&file, &b.url).unwrap();
+    operator.until("1/1 again", |status| count(status) == "1/1").await;
+    assert_eq!(requests(&a.in_force().unwrap()), Some(60), "who leaves keeps its limits");
+    assert!(Operator::standalone(&Place { agents_file: Some("/nowhere".into()), ..place }, Arc::default()).is_err());
+}
+
+#[tokio::test]
+async fn a_reload_reads_everything_again() {
+    let agent = FakeAgent::start(Manner::Good).await;
+    let operator = started(50, &[&agent]).await;
+    operator.until("1/1", |status| count(status) == "1/1").await;
+    operator.write(60);
+    operator.reload.notify_one();
+    soon("the change", agent.until(|snapshot| requests(snapshot) == Some(60))).await;
+    operator.reload.notify_one();
+    operator.write(70);
+    soon("the change", agent.until(|snapshot| requests(snapshot) == Some(70))).await;
 }
 
 #[tokio::test]
@@ -362,8 +553,6 @@ async fn it_ends_when_told_to_and_leaves_the_agents_as_they_are() {
     ] {
         assert!(metrics.contains(line), "no {line} in\n{metrics}");
     }
-    let Running { directory: _directory, _stop, task, .. } = operator;
-    drop(_stop);
-    soon("the end", task).await.unwrap();
+    operator.stop().await;
     assert_eq!(requests(&agent.in_force().unwrap()), Some(50));
 }

@@ -20,15 +20,16 @@ const PATH: &str = "status.lastKnownGood";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Good {
     generation: i64,
-    /// Its spec as JSON; none if it is too long to be kept, or in a file, where nobody reads it again.
+    /// Its spec as JSON; none if it is too long to be kept.
     spec: Option<Arc<str>>,
 }
 
 impl Good {
     /// The generation that the policy has.
     pub(super) fn new(policy: &Policy, spec: &RateLimitPolicySpec) -> Self {
-        let spec = policy.file.is_none().then(|| as_json(spec)).flatten();
-        Self { generation: policy.generation, spec }
+        // The status of a policy in a file is another file, which has room for everything.
+        let most = if policy.file.is_some() { usize::MAX } else { LastKnownGood::LONGEST };
+        Self { generation: policy.generation, spec: as_json(spec, most) }
     }
 
     /// Its number.
@@ -44,9 +45,9 @@ impl Good {
 }
 
 /// None if it is too long to be kept.
-fn as_json(spec: &RateLimitPolicySpec) -> Option<Arc<str>> {
+fn as_json(spec: &RateLimitPolicySpec, most: usize) -> Option<Arc<str>> {
     let json = serde_json::to_string(spec).expect("a spec is plain data, which always has a JSON form");
-    (json.len() <= LastKnownGood::LONGEST).then(|| Arc::from(json))
+    (json.len() <= most).then(|| Arc::from(json))
 }
 
 /// What a status keeps, compiled.
@@ -67,7 +68,8 @@ pub(super) fn restore(
     let policy = check::parse(&document).map_err(|faults| faults.iter().map(|it| is_not(it)).collect::<Vec<_>>())?;
     let compiled = compile(key, uid, &policy.spec);
     let compiled = compiled.map_err(|faults| faults.iter().map(|it| is_not(it)).collect::<Vec<_>>())?;
-    let good = Good { generation: kept.generation, spec: as_json(&policy.spec) };
+    let good =
+        Good { generation: kept.generation, spec: as_json(&policy.spec, LastKnownGood::LONGEST.max(kept.spec.len())) };
     Ok((compiled, good))
 }
 
@@ -183,8 +185,8 @@ mod tests {
         // It stays in force all the same, as long as somebody remembers it.
         let remembered = compiled(vec![(policy(1, &paths(1400)), None), (bad(2), None)]);
         assert_eq!(requests(&remembered), Some(50));
-        // Nobody reads the status of a file again.
-        let in_file = Policy { file: Some("a.yaml".into()), ..policy(1, &json!([rule(50)])) };
-        assert_eq!(compiled(vec![(in_file, None)]).good.and_then(|good| good.kept()), None);
+        // The status of a file has room.
+        let in_file = Policy { file: Some("a.yaml".into()), ..policy(1, &paths(1400)) };
+        assert!(compiled(vec![(in_file, None)]).good.is_some_and(|good| good.kept().is_some()));
     }
 }

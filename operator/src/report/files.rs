@@ -1,7 +1,8 @@
 //! Statuses as files beside the policies, announcements as lines on standard output.
 //!
 //! `checkout.yaml` gets `checkout.status.yaml`, with one document per policy, replaced as a whole: a reader never sees
-//! half of it.
+//! half of it. It also keeps the last good generation of each policy, with which the next operator begins where the file
+//! is broken meanwhile. Files of one stem (`a.yaml`, `a.yml`) share one: each document says which file it is about.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,25 +11,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::Resource;
 use serde_json::{Value, json};
-use weir_api::RateLimitPolicy;
+use weir_api::{RateLimitPolicy, check};
 
 use super::{Announcement, Report, SinkError};
 use crate::clock;
-use crate::source::directory::STATUS_SUFFIX;
+use crate::source::directory::{Kept, STATUS_SUFFIX};
+use crate::source::listing;
 use crate::world::ObjectKey;
 
-/// Writes into the policies' directory.
+/// The annotation of a status that names the file of its policy.
+const FILE: &str = "weir.dev/file";
+/// How deep directories of statuses are followed.
+const DEPTH: usize = 16;
+
+type Documents = BTreeMap<ObjectKey, Value>;
+
+/// Writes into a directory.
 #[derive(Debug)]
 pub struct FileSink {
     directory: PathBuf,
-    /// The newest status of every policy, by file.
-    files: Mutex<BTreeMap<Arc<str>, BTreeMap<ObjectKey, Value>>>,
+    /// The newest status of every policy, by status file. What was there at the start stays until there is something newer.
+    files: Mutex<BTreeMap<String, Documents>>,
 }
 
 impl FileSink {
     /// Writes into `directory`.
     pub fn new(directory: PathBuf) -> Self {
-        Self { directory, files: Mutex::default() }
+        let files = documents(&directory).unwrap_or_default();
+        Self { directory, files: Mutex::new(files) }
     }
 
     pub(super) fn write(&self, report: &Report) -> Result<(), SinkError> {
@@ -36,19 +46,24 @@ impl FileSink {
         let document = json!({
             "apiVersion": RateLimitPolicy::api_version(&()),
             "kind": RateLimitPolicy::kind(&()),
-            "metadata": {"name": report.key.name, "namespace": report.key.namespace},
+            "metadata": {
+                "name": report.key.name,
+                "namespace": report.key.namespace,
+                "annotations": {FILE: &**file},
+            },
             "status": report.status,
         });
+        let status_file = status_file(file);
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         // A policy that moved to another file leaves the old one.
-        for (name, documents) in files.iter_mut().filter(|(name, _)| *name != file) {
+        for (name, documents) in files.iter_mut().filter(|(name, _)| **name != status_file) {
             if documents.remove(&report.key).is_some() {
                 self.render(name, documents)?;
             }
         }
-        let documents = files.entry(file.clone()).or_default();
+        let documents = files.entry(status_file.clone()).or_default();
         documents.insert(report.key.clone(), document);
-        Ok(self.render(file, documents)?)
+        Ok(self.render(&status_file, documents)?)
     }
 
     pub(super) fn removed(&self, key: &ObjectKey) {
@@ -73,8 +88,8 @@ impl FileSink {
         say(text);
     }
 
-    fn render(&self, file: &str, documents: &BTreeMap<ObjectKey, Value>) -> io::Result<()> {
-        let path = self.directory.join(status_file(file));
+    fn render(&self, status_file: &str, documents: &Documents) -> io::Result<()> {
+        let path = self.directory.join(status_file);
         if documents.is_empty() {
             return match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -88,21 +103,106 @@ impl FileSink {
             }
             text.push_str(&serde_yaml::to_string(document).map_err(io::Error::other)?);
         }
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
         replace(&path, &text)
     }
 }
 
+/// The last good generation of every policy, by its file.
+///
+/// # Errors
+///
+/// The directory cannot be read. A status that cannot be read keeps nothing, and the log says so.
+pub fn kept(directory: &Path) -> io::Result<BTreeMap<Arc<str>, Vec<Kept>>> {
+    let mut kept: BTreeMap<Arc<str>, Vec<Kept>> = BTreeMap::new();
+    for (status_file, documents) in documents(directory)? {
+        for (key, document) in documents {
+            let file = document.pointer("/metadata/annotations").and_then(|it| it.get(FILE)).and_then(Value::as_str);
+            let (Some(file), Some(good)) = (file, document.pointer("/status/lastKnownGood")) else { continue };
+            match spec(&key, good) {
+                Ok(policy) => kept.entry(file.into()).or_default().push(policy),
+                Err(problem) => {
+                    tracing::warn!(policy = %key, status_file, problem, "the last good generation is not usable");
+                }
+            }
+        }
+    }
+    Ok(kept)
+}
+
+/// Judged like a new policy: whoever may write the status can write this.
+fn spec(key: &ObjectKey, good: &Value) -> Result<Kept, String> {
+    let text = good["spec"].as_str().unwrap_or_default();
+    let spec: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let document = json!({
+        "apiVersion": RateLimitPolicy::api_version(&()),
+        "kind": RateLimitPolicy::kind(&()),
+        "metadata": {"name": key.name, "namespace": key.namespace},
+        "spec": spec,
+    });
+    let policy = check::review(&document)
+        .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+    let generation = good["generation"].as_i64().filter(|generation| *generation > 0).unwrap_or(1);
+    Ok(Kept { key: key.clone(), generation, spec: Arc::new(policy.spec) })
+}
+
+/// What the status files of a directory hold.
+fn documents(directory: &Path) -> io::Result<BTreeMap<String, Documents>> {
+    let mut files = BTreeMap::new();
+    collect(directory, "", DEPTH, &mut files)?;
+    Ok(files)
+}
+
+fn collect(directory: &Path, prefix: &str, depth: usize, files: &mut BTreeMap<String, Documents>) -> io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let Some(name) = entry.file_name().to_str().map(ToOwned::to_owned) else { continue };
+        let below = format!("{prefix}{name}");
+        if name.starts_with('.') {
+            continue;
+        }
+        // Links are not followed: no status is written through one.
+        if entry.file_type()?.is_dir() {
+            if depth > 0 {
+                collect(&entry.path(), &format!("{below}/"), depth - 1, files)?;
+            }
+        } else if name.ends_with(STATUS_SUFFIX) {
+            let text = listing::read(&entry.path()).unwrap_or_else(|error| {
+                tracing::warn!(file = below, %error, "cannot read a status");
+                String::new()
+            });
+            let documents = crate::documents::values(&text).into_iter().filter_map(|value| Some((key(&value)?, value)));
+            files.insert(below, documents.collect());
+        }
+    }
+    Ok(())
+}
+
+/// The policy of a status; none if it is not the operator's.
+fn key(document: &Value) -> Option<ObjectKey> {
+    let is_status = document["kind"] == *RateLimitPolicy::kind(&()) && document.get("spec").is_none();
+    let metadata = |field: &str| document["metadata"][field].as_str();
+    Some(ObjectKey::new(metadata("namespace")?, metadata("name")?)).filter(|_| is_status)
+}
+
 /// The status file of a policy file.
 fn status_file(file: &str) -> String {
-    let stem = Path::new(file).file_stem().and_then(|stem| stem.to_str()).unwrap_or(file);
-    format!("{stem}{STATUS_SUFFIX}")
+    let path = Path::new(file);
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or(file);
+    path.with_file_name(format!("{stem}{STATUS_SUFFIX}")).to_string_lossy().into_owned()
 }
 
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.tmp"));
-    std::fs::write(&temporary, text)?;
-    std::fs::rename(&temporary, path)
+    let replaced = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
+    if replaced.is_err() {
+        // On a full disk, half of it is there. What could not be removed is written over the next time.
+        let _ = std::fs::remove_file(&temporary);
+    }
+    replaced
 }
 
 /// One line on standard output. A reader that went away is no reason to stop limiting.

@@ -1,27 +1,29 @@
-//! A directory of policy files and a fixed list of agents as a source.
+//! A directory of policy files and a list of agents as a source.
 //!
 //! Files are read again as soon as the system says that something moved and then kept still for a moment; a slow
-//! second look covers file systems that say nothing. Status files, which the operator writes beside the policies, and
-//! editors' droppings are no input.
+//! second look covers file systems that say nothing, and a call to reload those that cannot wait. Status files, which the
+//! operator writes, and editors' droppings are no input.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep_until, timeout};
 
-pub use super::folder::Notice;
-use super::folder::{Folder, Listing};
+use super::agents::{Agents, AgentsError, StandaloneAgent};
+use super::folder::Folder;
+pub use super::folder::{FileCounts, Kept, Notice};
+use super::listing::{Listing, Reader};
+pub use super::listing::{STATUS_SUFFIX, names};
 use crate::clock;
-use crate::world::{Agent, Change, Membership, ObjectKey, Pod, Update};
-
-/// How the files end that the operator writes.
-pub const STATUS_SUFFIX: &str = ".status.yaml";
+use crate::metrics::Metrics;
+use crate::report::{self, Message};
+use crate::told::Told;
+use crate::world::Update;
 
 /// Files are read once nothing moved for this long.
 const QUIET: Duration = Duration::from_millis(20);
@@ -29,14 +31,29 @@ const QUIET: Duration = Duration::from_millis(20);
 const RESTLESS: Duration = Duration::from_millis(200);
 /// The second look.
 const RESCAN: Duration = Duration::from_secs(2);
+/// A file that is broken at the start may be on its way: agents are told nothing for so long, at most.
+const FIRST: Duration = Duration::from_secs(1);
 
-/// An agent named on the command line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StandaloneAgent {
-    /// Base URL of its control API, without a slash at its end.
-    pub url: String,
-    /// What selectors see. Without labels every policy targets it.
-    pub labels: BTreeMap<String, String>,
+/// What standalone mode works on.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// The directory of policies.
+    pub policies: PathBuf,
+    /// Where statuses are written, and read at the start; none: beside the policies.
+    pub state: Option<PathBuf>,
+    /// Whether the directories below count.
+    pub recursive: bool,
+    /// Agents that stay.
+    pub agents: Vec<StandaloneAgent>,
+    /// A file that names more of them, a line each.
+    pub agents_file: Option<PathBuf>,
+}
+
+impl Place {
+    /// Where statuses are.
+    pub fn state(&self) -> &Path {
+        self.state.as_deref().unwrap_or(&self.policies)
+    }
 }
 
 /// Why a directory cannot be a source.
@@ -58,16 +75,26 @@ pub enum DirectoryError {
         /// Why.
         source: notify::Error,
     },
-    /// Some of its files are not good to start with. Agents may hold the last good content of them, so going on
-    /// without would take limits away.
-    #[error("not starting with faulty policies:\n{}", .0.iter().map(|n| format!("  {n}")).collect::<Vec<_>>().join("\n"))]
-    Faulty(Vec<Notice>),
+    /// Statuses cannot be kept there.
+    #[error("cannot keep statuses in {}: name another directory with --state-dir", path.display())]
+    State {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The agents are not known.
+    #[error(transparent)]
+    Agents(#[from] AgentsError),
 }
 
 /// A directory that was read once and is watched.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
+    reader: Option<Reader>,
+    folder: Folder,
+    agents: Agents,
     moved: mpsc::Receiver<()>,
     _watcher: RecommendedWatcher,
 }
@@ -77,15 +104,18 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// It cannot be read or watched, or one of its files is faulty.
-    pub fn open(path: &Path) -> Result<Self, DirectoryError> {
+    /// It cannot be read or watched, statuses cannot be kept, or the agents are not known. A policy file that is broken is
+    /// none: see [`Kept`].
+    pub fn open(place: &Place) -> Result<Self, DirectoryError> {
+        let path = &place.policies;
         let (tell, moved) = mpsc::channel(1);
-        let unwatchable = |source| DirectoryError::Unwatchable { path: path.to_owned(), source };
-        let listing = list(path).map_err(|source| DirectoryError::Unreadable { path: path.to_owned(), source })?;
-        let faults = Folder::faults(&listing);
-        if !faults.is_empty() {
-            return Err(DirectoryError::Faulty(faults));
-        }
+        let unwatchable = |source| DirectoryError::Unwatchable { path: path.clone(), source };
+        let agents = Agents::open(place.agents.clone(), place.agents_file.clone())?;
+        std::fs::read_dir(path).map_err(|source| DirectoryError::Unreadable { path: path.clone(), source })?;
+        let state = |source| DirectoryError::State { path: place.state().to_owned(), source };
+        std::fs::create_dir_all(place.state()).map_err(state)?;
+        let kept = report::kept(place.state()).map_err(state)?;
+
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             let is_input =
                 |event: &notify::Event| !event.kind.is_access() && event.paths.iter().any(|path| !is_status_file(path));
@@ -95,49 +125,97 @@ impl Directory {
             }
         })
         .map_err(unwatchable)?;
-        watcher.watch(path, RecursiveMode::NonRecursive).map_err(unwatchable)?;
-        Ok(Self { path: path.to_owned(), moved, _watcher: watcher })
+        let mode = if place.recursive { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
+        watcher.watch(path, mode).map_err(unwatchable)?;
+        if let Some(file) = agents.file() {
+            // Its directory, because a file that is replaced is another one.
+            let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            watcher.watch(parent, RecursiveMode::NonRecursive).map_err(unwatchable)?;
+        }
+        Ok(Self {
+            path: path.clone(),
+            reader: Some(Reader::new(path, place.recursive)),
+            folder: Folder::new(kept),
+            agents,
+            moved,
+            _watcher: watcher,
+        })
     }
 
-    /// Sends what is in the directory, and every change of it, until `updates` is closed.
+    /// Sends what is in the directory, and every change of it, until `updates` is closed. `reload`: look again, now.
     pub async fn run(
         mut self,
-        agents: Vec<StandaloneAgent>,
         updates: mpsc::Sender<Update>,
-        notices: mpsc::Sender<Notice>,
+        reports: mpsc::UnboundedSender<Message>,
+        metrics: Metrics,
+        reload: Arc<Notify>,
     ) {
-        let mut folder = Folder::default();
-        let mut changes: Vec<Change> = agents.into_iter().map(agent_change).collect();
-        let mut complete = true;
+        let begun = clock::now();
+        let mut changes = Vec::new();
+        let mut complete = false;
+        let (mut unreadable, mut agents) = (Told::default(), Told::default());
         loop {
             let mut look_again = clock::now() + RESCAN;
-            match list(&self.path) {
+            let mut is_settled = true;
+            let found = self.agents.changes().map(|found| changes.extend(found));
+            if let Some(problem) = agents.news(found) {
+                tracing::warn!(problem, "the agents stay as they were");
+            }
+            let listing = self.list().await;
+            match listing {
                 Ok(listing) => {
-                    let outcome = folder.absorb(clock::now(), listing);
+                    let outcome = self.folder.absorb(clock::now(), listing);
                     changes.extend(outcome.changes);
+                    // Closed only while the process ends.
                     for notice in outcome.notices {
-                        if notices.send(notice).await.is_err() {
-                            return;
-                        }
+                        let _ = reports.send(Message::Notice(notice.to_string()));
                     }
+                    for key in outcome.forgotten {
+                        let _ = reports.send(Message::Removed(key));
+                    }
+                    is_settled = outcome.look_again.is_none();
                     look_again = outcome.look_again.map_or(look_again, |at| at.min(look_again));
+                    metrics.set_files(self.folder.counts());
+                    unreadable.news(Ok::<_, io::Error>(()));
                 }
                 // The whole directory being away says nothing about its policies.
-                Err(error) => tracing::warn!(path = %self.path.display(), %error, "cannot read the policies"),
+                Err(error) => {
+                    if let Some(problem) = unreadable.news(Err(error)) {
+                        tracing::warn!(path = %self.path.display(), problem, "cannot read the policies: they stay as they were");
+                    }
+                }
             }
-            if complete || !changes.is_empty() {
-                let update = Update { changes: std::mem::take(&mut changes), complete };
-                complete = false;
+            let completes = !complete && (is_settled || clock::now() - begun >= FIRST);
+            if completes || !changes.is_empty() {
+                complete |= completes;
+                let update = Update { changes: std::mem::take(&mut changes), complete: completes };
                 if updates.send(update).await.is_err() {
                     return;
+                }
+                if complete {
+                    self.folder.complete();
                 }
             }
             tokio::select! {
                 () = self.wait_for_quiet() => {}
+                () = reload.notified() => tracing::info!("reading the policies and agents again, as asked"),
                 () = sleep_until(look_again) => {}
                 () = updates.closed() => return,
             }
         }
+    }
+
+    /// Away from the threads that serve agents: ten thousand files take a while.
+    async fn list(&mut self) -> io::Result<Listing> {
+        let mut reader = self.reader.take().expect("it is put back below");
+        let now = SystemTime::from(clock::timestamp());
+        let listed = tokio::task::spawn_blocking(move || {
+            let listing = reader.list(now);
+            (reader, listing)
+        });
+        let (reader, listing) = listed.await.expect("reading does not panic and is not cancelled");
+        self.reader = Some(reader);
+        listing
     }
 
     async fn wait_for_quiet(&mut self) {
@@ -147,38 +225,6 @@ impl Directory {
         let latest = clock::now() + RESTLESS;
         while clock::now() < latest && matches!(timeout(QUIET, self.moved.recv()).await, Ok(Some(()))) {}
     }
-}
-
-fn agent_change(agent: StandaloneAgent) -> Change {
-    let name = agent.url.strip_prefix("http://").unwrap_or(&agent.url).to_owned();
-    let membership = if agent.labels.is_empty() { Membership::Everything } else { Membership::Labelled(agent.labels) };
-    let pod = Pod { uid: agent.url.clone(), membership: membership.into(), agent: Agent::At(agent.url.into()) };
-    Change::Pod(ObjectKey::new("agents", name), Some(pod))
-}
-
-fn list(directory: &Path) -> io::Result<Listing> {
-    let mut listing = Listing::new();
-    for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
-        let Some(name) = path.file_name().and_then(OsStr::to_str) else { continue };
-        if !is_input(name) || path.is_dir() {
-            continue;
-        }
-        let name: Arc<str> = name.into();
-        match std::fs::read_to_string(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            read => {
-                listing.insert(name, read.map_err(|error| error.to_string()));
-            }
-        }
-    }
-    Ok(listing)
-}
-
-/// Whether a file of this name is read.
-pub fn is_input(name: &str) -> bool {
-    let is_yaml = name.ends_with(".yaml") || name.ends_with(".yml") || name.ends_with(".json");
-    is_yaml && !name.starts_with('.') && !name.ends_with(STATUS_SUFFIX)
 }
 
 fn is_status_file(path: &Path) -> bool {

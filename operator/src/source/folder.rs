@@ -2,7 +2,10 @@
 //!
 //! Editors replace files by renaming, truncate them before they write, and save halves. So nothing that got worse is
 //! believed at first sight: a policy that is gone, or a file that no longer parses, must still be so after
-//! [`CONFIRM`]. A broken file never takes its policies out of force; it makes them invalid, and says so.
+//! [`CONFIRM`]. A broken file never takes its policies out of force; it makes them invalid, and says so. Nor does one that
+//! was emptied or cut off: a full disk does that. Who wants a policy to go deletes its file, or its document from it.
+//!
+//! A broken file stops no other, at the start either: what was good of it is known from its status file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,31 +13,69 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_api::RateLimitPolicySpec;
+use weir_api::{LastKnownGood, RateLimitPolicySpec, RateLimitPolicyStatus};
 
+use super::listing::Listing;
 use crate::compile::revision_of;
-use crate::documents;
+use crate::documents::{self, Broken as Faulty, Finding, Place, Specs};
 use crate::world::{Beside, Change, Fault, ObjectKey, Policy};
 
 /// How long something bad must last to be believed.
 pub(super) const CONFIRM: Duration = Duration::from_millis(250);
 
-/// File name to text, or to why it cannot be read.
-pub(super) type Listing = BTreeMap<Arc<str>, Result<String, String>>;
+/// The namespace of what stands for a file that names no policy.
+const UNNAMED: &str = "default";
 
 /// Something to tell the person at the keyboard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The file meant.
     pub file: Arc<str>,
+    /// Where in it, if it is about a place.
+    pub place: Option<Place>,
     /// What about it.
     pub message: String,
 }
 
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.file, self.message)
+        match self.place {
+            Some(place) => write!(f, "{}:{place}: {}", self.file, self.message),
+            None => write!(f, "{}: {}", self.file, self.message),
+        }
     }
+}
+
+/// A policy of a file as it was last good, before this operator started.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// The policy.
+    pub key: ObjectKey,
+    /// The generation that was good.
+    pub generation: i64,
+    /// What it asked for.
+    pub spec: Arc<RateLimitPolicySpec>,
+}
+
+impl Kept {
+    /// As the status that it is from shows it.
+    fn beside(&self) -> Beside {
+        let spec = serde_json::to_string(&*self.spec).expect("a spec is plain data, which always has a JSON form");
+        let last_known_good = Some(LastKnownGood { generation: self.generation, spec });
+        let status = RateLimitPolicyStatus { last_known_good, ..RateLimitPolicyStatus::default() };
+        Beside { status: Some(Box::new(status)), version: None }
+    }
+}
+
+/// How many files are in which state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileCounts {
+    /// Read well.
+    pub good: usize,
+    /// Do not, and their last good content is in force.
+    pub kept: usize,
+    /// Do not, and nothing of them is in force.
+    pub broken: usize,
 }
 
 /// What follows from a listing.
@@ -42,6 +83,8 @@ impl fmt::Display for Notice {
 pub(super) struct Outcome {
     pub(super) changes: Vec<Change>,
     pub(super) notices: Vec<Notice>,
+    /// Policies that were kept from before and are in no file any more.
+    pub(super) forgotten: Vec<ObjectKey>,
     /// When to look again although nothing moves.
     pub(super) look_again: Option<Instant>,
 }
@@ -54,34 +97,68 @@ pub(super) struct Folder {
     gone_since: BTreeMap<ObjectKey, Instant>,
     /// Policies that are in a second file as well, so that it is told once.
     doubled: BTreeSet<(ObjectKey, Arc<str>)>,
+    /// What is known from before, by file, until the directory was looked at.
+    kept: BTreeMap<Arc<str>, Vec<Kept>>,
+    /// The same by policy.
+    generations: BTreeMap<ObjectKey, Kept>,
+    /// Whether all that was there at the start has been sent.
+    is_complete: bool,
 }
-
-type Specs = BTreeMap<ObjectKey, Arc<RateLimitPolicySpec>>;
 
 #[derive(Debug)]
 struct File {
-    seen: Result<String, String>,
+    seen: Result<Arc<str>, String>,
     /// The last good content.
     good: Specs,
+    /// Whether the text of that ended with a line.
+    has_last_line: bool,
     broken: Option<Broken>,
 }
 
 #[derive(Debug)]
 struct Broken {
     since: Instant,
-    faults: Vec<Fault>,
+    faulty: Faulty,
     told: bool,
 }
 
+impl Broken {
+    fn faults(&self) -> Vec<Fault> {
+        self.faulty.findings.iter().map(|finding| finding.fault.clone()).collect()
+    }
+}
+
+impl File {
+    /// Whether it is known for a moment to be broken.
+    fn is_told(&self) -> bool {
+        self.broken.as_ref().is_some_and(|broken| broken.told)
+    }
+}
+
 impl Folder {
-    /// The faults of a first listing. With nothing known to be good before, a broken file cannot be bridged.
-    pub(super) fn faults(listing: &Listing) -> Vec<Notice> {
-        let mut notices = Vec::new();
-        for (file, text) in listing {
-            let faults = read(text).err().unwrap_or_default();
-            notices.extend(faults.iter().map(|fault| Notice { file: file.clone(), message: fault.to_string() }));
+    /// Begins with what is kept from before.
+    pub(super) fn new(kept: BTreeMap<Arc<str>, Vec<Kept>>) -> Self {
+        let generations = kept.values().flatten().map(|kept| (kept.key.clone(), kept.clone())).collect();
+        Self { kept, generations, ..Self::default() }
+    }
+
+    /// All that was there at the start has been sent, and is looked after.
+    pub(super) fn complete(&mut self) {
+        self.is_complete = true;
+    }
+
+    /// How the files are.
+    pub(super) fn counts(&self) -> FileCounts {
+        let mut counts = FileCounts::default();
+        for file in self.files.values() {
+            let state = match (file.is_told(), file.good.is_empty()) {
+                (false, _) => &mut counts.good,
+                (true, false) => &mut counts.kept,
+                (true, true) => &mut counts.broken,
+            };
+            *state += 1;
         }
-        notices
+        counts
     }
 
     /// Compares a listing with what was known.
@@ -98,14 +175,20 @@ impl Folder {
             if now.duration_since(broken.since) < CONFIRM {
                 outcome.look_again_at(broken.since + CONFIRM);
             } else if !std::mem::replace(&mut broken.told, true) {
-                let tell = |message| Notice { file: name.clone(), message };
-                outcome.notices.extend(broken.faults.iter().map(|fault| tell(fault.to_string())));
-                if !file.good.is_empty() {
-                    outcome.notices.push(tell("its last good content stays in force".to_owned()));
-                }
+                let tell = |place, message| Notice { file: name.clone(), place, message };
+                let findings = broken.faulty.findings.iter();
+                outcome.notices.extend(findings.map(|it| tell(Some(it.place), it.fault.to_string())));
+                let rest = if file.good.is_empty() {
+                    "nothing of it is in force, because no good content of it is known"
+                } else {
+                    "its last good content stays in force"
+                };
+                outcome.notices.push(tell(None, rest.to_owned()));
             }
         }
         let wanted = self.wanted(&mut outcome);
+        let gone = std::mem::take(&mut self.kept).into_values().flatten();
+        outcome.forgotten.extend(gone.map(|kept| kept.key).filter(|key| !wanted.contains_key(key)));
         self.remove_lost(now, &wanted, &mut outcome);
         for (key, (file, spec)) in wanted {
             self.gone_since.remove(&key);
@@ -114,24 +197,34 @@ impl Folder {
         outcome
     }
 
-    fn reread(&mut self, now: Instant, name: Arc<str>, seen: Result<String, String>, outcome: &mut Outcome) {
-        let known = self.files.remove(&name);
-        let file = match read(&seen) {
+    fn reread(&mut self, now: Instant, name: Arc<str>, seen: Result<Arc<str>, String>, outcome: &mut Outcome) {
+        let known = self.files.remove(&name).or_else(|| {
+            let kept = self.kept.get(&name)?.iter().map(|kept| (kept.key.clone(), kept.spec.clone())).collect();
+            Some(File { seen: Ok("".into()), good: kept, has_last_line: false, broken: None })
+        });
+        let has_last_line = known.as_ref().is_some_and(|file| file.has_last_line);
+        let file = match read(&seen, known.as_ref()) {
             Ok(good) => {
-                if known.as_ref().and_then(|file| file.broken.as_ref()).is_some_and(|broken| broken.told) {
-                    outcome.notices.push(Notice { file: name.clone(), message: "reads well again".into() });
+                if known.as_ref().is_some_and(File::is_told) {
+                    outcome.notices.push(Notice {
+                        file: name.clone(),
+                        place: None,
+                        message: "reads well again".into(),
+                    });
                 }
-                File { seen, good, broken: None }
+                let has_last_line = seen.as_ref().is_ok_and(|text| text.ends_with('\n'));
+                File { seen, good, has_last_line, broken: None }
             }
-            Err(faults) => {
+            Err(faulty) => {
                 let since = known.as_ref().and_then(|file| file.broken.as_ref()).map_or(now, |broken| broken.since);
                 let good = known.map(|file| file.good).unwrap_or_default();
-                File { seen, good, broken: Some(Broken { since, faults, told: false }) }
+                File { seen, good, has_last_line, broken: Some(Broken { since, faulty, told: false }) }
             }
         };
         self.files.insert(name, file);
     }
 
+    /// What should be in force, and what is wrong where nothing can be.
     #[expect(clippy::type_complexity, reason = "a spec or its faults, with the file that they are from")]
     fn wanted(
         &mut self,
@@ -139,22 +232,39 @@ impl Folder {
     ) -> BTreeMap<ObjectKey, (Arc<str>, Result<Arc<RateLimitPolicySpec>, Vec<Fault>>)> {
         let mut wanted: BTreeMap<ObjectKey, (Arc<str>, _)> = BTreeMap::new();
         let mut doubled = BTreeSet::new();
-        for (name, file) in &self.files {
+        // A policy that moved out of a file before that was emptied or broken is where it reads well.
+        let (told, good): (Vec<_>, Vec<_>) = self.files.iter().partition(|(_, file)| file.is_told());
+        for (name, file) in good.iter().chain(&told) {
+            let name = *name;
             for (key, spec) in &file.good {
                 if let Some((first, _)) = wanted.get(key) {
+                    if file.is_told() {
+                        continue;
+                    }
                     let double = (key.clone(), name.clone());
                     if !self.doubled.contains(&double) {
                         let message = format!("policy {key} is ignored: it is in {first} already");
-                        outcome.notices.push(Notice { file: name.clone(), message });
+                        outcome.notices.push(Notice { file: name.clone(), place: None, message });
                     }
                     doubled.insert(double);
                     continue;
                 }
                 let spec = match &file.broken {
-                    Some(broken) if broken.told => Err(broken.faults.clone()),
+                    Some(broken) if broken.told => Err(broken.faults()),
                     _ => Ok(spec.clone()),
                 };
                 wanted.insert(key.clone(), (name.clone(), spec));
+            }
+        }
+        // What never was valid has a status, too; a file that does not even name a policy stands for one.
+        for (name, file) in told {
+            let Some(broken) = &file.broken else { continue };
+            let mut named: Vec<ObjectKey> = broken.faulty.named.iter().cloned().collect();
+            if named.is_empty() && file.good.is_empty() {
+                named.push(ObjectKey::new(UNNAMED, &**name));
+            }
+            for key in named {
+                wanted.entry(key).or_insert_with(|| (name.clone(), Err(broken.faults())));
             }
         }
         self.doubled = doubled;
@@ -186,13 +296,20 @@ impl Folder {
             Some(known) if known.spec == spec && known.file.as_ref() == Some(&file) => return,
             Some(known) if known.spec == spec => known.generation,
             Some(known) => known.generation + 1,
-            None => 1,
+            None => match self.generations.get(&key) {
+                Some(kept) if spec.as_ref() == Ok(&kept.spec) => kept.generation,
+                Some(kept) => kept.generation + 1,
+                None => 1,
+            },
         };
         // The same name gives the same UID, also after a restart: the agents' counters belong to it.
         let uid = revision_of(&(&key.namespace, &key.name));
         let policy = Policy { uid, generation, created: None, spec, file: Some(file) };
+        // Nobody has compiled what was good before if the file is known to be broken by then.
+        let kept = self.generations.get(&key).filter(|_| policy.spec.is_err() && !self.is_complete);
+        let beside = kept.map(Kept::beside).unwrap_or_default();
         self.current.insert(key.clone(), policy.clone());
-        outcome.changes.push(Change::Policy(key, Some((policy, Beside::default()))));
+        outcome.changes.push(Change::Policy(key, Some((policy, beside))));
     }
 }
 
@@ -202,11 +319,33 @@ impl Outcome {
     }
 }
 
-fn read(seen: &Result<String, String>) -> Result<Specs, Vec<Fault>> {
-    match seen {
-        Ok(text) => documents::policies(text),
-        Err(error) => Err(vec![Fault { path: String::new(), message: format!("cannot be read: {error}") }]),
+/// The policies of a file, where so much of it was good before.
+fn read(seen: &Result<Arc<str>, String>, known: Option<&File>) -> Result<Specs, Faulty> {
+    let text = match seen {
+        Ok(text) => text,
+        Err(error) => return Err(faulty(Place { line: 1, column: 1 }, format!("cannot be read: {error}"))),
+    };
+    let held_something = known.is_some_and(|file| !file.good.is_empty());
+    let read = documents::read(text);
+    if read.is_empty() && held_something {
+        let message = "holds nothing, and what it held stays in force: delete the file to end that";
+        return Err(faulty(Place { line: 1, column: 1 }, message.to_owned()));
     }
+    let specs = read.policies()?;
+    // A text in brackets that was cut off does not parse.
+    let is_block = !text.trim_start().starts_with(['{', '[']);
+    if held_something && is_block && known.is_some_and(|file| file.has_last_line) && !text.ends_with('\n') {
+        let last = text.lines().last().unwrap_or_default();
+        let place = Place { line: text.lines().count(), column: last.chars().count() + 1 };
+        let message = "ends within a line, as if it had been cut off: end the last line with a line break";
+        return Err(faulty(place, message.to_owned()));
+    }
+    Ok(specs)
+}
+
+fn faulty(place: Place, message: String) -> Faulty {
+    let fault = Fault { path: String::new(), message };
+    Faulty { findings: vec![Finding { place, fault }], named: BTreeSet::new() }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ fn policy(name: &str, requests: &str) -> String {
 }
 
 fn listing(files: &[(&str, &str)]) -> Listing {
-    files.iter().map(|&(name, text)| (name.into(), Ok(text.to_owned()))).collect()
+    files.iter().map(|&(name, text)| (name.into(), Ok(text.into()))).collect()
 }
 
 /// Each change as `name generation requests`, `name generation invalid` or `name gone`.
@@ -83,7 +83,7 @@ async fn a_broken_file_makes_its_policies_invalid_and_says_so_once() {
     let outcome = folder.absorb(now + CONFIRM, broken.clone());
     assert_eq!(said(&outcome), ["p 2 invalid"]);
     let told = notices(&outcome);
-    assert!(told[0].starts_with("a.yaml: spec.rules[0].limits[0].requests: "), "{told:?}");
+    assert!(told[0].starts_with("a.yaml:9:17: spec.rules[0].limits[0].requests: "), "{told:?}");
     assert_eq!(told.last().map(String::as_str), Some("a.yaml: its last good content stays in force"));
     let again = folder.absorb(now + CONFIRM * 2, broken);
     assert!(again.changes.is_empty() && again.notices.is_empty());
@@ -107,10 +107,103 @@ async fn a_policy_in_two_files_is_taken_from_the_first() {
     assert_eq!(said(&folder.absorb(now, listing(&[("b.yaml", &second)]))), ["p 2 60"], "it moved, and was never gone");
 }
 
-#[test]
-fn every_fault_of_a_first_listing_is_told() {
-    let files =
-        listing(&[("a.yaml", "a: ["), ("b.yaml", &policy("p", "50")), ("c.yaml", "kind: ConfigMap\napiVersion: v1\n")]);
-    let faults = Folder::faults(&files);
-    assert_eq!(faults.iter().map(|notice| &*notice.file).collect::<Vec<_>>(), ["a.yaml"]);
+/// What a full disk and an interrupted copy leave.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_emptied_or_cut_off_keeps_its_policies() {
+    let now = Instant::now();
+    let text = format!("{}---\n{}", policy("p", "50"), policy("q", "600"));
+    let cut = text.rfind("00, per").unwrap();
+    for (what, left, told) in [
+        (
+            "emptied",
+            String::new(),
+            "a.yaml:1:1: holds nothing, and what it held stays in force: delete the file to end that",
+        ),
+        (
+            "only comments",
+            "# a\n".to_owned(),
+            "a.yaml:1:1: holds nothing, and what it held stays in force: delete the file to end that",
+        ),
+        (
+            "cut off between fields",
+            text[..text.len() - 1].to_owned(),
+            "a.yaml:19:40: ends within a line, as if it had been cut off: end the last line with a line break",
+        ),
+        ("cut off in a number", text[..cut].to_owned(), "a.yaml:19:"),
+    ] {
+        let mut folder = Folder::default();
+        assert_eq!(said(&folder.absorb(now, listing(&[("a.yaml", &text)]))), ["p 1 50", "q 1 600"]);
+        let left = listing(&[("a.yaml", &left)]);
+        folder.absorb(now, left.clone());
+        let outcome = folder.absorb(now + CONFIRM, left.clone());
+        assert_eq!(said(&outcome), ["p 2 invalid", "q 2 invalid"], "{what}");
+        assert!(notices(&outcome)[0].starts_with(told), "{what}: {:?}", notices(&outcome));
+        assert_eq!(folder.counts(), FileCounts { kept: 1, ..FileCounts::default() });
+        let later = folder.absorb(now + CONFIRM * 1000, left);
+        assert!(later.changes.is_empty(), "{what}: {:?}", later.changes);
+        let again = folder.absorb(now + CONFIRM * 1001, listing(&[("a.yaml", &text)]));
+        assert_eq!(said(&again), ["p 3 50", "q 3 600"], "{what}");
+        // Its file being deleted is what says that it is to go.
+        folder.absorb(now + CONFIRM * 1002, listing(&[]));
+        assert_eq!(said(&folder.absorb(now + CONFIRM * 1003, listing(&[]))), ["p gone", "q gone"], "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_may_move_out_of_a_file_that_stays_empty() {
+    let now = Instant::now();
+    let mut folder = Folder::default();
+    let text = policy("p", "50");
+    folder.absorb(now, listing(&[("a.yaml", &text)]));
+    let moved = listing(&[("a.yaml", ""), ("b.yaml", &policy("p", "60"))]);
+    folder.absorb(now, moved.clone());
+    assert_eq!(said(&folder.absorb(now + CONFIRM, moved.clone())), ["p 2 60"]);
+    assert!(said(&folder.absorb(now + CONFIRM * 2, moved)).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_file_stops_no_other_and_what_never_was_valid_is_known() {
+    let now = Instant::now();
+    let mut folder = Folder::default();
+    let files = listing(&[
+        ("a.yaml", "a: ["),
+        ("b.yaml", &policy("p", "50")),
+        ("c.yaml", &policy("q", "0")),
+        ("d.yaml", "kind: ConfigMap\napiVersion: v1\n"),
+        ("e.yaml", ""),
+    ]);
+    let first = folder.absorb(now, files.clone());
+    assert_eq!((said(&first), first.look_again), (vec!["p 1 50".to_owned()], Some(now + CONFIRM)));
+    let outcome = folder.absorb(now + CONFIRM, files);
+    assert_eq!(said(&outcome), ["a.yaml 1 invalid", "q 1 invalid"]);
+    assert_eq!(folder.counts(), FileCounts { good: 3, kept: 0, broken: 2 });
+    let last = "c.yaml: nothing of it is in force, because no good content of it is known";
+    assert_eq!(notices(&outcome).last().map(String::as_str), Some(last));
+    let well = listing(&[("a.yaml", ""), ("b.yaml", &policy("p", "50")), ("c.yaml", &policy("q", "5"))]);
+    assert_eq!(said(&folder.absorb(now + CONFIRM * 2, well.clone())), ["q 2 5"]);
+    assert_eq!(said(&folder.absorb(now + CONFIRM * 3, well)), ["a.yaml gone"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_good_before_a_restart_holds_while_the_file_is_broken() {
+    let now = Instant::now();
+    let spec = |text: &str| documents::read(text).policies().unwrap().into_values().next().unwrap();
+    let kept = |name: &str, generation, requests: &str| Kept {
+        key: ObjectKey::new("shop", name),
+        generation,
+        spec: spec(&policy(name, requests)),
+    };
+    let mut folder = Folder::new(BTreeMap::from([
+        ("a.yaml".into(), vec![kept("p", 7, "50")]),
+        ("b.yaml".into(), vec![kept("q", 3, "60")]),
+        ("c.yaml".into(), vec![kept("r", 4, "70")]),
+        ("gone.yaml".into(), vec![kept("s", 1, "80")]),
+    ]));
+    // One is broken, one is as it was, one has changed, one was deleted.
+    let files = listing(&[("a.yaml", "a: ["), ("b.yaml", &policy("q", "60")), ("c.yaml", &policy("r", "71"))]);
+    let outcome = folder.absorb(now, files.clone());
+    assert_eq!(said(&outcome), ["p 7 50", "q 3 60", "r 5 71"]);
+    assert_eq!(outcome.forgotten, [ObjectKey::new("shop", "s")]);
+    assert_eq!(said(&folder.absorb(now + CONFIRM, files)), ["p 8 invalid"]);
+    assert_eq!(folder.counts(), FileCounts { good: 2, kept: 1, broken: 0 });
 }

@@ -3,9 +3,11 @@
 //! A source turns what it sees into [`Update`](crate::world::Update)s and sends them in order. It keeps no world of
 //! its own and never judges a policy.
 
+pub mod agents;
 pub mod cluster;
 pub mod directory;
 mod folder;
+pub(crate) mod listing;
 pub(crate) mod object;
 pub(crate) mod objects;
 mod pod;

@@ -1,0 +1,59 @@
+use super::*;
+
+fn policy(name: &str, requests: &str) -> String {
+    format!(
+        "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: {name}, namespace: shop}}\n\
+         spec:\n  selector: {{matchLabels: {{app: web}}}}\n  rules:\n  - name: all\n    limits:\n    \
+         - {{name: a, requests: {requests}, per: 1s}}\n"
+    )
+}
+
+fn findings(text: &str) -> Vec<String> {
+    let broken = read(text).policies().err().unwrap_or_default();
+    broken.findings.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_list_is_looked_into() {
+    let item = policy("p", "0").replace('\n', "\n  ");
+    let text = format!("apiVersion: v1\nkind: List\nitems:\n- {item}\n- kind: ConfigMap\n  apiVersion: v1\n");
+    let found = findings(&text);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("12:19: items[0].spec.rules[0].limits[0].requests: "), "{found:?}");
+    let names = |text: &str| read(text).policies().unwrap().into_keys().collect::<Vec<_>>();
+    assert_eq!(names(&text.replace("requests: 0", "requests: 5")), [ObjectKey::new("shop", "p")]);
+}
+
+#[test]
+fn the_other_documents_of_a_broken_text_are_judged() {
+    let text = format!("{}---\na: [\n---\n{}", policy("p", "0"), policy("q", "-1"));
+    let found = findings(&text);
+    let starts = ["9:17: spec.rules[0].limits[0].requests", "1", "21:17: spec.rules[0].limits[0].requests"];
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(found.iter().zip(starts).all(|(found, start)| found.starts_with(start)), "{found:?}");
+    let named: Vec<_> = read(&text).policies().unwrap_err().named.into_iter().collect();
+    assert_eq!(named, [ObjectKey::new("shop", "p"), ObjectKey::new("shop", "q")]);
+}
+
+#[test]
+fn two_of_one_name_are_found_at_the_second() {
+    let text = format!("{}---\n{}", policy("p", "5"), policy("p", "5"));
+    assert_eq!(
+        findings(&text),
+        ["13:12: metadata.name: policy shop/p is in here twice: give one of them another name"]
+    );
+}
+
+#[test]
+fn only_a_text_without_documents_is_empty() {
+    for (text, empty) in [
+        ("", true),
+        ("\n\n", true),
+        ("# a\n---\n# b\n", true),
+        ("kind: A\napiVersion: v1\n", false),
+        ("a", false),
+        ("[", false),
+    ] {
+        assert_eq!(read(text).is_empty(), empty, "{text:?}");
+    }
+}

@@ -1,0 +1,221 @@
+//! The agents of standalone mode: those of the command line, and those of a file that may change.
+//!
+//! A file that cannot be read, holds nothing or has a fault takes no agent away: the last good list holds.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::listing;
+use crate::world::{Agent, Change, Membership, ObjectKey, Pod};
+
+/// The namespace that stands for agents outside of any cluster.
+const NAMESPACE: &str = "agents";
+
+/// An agent of standalone mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandaloneAgent {
+    /// Base URL of its control API, without a slash at its end.
+    pub url: String,
+    /// What selectors see. Without labels every policy targets it.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Why a text names no agent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidAgent {
+    /// It cannot be called.
+    #[error("{0:?} must be a URL such as http://127.0.0.1:8481 or https://web-1:8481")]
+    Url(String),
+    /// A label without a value.
+    #[error("{0:?} must be a label such as app=web")]
+    Label(String),
+}
+
+impl std::str::FromStr for StandaloneAgent {
+    type Err = InvalidAgent;
+
+    /// `URL[,LABEL=VALUE...]`.
+    fn from_str(text: &str) -> Result<Self, InvalidAgent> {
+        let mut parts = text.split(',').map(str::trim);
+        let url = parts.next().unwrap_or_default().trim_end_matches('/');
+        let invalid = || InvalidAgent::Url(url.to_owned());
+        let uri: http::Uri = url.parse().map_err(|_| invalid())?;
+        let is_plain = matches!(uri.scheme_str(), Some("http" | "https")) && uri.path() == "/" && uri.query().is_none();
+        if !is_plain
+            || uri.host().is_none_or(str::is_empty)
+            || uri.authority().is_some_and(|it| it.as_str().contains('@'))
+        {
+            return Err(invalid());
+        }
+        let mut labels = BTreeMap::new();
+        for part in parts {
+            let label = part.split_once('=').filter(|(name, _)| !name.is_empty());
+            let (name, value) = label.ok_or_else(|| InvalidAgent::Label(part.to_owned()))?;
+            labels.insert(name.trim().to_owned(), value.trim().to_owned());
+        }
+        Ok(Self { url: url.to_owned(), labels })
+    }
+}
+
+impl StandaloneAgent {
+    /// What stands for it in place of a pod.
+    fn pod(&self) -> (ObjectKey, Pod) {
+        let name = self.url.split_once("://").map_or(&*self.url, |(_, authority)| authority).to_owned();
+        let membership =
+            if self.labels.is_empty() { Membership::Everything } else { Membership::Labelled(self.labels.clone()) };
+        let agent = Agent::At(self.url.as_str().into());
+        (ObjectKey::new(NAMESPACE, name), Pod { uid: self.url.clone(), membership: membership.into(), agent })
+    }
+}
+
+/// Why a list of agents cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentsError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A line names no agent.
+    #[error("{}:{line}: {source}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Which line, from 1.
+        line: usize,
+        /// Why.
+        source: InvalidAgent,
+    },
+    /// There is none.
+    #[error("{}: names no agent: write one URL[,LABEL=VALUE...] on each line", path.display())]
+    None {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Two are one.
+    #[error("agent {0} is named twice: name it once, with all its labels")]
+    Twice(String),
+}
+
+/// The list, as it is and as it was last said.
+#[derive(Debug, Default)]
+pub(super) struct Agents {
+    fixed: Vec<StandaloneAgent>,
+    file: Option<PathBuf>,
+    current: BTreeMap<ObjectKey, Pod>,
+}
+
+impl Agents {
+    /// Reads the list for the first time.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be used.
+    pub(super) fn open(fixed: Vec<StandaloneAgent>, file: Option<PathBuf>) -> Result<Self, AgentsError> {
+        let agents = Self { fixed, file, current: BTreeMap::new() };
+        agents.read()?;
+        Ok(agents)
+    }
+
+    /// The file, to watch it.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// What is different now.
+    ///
+    /// # Errors
+    ///
+    /// The list cannot be used, and the last one holds.
+    pub(super) fn changes(&mut self) -> Result<Vec<Change>, AgentsError> {
+        let wanted = self.read()?;
+        let gone = self.current.keys().filter(|key| !wanted.contains_key(*key));
+        let mut changes: Vec<Change> = gone.map(|key| Change::Pod(key.clone(), None)).collect();
+        let new = wanted.iter().filter(|(key, pod)| self.current.get(*key) != Some(pod));
+        changes.extend(new.map(|(key, pod)| Change::Pod(key.clone(), Some(pod.clone()))));
+        self.current = wanted;
+        Ok(changes)
+    }
+
+    fn read(&self) -> Result<BTreeMap<ObjectKey, Pod>, AgentsError> {
+        let mut pods = BTreeMap::new();
+        let listed = self.file.as_deref().map(read).transpose()?.unwrap_or_default();
+        for agent in self.fixed.iter().chain(&listed) {
+            let (key, pod) = agent.pod();
+            if pods.insert(key, pod).is_some() {
+                return Err(AgentsError::Twice(agent.url.clone()));
+            }
+        }
+        Ok(pods)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<StandaloneAgent>, AgentsError> {
+    let text = listing::read(path).map_err(|source| AgentsError::Unreadable { path: path.to_owned(), source })?;
+    let mut agents = Vec::new();
+    for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if !line.is_empty() {
+            let agent = line.parse();
+            let wrong = |source| AgentsError::Line { path: path.to_owned(), line: index + 1, source };
+            agents.push(agent.map_err(wrong)?);
+        }
+    }
+    if agents.is_empty() { Err(AgentsError::None { path: path.to_owned() }) } else { Ok(agents) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_are_urls_with_labels() {
+        let agent: StandaloneAgent = "http://127.0.0.1:8481/,app=web,tier=".parse().unwrap();
+        assert_eq!(agent.url, "http://127.0.0.1:8481");
+        let labels: Vec<_> = agent.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(labels, [("app", "web"), ("tier", "")]);
+        for bad in
+            ["", "127.0.0.1:8481", "ftp://a:1", "http://a/path", "http://a:1?b", "http://u@a:1", "http://a:1,app"]
+        {
+            assert!(bad.parse::<StandaloneAgent>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_used_takes_no_agent_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("agents");
+        let write = |text: &str| std::fs::write(&path, text).unwrap();
+        let fixed: Vec<StandaloneAgent> = vec!["http://fixed:1".parse().unwrap()];
+        write("# none yet\n");
+        assert!(matches!(Agents::open(fixed.clone(), Some(path.clone())), Err(AgentsError::None { .. })));
+
+        write("http://a:1 # the first\r\n\r\nhttps://b:1,app=web\n");
+        let mut agents = Agents::open(fixed, Some(path.clone())).unwrap();
+        let said = |agents: &mut Agents| {
+            let changes = agents.changes()?;
+            let say = |change: &Change| match change {
+                Change::Pod(key, pod) => format!("{} {}", key.name, if pod.is_some() { "is" } else { "gone" }),
+                other => panic!("{other:?}"),
+            };
+            Ok::<_, AgentsError>(changes.iter().map(say).collect::<Vec<_>>())
+        };
+        assert_eq!(said(&mut agents).unwrap(), ["a:1 is", "b:1 is", "fixed:1 is"]);
+        for (bad, problem) in [
+            ("", "names no agent"),
+            ("http://a:1\nb:1\n", "agents:2: "),
+            ("http://a:1\nhttps://a:1\n", "named twice"),
+            ("http://fixed:1\n", "named twice"),
+        ] {
+            write(bad);
+            let error = said(&mut agents).unwrap_err().to_string();
+            assert!(error.contains(problem), "{bad:?}: {error}");
+        }
+        write("http://a:1\nhttp://c:1\n");
+        assert_eq!(said(&mut agents).unwrap(), ["b:1 gone", "c:1 is"]);
+        assert!(said(&mut agents).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,155 @@
+//! What is in a directory of policy files, read with as little work as can be: a file that did not change is not read again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// How the files end that the operator writes.
+pub const STATUS_SUFFIX: &str = ".status.yaml";
+/// The largest file that is read. A policy that fits a cluster is smaller than 1.5 MiB.
+pub(crate) const LARGEST: u64 = 8 * 1024 * 1024;
+/// How deep directories are followed.
+const DEPTH: usize = 16;
+/// A file that changed so shortly before it was read may change again without a sign: clocks of file systems are coarse.
+const COARSE: Duration = Duration::from_secs(2);
+
+/// File name, below the directory, to text, or to why it cannot be read.
+pub(super) type Listing = BTreeMap<Arc<str>, Text>;
+
+type Text = Result<Arc<str>, String>;
+
+/// Reads a directory again and again.
+#[derive(Debug)]
+pub(super) struct Reader {
+    directory: PathBuf,
+    recursive: bool,
+    /// What is known of each file.
+    known: HashMap<Arc<str>, (Signature, Text)>,
+}
+
+/// What differs when a file is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Signature {
+    device: u64,
+    inode: u64,
+    length: u64,
+    changed: (i64, i64),
+    modified: (i64, i64),
+}
+
+impl Signature {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
+}
+
+impl Reader {
+    pub(super) fn new(directory: &Path, recursive: bool) -> Self {
+        Self { directory: directory.to_owned(), recursive, known: HashMap::new() }
+    }
+
+    /// What is there, at that time.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be read. Of a file that cannot be read, the listing says so.
+    pub(super) fn list(&mut self, now: SystemTime) -> io::Result<Listing> {
+        let mut listing = Listing::new();
+        for name in names(&self.directory, self.recursive)? {
+            let path = self.directory.join(&*name);
+            let Ok(metadata) = fs::metadata(&path) else {
+                // Gone since, or a link to nothing.
+                continue;
+            };
+            let signature = Signature::of(&metadata);
+            let text = match self.known.get(&name) {
+                Some((known, text)) if *known == signature => text.clone(),
+                _ => match read(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    text => text.map(Arc::from).map_err(|error| error.to_string()),
+                },
+            };
+            let is_settled = metadata.modified().is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > COARSE));
+            if is_settled && text.is_ok() {
+                self.known.insert(name.clone(), (signature, text.clone()));
+            } else {
+                self.known.remove(&name);
+            }
+            listing.insert(name, text);
+        }
+        self.known.retain(|name, _| listing.contains_key(name));
+        Ok(listing)
+    }
+}
+
+/// The names of the files in a directory that are input, below it, in order.
+///
+/// # Errors
+///
+/// The directory cannot be read. One within it that cannot be read is left out, and the log says so.
+pub fn names(directory: &Path, recursive: bool) -> io::Result<Vec<Arc<str>>> {
+    let mut names = Vec::new();
+    collect(directory, "", if recursive { DEPTH } else { 0 }, &mut names)?;
+    names.sort();
+    Ok(names)
+}
+
+fn collect(directory: &Path, prefix: &str, depth: usize, names: &mut Vec<Arc<str>>) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            tracing::debug!(path = %path.display(), "not looked at: its name is no UTF-8");
+            continue;
+        };
+        if name.starts_with('.') {
+            continue;
+        }
+        let below = format!("{prefix}{name}");
+        if path.is_dir() {
+            if depth > 0
+                && let Err(error) = collect(&path, &format!("{below}/"), depth - 1, names)
+            {
+                tracing::warn!(path = %path.display(), %error, "cannot read a directory of policies");
+            }
+        } else if is_input(name) {
+            names.push(below.into());
+        }
+    }
+    Ok(())
+}
+
+/// The text of a file.
+///
+/// # Errors
+///
+/// It cannot be read, is too large, or is not a file: a pipe would hold up its reader.
+pub(crate) fn read(path: &Path) -> io::Result<String> {
+    let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidData, message);
+    if !fs::metadata(path)?.is_file() {
+        return Err(invalid("is no file".to_owned()));
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(invalid(format!("is larger than {LARGEST} bytes: split it")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        invalid(format!("is no UTF-8 from byte {} on: save it as UTF-8", error.utf8_error().valid_up_to()))
+    })
+}
+
+/// Whether a file of this name is read.
+pub(crate) fn is_input(name: &str) -> bool {
+    let is_yaml = name.ends_with(".yaml") || name.ends_with(".yml") || name.ends_with(".json");
+    is_yaml && !name.starts_with('.') && !name.ends_with(STATUS_SUFFIX)
+}
