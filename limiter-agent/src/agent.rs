@@ -113,8 +113,14 @@ impl Agent {
             abort: CancellationToken::new(),
         });
         let instance = format!("{:016x}", rand::random::<u64>());
-        let control_state =
-            Arc::new(Control { rules, snapshots: Arc::clone(&snapshots), clock, started: clock.now(), instance });
+        let control_state = Arc::new(Control {
+            rules,
+            snapshots: Arc::clone(&snapshots),
+            clock,
+            started: clock.now(),
+            ambiguous_paths: config.proxy.ambiguous_paths,
+            instance,
+        });
         let readiness = Arc::new(Readiness::default());
         let tls = config.control_tls.clone();
         let metrics = Metrics::new(Arc::clone(&proxy), Arc::clone(&snapshots), tls.clone());

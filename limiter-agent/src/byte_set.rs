@@ -16,7 +16,7 @@ const OTHERS: [(ByteSet, &[u8]); 5] = [
     (ByteSet::SEGMENT, b"-._~!$&'()*+,;=:@"),
     (ByteSet::PATH, b"/-._~%!$&'()*+,;=:@[]"),
     (ByteSet::QUERY, b"/-._~%!$&'()*+,;=:@[]?"),
-    (ByteSet::AUTHORITY, b"-._~:[]%!$&'()*+;="),
+    (ByteSet::NAME, b"-._~!$&'()*+;="),
     (ByteSet::TOKEN, b"!#$%&'*+-.^_`|~"),
 ];
 
@@ -28,8 +28,9 @@ impl ByteSet {
     /// What paths on their way have in them: segments, encoded bytes, and brackets, which some clients leave as they are.
     pub(crate) const PATH: Self = Self(1 << 1);
     pub(crate) const QUERY: Self = Self(1 << 2);
-    /// What an authority is made of (RFC 3986 section 3.2) without user names, and without the commas that lists have.
-    pub(crate) const AUTHORITY: Self = Self(1 << 3);
+    /// What the names of hosts are made of (RFC 3986 section 3.2.2), without encoded bytes, and without the commas that lists
+    /// have.
+    pub(crate) const NAME: Self = Self(1 << 3);
     /// What names of fields are made of (RFC 9110 section 5.6.2).
     pub(crate) const TOKEN: Self = Self(1 << 4);
 

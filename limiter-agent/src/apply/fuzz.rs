@@ -12,6 +12,7 @@ use weir_wire::ExplainRequest;
 use super::*;
 use crate::{
     fuzz::{self, Choices},
+    matching::AmbiguousPaths,
     proxy::ResponseBody,
     rules::{Gates, LimitLayer},
 };
@@ -308,7 +309,7 @@ fn ask(rules: &Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, choices: &mut 
         let answer = Response::builder().header("x-units", "7").header("x-cost", "18446744073709551615");
         Ok::<_, Infallible>(answer.body(ResponseBody::own("ok")).expect("a response"))
     });
-    let gate = Gates::new(Arc::clone(rules), clock, true).of(Ipv4Addr::LOCALHOST.into());
+    let gate = Gates::new(Arc::clone(rules), clock, AmbiguousPaths::Refuse, true).of(Ipv4Addr::LOCALHOST.into());
     let messages = gate.messages(&request);
     if let Some(messages) = messages {
         let _ = (messages.decide(), messages.decide());
@@ -317,6 +318,6 @@ fn ask(rules: &Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, choices: &mut 
     let _ = LimitLayer::new(gate).layer(app).call(request).now_or_never();
     let headers = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let described = ExplainRequest { method: method.to_owned(), target: target.to_owned(), headers, peer: None };
-    let _ = rules.load().explain(&described, clock);
+    let _ = rules.load().explain(&described, clock, AmbiguousPaths::Keep);
     Ok(())
 }

@@ -30,7 +30,7 @@ use weir_wire::{ExplainRequest, MAX_SNAPSHOT_BYTES, RefusalKind};
 
 pub use self::tls::InvalidTls;
 pub(crate) use self::tls::{Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles, certificates};
-use crate::{apply::Snapshots, rules::RulesInForce};
+use crate::{apply::Snapshots, matching::AmbiguousPaths, rules::RulesInForce};
 
 /// How much more than a snapshot's bound is read before the connection is given up: a sender that is told 413 only after
 /// it was listened to gets to see it.
@@ -46,6 +46,8 @@ pub(crate) struct Control {
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) clock: MonotonicClock,
     pub(crate) started: Time,
+    /// How the proxy port reads them.
+    pub(crate) ambiguous_paths: AmbiguousPaths,
     /// Tells this run of the agent from any other.
     pub(crate) instance: String,
 }
@@ -152,7 +154,7 @@ async fn explain(State(control): State<Arc<Control>>, body: Body) -> Response {
         Ok(request) => request,
         Err(error) => return invalid(&format!("{}: {}", error.path(), error.inner())),
     };
-    match control.rules.load().explain(&request, control.clock) {
+    match control.rules.load().explain(&request, control.clock, control.ambiguous_paths) {
         Ok(reply) => Json(reply).into_response(),
         Err(error) => invalid(&error.to_string()),
     }

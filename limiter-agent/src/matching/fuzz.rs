@@ -2,7 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::{Conditions, Glob, Index, Matcher, RequestView, glob::InvalidGlob, path::normalise};
+use super::{
+    Conditions, Glob, Index, Matcher, RequestView,
+    glob::InvalidGlob,
+    path::{AmbiguousPaths, is_ambiguous, normalise},
+};
 use crate::fuzz::{self, Choices};
 
 /// What once failed, as hex.
@@ -11,8 +15,8 @@ const CORPUS: &str = "";
 /// What tells one spelling from another.
 const PIECES: &[&str] = &[
     "/", "/", "a", "b", "ab", ".", "..", "%2e", "%2E", "%2f", "%2F", "%61", "%25", "%2561", "%", "%4", "%zz", "//",
-    "*", "%2a", "~", ":", "@", "\"", "\u{e9}", "%c3%a9", "\\", "/./", "/../", "{", "|", " ", ";x=1", "+", "%00", "^",
-    "%7e", "a.b", "...",
+    "*", "%2a", "~", ":", "@", "\"", "\u{e9}", "%c3%a9", "\\", "/./", "/../", "{", "|", " ", ";x=1", "..;a", "%3b",
+    "%5c", "+", "%00", "^", "%7e", "a.b", "...",
 ];
 const GLOBS: &[&str] =
     &["/", "/", "/", "*", "**", "a", "b", "a*b", "*a", "%61", "%2f", ".", "..", "?", "#", "\u{e9}", "%2A", "~", "ab"];
@@ -69,9 +73,17 @@ fn instance(glob: &str, choices: &mut Choices<'_>) -> String {
 }
 
 fn normal(path: &str) -> Result<(), String> {
-    let found = normalise(path);
+    let found = normalise(path, AmbiguousPaths::Keep);
     if path.starts_with('/') && found != defined(path) {
         return Err(format!("{path:?} is {found:?}, and should be {:?}", defined(path)));
+    }
+    // What is refused as ambiguous is at least what changes with the reading.
+    let decoded = normalise(path, AmbiguousPaths::Decode);
+    if decoded != found && !is_ambiguous(path) {
+        return Err(format!("{path:?} is {found:?} and {decoded:?}, and should be ambiguous"));
+    }
+    if decoded != normalise(&decoded, AmbiguousPaths::Decode) {
+        return Err(format!("{path:?} is {decoded:?}, which is no normal form"));
     }
     if matches!(found, Cow::Borrowed(_)) && found != path {
         return Err(format!("{path:?} was borrowed as {found:?}"));

@@ -24,7 +24,7 @@ pub(crate) use self::{
     glob::Glob,
     host::HostPattern,
     index::Index,
-    path::respell,
+    path::{AmbiguousPaths, is_ambiguous, respell},
     predicate::Predicate,
     request::{FieldLine, Headers, RequestView},
 };

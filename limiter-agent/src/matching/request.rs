@@ -7,7 +7,11 @@ use std::{borrow::Cow, cell::OnceCell, net::IpAddr};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{host, path, predicate, query};
+use super::{
+    host,
+    path::{self, AmbiguousPaths},
+    predicate, query,
+};
 
 /// The fields of a request's head: in a map, or as lines in their order.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +83,7 @@ pub(crate) struct RequestView<'a> {
     authority: Option<&'a str>,
     headers: Headers<'a>,
     peer: IpAddr,
+    paths: AmbiguousPaths,
     normal_path: OnceCell<Cow<'a, str>>,
     host: OnceCell<&'a str>,
     /// On the heap, as few requests have any: this is made for each.
@@ -105,6 +110,7 @@ impl<'a> RequestView<'a> {
             authority: None,
             headers,
             peer,
+            paths: AmbiguousPaths::Keep,
             normal_path: OnceCell::new(),
             host: OnceCell::new(),
             facts: OnceCell::new(),
@@ -117,6 +123,11 @@ impl<'a> RequestView<'a> {
             authority: target.authority().map(http::uri::Authority::as_str),
             ..Self::of_target(method, (target.path(), target.query()), headers, peer)
         }
+    }
+
+    /// With its path read in this way; otherwise what is encoded is kept.
+    pub(crate) fn reading(self, paths: AmbiguousPaths) -> Self {
+        Self { paths, ..self }
     }
 
     pub(crate) fn method(&self) -> &'a str {
@@ -133,7 +144,7 @@ impl<'a> RequestView<'a> {
 
     /// The path in the normal form of [`path::normalise`].
     pub(crate) fn path(&self) -> &str {
-        self.normal_path.get_or_init(|| path::normalise(self.path))
+        self.normal_path.get_or_init(|| path::normalise(self.path, self.paths))
     }
 
     /// The host that the client meant, without its port and in its own case; empty if it named none.

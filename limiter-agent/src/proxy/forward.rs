@@ -20,7 +20,7 @@ use super::{
     vetting,
     worker::Proxy,
 };
-use crate::rules::Gate;
+use crate::{matching::AmbiguousPaths, rules::Gate};
 
 /// How often a request that the app did not process is sent again: it may be told to go away a few times in a row when
 /// it meets connections that are about to close.
@@ -87,11 +87,11 @@ impl Service<Request<RequestBody>> for Forward {
 /// # Errors
 ///
 /// Why it is refused; to be answered before any rule is asked.
-pub(super) fn vet<B: Body>(request: &Request<B>) -> Result<(), Failure> {
+pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths) -> Result<(), Failure> {
     if request.method() == Method::CONNECT {
         return Err(Failure::ConnectMethod);
     }
-    Ok(vetting::vet(request)?)
+    Ok(vetting::vet(request, ambiguous_paths)?)
 }
 
 impl Way {

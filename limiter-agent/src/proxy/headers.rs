@@ -176,9 +176,15 @@ fn join(headers: &mut HeaderMap, name: HeaderName, separator: &str, last: Option
     headers.insert(name, joined);
 }
 
-/// The elements of a comma-separated field.
+/// The elements of a comma-separated field, but for those that are no text, which are nobody's name.
+pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &str> {
+    let elements = value.split(|byte| *byte == b',').filter_map(|element| str::from_utf8(element.trim_ascii()).ok());
+    elements.filter(|element| !element.is_empty())
+}
+
+/// The same of one value.
 pub(super) fn tokens(value: &HeaderValue) -> impl Iterator<Item = &str> {
-    value.to_str().unwrap_or_default().split(',').map(str::trim).filter(|token| !token.is_empty())
+    elements(value.as_bytes())
 }
 
 #[cfg(test)]

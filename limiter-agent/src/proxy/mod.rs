@@ -14,6 +14,7 @@
 mod activity;
 mod address;
 mod app;
+mod authority;
 mod body;
 mod client;
 mod expect;

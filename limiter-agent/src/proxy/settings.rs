@@ -7,7 +7,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use clap::ValueEnum;
 
-use crate::config::duration;
+use crate::{config::duration, matching::AmbiguousPaths};
 
 /// The flags of the proxy port.
 #[derive(Clone, Debug, clap::Args)]
@@ -21,6 +21,12 @@ pub struct Settings {
     /// others go the ordinary way, which says and does the same.
     #[arg(long, env = "WEIR_IN_PLACE", value_name = "ON|OFF", value_enum, default_value_t = Switch::On)]
     pub(crate) in_place: Switch,
+
+    /// What becomes of a request whose path apps read in different ways: one with an encoded slash (`%2F`), a backslash, plain
+    /// or encoded, a parameter behind a dot segment (`..;`), or an encoded zero byte. No rule can know which path the app sees
+    /// there.
+    #[arg(long, env = "WEIR_AMBIGUOUS_PATHS", value_name = "WHAT", value_enum, default_value_t = AmbiguousPaths::Refuse)]
+    pub(crate) ambiguous_paths: AmbiguousPaths,
 
     /// How many client connections are served at once. Whoever comes then waits in the kernel's queue until one ends;
     /// nobody is turned away.

@@ -6,7 +6,8 @@
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header, uri::PathAndQuery};
 use http_body::Body;
 
-use crate::byte_set::ByteSet;
+use super::authority;
+use crate::matching::{AmbiguousPaths, is_ambiguous};
 
 /// Why a request goes no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +22,13 @@ pub(super) enum Unsound {
     Target,
     #[error("the target * is for OPTIONS alone")]
     Asterisk,
+    #[error(
+        "the path has an encoded slash, a backslash, a parameter behind a dot segment or a zero byte, which apps read in \
+         different ways (--ambiguous-paths)"
+    )]
+    Path,
+    #[error("a field's value begins or ends with a blank")]
+    Blank,
     #[error("the request has more than one Content-Length")]
     Lengths,
     #[error("Content-Length is not the length of the body")]
@@ -28,13 +36,24 @@ pub(super) enum Unsound {
 }
 
 /// Whether a request may go on: to be asked before the rules are, so that nobody is charged for what is refused here.
-pub(super) fn vet<B: Body>(request: &Request<B>) -> Result<(), Unsound> {
+pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths) -> Result<(), Unsound> {
     check_length(request)?;
+    // Only HTTP/2 can say it (RFC 9113 section 8.2.1). An app would not see the blank, and rules would.
+    if request.headers().values().any(has_blank_end) {
+        return Err(Unsound::Blank);
+    }
+    if ambiguous_paths == AmbiguousPaths::Refuse && is_ambiguous(request.uri().path()) {
+        return Err(Unsound::Path);
+    }
     // No path, so that no rule about paths would be about it (RFC 9112 section 3.2.4).
     if request.uri().path() == "*" && request.method() != Method::OPTIONS {
         return Err(Unsound::Asterisk);
     }
     host(request).map(drop)
+}
+
+fn has_blank_end(value: &HeaderValue) -> bool {
+    matches!(value.as_bytes(), [b' ' | b'\t', ..] | [.., b' ' | b'\t'])
 }
 
 /// Says in the `Host` field of a sound request which host it is for, the one that the rules saw, and leaves the target's
@@ -66,7 +85,7 @@ fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
     if named.next().is_some() || (host.is_none() && request.version() == Version::HTTP_11) {
         return Err(Unsound::Hosts);
     }
-    if host.is_some_and(|host| !ByteSet::AUTHORITY.has_all(host.as_bytes())) {
+    if host.is_some_and(|host| !authority::is_sound(host.as_bytes())) {
         return Err(Unsound::Host);
     }
     let Some(authority) = request.uri().authority() else {
@@ -74,7 +93,7 @@ fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
         return Ok(if host.is_some() { Named::InField } else { Named::Nowhere });
     };
     let web = request.uri().scheme_str().is_some_and(|scheme| matches!(scheme, "http" | "https"));
-    if !web || !ByteSet::AUTHORITY.has_all(authority.as_str().as_bytes()) {
+    if !web || !authority::is_sound(authority.as_str().as_bytes()) {
         return Err(Unsound::Target);
     }
     // RFC 9112 section 3.2.2 lets the target of HTTP/1 overrule the field. In HTTP/2 both come from one piece of
@@ -133,6 +152,7 @@ mod tests {
             (V::HTTP_11, "/x", &["a/b"], Err(Unsound::Host)),
             (V::HTTP_11, "/x", &["a@b"], Err(Unsound::Host)),
             (V::HTTP_11, "/x", &["\u{e4}"], Err(Unsound::Host)),
+            (V::HTTP_11, "/x", &["a:80]"], Err(Unsound::Host)),
             (V::HTTP_11, "http://b/x?y", &["a"], ok("b", "/x?y")),
             (V::HTTP_11, "http://b", &["a"], ok("b", "/")),
             (V::HTTP_11, "http://b/x", &[], Err(Unsound::Hosts)),
@@ -155,7 +175,7 @@ mod tests {
     fn a_target_without_a_path_is_for_options_alone() {
         let vetted = |method: &str| {
             let request = Request::builder().method(method).uri("*").header("host", "a");
-            vet(&request.body(Empty::<bytes::Bytes>::new()).unwrap())
+            vet(&request.body(Empty::<bytes::Bytes>::new()).unwrap(), AmbiguousPaths::Refuse)
         };
         assert_eq!(vetted("OPTIONS"), Ok(()));
         assert_eq!(vetted("GET"), Err(Unsound::Asterisk));

@@ -99,7 +99,7 @@ impl Worker {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let app = App::new(&proxy.upstream, proxy.settings.upstream_http2);
         let plain = plain::Shared::new(&proxy);
-        let gates = Gates::new(Arc::clone(&proxy.rules), proxy.clock, proxy.log_keys);
+        let gates = Gates::new(Arc::clone(&proxy.rules), proxy.clock, proxy.settings.ambiguous_paths, proxy.log_keys);
         let tasks = TaskTracker::new();
         let tunnels = Tunnels { tasks: tasks.clone(), drain: Rc::new(proxy.drain.clone()) };
         let start = |stream, peer, place: Option<OwnedSemaphorePermit>| {
@@ -199,7 +199,7 @@ async fn connection(
     let forward = Forward(Rc::new(way));
     let limited = LimitLayer::new(gate).layer(forward);
     let vetting = Arc::clone(&open);
-    let service = move |request: Request<RequestBody>| match vet(&request) {
+    let service = move |request: Request<RequestBody>| match vet(&request, vetting.proxy.settings.ambiguous_paths) {
         // Neither the layer nor the proxy has to be waited for: both are always ready.
         Ok(()) => Either::Left(limited.clone().call(request)),
         Err(failure) => {

@@ -18,21 +18,21 @@ pub(super) fn client_ip(headers: Headers<'_>, peer: IpAddr, trusted_hops: u8) ->
     told.unwrap_or(peer).to_canonical()
 }
 
-fn entries_backwards(line: &[u8]) -> impl Iterator<Item = &str> {
-    // A line that is not text is one entry that is no address.
-    str::from_utf8(line).unwrap_or("?").rsplit(',').map(str::trim).filter(|entry| !entry.is_empty())
+/// Split as bytes: what the client wrote in its own part, text or not, must not hide what stands behind it.
+fn entries_backwards(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty())
 }
 
 /// An address as proxies write it: with or without brackets and port.
-fn parse(entry: &str) -> Option<IpAddr> {
-    let entry = entry.trim_matches('"');
+fn parse(entry: &[u8]) -> Option<IpAddr> {
+    let entry = str::from_utf8(entry).ok()?.trim_matches('"');
     let bare = || entry.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     entry.parse().ok().or_else(|| entry.parse::<SocketAddr>().ok().map(|address| address.ip())).or_else(bare)
 }
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderMap;
+    use http::{HeaderMap, HeaderValue};
 
     use super::*;
 
@@ -55,10 +55,16 @@ mod tests {
             (vec!["2001:db8::1"], 1, "2001:db8::1"),
             (vec!["::ffff:192.0.2.1"], 1, "192.0.2.1"),
             (vec!["192.0.2.1, unknown"], 1, peer),
+            // What is no text is the client's own part of the field, and nothing else.
+            (vec!["\u{e4}, 192.0.2.1"], 1, "192.0.2.1"),
+            (vec!["6.6.6.6, \u{e4}, 192.0.2.1, 10.0.0.1"], 2, "192.0.2.1"),
+            (vec!["6.6.6.6", "\u{e4}, 192.0.2.1", "10.0.0.1"], 2, "192.0.2.1"),
+            (vec!["6.6.6.6, \u{e4}"], 1, peer),
         ] {
             let mut headers = HeaderMap::new();
             for line in &lines {
-                headers.append(X_FORWARDED_FOR, line.parse().unwrap());
+                let line: Vec<u8> = line.chars().map(|c| u8::try_from(u32::from(c)).expect("Latin-1")).collect();
+                headers.append(X_FORWARDED_FOR, HeaderValue::from_bytes(&line).unwrap());
             }
             let address = client_ip(Headers::Map(&headers), peer.parse().unwrap(), hops);
             assert_eq!(address, expected.parse::<IpAddr>().unwrap(), "{lines:?} with {hops} hops");

@@ -15,7 +15,7 @@ use super::{
     in_force::{Policy, Rule, RulesInForce},
     jwt::Tokens,
 };
-use crate::matching::{FieldLine, Headers, RequestView};
+use crate::matching::{AmbiguousPaths, FieldLine, Headers, RequestView, is_ambiguous};
 
 /// Why a request cannot be explained.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,13 +41,18 @@ impl RulesInForce {
         &self,
         request: &ExplainRequest,
         clock: MonotonicClock,
+        paths: AmbiguousPaths,
     ) -> Result<ExplainReply, InvalidRequest> {
         let target = check(request)?;
+        if paths == AmbiguousPaths::Refuse && is_ambiguous(target.path()) {
+            let message = "is refused with 400: apps read this path in different ways (--ambiguous-paths)";
+            return Err(InvalidRequest::new("target", message));
+        }
         let fields = request.headers.iter();
         let lines = fields.map(|(name, value)| FieldLine { name: name.as_bytes(), value: value.trim().as_bytes() });
         let lines: Vec<FieldLine<'_>> = lines.collect();
         let peer = request.peer.unwrap_or(std::net::Ipv4Addr::LOCALHOST.into());
-        let view = RequestView::of_parts(&request.method, &target, Headers::Lines(&lines), peer);
+        let view = RequestView::of_parts(&request.method, &target, Headers::Lines(&lines), peer).reading(paths);
         let now = || clock.now();
         let asked = Asked { request: view, tokens: Tokens::new(self.jwks(), &now), clock };
         let each = self.policies().iter().filter(|policy| policy.mode != Mode::Disabled).flat_map(|policy| {

@@ -17,7 +17,7 @@ use super::{
     wait::Late,
 };
 use crate::{
-    matching::{Headers, RequestView},
+    matching::{AmbiguousPaths, Headers, RequestView},
     proxy::ResponseBody,
 };
 
@@ -32,6 +32,7 @@ struct Common {
     /// part in their ownership is two locked instructions for each request.
     rules: RefCell<Cache<Arc<ArcSwap<RulesInForce>>, Arc<RulesInForce>>>,
     clock: MonotonicClock,
+    paths: AmbiguousPaths,
     log_keys: bool,
 }
 
@@ -43,8 +44,13 @@ pub(crate) struct Gate {
 }
 
 impl Gates {
-    pub(crate) fn new(rules: Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, log_keys: bool) -> Self {
-        Self(Rc::new(Common { rules: RefCell::new(Cache::new(rules)), clock, log_keys }))
+    pub(crate) fn new(
+        rules: Arc<ArcSwap<RulesInForce>>,
+        clock: MonotonicClock,
+        paths: AmbiguousPaths,
+        log_keys: bool,
+    ) -> Self {
+        Self(Rc::new(Common { rules: RefCell::new(Cache::new(rules)), clock, paths, log_keys }))
     }
 
     /// For a connection from there.
@@ -85,7 +91,7 @@ impl Gate {
         let mut rules = self.common.rules.borrow_mut();
         let rules = rules.load();
         let now = || -> Time { self.common.clock.now() };
-        let request = RequestView::of_target(method, target, headers, self.peer);
+        let request = RequestView::of_target(method, target, headers, self.peer).reading(self.common.paths);
         let asked = Asked { request, tokens: Tokens::new(rules.jwks(), &now), clock: self.common.clock };
         rules.decide_at_once(&asked, |decided| {
             then(decided.map_err(|refusal| {
@@ -129,7 +135,8 @@ impl Gate {
     ) -> R {
         let now = || -> Time { self.common.clock.now() };
         let tokens = Tokens::new(rules.jwks(), &now);
-        then(&Asked { request: RequestView::new(request, self.peer), tokens, clock: self.common.clock })
+        let request = RequestView::new(request, self.peer).reading(self.common.paths);
+        then(&Asked { request, tokens, clock: self.common.clock })
     }
 }
 
@@ -140,7 +147,7 @@ mod tests {
     #[test]
     fn rules_that_are_not_in_force_any_more_are_let_go() {
         let rules = Arc::new(ArcSwap::from_pointee(RulesInForce::default()));
-        let gates = Gates::new(Arc::clone(&rules), MonotonicClock::start(), false);
+        let gates = Gates::new(Arc::clone(&rules), MonotonicClock::start(), AmbiguousPaths::Refuse, false);
         let old = Arc::downgrade(&rules.load_full());
         rules.store(Arc::default());
         gates.refresh();

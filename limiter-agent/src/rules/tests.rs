@@ -21,7 +21,7 @@ use tower::Layer;
 use weir_tower::MonotonicClock;
 
 use super::{body::LimitedBody, *};
-use crate::proxy::ResponseBody;
+use crate::{matching::AmbiguousPaths, proxy::ResponseBody};
 
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -50,7 +50,7 @@ impl Limits {
     }
 
     fn gate(&self) -> Gate {
-        Gates::new(Arc::clone(&self.rules), self.clock, false).of(PEER)
+        Gates::new(Arc::clone(&self.rules), self.clock, AmbiguousPaths::Refuse, false).of(PEER)
     }
 
     /// What the client gets, if the app answers every request with a clone of `answer`'s parts.

@@ -355,8 +355,8 @@ async fn what_passes_is_written_in_one_way() {
             format!("OPTIONS * HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")),
         ),
         (
-            format!("GET //b/..//%2e%2E/%2f;c=d?/../e HTTP/1.1\r\nhost: a\r\n{close}"),
-            format!("GET //b/..//%2e%2E/%2f;c=d?/../e HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")),
+            format!("GET //b/..//%2e%2E/%21;c=d?/../e HTTP/1.1\r\nhost: a\r\n{close}"),
+            format!("GET //b/..//%2e%2E/%21;c=d?/../e HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")),
         ),
         (
             format!("get / HTTP/1.1\r\nhost: a:99999\r\n{close}"),
@@ -415,7 +415,7 @@ async fn no_spelling_of_a_path_gets_past_its_rule() {
     let about =
         |name: &str, wanted: serde_json::Value| with(rule(name, &limit()), serde_json::json!({"match": [wanted]}));
     let login = about("login", serde_json::json!({"paths": ["/api/login"]}));
-    let odd = about("odd", serde_json::json!({"pathRegexes": ["(?i)^/odd(;[^/]*)?(/|%2f|%5c)login(;.*)?/?$"]}));
+    let odd = about("odd", serde_json::json!({"pathRegexes": ["(?i)^/odd(;[^/]*)?/login(;.*)?/?$"]}));
     agent.apply(&snapshot(1, &[policy("p", &[login, odd])])).await;
     let ask = async |target: &str| {
         let answer =
@@ -450,25 +450,152 @@ async fn no_spelling_of_a_path_gets_past_its_rule() {
         "/ODD/Login",
         "/odd;x=1/login",
         "/odd/login;x=1",
-        "/odd%2flogin",
-        "/odd%2Flogin/",
-        "/odd%5Clogin",
         "/x/../odd;a/%6cogin;b/",
     ] {
         assert_eq!(ask(target).await, "429", "{target}");
     }
     // Other paths to everybody who does not decode twice, know parameters of segments, or fold case.
-    for target in [
-        "/api%2flogin",
-        "/api/login;x=1",
-        "/api;x/login",
-        "/API/login",
-        "/api/%256cogin",
-        "/api/login%20",
-        "/api\\login",
+    for target in ["/api/login;x=1", "/api;x/login", "/API/login", "/api/%256cogin", "/api/login%20"] {
+        assert_eq!(ask(target).await, "200", "{target}");
+    }
+}
+
+/// What some apps read as `/api/x`, and others do not.
+const AMBIGUOUS: [&str; 9] = [
+    "/api%2fx",
+    "/api%2Fx",
+    "/%2fapi/x",
+    "/z%2f..%2fapi/x",
+    "/z/..;/api/x",
+    "/z/%2e%2e;a=b/api/x",
+    "/api%5cx",
+    "/z%5C..%5Capi/x",
+    "/z\\..\\api/x",
+];
+
+#[tokio::test]
+async fn what_apps_read_in_different_ways_is_refused_or_read_as_was_chosen() {
+    let app = Recorder::start().await;
+    let limited =
+        with(rule("api", &[daily("d", "FixedWindow", 1)]), serde_json::json!({"match": [{"paths": ["/api/**"]}]}));
+    let snapshot = snapshot(1, &[policy("p", &[limited])]);
+    for (choice, http1, http2) in [
+        (&[][..], "400", Ok(12)),
+        (&["--ambiguous-paths", "refuse"], "400", Ok(12)),
+        // A status that the static table does not have: that of its name, and then in words.
+        (&["--ambiguous-paths", "decode"], "429", Ok(0x48)),
+        (&["--ambiguous-paths", "keep"], "200", Ok(8)),
     ] {
-        let status = ask(target).await;
-        assert!(matches!(status.as_str(), "200" | "400"), "{target}: {status}");
+        let agent = Agent::start(app.address, choice);
+        agent.apply(&snapshot).await;
+        let used = send(&agent, b"GET /api/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+        assert!(used.starts_with("HTTP/1.1 200 "), "{used}");
+        for target in AMBIGUOUS {
+            // Both ways that HTTP/1.1 can go.
+            for more in ["", "te: trailers\r\n"] {
+                let asked = format!("GET {target} HTTP/1.1\r\nhost: a\r\n{more}connection: close\r\n\r\n");
+                let answer = send(&agent, asked.as_bytes()).await;
+                assert_eq!(answer.split(' ').nth(1), Some(http1), "{choice:?} {target}: {answer}");
+            }
+            let fields = [(":method", "GET"), (":scheme", "http"), (":path", target), (":authority", "a")];
+            let answer = http2::send_http2(&agent, &fields, None).await;
+            assert_eq!(answer, http2, "{choice:?} {target}");
+        }
+        let heard = app.heard();
+        let passed = AMBIGUOUS.iter().filter(|target| heard.contains(&format!("GET {target} HTTP/1.1\r\n"))).count();
+        assert_eq!(passed, if http1 == "200" { AMBIGUOUS.len() } else { 0 }, "{choice:?}");
+        // A query may hold whatever it likes.
+        let answer = send(&agent, b"GET /?x=%2f..;/\\%5c HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        app.heard();
+        let explained = agent.control("POST", "/v1/explain", r#"{"target": "/api%2fx"}"#).await;
+        assert_eq!(explained.status(), if http1 == "400" { 400 } else { 200 }, "{choice:?}");
+    }
+}
+
+/// A client has no key of its own for each spelling of a field's value, and does not choose the address behind its proxies.
+#[tokio::test]
+async fn no_spelling_of_a_field_is_a_key_of_its_own() {
+    let app = Recorder::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let keyed = |name: &str, path: &str, key: serde_json::Value| {
+        let about = serde_json::json!({"match": [{"paths": [path]}], "key": [key]});
+        with(rule(name, &[daily("d", "FixedWindow", 1)]), about)
+    };
+    let rules = [
+        keyed("key", "/key", serde_json::json!({"header": "x-api-key"})),
+        keyed("client", "/client", serde_json::json!({"clientIP": {"trustedHops": 2, "ipv6Prefix": 64}})),
+    ];
+    agent.apply(&snapshot(1, &[policy("p", &rules)])).await;
+    let fields = |path: &'static str, name: &'static str, value: &'static str| {
+        [(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", "a"), (name, value)]
+    };
+    assert_eq!(http2::send_http2(&agent, &fields("/key", "x-api-key", "ann"), None).await, Ok(8));
+    for value in [" ann", "ann ", "\tann", "ann\t", "  ann  ", " ", "ann \t"] {
+        let answer = http2::send_http2(&agent, &fields("/key", "x-api-key", value), None).await;
+        assert_eq!(answer, Ok(12), "{value:?}");
+        let sent = format!("GET /key HTTP/1.1\r\nhost: a\r\nx-api-key: {value}\r\nconnection: close\r\n\r\n");
+        let answer = send(&agent, sent.as_bytes()).await;
+        let expected = if value.trim().is_empty() { "HTTP/1.1 200 " } else { "HTTP/1.1 429 " };
+        assert!(answer.starts_with(expected), "{value:?}: {answer}");
+    }
+    // The proxies have written the last two entries.
+    for (index, own) in ["", "6.6.6.6, ", "\u{e4}, ", "7.7.7.7 \u{ff}, ", "\u{80},"].into_iter().enumerate() {
+        for more in ["", "te: trailers\r\n"] {
+            let forwarded = format!("x-forwarded-for: {own}192.0.2.7, 10.0.0.1\r\n{more}");
+            let sent = format!("GET /client HTTP/1.1\r\nhost: a\r\n{forwarded}connection: close\r\n\r\n");
+            let bytes: Vec<u8> = sent.chars().map(|c| u8::try_from(u32::from(c)).expect("Latin-1")).collect();
+            let answer = send(&agent, &bytes).await;
+            let expected = if index == 0 && more.is_empty() { " 200 " } else { " 429 " };
+            assert!(answer[8..].starts_with(expected), "{own:?}: {answer}");
+        }
+    }
+}
+
+/// What rules take for the host is what the app takes for it.
+#[tokio::test]
+async fn a_host_that_can_be_read_in_two_ways_is_refused() {
+    let app = Recorder::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let limited = with(
+        rule("shop", &[daily("d", "FixedWindow", 1)]),
+        serde_json::json!({"match": [{"hosts": ["shop.example.com"]}]}),
+    );
+    agent.apply(&snapshot(1, &[policy("p", &[limited])])).await;
+    let ask = async |target: &str, host: &str, more: &str| {
+        let sent = format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n{more}connection: close\r\n\r\n");
+        send(&agent, sent.as_bytes()).await.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    assert_eq!(ask("/", "shop.example.com", "").await, "200");
+    for host in ["shop.example.com", "SHOP.example.com:80", "shop.example.com.:8080", "shop.example.com:"] {
+        assert_eq!(ask("/", host, "").await, "429", "{host}");
+    }
+    app.heard();
+    for host in [
+        "shop.example.com:80]",
+        "shop.example.com:]",
+        "shop.example.com]",
+        "shop.example.com:80:80",
+        "shop.example.com:x",
+        "shop.example.com..",
+        "shop%2eexample.com",
+        "a:80:80",
+        "[::1",
+        "[x]y",
+        "[::1]y",
+        "::1",
+        ":80",
+    ] {
+        for more in ["", "te: trailers\r\n"] {
+            assert_eq!(ask("/", host, more).await, "400", "{host}");
+        }
+        assert_eq!(ask(&format!("http://{host}/"), "a", "").await, "400", "{host}");
+        let named = |name| [(":method", "GET"), (":scheme", "http"), (":path", "/"), (name, host)];
+        assert_eq!(http2::send_http2(&agent, &named("host"), None).await, Ok(12), "{host}");
+        // Some are none to the library already.
+        let answer = http2::send_http2(&agent, &named(":authority"), None).await;
+        assert!(matches!(answer, Ok(12) | Err(1)), "{host}: {answer:?}");
+        assert_eq!(app.heard(), "", "{host}");
     }
 }
 

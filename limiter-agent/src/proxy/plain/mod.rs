@@ -67,7 +67,11 @@ impl Shared {
         if settings.in_place == Switch::Off || settings.upstream_http2 == UpstreamHttp2::Always {
             return None;
         }
-        let limits = Limits { bytes: settings.max_header_bytes as usize, fields: settings.max_headers.into() };
+        let limits = Limits {
+            bytes: settings.max_header_bytes as usize,
+            fields: settings.max_headers.into(),
+            ambiguous_paths: settings.ambiguous_paths,
+        };
         Some(Rc::new(Self {
             proxy: Arc::clone(proxy),
             traffic: proxy.traffic.worker(),

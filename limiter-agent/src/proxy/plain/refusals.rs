@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        matching::{FieldLine, Headers},
+        matching::{AmbiguousPaths, FieldLine, Headers},
         proxy::plain::date::Date,
         rules::{Gates, Refused, RulesInForce, lower},
     };
@@ -147,7 +147,7 @@ mod tests {
         let clock = MonotonicClock::start();
         let lowered = lower(&rule).expect("no faults");
         rules.store(Arc::new(rules.load().succeed(rule, lowered, || clock.now())));
-        let gate = Gates::new(rules, clock, false).of(Ipv4Addr::LOCALHOST.into());
+        let gate = Gates::new(rules, clock, AmbiguousPaths::Refuse, false).of(Ipv4Addr::LOCALHOST.into());
         let lines = [FieldLine { name: b"x-key", value: b"a" }];
         let refusals = Refusals::default();
         let told = |date: &Date, now| {
@@ -186,7 +186,7 @@ mod tests {
                     rules.store(Arc::new(next));
                 };
                 apply(0);
-                let gate = Gates::new(Arc::clone(&rules), clock, false).of(Ipv4Addr::LOCALHOST.into());
+                let gate = Gates::new(Arc::clone(&rules), clock, AmbiguousPaths::Refuse, false).of(Ipv4Addr::LOCALHOST.into());
                 let (refusals, date) = (Refusals::default(), Date::new());
                 for event in events {
                     let (path, key, to_head, closes) = match event {

@@ -9,13 +9,18 @@ use super::{
     field::{Field, Lines},
     head::{self, Head, NoHead},
 };
-use crate::{byte_set::ByteSet, matching::FieldLine};
+use crate::{
+    matching::{AmbiguousPaths, FieldLine, is_ambiguous},
+    proxy::authority,
+};
 
 /// How large a head may be, by the settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) bytes: usize,
     pub(super) fields: usize,
+    /// What becomes of paths that apps read in different ways.
+    pub(super) ambiguous_paths: AmbiguousPaths,
 }
 
 /// What the bytes at the beginning of a request are.
@@ -53,6 +58,9 @@ impl<'h, 'b> Request<'h, 'b> {
             Err(NoHead::Part) if bytes.len() <= limits.bytes => return Look::Part(None),
             _ => return Look::Other,
         };
+        if limits.ambiguous_paths == AmbiguousPaths::Refuse && is_ambiguous(path) {
+            return Look::Other;
+        }
         let Lines { fields, kinds } = lines;
         let Some(Known { host, body, last }) = Known::of(fields, kinds) else { return Look::Other };
         let Some(whole) = length.checked_add(body) else { return Look::Other };
@@ -84,7 +92,7 @@ impl<'b> Known<'b> {
         for (field, kind) in fields.iter().zip(kinds) {
             match kind {
                 Field::Host => {
-                    let sound = host.is_none() && ByteSet::AUTHORITY.has_all(field.value);
+                    let sound = host.is_none() && authority::is_sound(field.value);
                     host = Some(field.value).filter(|_| sound);
                     host?;
                 }
@@ -125,7 +133,7 @@ fn is_last(value: &[u8]) -> Option<bool> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { bytes: 8192, fields: 20 };
+    const LIMITS: Limits = Limits { bytes: 8192, fields: 20, ambiguous_paths: AmbiguousPaths::Refuse };
 
     fn is_plain(bytes: &[u8]) -> Option<bool> {
         match Request::look(bytes, &mut Lines::default(), LIMITS) {
@@ -141,7 +149,7 @@ mod tests {
         let many = "x: y\r\n".repeat(20);
         for (head, plain) in [
             ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", true),
-            ("GET /a%2fb/../%61//?q=%20&r HTTP/1.1\r\nHost: a.example:80\r\nAccept: */*\r\n\r\n", true),
+            ("GET /a%20b/../%61//?q=%2f&r HTTP/1.1\r\nHost: a.example:80\r\nAccept: */*\r\n\r\n", true),
             ("HEAD / HTTP/1.1\r\nhost:a \r\nconnection: Keep-Alive\r\n\r\n", true),
             ("DELETE / HTTP/1.1\r\nhost: [::1]:80\r\nConnection: close\r\n\r\n", true),
             ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi", true),
@@ -162,6 +170,8 @@ mod tests {
             ("GET  / HTTP/1.1\r\nhost: a\r\n\r\n", false),
             ("GET / HTTP/1.0\r\nhost: a\r\n\r\n", false),
             ("GET / HTTP/2.0\r\nhost: a\r\n\r\n", false),
+            ("GET /a%2fb HTTP/1.1\r\nhost: a\r\n\r\n", false),
+            ("GET /a/..;/b HTTP/1.1\r\nhost: a\r\n\r\n", false),
             // Lines.
             ("\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", false),
             ("GET / HTTP/1.1\nhost: a\r\n\r\n", false),
@@ -177,6 +187,7 @@ mod tests {
             ("GET / HTTP/1.1\r\nhost: a\r\nHost: a\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a, b\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: u@a\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\nhost: a:80]\r\n\r\n", false),
             // What asks for more.
             ("GET / HTTP/1.1\r\nhost: a\r\nupgrade: h2c\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\n\r\n", false),

@@ -10,7 +10,10 @@ use super::{
     field::{Field, Room},
     framing::Framing,
 };
-use crate::proxy::{failure::Garbled, headers::one_length};
+use crate::proxy::{
+    failure::Garbled,
+    headers::{elements, one_length},
+};
 
 /// How large a head may be.
 pub(super) const MAX_BYTES: usize = 400 * 1024;
@@ -78,7 +81,7 @@ pub(super) fn read<'h, 'b>(bytes: &'b [u8], room: &'h mut Room<'b>, to_head: boo
             keep_alive = true;
             continue;
         }
-        for option in tokens(value) {
+        for option in elements(value) {
             match option {
                 option if option.eq_ignore_ascii_case("close") => close = true,
                 option if option.eq_ignore_ascii_case("keep-alive") => keep_alive = true,
@@ -129,7 +132,7 @@ impl Response<'_, '_> {
                 .iter()
                 .zip(self.kinds)
                 .filter(|(_, kind)| **kind == Field::Connection)
-                .flat_map(|(field, _)| tokens(field.value))
+                .flat_map(|(field, _)| elements(field.value))
                 .any(|option| option.eq_ignore_ascii_case(name))
     }
 }
@@ -148,11 +151,6 @@ fn codings<'b>(values: impl Iterator<Item = &'b [u8]>) -> Option<bool> {
     let last = values.last()?;
     let last = last.is_ascii().then(|| str::from_utf8(last).ok()).flatten().unwrap_or_default();
     Some(last.rsplit(',').next().is_some_and(|coding| coding.trim().eq_ignore_ascii_case("chunked")))
-}
-
-fn tokens(value: &[u8]) -> impl Iterator<Item = &str> + Clone {
-    let text = if value.is_ascii() { str::from_utf8(value).unwrap_or_default() } else { "" };
-    text.split(',').map(str::trim).filter(|token| !token.is_empty())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::*;
+use crate::matching::AmbiguousPaths;
 use crate::proxy::{
     headers,
     plain::{
@@ -12,7 +13,7 @@ use crate::proxy::{
     },
 };
 
-const LIMITS: Limits = Limits { bytes: 8192, fields: 100 };
+const LIMITS: Limits = Limits { bytes: 8192, fields: 100, ambiguous_paths: AmbiguousPaths::Keep };
 
 fn peer() -> Peer {
     Peer::new("2001:db8::3".parse().expect("an address"))

@@ -6,7 +6,7 @@ use super::*;
 
 fn explain(limits: &Limits, request: Value) -> ExplainReply {
     let request: ExplainRequest = serde_json::from_value(request).expect("a request");
-    limits.rules.load().explain(&request, limits.clock).expect("a valid request")
+    limits.rules.load().explain(&request, limits.clock, AmbiguousPaths::Refuse).expect("a valid request")
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,7 +83,8 @@ async fn bad_input_is_named() {
         (json!({"target": "/", "headers": [["a", "b\n"]]}), "headers[0][1]"),
     ] {
         let parsed: ExplainRequest = serde_json::from_value(request.clone()).expect("a request");
-        let invalid = limits.rules.load().explain(&parsed, limits.clock).expect_err(field).to_string();
+        let invalid =
+            limits.rules.load().explain(&parsed, limits.clock, AmbiguousPaths::Refuse).expect_err(field).to_string();
         assert!(invalid.starts_with(&format!("{field}: must")), "{request}: {invalid}");
     }
 }

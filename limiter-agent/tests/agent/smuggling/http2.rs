@@ -20,7 +20,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> 
 }
 
 /// What the first stream of an HTTP/2 connection ends with: a status as HPACK's static table has it, or a reset.
-async fn send_http2(agent: &Agent, fields: &[(&str, &str)], data: Option<&str>) -> Result<u8, u8> {
+pub(crate) async fn send_http2(agent: &Agent, fields: &[(&str, &str)], data: Option<&str>) -> Result<u8, u8> {
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
     const RESET: u8 = 3;

@@ -1,0 +1,101 @@
+//! What a request may name as its host: a name or an address, and maybe a port (RFC 9110 section 7.2).
+//!
+//! Rules compare the host without its port, and an app cuts the port off in its own way. So a host that has no port, two, or one
+//! behind half a bracket would be one host to a rule and another to the app: only what has one reading goes on.
+
+use std::net::Ipv6Addr;
+
+use crate::byte_set::ByteSet;
+
+/// Whether it can be read in one way only.
+#[inline]
+pub(super) fn is_sound(authority: &[u8]) -> bool {
+    let (host, behind) = match authority {
+        [b'[', literal @ ..] => match memchr::memchr(b']', literal) {
+            Some(end) if is_ipv6(&literal[..end]) => literal.split_at(end + 1),
+            _ => return false,
+        },
+        _ => {
+            let (name, behind) = authority.split_at(memchr::memchr(b':', authority).unwrap_or(authority.len()));
+            if !ByteSet::NAME.has_all(name) || has_empty_label(name) {
+                return false;
+            }
+            (name, behind)
+        }
+    };
+    match behind {
+        [] => true,
+        // RFC 3986 section 3.2.3 allows a colon with nothing behind it.
+        [b':', port @ ..] => !host.is_empty() && port.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
+}
+
+fn is_ipv6(literal: &[u8]) -> bool {
+    str::from_utf8(literal).is_ok_and(|literal| literal.parse::<Ipv6Addr>().is_ok())
+}
+
+/// Whether one of its labels is empty. The one behind the last dot is the root, which every name has.
+fn has_empty_label(name: &[u8]) -> bool {
+    name.first() == Some(&b'.') || name.windows(2).any(|pair| pair == b"..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_host_with_one_reading_is_sound() {
+        for sound in [
+            "",
+            "a",
+            "shop.example.com",
+            "shop.example.com.",
+            "Shop_1-x.example.com:8080",
+            "shop.example.com:",
+            "192.0.2.1:80",
+            "[::1]",
+            "[2001:db8::1]:65535",
+            "[::ffff:192.0.2.1]:1",
+        ] {
+            assert!(is_sound(sound.as_bytes()), "{sound}");
+        }
+        for wrong in [
+            "shop.example.com:80]",
+            "shop.example.com:]",
+            "shop.example.com]",
+            "a:80:80",
+            "a::80",
+            "a:x",
+            "a:+80",
+            ":80",
+            ":",
+            "[::1",
+            "::1",
+            "[]",
+            "[x]y",
+            "[x]",
+            "[::1]y",
+            "[::1]80",
+            "[::1]:80]",
+            "[[::1]]",
+            "[fe80::1%25eth0]",
+            "[v1.x]",
+            "a[::1]",
+            "a..b",
+            "a..",
+            ".a",
+            ".",
+            "%61",
+            "a b",
+            "a,b",
+            "a/b",
+            "a@b",
+            "a\\b",
+            "a\0",
+            "\u{e4}",
+        ] {
+            assert!(!is_sound(wrong.as_bytes()), "{wrong}");
+        }
+    }
+}
