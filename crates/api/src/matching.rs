@@ -40,7 +40,8 @@ pub struct Match {
     #[schemars(length(max = 8))]
     pub query: Vec<QueryMatch>,
     /// This CEL expression is true of `request`, which has `method`, `host`, `path`, `query` (a map), `headers` (a map by
-    /// lower-case name) and `clientIP`: `request.headers['x-tier'] != 'gold'`. One that fails is false.
+    /// lower-case name) and `clientIP`: `request.headers['x-tier'] != 'gold'`. One that fails is false. One that would take too long for a
+    /// request is true for limits and false for Bypass. No quantifier stands within another, and `matches` takes a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 1024))]
     pub predicate: Option<String>,

@@ -4,10 +4,14 @@
 //! that shows as accepted is one that agents take: there is one set of bounds, one list of names and functions, and one
 //! text for each fault. Whoever wrote an expression is not trusted: what it may take to parse and to run is bounded.
 //!
-//! This crate knows neither policies nor requests, and never runs an expression on one.
+//! This crate knows neither policies nor requests.
 
+mod language;
 mod path_regex;
 mod predicate;
+mod weight;
 
+pub use language::language;
 pub use path_regex::{InvalidRegex, path_regex};
-pub use predicate::{InvalidPredicate, predicate};
+pub use predicate::{InvalidPredicate, Predicate, predicate};
+pub use weight::Size;

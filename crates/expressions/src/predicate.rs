@@ -4,15 +4,20 @@
 //! therefore be a rule that matches nothing and says nothing: names and functions are checked here, and the whole is tried
 //! on a request of which nothing is known.
 
-use std::{collections::HashMap, thread};
+use std::{collections::HashMap, sync::Arc, thread};
 
 use cel::{
-    Context, ExecutionError, Program, Value,
-    common::ast::{EntryExpr, Expr, IdedExpr},
+    Context, Program, Value,
+    common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue},
+};
+
+use crate::{
+    language::{self, Patterns, language},
+    weight::{Size, Weight},
 };
 
 /// The one variable, and what it has.
-const REQUEST: &str = "request";
+pub(crate) const REQUEST: &str = "request";
 const FIELDS: [&str; 6] = ["method", "host", "path", "query", "headers", "clientIP"];
 
 /// What there is besides operators and macros.
@@ -25,8 +30,7 @@ const LONGEST: usize = 1024;
 /// How deep brackets may be nested, and how often running an expression may call itself.
 const DEEPEST: usize = 32;
 
-/// As how much of that a macro such as `exists` counts, so that there are no loops within loops within loops over what a
-/// client sends.
+/// As how much of that a macro such as `exists` counts.
 const LOOP: usize = 12;
 
 /// The parser calls itself many times for each bracket and each operator: 64 KB a bracket in a debug build. Of this only
@@ -42,6 +46,12 @@ pub enum InvalidPredicate {
     /// Running it would call itself too often.
     #[error("is nested more than {DEEPEST} levels deep, brackets and operators: write it as several entries of match")]
     TooDeep,
+    /// It would take as many steps as what a client sends has elements, times as many.
+    #[error(
+        "has a quantifier (all, exists, exists_one, map or filter) within another: write the inner one out, as in \
+         a == 'x' || a == 'y'"
+    )]
+    Nested,
     /// The parser reads two signs as one, which would turn a condition around.
     #[error("has a sign twice, as in `!!`: write it once, or with brackets in between")]
     TwoSigns,
@@ -60,6 +70,9 @@ pub enum InvalidPredicate {
     /// There is no such type.
     #[error("knows no type {0}: there are texts, numbers, true and false, lists and maps")]
     UnknownType(String),
+    /// A client would choose the regular expression.
+    #[error("must have the expression of matches as a text, as in request.path.matches('^/v[0-9]+/')")]
+    Pattern,
     /// It has a regular expression in it that is none.
     #[error("cannot match: {0}")]
     Matches(String),
@@ -71,13 +84,34 @@ pub enum InvalidPredicate {
     NoThread(String),
 }
 
+/// A predicate that can be run.
+#[derive(Debug)]
+pub struct Predicate {
+    program: Program,
+    weight: Weight,
+    patterns: Arc<Patterns>,
+}
+
+impl Predicate {
+    /// Whether it may be run for a request of this size: one that may not would hold up others.
+    pub fn fits(&self, size: Size) -> bool {
+        self.weight.fits(size)
+    }
+
+    /// Whether it is true of the request in `context`, which has the functions of [`language`](crate::language()). One that fails is
+    /// not.
+    pub fn holds(&self, context: &Context<'_>) -> bool {
+        language::with(&self.patterns, || matches!(self.program.execute(context), Ok(Value::Bool(true))))
+    }
+}
+
 /// Parses a predicate. It asks for nothing but `request` with its `method`, `host`, `path`, `query`, `headers` and
 /// `clientIP`, and can be run on a thread with as little stack as a worker has.
 ///
 /// # Errors
 ///
-/// If it does not parse, is too long or too deep, or can never be true.
-pub fn predicate(text: &str) -> Result<Program, InvalidPredicate> {
+/// If it does not parse, is too long or too deep, has a quantifier within another, or can never be true.
+pub fn predicate(text: &str) -> Result<Predicate, InvalidPredicate> {
     if text.len() > LONGEST {
         return Err(InvalidPredicate::TooLong);
     }
@@ -100,7 +134,7 @@ pub fn predicate(text: &str) -> Result<Program, InvalidPredicate> {
     })
 }
 
-fn parse(text: &str) -> Result<Program, InvalidPredicate> {
+fn parse(text: &str) -> Result<Predicate, InvalidPredicate> {
     let program = Program::compile(text).map_err(|errors| {
         let first = errors.errors.first();
         InvalidPredicate::Syntax(first.map_or_else(
@@ -115,21 +149,29 @@ fn parse(text: &str) -> Result<Program, InvalidPredicate> {
             },
         ))
     })?;
-    let mut unknown = None;
-    if walk(program.expression(), &mut Vec::new(), &mut unknown) > DEEPEST {
+    let weight = Weight::of(program.expression())?;
+    let (mut unknown, mut patterns) = (None, Patterns::new());
+    if walk(program.expression(), &mut Vec::new(), &mut patterns, &mut unknown) > DEEPEST {
         return Err(InvalidPredicate::TooDeep);
     }
     if let Some(unknown) = unknown {
         return Err(unknown);
     }
-    match program.execute(&blank()) {
-        // The one function whose fault no request can mend.
-        Err(ExecutionError::FunctionError { function, message }) if function == "matches" => {
-            Err(InvalidPredicate::Matches(message.lines().last().unwrap_or_default().to_owned()))
-        }
-        Ok(Value::Bool(_)) | Err(_) => Ok(program),
+    let patterns = Arc::new(patterns);
+    match language::with(&patterns, || program.execute(&blank())) {
+        Ok(Value::Bool(_)) | Err(_) => Ok(Predicate { program, weight, patterns }),
         Ok(_) => Err(InvalidPredicate::NotBoolean),
     }
+}
+
+/// Compiles the regular expression of a call of `matches`.
+fn compile(call: &CallExpr, patterns: &mut Patterns) -> Result<(), InvalidPredicate> {
+    let Some(Expr::Literal(LiteralValue::String(text))) = call.args.last().map(|arg| &arg.expr) else {
+        return Err(InvalidPredicate::Pattern);
+    };
+    let pattern = language::pattern(text.inner()).map_err(InvalidPredicate::Matches)?;
+    patterns.insert(text.inner().to_owned(), pattern);
+    Ok(())
 }
 
 /// What a predicate sees of a request of which nothing is known.
@@ -144,7 +186,7 @@ fn blank() -> Context<'static> {
         ("clientIP", "127.0.0.1".into()),
     ]
     .into();
-    let mut context = Context::default();
+    let mut context = language();
     context.add_variable_from_value(REQUEST, request);
     context
 }
@@ -164,8 +206,13 @@ fn brackets(text: &str) -> usize {
 }
 
 /// How often running the expression calls itself; and tells the first name that no request gives a meaning to. `known`
-/// are the variables of the macros around.
-fn walk<'a>(expression: &'a IdedExpr, known: &mut Vec<&'a str>, unknown: &mut Option<InvalidPredicate>) -> usize {
+/// are the variables of the macros around. The regular expressions come into `patterns`.
+fn walk<'a>(
+    expression: &'a IdedExpr,
+    known: &mut Vec<&'a str>,
+    patterns: &mut Patterns,
+    unknown: &mut Option<InvalidPredicate>,
+) -> usize {
     let tell = |unknown: &mut Option<InvalidPredicate>, found: InvalidPredicate| {
         unknown.get_or_insert(found);
     };
@@ -183,27 +230,32 @@ fn walk<'a>(expression: &'a IdedExpr, known: &mut Vec<&'a str>, unknown: &mut Op
             if of_request && !known.contains(&REQUEST) && !FIELDS.contains(&select.field.as_str()) {
                 tell(unknown, InvalidPredicate::UnknownField(select.field.clone()));
             }
-            inner = walk(&select.operand, known, unknown);
+            inner = walk(&select.operand, known, patterns, unknown);
         }
         Expr::Call(call) => {
             let operator = call.func_name.contains(['_', '@']);
             if !operator && !FUNCTIONS.contains(&call.func_name.as_str()) {
                 tell(unknown, InvalidPredicate::UnknownFunction(call.func_name.clone()));
             }
+            if call.func_name == "matches"
+                && let Err(invalid) = compile(call, patterns)
+            {
+                tell(unknown, invalid);
+            }
             for part in call.target.as_deref().into_iter().chain(&call.args) {
-                inner = inner.max(walk(part, known, unknown));
+                inner = inner.max(walk(part, known, patterns, unknown));
             }
         }
         Expr::List(list) => {
             for element in &list.elements {
-                inner = inner.max(walk(element, known, unknown));
+                inner = inner.max(walk(element, known, patterns, unknown));
             }
         }
         Expr::Map(map) => {
             for entry in &map.entries {
                 if let EntryExpr::MapEntry(entry) = &entry.expr {
                     for part in [&entry.key, &entry.value] {
-                        inner = inner.max(walk(part, known, unknown));
+                        inner = inner.max(walk(part, known, patterns, unknown));
                     }
                 }
             }
@@ -212,13 +264,13 @@ fn walk<'a>(expression: &'a IdedExpr, known: &mut Vec<&'a str>, unknown: &mut Op
         Expr::Comprehension(each) => {
             own = LOOP;
             for part in [&each.iter_range, &each.accu_init] {
-                inner = inner.max(walk(part, known, unknown));
+                inner = inner.max(walk(part, known, patterns, unknown));
             }
             let outer = known.len();
             known.extend([each.iter_var.as_str(), each.accu_var.as_str()]);
             known.extend(each.iter_var2.as_deref());
             for part in [&each.loop_cond, &each.loop_step, &each.result] {
-                inner = inner.max(walk(part, known, unknown));
+                inner = inner.max(walk(part, known, patterns, unknown));
             }
             known.truncate(outer);
         }
@@ -243,7 +295,8 @@ mod tests {
             "has(request.query.page) && int(request.query.page) > 100",
             "request.path.startsWith('/api') || request.path.matches('^/v[0-9]+/')",
             "['/a', '/b'].exists(p, request.path.startsWith(p))",
-            "request.headers.all(name, name.size() < 20 && ['x'].exists(p, name.contains(p)))",
+            "request.headers.all(name, name.size() < 20 && !name.contains('x'))",
+            "request.query.map(k, request.query[k]).exists(v, v.matches('^[0-9]+$'))",
             "size(request.clientIP) > 7 ? request.method == 'PUT' : -1 < 2",
             "{'a': request.method}['a'] == 'GET'",
         ] {
@@ -276,7 +329,13 @@ mod tests {
             ("1 + 1", "must be true or false"),
             ("!!('a' in request.headers)", "has a sign twice"),
             ("- -1 == 1", "has a sign twice"),
-            ("[1].all(a, [1].all(b, [1].all(c, a == b)))", "levels deep"),
+            ("[1].all(a, [1].all(b, a == b))", "a quantifier (all, exists, exists_one, map or filter) within another"),
+            ("request.query.exists(a, request.query.exists(b, a != b))", "within another"),
+            ("request.query.exists(a, request.headers.map(b, a + b).size() > 1)", "within another"),
+            ("request.path.matches(request.headers['x'])", "must have the expression of matches as a text"),
+            ("request.query.exists(k, 'a'.matches(k))", "must have the expression of matches as a text"),
+            ("matches(request.path, '^' + '/a')", "must have the expression of matches as a text"),
+            (r"request.path.matches('(\\w{100}){100}')", "cannot match: Compiled regex exceeds size limit"),
             (&vec!["1"; 100].join("+"), "levels deep"),
             (&"x".repeat(2000), "more than 1024"),
         ] {
@@ -291,7 +350,7 @@ mod tests {
         for function in FUNCTIONS {
             let program = Program::compile(&format!("{function}('1')")).unwrap();
             let outcome = program.execute(&blank());
-            assert!(!matches!(outcome, Err(ExecutionError::UndeclaredReference(_))), "{function}: {outcome:?}");
+            assert!(!matches!(outcome, Err(cel::ExecutionError::UndeclaredReference(_))), "{function}: {outcome:?}");
         }
     }
 

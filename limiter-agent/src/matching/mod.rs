@@ -25,7 +25,7 @@ pub(crate) use self::{
     host::HostPattern,
     index::Index,
     path::{AmbiguousPaths, is_ambiguous, respell},
-    predicate::Predicate,
+    predicate::{Predicate, over_budget},
     request::{FieldLine, Headers, RequestView},
 };
 

@@ -1,21 +1,24 @@
 //! Predicates: CEL expressions over one request.
 //!
 //! An expression is parsed once, when a snapshot is lowered, and what could never hold is a fault (`weir-expressions`). It
-//! sees nothing but the request: no clock, no state. One that fails on a request is false.
+//! sees nothing but the request: no clock, no state. One that fails on a request is false. One that would take too long for it is
+//! not run: limits take it for true and `Bypass` for false, so that nobody gets past a limit by the size of a request.
 
 use std::{
     collections::HashMap,
     fmt,
     str::FromStr,
-    sync::{Arc, LazyLock},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use cel::{
-    Context, Program, Value,
-    context::VariableResolver,
+    Context, Value,
     objects::{Key, Map},
 };
-use weir_expressions::InvalidPredicate;
+use weir_expressions::{InvalidPredicate, Size, language};
 
 use super::{query, request::RequestView};
 
@@ -23,16 +26,26 @@ use super::{query, request::RequestView};
 const REQUEST: &str = "request";
 
 /// The functions of the language. Making them is costly, so it is done once.
-static LANGUAGE: LazyLock<Context<'static>> = LazyLock::new(Context::default);
+static LANGUAGE: LazyLock<Context<'static>> = LazyLock::new(language);
+
+/// How often a predicate was not run because it would have taken too long.
+static OVER_BUDGET: AtomicU64 = AtomicU64::new(0);
+
+/// How often a predicate was not run because it would have taken too long for the request.
+pub(crate) fn over_budget() -> u64 {
+    OVER_BUDGET.load(Relaxed)
+}
 
 /// A parsed expression.
 #[derive(Debug)]
 pub(crate) struct Predicate {
-    program: Program,
+    expression: weir_expressions::Predicate,
+    /// What is taken for its value where finding it out would take too long.
+    unknown: bool,
 }
 
-/// What an expression sees of one request, as values of the language.
-pub(super) struct Facts(Value);
+/// What an expression sees of one request, as values of the language: made once, as the interpreter copies what it is given.
+pub(super) struct Facts(Context<'static>);
 
 impl fmt::Debug for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,14 +79,23 @@ impl Facts {
             ("headers", map(headers)),
             ("clientIP", Value::from(request.peer().to_canonical().to_string())),
         ];
-        Self(map(parts.into_iter().map(|(name, value)| (Key::from(name), value)).collect()))
+        let mut context = LANGUAGE.new_inner_scope();
+        let parts = map(parts.into_iter().map(|(name, value)| (Key::from(name), value)).collect());
+        context.add_variable_from_value(REQUEST, parts);
+        Self(context)
     }
 }
 
-impl VariableResolver for Facts {
-    fn resolve(&self, variable: &str) -> Option<Value> {
-        (variable == REQUEST).then(|| self.0.clone())
-    }
+/// How large a request is to an expression.
+fn size(request: &RequestView<'_>) -> Size {
+    let query = request.whole_query();
+    let parameters = query.bytes().filter(|byte| *byte == b'&').count() + 1;
+    let own =
+        Size { parts: parameters as u64, bytes: (query.len() + request.path().len() + request.host().len()) as u64 };
+    request.headers().iter().fold(own, |size, (name, value)| Size {
+        parts: size.parts + 1,
+        bytes: size.bytes + (name.len() + value.len()) as u64,
+    })
 }
 
 fn map(entries: HashMap<Key, Value>) -> Value {
@@ -89,11 +111,18 @@ fn text(bytes: &[u8]) -> Value {
 }
 
 impl Predicate {
+    /// What it is taken for where it would take too long to find out.
+    pub(crate) fn or_if_unknown(self, unknown: bool) -> Self {
+        Self { unknown, ..self }
+    }
+
     /// Whether the expression is true of the request.
     pub(super) fn holds(&self, request: &RequestView<'_>) -> bool {
-        let mut context = LANGUAGE.new_inner_scope();
-        context.set_variable_resolver(request.facts());
-        matches!(self.program.execute(&context), Ok(Value::Bool(true)))
+        if !self.expression.fits(size(request)) {
+            OVER_BUDGET.fetch_add(1, Relaxed);
+            return self.unknown;
+        }
+        self.expression.holds(&request.facts().0)
     }
 }
 
@@ -101,7 +130,7 @@ impl FromStr for Predicate {
     type Err = InvalidPredicate;
 
     fn from_str(text: &str) -> Result<Self, InvalidPredicate> {
-        weir_expressions::predicate(text).map(|program| Self { program })
+        weir_expressions::predicate(text).map(|expression| Self { expression, unknown: false })
     }
 }
 
@@ -170,10 +199,58 @@ mod tests {
             format!("{}true", "true ? true : ".repeat(30)),
             format!("{}true{}", "(".repeat(32), ")".repeat(32)),
             format!("{}1{} == 1", "[".repeat(30), "]".repeat(30)),
-            "[1, 2].all(a, [1, 2].all(b, a + b > 0))".to_owned(),
+            "[1, 2].all(a, a > 0)".to_owned(),
         ] {
             if let Ok(predicate) = text.parse::<Predicate>() {
                 predicate.holds(&view);
+            }
+        }
+    }
+
+    #[test]
+    fn what_would_take_too_long_is_not_run_and_is_taken_for_what_was_said() {
+        let query: String = (0..6_000).map(|number| format!("{number:x}&")).collect();
+        let large = http::Request::builder().uri(format!("/?{query}")).body(()).unwrap();
+        let small = http::Request::builder().uri("/?a&b").body(()).unwrap();
+        let [large, small] = [&large, &small].map(|request| RequestView::new(request, "127.0.0.1".parse().unwrap()));
+        let predicate = || {
+            let text = "request.query.exists(k, k == 'b' && !('x' in request.headers))";
+            text.parse::<Predicate>().expect("a predicate")
+        };
+        assert!(predicate().holds(&small));
+        let before = over_budget();
+        for unknown in [false, true] {
+            assert_eq!(predicate().or_if_unknown(unknown).holds(&large), unknown);
+        }
+        assert!(over_budget() >= before + 2);
+        // It is not about the size alone.
+        let plain: Predicate = "request.path == '/'".parse().expect("a predicate");
+        assert!(plain.holds(&large));
+    }
+
+    /// What is run for the largest request of the defaults takes no longer than other clients can wait.
+    #[test]
+    fn nothing_that_is_run_takes_long() {
+        let query: String = (0..16_000).map(|number| format!("{number:x}&")).collect();
+        let long = format!("{}b", "a".repeat(60_000));
+        for uri in [format!("/?{}", &query[..60_000]), format!("/{long}"), format!("/?{}", &query[..12_000])] {
+            let request = http::Request::builder().uri(uri).header("x", "y").body(()).unwrap();
+            for text in [
+                "request.query.exists(k, k == 'nobody')",
+                "request.query.exists(k, k.matches('^(a|b)*c$'))",
+                "request.query.exists(k, request.query[k] == 'x')",
+                "request.query.map(k, k + k).size() == 1",
+                "request.path.matches('(a*)*(a|b|ab)*c')",
+                "request.headers.all(h, request.path.contains(h + 'c'))",
+            ] {
+                let predicate: Predicate = text.parse().expect(text);
+                let view = RequestView::new(&request, "127.0.0.1".parse().unwrap());
+                let begun = weir_tower::MonotonicClock::start();
+                let first = begun.now();
+                predicate.holds(&view);
+                let took = begun.now().duration_since(first);
+                eprintln!("{text}: {took:?}");
+                assert!(took < std::time::Duration::from_secs(1), "{text}: {took:?}");
             }
         }
     }

@@ -163,9 +163,14 @@ impl<'a> RequestView<'a> {
         query::values(self.query.unwrap_or_default(), name)
     }
 
+    /// All of the query; empty without one.
+    pub(super) fn whole_query(&self) -> &'a str {
+        self.query.unwrap_or_default()
+    }
+
     /// What predicates see.
     pub(super) fn facts(&self) -> &predicate::Facts {
-        self.facts.get_or_init(|| Box::new(predicate::Facts::of(self, self.query.unwrap_or_default())))
+        self.facts.get_or_init(|| Box::new(predicate::Facts::of(self, self.whole_query())))
     }
 }
 

@@ -12,6 +12,7 @@
 //! | `weir_protocol_connections` | `protocol` | open now, of those that have said something |
 //! | `weir_protocol_connections_total` | `protocol` | so far; an upgraded connection was one of `http1` before |
 //! | `weir_protocol_requests_total` | `protocol` | requests that came, whatever became of them |
+//! | `weir_predicates_over_budget_total` | | predicates that were not run because they would have taken too long |
 //! | `weir_requests_total` | rule, `decision` | requests and messages that matched a rule, by what it decided |
 //! | `weir_wait_seconds` | rule | histogram: how long those waited who had to and got their turn |
 //! | `weir_deadline_expired_total` | rule | requests that the policy's deadline ended before the app had answered |

@@ -5,9 +5,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 
 use super::family::{counter, family, gauge, histogram};
-use crate::proxy::{Protocol, Proxy, REASONS};
+use crate::{
+    matching::over_budget,
+    proxy::{Protocol, Proxy, REASONS},
+};
 
-pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 8] {
+pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 9] {
     let traffic = &proxy.traffic;
     [
         family(
@@ -47,6 +50,12 @@ pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 8] {
             by_protocol(&[Protocol::Http1, Protocol::Http2], |labels, protocol| {
                 counter(labels, traffic.spoken(protocol).requests)
             }),
+        ),
+        family(
+            "weir_predicates_over_budget_total",
+            "Predicates that were not run for a request because they would have taken too long: limits count it, Bypass does not.",
+            MetricType::COUNTER,
+            vec![counter(&[], over_budget())],
         ),
         family(
             "weir_upstream_errors_total",

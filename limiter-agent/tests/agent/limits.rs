@@ -271,6 +271,28 @@ async fn requests_are_told_apart_by_all_that_they_say() {
     assert_eq!(agent.counts(0, 0).await, [6, 5, 0]);
 }
 
+/// A large query is no way past a limit, nor into a Bypass, and no other client waits for it.
+#[tokio::test]
+async fn a_predicate_that_would_take_too_long_is_counted_and_lets_nobody_pass() {
+    let (_app, agent) = start().await;
+    let about = |predicate: &str| json!({"match": [{"predicate": predicate}]});
+    let loops = "request.query.exists(k, k == 'x' && 'y' in request.headers)";
+    let bypass = with(json!({"name": "bypass", "action": "Bypass"}), about(loops));
+    let limit = with(rule("limit", &[daily("d", "FixedWindow", 1)]), about(&format!("!{loops}")));
+    agent.apply(&snapshot(1, &[policy("p", &[bypass, limit])])).await;
+    let query: String = (0..3_000).map(|number| format!("{number:x}&")).collect();
+    assert_eq!(agent.statuses(&format!("/?{query}"), &[], 3).await, [200, 429, 429]);
+    assert_eq!(agent.metric("weir_predicates_over_budget_total").await, Some(6.0));
+    assert_eq!(agent.statuses("/?x", &[("y", "1")], 2).await, [200, 200]);
+    let nested = "request.query.exists(a, request.query.exists(b, a == b))";
+    let refused =
+        agent.put(&snapshot(2, &[policy("p", &[with(rule("r", &[daily("d", "GCRA", 1)]), about(nested))])])).await;
+    assert_eq!(refused.status(), 422);
+    let fault = &json_of(&refused)["faults"][0];
+    assert_eq!(fault["path"], "policies[0].rules[0].match[0].predicate");
+    assert!(fault["message"].as_str().expect("text").contains("a quantifier"), "{fault}");
+}
+
 #[tokio::test]
 async fn a_grpc_client_is_refused_with_headers_only() {
     let (_app, agent) = start().await;

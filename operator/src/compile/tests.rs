@@ -200,6 +200,16 @@ fn what_only_a_parser_can_judge_is_told_in_one_line() {
         (json!({"pathRegexes": ["(\\w{100}){100}"]}), "pathRegexes[0]", "use smaller repetitions"),
         (json!({"predicate": "request.method =="}), "predicate", "is not CEL: "),
         (json!({"predicate": "req.method == 'GET'"}), "predicate", "knows no req"),
+        (
+            json!({"predicate": "request.query.exists(a, request.query.exists(b, a == b))"}),
+            "predicate",
+            "has a quantifier (all, exists, exists_one, map or filter) within another",
+        ),
+        (
+            json!({"predicate": "request.path.matches(request.host)"}),
+            "predicate",
+            "must have the expression of matches as a text",
+        ),
     ] {
         let rule = json!({"name": "all", "limits": [limit], "match": [{}, entry]});
         let faults = compile(&key(), "uid", &spec(&json!([rule]))).expect_err(path);

@@ -3,15 +3,15 @@
 use std::str::FromStr;
 
 use http::{HeaderName, HeaderValue, Method};
-use weir_wire::{FieldMatch, KeyPart, Match};
+use weir_wire::{Action, FieldMatch, KeyPart, Match};
 
 use super::faults::{Faults, Path};
 use crate::{
-    matching::{Conditions, FieldCondition, Matcher, ValueCondition},
+    matching::{Conditions, FieldCondition, Matcher, Predicate, ValueCondition},
     rules::key::{KeySpec, Part},
 };
 
-pub(super) fn lower_matches(matches: &[Match], path: &Path, faults: &mut Faults) -> Option<Matcher> {
+pub(super) fn lower_matches(matches: &[Match], action: Action, path: &Path, faults: &mut Faults) -> Option<Matcher> {
     let entries = each(matches, path, |entry, path| {
         let methods = each(&entry.methods, &path.field("methods"), |text, path| method(text, path, faults));
         let hosts = each(&entry.hosts, &path.field("hosts"), |text, path| parsed(text, path, faults));
@@ -20,7 +20,8 @@ pub(super) fn lower_matches(matches: &[Match], path: &Path, faults: &mut Faults)
         let headers = each(&entry.headers, &path.field("headers"), |field, path| header(field, path, faults));
         let query = each(&entry.query, &path.field("query"), |field, path| parameter(field, path, faults));
         let predicate = match &entry.predicate {
-            Some(text) => parsed(text, &path.field("predicate"), faults).map(Some),
+            Some(text) => parsed(text, &path.field("predicate"), faults)
+                .map(|predicate: Predicate| Some(predicate.or_if_unknown(action == Action::Limit))),
             None => Some(None),
         };
         Some(Conditions {

@@ -122,7 +122,7 @@ fn lower_policy(policy: &PolicyRules, path: &Path, faults: &mut Faults) -> Optio
 
 fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRule> {
     let before = faults.len();
-    let matcher = conditions::lower_matches(&rule.matches, &path.field("match"), faults);
+    let matcher = conditions::lower_matches(&rule.matches, rule.action, &path.field("match"), faults);
     let limits = match rule.action {
         Action::Bypass => {
             for (field, given) in [

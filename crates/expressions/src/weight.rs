@@ -1,0 +1,187 @@
+//! What running a predicate may take, known before it runs.
+//!
+//! The interpreter cannot be stopped on its way, and copies what a request says whenever an expression asks for it. So each
+//! expression is weighed once, when it is parsed: its steps, how often it asks for the request, what it calls, and the same of
+//! what its loops do for each element. With the size of a request that gives a bound, and what is beyond the budget is not run.
+
+use cel::common::ast::{EntryExpr, Expr, IdedExpr};
+
+use crate::predicate::{InvalidPredicate, REQUEST};
+
+/// What one request may cost one predicate, in steps of the interpreter: some milliseconds.
+const BUDGET: u64 = 1 << 18;
+
+/// As how many bytes of text a step counts, for functions that read texts and for `matches`, which does more with each.
+const BYTES_READ: u64 = 1024;
+const BYTES_MATCHED: u64 = 16;
+
+/// How large a request is, as predicates see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Headers and parameters of the query.
+    pub parts: u64,
+    /// Of these, the path and the host.
+    pub bytes: u64,
+}
+
+/// What running an expression takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Weight {
+    once: Cost,
+    loops: Vec<Loop>,
+}
+
+/// A quantifier such as `exists`, or `map` or `filter`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Loop {
+    range: Range,
+    /// For each element.
+    body: Cost,
+}
+
+/// How many elements there are at most: so many times the parts of a request, and so many that stand in the expression.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Range {
+    requests: u64,
+    elements: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cost {
+    steps: u64,
+    /// How often it asks for the request, or copies a list that may have as many elements.
+    requests: u64,
+    calls: u64,
+    matches: u64,
+}
+
+impl Weight {
+    /// Of an expression without a quantifier within another.
+    pub(crate) fn of(expression: &IdedExpr) -> Result<Self, InvalidPredicate> {
+        let mut weight = Self::default();
+        weight.add(expression, None)?;
+        Ok(weight)
+    }
+
+    /// Whether it may be run for a request of this size.
+    pub(crate) fn fits(&self, size: Size) -> bool {
+        let each = self.loops.iter().map(|each| each.range.of(size).saturating_mul(each.body.of(size)));
+        each.fold(self.once.of(size), u64::saturating_add) <= BUDGET
+    }
+
+    /// `looped` is the loop that the expression is a part of.
+    fn add(&mut self, expression: &IdedExpr, looped: Option<usize>) -> Result<(), InvalidPredicate> {
+        let cost = match looped {
+            Some(looped) => &mut self.loops[looped].body,
+            None => &mut self.once,
+        };
+        cost.steps += 1;
+        match &expression.expr {
+            Expr::Ident(name) if name == REQUEST => cost.requests += 1,
+            Expr::Call(call) if call.func_name == "matches" => cost.matches += 1,
+            Expr::Call(_) => cost.calls += 1,
+            Expr::Comprehension(each) => {
+                if looped.is_some() {
+                    return Err(InvalidPredicate::Nested);
+                }
+                let range = Range::of_list(&each.iter_range);
+                let mut body = Cost::default();
+                if matches!(each.accu_init.expr, Expr::List(_)) {
+                    // What was gathered is copied with each element.
+                    body.requests += range.requests;
+                    body.steps += range.elements;
+                }
+                self.loops.push(Loop { range, body });
+                let looped = Some(self.loops.len() - 1);
+                for part in [&each.iter_range, &each.accu_init] {
+                    self.add(part, None)?;
+                }
+                for part in [&each.loop_cond, &each.loop_step, &each.result] {
+                    self.add(part, looped)?;
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        parts(expression).try_for_each(|part| self.add(part, looped))
+    }
+}
+
+impl Range {
+    /// A list that an expression makes has no more elements than what it is made of.
+    fn of_list(expression: &IdedExpr) -> Self {
+        let own = match &expression.expr {
+            Expr::Ident(name) if name == REQUEST => Self { requests: 1, elements: 0 },
+            Expr::List(list) => Self { requests: 0, elements: list.elements.len() as u64 },
+            Expr::Map(map) => Self { requests: 0, elements: map.entries.len() as u64 },
+            Expr::Comprehension(each) => return Self::of_list(&each.iter_range),
+            _ => Self::default(),
+        };
+        parts(expression).map(Self::of_list).fold(own, |sum, part| Self {
+            requests: sum.requests + part.requests,
+            elements: sum.elements + part.elements,
+        })
+    }
+
+    fn of(self, size: Size) -> u64 {
+        self.requests.saturating_mul(size.parts).saturating_add(self.elements)
+    }
+}
+
+impl Cost {
+    fn of(self, Size { parts, bytes }: Size) -> u64 {
+        let each = [
+            (self.steps, 1),
+            (self.requests, parts),
+            (self.calls, bytes / BYTES_READ),
+            (self.matches, bytes / BYTES_MATCHED),
+        ];
+        each.iter().fold(0, |sum: u64, (count, cost)| sum.saturating_add(count.saturating_mul(*cost)))
+    }
+}
+
+/// What an expression is made of, but for those of a loop.
+fn parts(expression: &IdedExpr) -> Box<dyn Iterator<Item = &IdedExpr> + '_> {
+    match &expression.expr {
+        Expr::Select(select) => Box::new(std::iter::once(&*select.operand)),
+        Expr::Call(call) => Box::new(call.target.as_deref().into_iter().chain(&call.args)),
+        Expr::List(list) => Box::new(list.elements.iter()),
+        Expr::Map(map) => Box::new(map.entries.iter().flat_map(|entry| match &entry.expr {
+            EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+            EntryExpr::StructField(_) => vec![],
+        })),
+        _ => Box::new(std::iter::empty()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cel::Program;
+
+    use super::*;
+
+    fn fits(text: &str, parts: u64, bytes: u64) -> bool {
+        let program = Program::compile(text).expect(text);
+        Weight::of(program.expression()).expect(text).fits(Size { parts, bytes })
+    }
+
+    #[test]
+    fn what_takes_long_for_a_large_request_does_not_fit() {
+        for text in [
+            "request.query.exists(k, k == 'x' && 'x' in request.headers)",
+            "request.query.exists(k, request.path.matches('^/a+$'))",
+            "request.query.map(k, k).size() > 3",
+            "request.query.filter(k, k == 'x') == []",
+            "size(request.query.map(k, k) + request.query.map(k, k)) > 1",
+        ] {
+            assert!(fits(text, 30, 2_000), "{text}");
+            assert!(!fits(text, 6_000, 12_000), "{text}");
+        }
+        let many = vec!["'x' in request.query"; 40].join(" || ");
+        assert!(fits(&many, 100, 8_000) && !fits(&many, 10_000, 60_000));
+        for text in ["request.path.startsWith('/api')", "['/a', '/b'].exists(p, request.path.startsWith(p))"] {
+            assert!(fits(text, 6_000, 60_000), "{text}");
+        }
+        assert!(!fits("request.path == ''", u64::MAX, u64::MAX));
+    }
+}
