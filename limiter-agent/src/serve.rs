@@ -1,30 +1,33 @@
 //! The agent's own servers, for the control and the telemetry port: bounded, so that nobody who reaches them can take
 //! more than a part of the pod's memory.
 
+mod places;
+
 use std::{convert::Infallible, io, net::TcpListener, sync::Arc, time::Duration};
 
-use axum::Router;
+use axum::{Router, http::Method, response::Response};
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
+    service::{Service, service_fn},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
-    sync::Semaphore,
+    time::timeout,
 };
-use tower_service::Service;
 use weir_tower::MonotonicClock;
 
+use self::places::{Place, Places};
 use crate::{
     control::{self, Tls},
     sampled::Sample,
 };
 
-/// How many connections a port serves side by side; others wait to be accepted.
-const MAX_CONNECTIONS: usize = 256;
+/// How long a client may be silent before its first byte, and how long a TLS handshake may take.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a client may take to send a request's head, and how long it may keep a connection idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -63,10 +66,9 @@ impl Server {
     pub(crate) async fn run(self) -> io::Result<Infallible> {
         let Self { listener, router, tls, local, clock } = self;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let places = Arc::new(Places::default());
         let complaints = Arc::new(Sample::default());
         loop {
-            let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
             let (stream, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -79,37 +81,72 @@ impl Server {
             let _ = stream.set_nodelay(true).and_then(|()| notice_silence(&stream));
             let (router, tls, complaints) = (router.clone(), tls.clone(), Arc::clone(&complaints));
             // An address of IPv4 may come as one of IPv6.
-            let local = local.clone().filter(|_| peer.ip().to_canonical().is_loopback());
-            tokio::spawn(async move {
-                let _place = place;
-                let Some(tls) = tls else { return http(stream, router).await };
+            let ip = peer.ip().to_canonical();
+            let local = local.clone().filter(|_| ip.is_loopback());
+            let place = places.take(ip);
+            let evicted = place.evicted.clone();
+            let serve = async move {
+                let Some(first) = first_byte(&stream).await else { return };
+                let Some(tls) = tls else { return http(stream, router, Some(place)).await };
                 if let Some(local) = local
-                    && is_plain(&stream).await
+                    && first != TLS_HANDSHAKE
                 {
-                    return http(stream, local).await;
+                    return http(stream, local, Some(place)).await;
                 }
-                match tls.accept(stream).await {
-                    Ok(accepted) => {
+                match timeout(FIRST_BYTE_TIMEOUT, tls.accept(stream)).await {
+                    Ok(Ok(accepted)) => {
+                        // Whoever may not ask anything has asked nothing.
+                        let asks = accepted.stranger.is_none().then(|| Arc::clone(&place));
                         let router = accepted.stranger.map_or(router, control::closed);
                         match accepted.stream.get_ref().1.alpn_protocol() {
-                            Some(b"h2") => http2(accepted.stream, router).await,
-                            _ => http(accepted.stream, router).await,
+                            Some(b"h2") => http2(accepted.stream, router, asks).await,
+                            _ => http(accepted.stream, router, asks).await,
                         }
+                        drop(place);
                     }
-                    Err(error) => {
+                    Ok(Err(error)) => {
                         if let Some(unlogged) = complaints.take(clock.now()) {
                             tracing::warn!(%peer, %error, unlogged, "a TLS handshake on the control port failed");
                         }
                     }
+                    Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
+                }
+            };
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = serve => {}
+                    () = evicted.cancelled() => tracing::debug!(%peer, "gave its place to a newcomer"),
                 }
             });
         }
     }
 }
 
+/// Answers what is asked, and says so in the connection's place, if there is one for it.
+fn answering(
+    router: Router,
+    place: Option<Arc<Place>>,
+) -> impl Service<
+    hyper::Request<Incoming>,
+    Response = Response,
+    Error = Infallible,
+    Future = impl Future<Output = Result<Response, Infallible>> + Send + 'static,
+> + Clone {
+    service_fn(move |request: hyper::Request<Incoming>| {
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::POST);
+        let asking = place.as_ref().map(|place| place.asked(!reads));
+        let answer = tower_service::Service::call(&mut router.clone(), request);
+        async move {
+            let answer = answer.await;
+            drop(asking);
+            answer
+        }
+    })
+}
+
 /// Serves one connection until it ends.
-async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
-    let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| router.clone().call(request));
+async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router, place: Option<Arc<Place>>) {
+    let service = answering(router, place);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
@@ -118,8 +155,12 @@ async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, rout
 }
 
 /// The same over HTTP/2.
-async fn http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
-    let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| router.clone().call(request));
+async fn http2(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    place: Option<Arc<Place>>,
+) {
+    let service = answering(router, place);
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
     http.keep_alive_interval(PING_INTERVAL).keep_alive_timeout(HEAD_TIMEOUT);
@@ -135,9 +176,9 @@ fn notice_silence(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(HEAD_TIMEOUT).with_interval(HEAD_TIMEOUT / 3))
 }
 
-/// Whether a client begins with anything but TLS. One that says nothing does not.
-async fn is_plain(stream: &TcpStream) -> bool {
+/// What a client begins with; none if it says nothing for too long.
+async fn first_byte(stream: &TcpStream) -> Option<u8> {
     let mut first = [0];
-    let said = tokio::time::timeout(HEAD_TIMEOUT, stream.peek(&mut first)).await;
-    matches!(said, Ok(Ok(1))) && first[0] != TLS_HANDSHAKE
+    let said = timeout(FIRST_BYTE_TIMEOUT, stream.peek(&mut first)).await;
+    matches!(said, Ok(Ok(1))).then(|| first[0])
 }

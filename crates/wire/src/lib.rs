@@ -9,7 +9,7 @@
 //!
 //! The types are plain data with a JSON form that a person can write by hand: camelCase names, periods in
 //! milliseconds, and unknown fields refused, because an agent must never accept a word that it cannot honour. They
-//! hold no logic: the operator compiles policies into them, the agent lowers them into limiters. The files under
+//! hold no logic but one bound that both sides must know ([`check_logs`]): the operator compiles policies into them, the agent lowers them into limiters. The files under
 //! `tests/golden/` freeze the form; a change to one of them is a new [`WIRE_VERSION`].
 //!
 //! # Versions side by side
@@ -22,6 +22,7 @@
 
 mod explain;
 mod identity;
+mod logs;
 mod reply;
 mod snapshot;
 mod status;
@@ -30,12 +31,17 @@ pub use explain::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, Explai
 pub use identity::{
     IDENTITY_PATH, IdentityRefusal, IdentityRefusalKind, IdentityReply, IdentityRequest, OPERATOR_NAME,
 };
+pub use logs::{LONGEST_LOG, LogsTooLarge, check_logs};
 pub use reply::{ApplyReply, Fault, Refusal, RefusalKind};
 pub use snapshot::{
     Action, Cost, FieldMatch, HeaderStyle, KeyPart, Limit, Match, Mode, OnLimit, OnMessage, Override, Per, PolicyRules,
     Rule, Snapshot, Strategy,
 };
 pub use status::{InForce, KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status};
+
+/// The largest sequence of a snapshot: microseconds of Unix time reach it in the year 2255, and every program that reads JSON counts
+/// exactly up to it. One beyond would leave nothing to count with.
+pub const MAX_SEQUENCE: u64 = 1 << 53;
 
 /// The version of the form described by this crate. An agent refuses a snapshot of any other.
 pub const WIRE_VERSION: u32 = 1;

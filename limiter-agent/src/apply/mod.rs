@@ -23,7 +23,9 @@ use serde::{Deserialize, de::IgnoredAny};
 use tokio::sync::{Notify, watch};
 use weir_core::Time;
 use weir_tower::MonotonicClock;
-use weir_wire::{ApplyReply, Fault, InForce, MAX_SNAPSHOT_BYTES, Refusal, RefusalKind, Snapshot, WIRE_VERSION};
+use weir_wire::{
+    ApplyReply, Fault, InForce, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, Refusal, RefusalKind, Snapshot, WIRE_VERSION,
+};
 
 use crate::{
     cache::Cache,
@@ -164,6 +166,10 @@ impl Snapshots {
     }
 
     fn apply(&self, snapshot: Snapshot, origin: Origin) -> Result<Outcome, Refused> {
+        if snapshot.sequence > MAX_SEQUENCE {
+            let message = format!("must be at most {MAX_SEQUENCE}: whatever is newer needs a larger one");
+            return Err(invalid(vec![Fault { path: "sequence".into(), message }]));
+        }
         let before = self.rules.load_full();
         let mut same_content = false;
         if let Some((current, _)) = before.snapshot() {

@@ -36,7 +36,10 @@ use crate::{apply::Snapshots, matching::AmbiguousPaths, rules::RulesInForce};
 /// it was listened to gets to see it.
 const LISTENED_TO: usize = 16 * MAX_SNAPSHOT_BYTES;
 
-/// How long a snapshot may take to arrive.
+/// How large a request to explain may be: as large as one that the proxy takes, written in JSON.
+const MAX_EXPLAIN_BYTES: usize = 4 * 1024 * 1024;
+
+/// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the control port shows and changes.
@@ -81,13 +84,9 @@ async fn not_from_here() -> Response {
 }
 
 async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response {
-    let body = match tokio::time::timeout(BODY_TIMEOUT, read(body)).await {
-        Ok(Ok(body)) => body,
-        // Nobody is left to be told.
-        Ok(Err(error)) => {
-            return failure(StatusCode::BAD_REQUEST, "incomplete", &format!("the body broke off: {error}"));
-        }
-        Err(_) => return failure(StatusCode::REQUEST_TIMEOUT, "incomplete", "the body took too long to arrive"),
+    let body = match read(body, MAX_SNAPSHOT_BYTES).await {
+        Ok(body) => body,
+        Err(incomplete) => return incomplete,
     };
     // A large one takes its time, in which probes are answered.
     let put = tokio::task::spawn_blocking(move || control.snapshots.put(body.as_deref()));
@@ -115,21 +114,30 @@ pub(crate) fn closed(reason: String) -> Router {
     })
 }
 
-/// The whole body; none if it is larger than a snapshot may be.
-async fn read(mut body: Body) -> Result<Option<Vec<u8>>, axum::Error> {
+/// The whole body; none if it is larger than that. An error is what to answer if it does not come whole.
+async fn read(body: Body, most: usize) -> Result<Option<Vec<u8>>, Response> {
+    match tokio::time::timeout(BODY_TIMEOUT, gather(body, most)).await {
+        Ok(Ok(body)) => Ok(body),
+        // Nobody is left to be told.
+        Ok(Err(error)) => Err(failure(StatusCode::BAD_REQUEST, "incomplete", &format!("the body broke off: {error}"))),
+        Err(_) => Err(failure(StatusCode::REQUEST_TIMEOUT, "incomplete", "the body took too long to arrive")),
+    }
+}
+
+async fn gather(mut body: Body, most: usize) -> Result<Option<Vec<u8>>, axum::Error> {
     let (mut bytes, mut seen) = (Vec::new(), 0);
     while seen <= LISTENED_TO
         && let Some(frame) = body.frame().await
     {
         let Ok(data) = frame?.into_data() else { continue };
         seen += data.len();
-        if seen <= MAX_SNAPSHOT_BYTES {
+        if seen <= most {
             bytes.extend_from_slice(&data);
         } else {
             bytes = Vec::new();
         }
     }
-    Ok((seen <= MAX_SNAPSHOT_BYTES).then_some(bytes))
+    Ok((seen <= most).then_some(bytes))
 }
 
 async fn config(State(control): State<Arc<Control>>) -> Response {
@@ -144,10 +152,14 @@ async fn config(State(control): State<Arc<Control>>) -> Response {
 
 async fn explain(State(control): State<Arc<Control>>, body: Body) -> Response {
     let invalid = |message: &str| failure(StatusCode::BAD_REQUEST, "invalid", message);
-    let body = match read(body).await {
+    let body = match read(body, MAX_EXPLAIN_BYTES).await {
         Ok(Some(body)) => body,
-        Ok(None) => return invalid("the body is larger than any request to explain"),
-        Err(error) => return failure(StatusCode::BAD_REQUEST, "incomplete", &format!("the body broke off: {error}")),
+        Ok(None) => {
+            let message =
+                format!("a request to explain has at most {MAX_EXPLAIN_BYTES} bytes: leave out what no rule asks for");
+            return failure(StatusCode::PAYLOAD_TOO_LARGE, "tooLarge", &message);
+        }
+        Err(incomplete) => return incomplete,
     };
     let json = &mut serde_json::Deserializer::from_slice(&body);
     let request: ExplainRequest = match serde_path_to_error::deserialize(json) {

@@ -99,7 +99,7 @@ impl Way {
         vetting::name_host(&mut request, || {
             HeaderValue::from_str(&self.app.address().to_string()).expect("an address is a valid field value")
         })?;
-        let upgrade = upgrade::requested(&mut request, |request| self.gate.messages(request));
+        let upgrade = upgrade::requested(&mut request, |request| self.gate.messages(request))?;
         let protocol = self.app.protocol(request.version(), upgrade.is_some()).await?;
         let unknown_length = !request.body().is_end_stream() && !request.headers().contains_key(header::CONTENT_LENGTH);
         headers::to_upstream(request.headers_mut(), &self.peer, unknown_length && protocol == Protocol::Http1);

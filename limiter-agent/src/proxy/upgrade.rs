@@ -10,6 +10,7 @@
 use std::{io, rc::Rc, sync::Arc};
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
+use http_body::Body;
 use hyper::{
     body::Incoming,
     upgrade::{OnUpgrade, Upgraded},
@@ -23,6 +24,7 @@ use super::{
     failure::Failure,
     headers,
     traffic::{Protocol, Traffic},
+    vetting::Unsound,
     websocket::{self, handshake},
 };
 use crate::rules::Messages;
@@ -44,30 +46,38 @@ pub(super) struct Upgrade {
 }
 
 /// To be asked before the hop-by-hop fields are removed. `messages` says which rules count messages, if any do.
+///
+/// # Errors
+///
+/// If an app could take what is behind the head for messages that nobody has counted.
 pub(super) fn requested(
     request: &mut Request<RequestBody>,
     messages: impl FnOnce(&Request<RequestBody>) -> Option<Messages>,
-) -> Option<Upgrade> {
+) -> Result<Option<Upgrade>, Unsound> {
     let fields = request.headers();
     if request.version() != Version::HTTP_11 || !fields.contains_key(header::UPGRADE) {
-        return None;
+        return Ok(None);
     }
     let named = fields.get_all(header::CONNECTION).iter().flat_map(headers::tokens);
     if !named.into_iter().any(|token| token.eq_ignore_ascii_case("upgrade")) {
-        return None;
+        return Ok(None);
     }
     let protocols: Vec<&str> =
         fields.get_all(header::UPGRADE).iter().flat_map(headers::tokens).filter(|name| !carries_http(name)).collect();
     let websocket = protocols.iter().any(|name| handshake::is_meant(name));
     let messages = if websocket { messages(request) } else { None };
     let protocols = match &messages {
-        _ if protocols.is_empty() => return None,
+        _ if protocols.is_empty() => return Ok(None),
+        Some(_) if !request.body().is_end_stream() => return Err(Unsound::HandshakeBody),
         // An older version has other frames. The app gets a request that asks for no upgrade, and says what it supports.
-        Some(_) if !handshake::opens(request) => return None,
+        Some(_) if !handshake::opens(request) => return Ok(None),
         Some(_) => HeaderValue::from_static(handshake::PROTOCOL),
-        None => HeaderValue::from_str(&protocols.join(", ")).ok()?,
+        None => match HeaderValue::from_str(&protocols.join(", ")) {
+            Ok(protocols) => protocols,
+            Err(_) => return Ok(None),
+        },
     };
-    Some(Upgrade { client: hyper::upgrade::on(request), protocols, messages })
+    Ok(Some(Upgrade { client: hyper::upgrade::on(request), protocols, messages }))
 }
 
 fn carries_http(protocol: &str) -> bool {
@@ -161,7 +171,7 @@ mod tests {
                 .header(header::UPGRADE, upgrade)
                 .body(RequestBody::empty())
                 .unwrap();
-            let protocols = requested(&mut request, |_| None).map(|upgrade| upgrade.protocols);
+            let protocols = requested(&mut request, |_| None).unwrap().map(|upgrade| upgrade.protocols);
             assert_eq!(protocols, expected.map(HeaderValue::from_static), "{connection}: {upgrade}");
         }
     }

@@ -33,6 +33,8 @@ pub(super) enum Unsound {
     Lengths,
     #[error("Content-Length is not the length of the body")]
     Length,
+    #[error("the opening handshake of a WebSocket connection has no body")]
+    HandshakeBody,
 }
 
 /// Whether a request may go on: to be asked before the rules are, so that nobody is charged for what is refused here.

@@ -123,6 +123,9 @@ async fn sequences_order_snapshots_and_revisions_name_them() {
         (revision("r5", 8), 200, None, (8, "r5")),
         (revision("r5", 7), 409, Some("stale"), (8, "r5")),
         (with(revision("r5", 9), json!({"policies": []})), 422, Some("invalid"), (8, "r5")),
+        // It would leave nothing to count with.
+        (revision("r5", u64::MAX), 422, Some("invalid"), (8, "r5")),
+        (revision("r6", (1 << 53) + 1), 422, Some("invalid"), (8, "r5")),
         (with(revision("r6", 9), json!({"policies": []})), 200, None, (9, "r6")),
     ] {
         let answer = agent.put(&sent).await;
@@ -143,7 +146,7 @@ async fn sequences_order_snapshots_and_revisions_name_them() {
         "weir_snapshots_total{result=\"applied\"} 2",
         "weir_snapshots_total{result=\"unchanged\"} 2",
         "weir_snapshots_total{result=\"stale\"} 4",
-        "weir_snapshots_total{result=\"invalid\"} 1",
+        "weir_snapshots_total{result=\"invalid\"} 3",
     ] {
         assert!(metrics.lines().any(|have| have == line), "{line} in\n{metrics}");
     }

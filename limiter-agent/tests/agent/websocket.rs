@@ -71,6 +71,35 @@ async fn open(agent: &Agent) -> Result<WebSocketStream<TcpStream>, Error> {
     Ok(socket)
 }
 
+/// An app that takes no body with a handshake would read messages in it that nobody has counted.
+#[tokio::test]
+async fn a_handshake_with_a_body_is_refused_where_messages_are_counted() {
+    let app = echoing().await;
+    let agent = Agent::start(app.address, &[]);
+    let handshake = "GET /chat HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                     sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    let ask = async |rest: &str| {
+        let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        stream.write_all(format!("{handshake}{rest}").as_bytes()).await.expect("sent");
+        let mut start = [0; 12];
+        stream.read_exact(&mut start).await.expect("an answer");
+        String::from_utf8_lossy(&start).into_owned()
+    };
+    agent.apply(&messages(1, "Close")).await;
+    for (body, status) in [
+        ("\r\n", "HTTP/1.1 101"),
+        ("content-length: 0\r\n\r\n", "HTTP/1.1 101"),
+        ("content-length: 8\r\n\r\n\u{1}\u{1}\u{1}\u{1}\u{1}\u{1}\u{1}\u{1}", "HTTP/1.1 400"),
+        ("content-length: 8\r\n\r\n", "HTTP/1.1 400"),
+        ("transfer-encoding: chunked\r\n\r\n8\r\n12345678\r\n0\r\n\r\n", "HTTP/1.1 400"),
+        ("transfer-encoding: chunked\r\n\r\n0\r\n\r\n", "HTTP/1.1 400"),
+    ] {
+        let before = app.requests();
+        assert_eq!(ask(body).await, status, "{body:?}");
+        assert_eq!(app.requests() - before, u64::from(status.ends_with("101")), "{body:?}");
+    }
+}
+
 #[tokio::test]
 async fn opening_is_limited_and_messages_are_not() {
     let app = echoing().await;

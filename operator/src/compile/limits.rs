@@ -1,12 +1,10 @@
 //! The limits of a rule and of its overrides, each strategy with the numbers that go with it.
 
 use weir_api as api;
-use weir_wire as wire;
+use weir_wire::{self as wire, LONGEST_LOG};
 
 use super::faults::Faults;
 
-/// The most requests that a SlidingWindowLog remembers.
-pub(super) const LONGEST_LOG: u64 = 1 << 20;
 /// The most requests that a SlidingWindowCounter counts.
 const MOST_COUNTED: u64 = 1 << 30;
 

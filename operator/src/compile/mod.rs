@@ -8,7 +8,6 @@ mod faults;
 mod last_known_good;
 mod limits;
 mod matching;
-mod memory;
 mod override_keys;
 mod rule;
 

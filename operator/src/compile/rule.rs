@@ -3,7 +3,7 @@
 use weir_api as api;
 use weir_wire as wire;
 
-use super::{faults::Faults, limits, matching, memory, override_keys};
+use super::{faults::Faults, limits, matching, override_keys};
 
 pub(super) fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::Rule {
     let matches = (rule.matches.iter().enumerate())
@@ -35,7 +35,9 @@ pub(super) fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::R
     }
     let max_keys = (!rule.key.is_empty()).then(|| faults.number(format!("{path}.maxKeys"), rule.max_keys.into(), 1));
     if let Some(max_keys) = max_keys {
-        memory::check(&limits, &overrides, max_keys, path, faults);
+        if let Err(wire::LogsTooLarge { path: at, message }) = wire::check_logs(&limits, &overrides, max_keys) {
+            faults.add(format!("{path}.{at}"), message);
+        }
     }
     wire::Rule {
         name: rule.name.clone(),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use weir_core::{InvalidQuota, MAX_LIMITS, Quota, Strategy, Terms};
-use weir_wire::{Limit, Override, Rule};
+use weir_wire::{Limit, LogsTooLarge, Override, Rule, check_logs};
 
 use super::{
     faults::{Faults, Path},
@@ -181,6 +181,9 @@ pub(super) fn lower_max_keys(rule: &Rule, path: &Path, faults: &mut Faults) -> O
     let lowered = usize::try_from(max_keys).ok().and_then(NonZeroUsize::new).filter(|_| max_keys <= LARGEST_MAX_KEYS);
     if lowered.is_none() {
         faults.add(&at, format!("must be 1 to {LARGEST_MAX_KEYS}"));
+    } else if let Err(LogsTooLarge { path: at, message }) = check_logs(&rule.limits, &rule.overrides, max_keys) {
+        faults.add(&path.field(&at), message);
+        return None;
     }
     lowered.map(Some)
 }

@@ -116,6 +116,13 @@ fn each_fault_has_its_path() {
         (json!({"maxKeys": 5}), "maxKeys", "without a `key`"),
         (json!({"key": keyed, "maxKeys": 0}), "maxKeys", "1 to"),
         (json!({"key": keyed, "maxKeys": 1_000_001}), "maxKeys", "1 to"),
+        (
+            json!({"key": keyed, "maxKeys": 1_000_000, "limits": [
+                {"name": "log", "strategy": "SlidingWindowLog", "requests": 1 << 20, "periodMillis": 1000},
+            ]}),
+            "limits[0]",
+            "and at most 128 are allowed",
+        ),
         (json!({"onLimit": {"status": 200, "headers": "IETF"}}), "onLimit.status", "400"),
         (json!({"overrides": [{"keys": [["a"]], "limits": [limit("l")]}]}), "overrides", "`key`"),
         (with_override(json!({"keys": [], "limits": [limit("l")]})), "overrides[0].keys", "at least one"),
