@@ -34,6 +34,12 @@ pub struct Metrics {
     lease_seen: Arc<AtomicU64>,
 }
 
+/// What may come of a push, as it stands in labels. All are there from the start: what is first seen as 1 never grew.
+pub(crate) const PUSH_RESULTS: [&str; 6] = ["applied", "timeout", "unreachable", "untrusted", "garbage", "refused"];
+
+/// What may come of a status write.
+const WRITE_RESULTS: [&str; 2] = ["ok", "error"];
+
 /// How many pods are in which state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodCounts {
@@ -54,8 +60,9 @@ impl PodCounts {
 impl Default for Metrics {
     fn default() -> Self {
         let registry = Registry::new();
-        let counters = |name: &str, help: &str, label: &str| {
+        let counters = |name: &str, help: &str, label: &str, known: &[&str]| {
             let metric = IntCounterVec::new(Opts::new(name, help), &[label]).expect("the name is well-formed");
+            known.iter().for_each(|value| drop(metric.with_label_values(&[value])));
             registry.register(Box::new(metric.clone())).expect("each name is registered once");
             metric
         };
@@ -87,7 +94,12 @@ impl Default for Metrics {
             metric
         };
         Self {
-            pushes: counters("weir_operator_pushes_total", "Snapshots sent to agents, by result.", "result"),
+            pushes: counters(
+                "weir_operator_pushes_total",
+                "Snapshots sent to agents, by result.",
+                "result",
+                &PUSH_RESULTS,
+            ),
             push_duration: seconds(
                 "weir_operator_push_duration_seconds",
                 "Time from sending a snapshot to its answer.",
@@ -108,16 +120,23 @@ impl Default for Metrics {
                 "Pods that a policy targets, by state. Only the leader knows.",
                 &["namespace", "policy", "state"],
             ),
-            status_writes: counters("weir_operator_status_writes_total", "Status writes, by result.", "result"),
+            status_writes: counters(
+                "weir_operator_status_writes_total",
+                "Status writes, by result.",
+                "result",
+                &WRITE_RESULTS,
+            ),
             reviews: counters(
                 "weir_operator_pod_reviews_total",
                 "Pods that the injection webhook was asked about, by what became of them.",
                 "outcome",
+                &[],
             ),
             identities: counters(
                 "weir_operator_identities_total",
                 "Agents that asked for a certificate, by result.",
                 "result",
+                &[],
             ),
             leader: gauge("weir_operator_leader", "1 while this operator leads, 0 while it stands by."),
             leader_transitions: counter(
@@ -148,7 +167,7 @@ impl Metrics {
 
     /// A status was written, or could not be.
     pub fn status_written(&self, ok: bool) {
-        self.status_writes.with_label_values(&[if ok { "ok" } else { "error" }]).inc();
+        self.status_writes.with_label_values(&[WRITE_RESULTS[usize::from(!ok)]]).inc();
     }
 
     /// An agent asked for its certificate.
@@ -230,4 +249,26 @@ impl Metrics {
 
 fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_result_is_there_before_it_first_happens() {
+        let (metrics, at) = (Metrics::default(), Duration::ZERO);
+        let text = metrics.render(at);
+        let lines = PUSH_RESULTS.map(|result| format!("weir_operator_pushes_total{{result=\"{result}\"}} 0\n"));
+        let writes =
+            WRITE_RESULTS.map(|result| format!("weir_operator_status_writes_total{{result=\"{result}\"}} 0\n"));
+        for line in lines.iter().chain(&writes) {
+            assert!(text.contains(line), "no {line} in\n{text}");
+        }
+        metrics.status_written(true);
+        metrics.status_written(false);
+        metrics.status_written(false);
+        let text = metrics.render(at);
+        assert!(text.contains("{result=\"ok\"} 1\n") && text.contains("{result=\"error\"} 2\n"), "{text}");
+    }
 }
