@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use rustix::time::Timespec;
 
 use crate::histogram::{BOUNDS, Snapshot};
 
@@ -19,6 +20,16 @@ pub(super) fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metr
 pub(super) fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
     let mut counter = Counter::default();
     counter.set_value(float(value));
+    let mut metric = Metric::from_label(pairs(labels));
+    metric.set_counter(counter);
+    metric
+}
+
+/// A counter of seconds.
+pub(super) fn elapsed(labels: &[(&str, &str)], time: Timespec) -> Metric {
+    let since = Duration::try_from(time).unwrap_or_default();
+    let mut counter = Counter::default();
+    counter.set_value(since.as_secs_f64());
     let mut metric = Metric::from_label(pairs(labels));
     metric.set_counter(counter);
     metric

@@ -14,6 +14,7 @@
 //! | `weir_protocol_requests_total` | `protocol` | requests that came, whatever became of them |
 //! | `weir_predicates_over_budget_total` | | predicates that were not run because they would have taken too long |
 //! | `weir_requests_total` | rule, `decision` | requests and messages that matched a rule, by what it decided |
+//! | `weir_unmatched_requests_total` | | requests that no rule matched |
 //! | `weir_wait_seconds` | rule | histogram: how long those waited who had to and got their turn |
 //! | `weir_deadline_expired_total` | rule | requests that the policy's deadline ended before the app had answered |
 //! | `weir_upstream_seconds` | | histogram: from sending a request to the app until its response begins |
@@ -36,7 +37,8 @@
 //! | `weir_build_info` | `version` | 1 |
 //!
 //! "rule" stands for the labels `namespace`, `policy` and `rule`. A limit's numbers are those without overrides, which are
-//! some keys' own. Beside these come the `process_*` metrics that Prometheus asks of every program.
+//! some keys' own. Beside these come the `process_*` metrics that Prometheus asks of every program; CPU time in fractions of a
+//! second, because a rate over whole ones is nothing or far too much for minutes.
 
 mod control;
 mod family;
@@ -45,10 +47,18 @@ mod rules;
 
 use std::sync::Arc;
 
-use prometheus::{TEXT_FORMAT, TextEncoder, core::Collector, process_collector::ProcessCollector, proto::MetricType};
+use prometheus::{
+    TEXT_FORMAT, TextEncoder,
+    core::Collector,
+    process_collector::ProcessCollector,
+    proto::{MetricFamily, MetricType},
+};
+use rustix::time::ClockId;
 
-use self::family::{family, gauge};
+use self::family::{elapsed, family, gauge};
 use crate::{apply::Snapshots, control::Tls, proxy::Proxy};
+
+const CPU: &str = "process_cpu_seconds_total";
 
 /// What a scrape reads.
 #[derive(Debug)]
@@ -82,7 +92,14 @@ impl Metrics {
             MetricType::GAUGE,
             vec![gauge(&[("version", env!("CARGO_PKG_VERSION"))], 1)],
         ));
-        families.extend(self.process.collect());
+        let whole_seconds = |family: &MetricFamily| family.name() == CPU;
+        families.extend(self.process.collect().into_iter().filter(|family| !whole_seconds(family)));
+        families.push(family(
+            CPU,
+            "CPU time that the agent has used.",
+            MetricType::COUNTER,
+            vec![elapsed(&[], rustix::time::clock_gettime(ClockId::ProcessCPUTime))],
+        ));
         // The encoder refuses a family without metrics.
         families.retain(|family| !family.get_metric().is_empty());
         TextEncoder::new().encode_to_string(&families)

@@ -6,7 +6,7 @@ use weir_core::Strategy;
 use super::family::{counter, family, gauge, histogram, seconds};
 use crate::rules::{Policy, Rule, RulesInForce};
 
-pub(super) fn families(rules: &RulesInForce) -> [MetricFamily; 11] {
+pub(super) fn families(rules: &RulesInForce) -> [MetricFamily; 12] {
     let each = || rules.policies().iter().flat_map(|policy| policy.rules.iter().map(move |rule| (&**policy, &**rule)));
     let keyed = || each().filter_map(|(policy, rule)| Some((policy, rule, rule.keys()?)));
     let limits = || {
@@ -21,6 +21,12 @@ pub(super) fn families(rules: &RulesInForce) -> [MetricFamily; 11] {
             "Requests and messages that matched a rule, by what it decided.",
             MetricType::COUNTER,
             each().flat_map(|(policy, rule)| decisions(policy, rule)).collect(),
+        ),
+        family(
+            "weir_unmatched_requests_total",
+            "Requests that no rule matched, which pass.",
+            MetricType::COUNTER,
+            vec![counter(&[], rules.unmatched())],
         ),
         family(
             "weir_wait_seconds",

@@ -28,6 +28,11 @@ pub(crate) struct Counters {
     logged: AtomicU64,
 }
 
+/// Requests that no rule matched. It only grows, and goes on when the rules change.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Unmatched(AtomicU64);
+
 /// The counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -39,6 +44,16 @@ pub(crate) struct Counts {
     pub(crate) waited: u64,
     /// Of those allowed: the policy's deadline passed before the app had answered.
     pub(crate) expired: u64,
+}
+
+impl Unmatched {
+    pub(super) fn count(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
 }
 
 impl Counters {

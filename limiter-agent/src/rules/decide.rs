@@ -87,7 +87,7 @@ impl RulesInForce {
     pub(super) fn decide(&self, asked: &Asked<'_>) -> Result<Pass, Refusal<'_>> {
         let set = &*self.requests;
         SCRATCH.with_borrow_mut(|Scratch { places, keys }| {
-            let (enforced, shadows) = set.deciding(&asked.request, places);
+            let (enforced, shadows) = set.deciding(&asked.request, places, &self.unmatched);
             let mut decided = asked.enforce(set, enforced, keys);
             asked.try_out(set, shadows, keys, &mut decided);
             decided
@@ -104,7 +104,7 @@ impl RulesInForce {
     ) -> Option<R> {
         let set = &*self.requests;
         SCRATCH.with_borrow_mut(|Scratch { places, keys }| {
-            let (enforced, shadows) = set.deciding(&asked.request, places);
+            let (enforced, shadows) = set.deciding(&asked.request, places, &self.unmatched);
             let mut deciding = enforced.iter().chain(shadows).map(|place| set.get(*place));
             if deciding.any(|placed| placed.may_take_more) {
                 return None;

@@ -19,7 +19,7 @@ use weir_wire::{Mode, Per, Snapshot};
 
 use super::{
     cost::Cost,
-    counters::{Counters, Counts},
+    counters::{Counters, Counts, Unmatched},
     fields::Advice,
     jwt::Jwks,
     key::KeySpec,
@@ -43,6 +43,7 @@ pub(crate) struct RulesInForce {
     /// What tokens are verified with.
     jwks: Option<Arc<Jwks>>,
     removed: Removed,
+    pub(super) unmatched: Arc<Unmatched>,
 }
 
 /// A policy as it is enforced.
@@ -151,6 +152,11 @@ impl RulesInForce {
         &self.policies
     }
 
+    /// How many requests no rule matched so far, under these rules and those before.
+    pub(crate) fn unmatched(&self) -> u64 {
+        self.unmatched.get()
+    }
+
     pub(super) fn jwks(&self) -> Option<&Jwks> {
         self.jwks.as_deref()
     }
@@ -175,6 +181,7 @@ impl RulesInForce {
             snapshot: Some((Arc::new(snapshot), now)),
             jwks: self.jwks.clone(),
             removed: self.removed_by(&lowered, now),
+            unmatched: Arc::clone(&self.unmatched),
             ..Self::default()
         };
         for policy in lowered.policies {

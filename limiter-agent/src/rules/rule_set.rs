@@ -5,7 +5,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::in_force::{Limits, Rule};
+use super::{
+    counters::Unmatched,
+    in_force::{Limits, Rule},
+};
 use crate::matching::{Index, RequestView};
 
 /// Rules by their places.
@@ -70,14 +73,20 @@ impl RuleSet {
         &self.rules[place]
     }
 
-    /// The rules that decide on a request, as in [`Matching::Rules`]; none if there is a bypass for it, which is counted.
+    /// The rules that decide on a request, as in [`Matching::Rules`]; none if there is a bypass for it, which is counted, or
+    /// if none matches, which `unmatched` counts.
     #[inline]
     pub(super) fn deciding<'a>(
         &'a self,
         request: &RequestView<'_>,
         places: &'a mut Places,
+        unmatched: &Unmatched,
     ) -> (&'a [usize], &'a [usize]) {
         match self.matching(request, places) {
+            Matching::Rules { enforced: [], shadows: [] } => {
+                unmatched.count();
+                (&[], &[])
+            }
             Matching::Rules { enforced, shadows } => (enforced, shadows),
             Matching::Bypass(placed) => {
                 placed.rule.counters.count_bypassed();

@@ -99,6 +99,47 @@ async fn connections_and_requests_are_told_apart_by_protocol() {
 }
 
 #[tokio::test]
+async fn requests_that_no_rule_matches_are_counted_over_both_protocols_and_across_changes() {
+    const UNMATCHED: &str = "weir_unmatched_requests_total";
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    agent.get("/", &[]).await;
+    assert_eq!(agent.metric(UNMATCHED).await, Some(1.0), "there are no rules yet");
+    let api = with(rule("api", &[daily("d", "TokenBucket", 1)]), json!({"match": [{"paths": ["/api"]}]}));
+    let health = json!({"name": "health", "action": "Bypass", "match": [{"paths": ["/healthz"]}]});
+    let tried = with(rule("tried", &[daily("d", "TokenBucket", 1)]), json!({"match": [{"paths": ["/tried"]}]}));
+    let tried = with(policy("shadow", &[tried]), json!({"mode": "Shadow"}));
+    agent.apply(&snapshot(1, &[policy("p", &[api, health]), tried])).await;
+    for path in ["/api", "/api", "/healthz", "/tried", "/other", "/other"] {
+        agent.get(path, &[]).await;
+    }
+    assert_eq!(agent.metric(UNMATCHED).await, Some(3.0), "refused, bypassed and tried out are matched");
+    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let (mut http2, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    for path in ["/api", "/other"] {
+        let request = http::Request::get(format!("http://a{path}")).body(crate::support::empty()).expect("valid");
+        http2.send_request(request).await.expect("an answer");
+    }
+    assert_eq!(agent.metric(UNMATCHED).await, Some(4.0));
+}
+
+#[tokio::test]
+async fn cpu_time_is_told_in_fractions_of_a_second() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let used = async || agent.metric("process_cpu_seconds_total").await.expect("it is there");
+    let first = used().await;
+    assert!(first > 0.0 && first.fract() > 0.0, "{first}");
+    for _ in 0..20 {
+        agent.get("/", &[]).await;
+    }
+    let next = used().await;
+    assert!(next > first && next < first + 1.0, "{first}, {next}");
+}
+
+#[tokio::test]
 async fn limits_and_policies_are_shown_as_they_are_in_force() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
