@@ -261,6 +261,9 @@ async fn run_as_injected(agent: &Value) -> Result<(Program, String)> {
                 let port = if flag == "--upstream" { 9 } else { 0 };
                 command.arg(format!("{flag}=127.0.0.1:{port}"));
             }
+            Some((flag @ "--snapshot-cache", _)) => {
+                command.arg(format!("{flag}={}", files.path().join("snapshot").display()));
+            }
             _ => {
                 command.arg(arg);
             }

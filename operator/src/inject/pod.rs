@@ -128,9 +128,8 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &Told<'_>) -> Result<Outc
     // Last of the init containers: those before it get their work done without it.
     let place = if terms.native { "initContainers" } else { "containers" };
     list(&mut pod["spec"], place).push(agent);
-    if let Some(authority) = &told.authority {
-        list(&mut pod["spec"], "volumes").push(sidecar::token(authority));
-    }
+    list(&mut pod["spec"], "volumes").push(sidecar::cache());
+    list(&mut pod["spec"], "volumes").extend(told.authority.as_ref().map(sidecar::token));
     if pod["spec"]["initContainers"] == json!([]) {
         pod["spec"].as_object_mut().expect("a pod's spec is an object").remove("initContainers");
     }

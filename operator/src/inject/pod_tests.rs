@@ -25,6 +25,11 @@ fn annotated(mut pod: Value, annotations: &[(&str, &str)]) -> Value {
     pod
 }
 
+/// Where an agent that restarts finds what it enforced.
+fn cache() -> Value {
+    json!({"name": "weir-cache", "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}})
+}
+
 #[track_caller]
 fn injected(pod: &Value, terms: &Terms) -> (Value, Vec<String>) {
     match inject(pod, terms, &Told { bootstrap: Some("{}"), authority: None }).unwrap() {
@@ -64,6 +69,7 @@ fn a_plain_pod_as_a_whole() {
                     "--control=[::]:8481",
                     "--telemetry=[::]:8482",
                     "--drain=28s",
+                    "--snapshot-cache=/var/lib/weir/snapshot.json",
                     "--control-plaintext",
                 ],
                 "env": [{"name": "WEIR_BOOTSTRAP", "value": "{}"}],
@@ -75,6 +81,7 @@ fn a_plain_pod_as_a_whole() {
                 "startupProbe": {"httpGet": {"path": "/healthz", "port": 8482}, "periodSeconds": 1, "failureThreshold": 60},
                 "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8482}, "periodSeconds": 2},
                 "livenessProbe": {"httpGet": {"path": "/healthz", "port": 8482}, "periodSeconds": 10, "timeoutSeconds": 2},
+                "volumeMounts": [{"name": "weir-cache", "mountPath": "/var/lib/weir"}],
                 "resources": {},
                 "securityContext": {
                     "runAsNonRoot": true,
@@ -86,6 +93,7 @@ fn a_plain_pod_as_a_whole() {
                     "seccompProfile": {"type": "RuntimeDefault"},
                 },
             }],
+            "volumes": [cache()],
         },
     });
     assert_eq!(pod, expected);
@@ -107,14 +115,15 @@ fn an_agent_is_told_how_to_prove_which_pod_it_is() {
         }
         let Outcome::Injected { pod, .. } = inject(&plain, &terms(), &told).unwrap() else { panic!("it fits") };
         let mut expected = volumes.as_array().cloned().unwrap_or_default();
+        expected.push(cache());
         expected.push(json!({"name": "weir-identity", "projected": {"sources": [{"serviceAccountToken": {
             "audience": "weir.dev", "expirationSeconds": 3600, "path": "token",
         }}]}}));
         assert_eq!(pod["spec"]["volumes"], json!(expected));
         let agent = agent(&pod);
         let mount =
-            json!([{"name": "weir-identity", "mountPath": "/var/run/secrets/weir.dev/identity", "readOnly": true}]);
-        assert_eq!(agent["volumeMounts"], mount);
+            json!({"name": "weir-identity", "mountPath": "/var/run/secrets/weir.dev/identity", "readOnly": true});
+        assert_eq!(agent["volumeMounts"][1], mount);
         assert!(has_arg(agent, "--identity-url=https://weir-operator-identity.weir-system.svc"), "{agent:#}");
         assert!(has_arg(agent, "--identity-token-file=/var/run/secrets/weir.dev/identity/token"), "{agent:#}");
         assert!(!has_arg(agent, "--control-plaintext"), "{agent:#}");
@@ -125,7 +134,7 @@ fn an_agent_is_told_how_to_prove_which_pod_it_is() {
     // Unless the pod gives it up, so that the operator asks for no proof either.
     let plain = annotated(http(), &[("weir.dev/control", "plaintext")]);
     let Outcome::Injected { pod, .. } = inject(&plain, &terms(), &told).unwrap() else { panic!("it fits") };
-    assert!(has_arg(agent(&pod), "--control-plaintext") && pod["spec"].get("volumes").is_none(), "{pod:#}");
+    assert!(has_arg(agent(&pod), "--control-plaintext") && pod["spec"]["volumes"] == json!([cache()]), "{pod:#}");
 }
 
 #[test]
@@ -167,6 +176,7 @@ fn other_containers_and_unknown_fields_stay_as_they_are() {
     let init = with["spec"]["initContainers"].as_array().unwrap();
     assert_eq!(init.len(), 3);
     expected["initContainers"].as_array_mut().unwrap().push(agent(&with).clone());
+    expected["volumes"].as_array_mut().unwrap().push(cache());
     assert_eq!(with["spec"], expected);
     assert_eq!(init[2]["name"], AGENT, "the last one: what runs before it needs no agent");
 }

@@ -1,8 +1,9 @@
 //! The containers that are added: the agent, and what a redirect needs.
 //!
-//! The agent meets the restricted Pod Security Standard. What it enforces at first is in its environment. Its one volume
-//! holds a token that is good for nothing but to prove to the operator which pod it is in. The redirect cannot meet it, because the rules of the pod's network are the kernel's: it is only
-//! there for those who ask for it.
+//! The agent meets the restricted Pod Security Standard. What it enforces at first is in its environment. One volume
+//! keeps the last snapshot that was put, for an agent that restarts inside its pod: its environment is from the day of the pod's
+//! creation. Another holds a token that is good for nothing but to prove to the operator which pod it is in. The redirect cannot
+//! meet the standard, because the rules of the pod's network are the kernel's: it is only there for those who ask for it.
 
 use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Value, json};
@@ -30,6 +31,13 @@ const MARGIN: i64 = 2;
 /// The longest snapshot that goes into an environment variable: Linux allows 128 KiB for one.
 const LONGEST_BOOTSTRAP: usize = 96 * 1024;
 
+/// The volume with the last snapshot, and where the agent keeps it. It is in memory: a pod with a volume on its node's disk keeps the
+/// cluster autoscaler from taking that node away.
+const CACHE_VOLUME: &str = "weir-cache";
+const CACHE_FOLDER: &str = "/var/lib/weir";
+const CACHE_FILE: &str = "snapshot.json";
+/// The largest snapshot and the one that replaces it have 1 MiB each.
+const CACHE_SIZE: &str = "4Mi";
 /// The volume with the token, and where the agent finds it.
 const TOKEN_VOLUME: &str = "weir-identity";
 const TOKEN_FOLDER: &str = "/var/run/secrets/weir.dev/identity";
@@ -92,6 +100,7 @@ pub(super) fn agent(
             format!("--control=[::]:{control}"),
             format!("--telemetry=[::]:{TELEMETRY_PORT}"),
             format!("--drain={drain}s"),
+            format!("--snapshot-cache={CACHE_FOLDER}/{CACHE_FILE}"),
         ],
         "env": [first],
         "ports": [
@@ -107,6 +116,7 @@ pub(super) fn agent(
         "livenessProbe": {
             "httpGet": {"path": "/healthz", "port": TELEMETRY_PORT}, "periodSeconds": 10, "timeoutSeconds": 2,
         },
+        "volumeMounts": [{"name": CACHE_VOLUME, "mountPath": CACHE_FOLDER}],
         "resources": resources(wishes),
         "securityContext": {
             "runAsNonRoot": true,
@@ -118,14 +128,14 @@ pub(super) fn agent(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     });
-    let mut arg = |text: String| agent["args"].as_array_mut().expect("a list").push(text.into());
+    let mut add = |list: &str, item: Value| agent[list].as_array_mut().expect("a list").push(item);
     match &told.authority {
-        None => arg("--control-plaintext".to_owned()),
+        None => add("args", "--control-plaintext".into()),
         Some(Authority { url, bundle, .. }) => {
-            arg(format!("--identity-url={url}"));
-            arg(format!("--identity-token-file={TOKEN_FOLDER}/{TOKEN_FILE}"));
-            agent["env"].as_array_mut().expect("a list").push(json!({"name": "WEIR_IDENTITY_CA", "value": bundle}));
-            agent["volumeMounts"] = json!([{"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": true}]);
+            add("args", format!("--identity-url={url}").into());
+            add("args", format!("--identity-token-file={TOKEN_FOLDER}/{TOKEN_FILE}").into());
+            add("env", json!({"name": "WEIR_IDENTITY_CA", "value": bundle}));
+            add("volumeMounts", json!({"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": true}));
         }
     }
     if let Some(policy) = &images.pull_policy {
@@ -138,6 +148,11 @@ pub(super) fn agent(
         agent["lifecycle"] = json!({"preStop": {"sleep": {"seconds": seconds}}});
     }
     agent
+}
+
+/// The volume in which the agent keeps what it enforces.
+pub(super) fn cache() -> Value {
+    json!({"name": CACHE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": CACHE_SIZE}})
 }
 
 /// The volume with a token of the pod's, which the operator alone takes.
