@@ -24,7 +24,7 @@ use rustls::{
     server::{NoServerSessionStorage, WebPkiClientVerifier},
     version::TLS13,
 };
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, sync::Notify, time::timeout};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use x509_parser::{
     extensions::GeneralName,
@@ -41,6 +41,9 @@ pub(crate) const RELOADS: [&str; 2] = ["loaded", "rejected"];
 
 /// A client that cannot finish a handshake in this time makes room for others.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a client is held that comes before there is a certificate: its call ends the wait for one. Shorter than an operator waits.
+const FIRST_CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Which files say who is who; PEM all of them.
 #[derive(Clone, Debug)]
@@ -74,6 +77,10 @@ pub(crate) struct Tls {
     client_name: Option<String>,
     /// None: nobody is let in yet.
     current: ArcSwapOption<Credentials>,
+    /// Credentials have changed.
+    installed: Notify,
+    /// A client came that could not be let in with what there is.
+    called: Notify,
     handshakes: [AtomicU64; HANDSHAKES.len()],
     reloads: [AtomicU64; RELOADS.len()],
 }
@@ -119,7 +126,9 @@ impl Tls {
 
     fn new(files: Option<TlsFiles>, client_name: Option<String>, credentials: Option<Credentials>) -> Self {
         let current = ArcSwapOption::from_pointee(credentials);
-        Self { files, client_name, current, handshakes: Default::default(), reloads: Default::default() }
+        let (installed, called) = (Notify::new(), Notify::new());
+        let (handshakes, reloads) = (Default::default(), Default::default());
+        Self { files, client_name, current, installed, called, handshakes, reloads }
     }
 
     /// Reads the files again whenever they change, for ever.
@@ -143,6 +152,7 @@ impl Tls {
     pub(crate) fn install(&self, credentials: Credentials) {
         let expires = credentials.not_after;
         self.current.store(Some(Arc::new(credentials)));
+        self.installed.notify_waiters();
         tracing::info!(expires, "control certificates loaded");
         self.reloads[0].fetch_add(1, Relaxed);
     }
@@ -152,23 +162,44 @@ impl Tls {
         self.reloads[1].fetch_add(1, Relaxed);
     }
 
+    /// Returns once a client has come that could not be let in for want of credentials that it believes.
+    pub(crate) async fn called(&self) {
+        self.called.notified().await;
+    }
+
+    /// What there is, or comes within a moment.
+    async fn credentials(&self) -> Option<Arc<Credentials>> {
+        // Before the look: what is installed after it is not missed.
+        let installed = self.installed.notified();
+        if let Some(credentials) = self.current.load_full() {
+            return Some(credentials);
+        }
+        self.called.notify_one();
+        let _ = timeout(FIRST_CERTIFICATE_TIMEOUT, installed).await;
+        self.current.load_full()
+    }
+
     /// Lets a client in.
     ///
     /// # Errors
     ///
     /// What went wrong, for the log: TLS has told the client in its own words.
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<Accepted> {
-        let Some(credentials) = self.current.load_full() else {
+        let Some(credentials) = self.credentials().await else {
             self.handshakes[2].fetch_add(1, Relaxed);
             return Err(io::Error::other("this agent has no certificate yet"));
         };
         let acceptor = TlsAcceptor::from(Arc::clone(&credentials.server));
-        let (outcome, accepted) = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        let (outcome, accepted) = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let stranger = self.stranger(&stream);
                 (usize::from(stranger.is_some()), Ok(Accepted { stream, stranger }))
             }
-            Ok(Err(error)) => (2, Err(error)),
+            Ok(Err(error)) => {
+                // It may not believe this certificate any more.
+                self.called.notify_one();
+                (2, Err(error))
+            }
             Err(elapsed) => (3, Err(elapsed.into())),
         };
         self.handshakes[outcome].fetch_add(1, Relaxed);

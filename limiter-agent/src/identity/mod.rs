@@ -108,6 +108,15 @@ impl Issuer for Keeper<'_> {
         }
     }
 
+    async fn called(&self, failure: &AskError) {
+        match failure {
+            AskError::Connect { .. } | AskError::Timeout { .. } | AskError::Http(_) => self.tls.called().await,
+            AskError::Refused { status, .. } if status.is_server_error() => self.tls.called().await,
+            // Somebody has said no, or nobody was asked: that does not change because somebody calls.
+            _ => std::future::pending().await,
+        }
+    }
+
     /// TLS asks the same clock whether a certificate is still good.
     fn now(&self) -> u64 {
         UnixTime::now().as_secs()

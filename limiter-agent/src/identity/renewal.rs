@@ -1,4 +1,5 @@
-//! When to ask again: after two thirds of a certificate's life, and sooner and sooner never; after a failure soon.
+//! When to ask again: after two thirds of a certificate's life, and sooner and sooner never; after a failure soon. An operator
+//! that calls is there to be asked, so its call ends a wait that began because nobody could be reached.
 //!
 //! Time is looked at every few seconds instead of slept through: somebody may set the clock, and certificates go by it. Whoever
 //! looks at a certificate goes by a clock of its own, though: so a clock that is set back holds up nothing.
@@ -15,6 +16,9 @@ const LOOK: Duration = Duration::from_secs(5);
 const FIRST_DELAY: Duration = Duration::from_millis(250);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
+/// After a failure nobody's call is heeded sooner.
+const CALLED_DELAY: Duration = Duration::from_millis(500);
+
 /// How much earlier than after two thirds, at most, as a share of the life: so that agents that started together do not ask
 /// together for ever.
 const SPREAD: f64 = 0.1;
@@ -22,10 +26,13 @@ const SPREAD: f64 = 0.1;
 /// Where certificates come from, and the clock that they go by.
 pub(super) trait Issuer: Send {
     /// Why there was none.
-    type Error: Display;
+    type Error: Display + Sync;
 
     /// Puts the next one in use; until when it is good, in seconds of Unix time.
     fn obtain(&mut self) -> impl Future<Output = Result<u64, Self::Error>> + Send;
+
+    /// Returns when somebody calls who may answer now, although nobody did before: `failure` says why.
+    fn called(&self, failure: &Self::Error) -> impl Future<Output = ()> + Send;
 
     /// Seconds of Unix time.
     fn now(&self) -> u64;
@@ -60,7 +67,14 @@ pub(super) async fn keep(mut issuer: impl Issuer) -> Infallible {
             Err(error) => {
                 let delay = delay(&mut failures);
                 tracing::warn!(%error, again_in = ?delay, "no certificate for the control port");
-                sleep(delay).await;
+                let called = async {
+                    sleep(CALLED_DELAY).await;
+                    issuer.called(&error).await;
+                };
+                tokio::select! {
+                    () = sleep(delay) => {}
+                    () = called => {}
+                }
             }
         }
     }
@@ -87,6 +101,7 @@ mod tests {
 
     const START: u64 = 1_800_000_000;
     const HOUR: u64 = 3600;
+    const NOBODY: &str = "nobody there";
 
     /// For how many seconds a certificate is good that is asked for at a moment.
     type Answer = fn(u64) -> Result<u64, &'static str>;
@@ -96,6 +111,8 @@ mod tests {
         start: Instant,
         /// When somebody sets the clock, and how far ahead.
         set: Option<(u64, i64)>,
+        /// Since when somebody calls again and again.
+        calls_since: Option<u64>,
         /// In seconds after the start.
         asked: &'a mut Vec<u64>,
     }
@@ -109,6 +126,15 @@ mod tests {
             (self.answer)(moment).map(|life| self.now() + life)
         }
 
+        async fn called(&self, failure: &&'static str) {
+            match self.calls_since {
+                Some(since) if *failure == NOBODY => {
+                    tokio::time::sleep_until(self.start + Duration::from_secs(since)).await
+                }
+                _ => std::future::pending().await,
+            }
+        }
+
         fn now(&self) -> u64 {
             let real = self.start.elapsed().as_secs();
             let ahead = self.set.filter(|(since, _)| real >= *since).map_or(0, |(_, ahead)| ahead);
@@ -118,8 +144,17 @@ mod tests {
 
     /// Follows paused time for so many seconds; when it was asked.
     async fn asked(seconds: u64, set: Option<(u64, i64)>, answer: Answer) -> Vec<u64> {
+        asked_and_called(seconds, set, None, answer).await
+    }
+
+    async fn asked_and_called(
+        seconds: u64,
+        set: Option<(u64, i64)>,
+        calls_since: Option<u64>,
+        answer: Answer,
+    ) -> Vec<u64> {
         let mut asked = Vec::new();
-        let issuer = Scripted { answer, start: Instant::now(), set, asked: &mut asked };
+        let issuer = Scripted { answer, start: Instant::now(), set, calls_since, asked: &mut asked };
         assert!(tokio::time::timeout(Duration::from_secs(seconds), keep(issuer)).await.is_err(), "it never ends");
         asked
     }
@@ -136,11 +171,33 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failures_are_tried_again_soon_and_then_less_often() {
-        let asked = asked(600, None, |_| Err("nobody there")).await;
+        let asked = asked(600, None, |_| Err(NOBODY)).await;
         assert!(asked.iter().filter(|moment| **moment <= 4).count() >= 4, "{asked:?}");
         assert!((20..=60).contains(&asked.len()), "{asked:?}");
         let pauses = asked.windows(2).map(|pair| pair[1] - pair[0]);
         assert!(pauses.max() <= Some(31), "{asked:?}");
+    }
+
+    /// An operator that was away for an hour calls at its end.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_ends_the_wait_for_somebody_to_ask() {
+        fn from_the_end_of_the_hour(moment: u64) -> Result<u64, &'static str> {
+            if moment < HOUR { Err(NOBODY) } else { Ok(24 * HOUR) }
+        }
+        for _ in 0..20 {
+            let asked = asked_and_called(HOUR + 60, None, Some(HOUR), from_the_end_of_the_hour).await;
+            let last = asked.last().copied().unwrap_or_default();
+            assert!((HOUR..=HOUR + 1).contains(&last), "asked at {last}, and called at {HOUR}");
+        }
+    }
+
+    /// Whoever calls all the time is heeded twice a second at most, and not at all if the answer was no.
+    #[tokio::test(start_paused = true)]
+    async fn calls_without_end_hurry_nobody_beyond_measure() {
+        let unreachable = asked_and_called(600, None, Some(0), |_| Err(NOBODY)).await;
+        assert!((600..=1_300).contains(&unreachable.len()), "{}", unreachable.len());
+        let refused = asked_and_called(600, None, Some(0), |_| Err("no")).await;
+        assert!((20..=60).contains(&refused.len()), "{refused:?}");
     }
 
     /// Away from the 13th to the 19th hour, in which the first one is due however early an agent asks: whoever renews at two
