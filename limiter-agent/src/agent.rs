@@ -18,6 +18,7 @@ use crate::{
     cache::Cache,
     config::Config,
     control::{self, Control},
+    leaving::Leaving,
     listen::{BindError, Shared, bind, bind_shared},
     metrics::Metrics,
     proxy::{AppAddress, Proxy, Worker},
@@ -26,6 +27,9 @@ use crate::{
     serve::Server,
     telemetry::{self, Telemetry},
 };
+
+/// What is left for answers on their way, however long ago it was said that the pod is being deleted.
+const LEAST_DRAIN: Duration = Duration::from_secs(1);
 
 /// What it takes for workers to leave once the drain is over.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -98,6 +102,7 @@ impl Agent {
             snapshots.verify_with(Arc::clone(&jwks.keys));
         }
         let start = bootstrap::start(&snapshots, config.bootstrap.as_deref(), cache.as_ref());
+        let leaving = Arc::new(Leaving::default());
         let proxy = Arc::new(Proxy {
             upstream: Arc::new(AppAddress::new(config.upstream, addresses.listen)),
             settings: config.proxy.clone(),
@@ -109,13 +114,16 @@ impl Agent {
             traffic: Arc::default(),
             log_keys: config.logs.keys,
             places: Arc::new(Semaphore::new(config.proxy.max_connections.get() as usize)),
-            drain: CancellationToken::new(),
+            leaving: Arc::clone(&leaving),
+            drain: leaving.closed.clone(),
+            stop: CancellationToken::new(),
             abort: CancellationToken::new(),
         });
         let instance = format!("{:016x}", rand::random::<u64>());
         let control_state = Arc::new(Control {
             rules,
             snapshots: Arc::clone(&snapshots),
+            leaving: Arc::clone(&leaving),
             clock,
             started: clock.now(),
             ambiguous_paths: config.proxy.ambiguous_paths,
@@ -166,16 +174,35 @@ impl Agent {
         let Addresses { listen, control, telemetry } = addresses;
         tracing::info!(%listen, %control, %telemetry, upstream = %config.upstream, workers = config.workers, "ready");
 
-        tokio::select! {
-            () = shutdown => {}
+        // Since when the pod's own time runs, of which the drain is a part.
+        let mut since = None;
+        let is_gone = async {
+            leaving.begun().await;
+            since = Some(clock.now());
+            leaving.app_is_gone(&proxy.upstream).await;
+        };
+        let told_to_stop = tokio::select! {
+            () = &mut shutdown => true,
+            () = is_gone => false,
             ended = workers.ended.recv() => anyhow::bail!("a worker ended before the agent did: {ended:?}"),
             ended = servers.join_next() => anyhow::bail!("a server ended before the agent did: {ended:?}"),
-        }
+        };
 
         readiness.enter(Stage::Draining);
+        leaving.begin();
         tracing::info!(drain = ?config.drain, "draining: no new connections, requests in flight are finished");
         proxy.drain.cancel();
-        if tokio::time::timeout(config.drain, workers.all_ended()).await.is_err() {
+        if !told_to_stop {
+            tracing::info!("the app takes no connections any more: waiting for the signal to stop");
+            tokio::select! {
+                () = &mut shutdown => {}
+                ended = servers.join_next() => anyhow::bail!("a server ended before the agent did: {ended:?}"),
+            }
+        }
+        proxy.stop.cancel();
+        let used = since.map_or(Duration::ZERO, |since| clock.now().duration_since(since));
+        let drain = config.drain.saturating_sub(used).max(LEAST_DRAIN.min(config.drain));
+        if tokio::time::timeout(drain, workers.all_ended()).await.is_err() {
             tracing::warn!("the drain is over: connections that are left are closed");
             proxy.abort.cancel();
             let _ = tokio::time::timeout(ABORT_TIMEOUT, workers.all_ended()).await;

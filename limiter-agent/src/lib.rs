@@ -18,6 +18,8 @@ mod fuzz;
 mod histogram;
 mod identity;
 mod jwks;
+mod leave;
+mod leaving;
 mod listen;
 mod logs;
 mod matching;
@@ -35,6 +37,7 @@ pub use self::{
     agent::{Addresses, Agent},
     config::{Config, Flags, InvalidConfig, LogFormat},
     control::InvalidTls,
+    leave::{Leave, LeaveError},
     listen::BindError,
     logs::Logs,
     proxy::Settings,

@@ -1,12 +1,22 @@
-//! `weir-agent`: parse, run, exit code.
+//! `weir-agent`: parse, run, exit code. `weir-agent leave` is another, short program, for the pod's `preStop` hook.
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use tokio::signal::unix::{SignalKind, signal};
-use weir_agent::{Agent, Config, Flags};
+use weir_agent::{Agent, Config, Flags, Leave};
 
 fn main() -> ExitCode {
+    // Not as a subcommand: what the environment says of the agent is no business of this one.
+    if std::env::args_os().nth(1).is_some_and(|first| first == "leave") {
+        return match Leave::parse_from(std::env::args_os().skip(1)).run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("weir-agent leave: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let config = Config::try_from(Flags::parse())
         .unwrap_or_else(|invalid| Flags::command().error(ErrorKind::ValueValidation, invalid).exit());
     config.logs().start();

@@ -15,6 +15,9 @@ use crate::proxy::Settings;
 /// until the first one arrives by --bootstrap; with neither, everything passes, unless --wait-for-config keeps the proxy
 /// port closed. A new snapshot is in force at once and keeps all counters.
 ///
+/// `weir-agent leave`, run in the agent's container when its pod is being deleted, makes each answer the last on its connection:
+/// see `weir-agent leave --help`.
+///
 /// Exit codes: 0 after a drain, 1 if a listener cannot be bound or fails, 2 for wrong usage, which includes files that
 /// flags name and that cannot be used.
 #[derive(Clone, Debug, Parser)]

@@ -6,6 +6,8 @@
 //! | `GET /v1/config` | the snapshot in force, or 404 before the first |
 //! | `GET /v1/status` | what is in force, since when, and what every rule decided; 304 to whoever knows it (`If-None-Match`) |
 //! | `GET /v1/status?everyMillis=1000` | the same, and so on: a line each second, empty unless something is new |
+//! | `POST /v1/leave` | 204: the pod is being deleted; each answer from now on is the last on its connection |
+//! | `POST /v1/leave?waitMillis=5000` | the same, once the app takes no connections any more, or after that time |
 //! | `POST /v1/explain` | which rules match the request described, and what each would decide; nothing is charged |
 
 mod status;
@@ -17,12 +19,13 @@ use arc_swap::ArcSwap;
 use axum::{
     Json, Router,
     body::Body,
-    extract::State,
+    extract::{Query, State, rejection::QueryRejection},
     http::{StatusCode, Uri},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use http_body_util::BodyExt;
+use serde::Deserialize;
 use serde_json::json;
 use weir_core::Time;
 use weir_tower::MonotonicClock;
@@ -30,7 +33,7 @@ use weir_wire::{ExplainRequest, MAX_SNAPSHOT_BYTES, RefusalKind};
 
 pub use self::tls::InvalidTls;
 pub(crate) use self::tls::{Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles, certificates};
-use crate::{apply::Snapshots, matching::AmbiguousPaths, rules::RulesInForce};
+use crate::{apply::Snapshots, leaving::Leaving, matching::AmbiguousPaths, rules::RulesInForce};
 
 /// How much more than a snapshot's bound is read before the connection is given up: a sender that is told 413 only after
 /// it was listened to gets to see it.
@@ -47,6 +50,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct Control {
     pub(crate) rules: Arc<ArcSwap<RulesInForce>>,
     pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) leaving: Arc<Leaving>,
     pub(crate) clock: MonotonicClock,
     pub(crate) started: Time,
     /// How the proxy port reads them.
@@ -61,6 +65,7 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .route("/v1/config", get(config).put(put_config))
         .route("/v1/status", get(status::status))
         .route("/v1/explain", post(explain))
+        .route("/v1/leave", post(leave))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(control)
@@ -72,6 +77,7 @@ pub(crate) fn reading_router(control: Arc<Control>) -> Router {
         .route("/v1/config", get(config).put(not_from_here))
         .route("/v1/status", get(status::status))
         .route("/v1/explain", post(explain))
+        .route("/v1/leave", post(leave))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(control)
@@ -172,8 +178,29 @@ async fn explain(State(control): State<Arc<Control>>, body: Body) -> Response {
     }
 }
 
+/// How long whoever says that the pod goes wants to wait.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Wait {
+    #[serde(default)]
+    wait_millis: u64,
+}
+
+async fn leave(State(control): State<Arc<Control>>, wait: Result<Query<Wait>, QueryRejection>) -> Response {
+    let Ok(Query(Wait { wait_millis })) = wait else {
+        return failure(StatusCode::BAD_REQUEST, "invalid", "waitMillis: a number of milliseconds, or left out");
+    };
+    control.leaving.begin();
+    let closed = control.leaving.closed.cancelled();
+    let _ = tokio::time::timeout(Duration::from_millis(wait_millis), closed).await;
+    StatusCode::NO_CONTENT.into_response()
+}
+
 async fn not_found(uri: Uri) -> Response {
-    let message = format!("there is no {}: try PUT or GET /v1/config, GET /v1/status, POST /v1/explain", uri.path());
+    let message = format!(
+        "there is no {}: try PUT or GET /v1/config, GET /v1/status, POST /v1/explain, POST /v1/leave",
+        uri.path()
+    );
     failure(StatusCode::NOT_FOUND, "notFound", &message)
 }
 

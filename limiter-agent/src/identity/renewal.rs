@@ -129,7 +129,7 @@ mod tests {
         async fn called(&self, failure: &&'static str) {
             match self.calls_since {
                 Some(since) if *failure == NOBODY => {
-                    tokio::time::sleep_until(self.start + Duration::from_secs(since)).await
+                    tokio::time::sleep_until(self.start + Duration::from_secs(since)).await;
                 }
                 _ => std::future::pending().await,
             }

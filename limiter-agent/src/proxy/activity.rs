@@ -14,6 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use tokio::sync::Notify;
 
 /// Counters of one connection. Atomics because hyper wants a socket that could move between threads; none does.
 #[derive(Debug, Default)]
@@ -35,6 +36,8 @@ pub(super) struct Activity {
     over: AtomicBool,
     /// One more than `writes` was when the client closed its side, with an answer due; 0 if it did not.
     closed_after: AtomicU64,
+    /// The client would do better elsewhere.
+    elsewhere: Notify,
 }
 
 impl Activity {
@@ -54,6 +57,16 @@ impl Activity {
     /// The client was told that there is no more: whatever it still sends is no request.
     pub(super) fn end(&self) {
         self.over.store(true, Relaxed);
+    }
+
+    /// The client is to be sent away.
+    pub(super) fn send_away(&self) {
+        self.elsewhere.notify_one();
+    }
+
+    /// Returns once it is.
+    pub(super) async fn sent_away(&self) {
+        self.elsewhere.notified().await;
     }
 
     /// No request is being answered and none has begun to come.

@@ -5,6 +5,7 @@
 //! the first. It must never lead back to the agent itself.
 
 use std::{
+    io::ErrorKind,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
@@ -41,6 +42,15 @@ impl AppAddress {
     /// As the configuration says it.
     pub(super) fn named(&self) -> SocketAddr {
         self.named
+    }
+
+    /// Whether the app takes a connection; why not.
+    pub(crate) async fn look(&self) -> Result<(), ErrorKind> {
+        match self.connect().await {
+            Ok(_stream) => Ok(()),
+            Err(ConnectError::Refused(_, error)) => Err(error.kind()),
+            Err(_) => Err(ErrorKind::Other),
+        }
     }
 
     /// A new connection.

@@ -30,12 +30,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::AsyncWriteExt,
     net::TcpStream,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::{
     activity::{Activity, Answer, Answering},
     body::RequestBody,
+    failure::Unseen,
     plain,
     socket::{Goodbye, Socket},
     strict::{Strict, is_h2c},
@@ -99,6 +100,7 @@ where
 {
     let mut before = Bytes::new();
     let mut first = true;
+    let mut used = false;
     let mut speaking = None;
     loop {
         let next = if before.is_empty() { next(&stream, first, &open.proxy).await } else { Next::Http1 };
@@ -106,9 +108,9 @@ where
             speaking.get_or_insert_with(|| open.proxy.traffic.speaking(protocol));
         }
         let next = match (next, &plain) {
-            (Next::Http1, Some(client)) => match plain::serve(stream, before, client).await {
-                plain::End::HandOver(with, bytes) => {
-                    (stream, before) = (with, bytes);
+            (Next::Http1, Some(client)) => match plain::serve(stream, before, client, used).await {
+                plain::End::HandOver(with, bytes, answered) => {
+                    (stream, before, used) = (with, bytes, answered);
                     Next::Http1
                 }
                 plain::End::Leave(stream) => return leave(stream).await,
@@ -118,8 +120,8 @@ where
         };
         match next {
             // On the heap, so that an idle connection does not hold the room for either.
-            Next::Http1 => match Box::pin(http1(stream, before, &service, open)).await {
-                Some(idle) => (stream, before) = idle,
+            Next::Http1 => match Box::pin(http1(stream, before, used, &service, open)).await {
+                Some((with, bytes)) => (stream, before, used) = (with, bytes, true),
                 None => return,
             },
             Next::Http2 => return Box::pin(http2(stream, service, open)).await,
@@ -163,7 +165,13 @@ async fn next(stream: &TcpStream, first: bool, proxy: &Proxy) -> Next {
 }
 
 /// Serves requests of HTTP/1 until the connection has been idle for a moment, and then gives it back.
-async fn http1<S, F, B>(stream: TcpStream, before: Bytes, service: &S, open: &Arc<Open>) -> Option<(TcpStream, Bytes)>
+async fn http1<S, F, B>(
+    stream: TcpStream,
+    before: Bytes,
+    used: bool,
+    service: &S,
+    open: &Arc<Open>,
+) -> Option<(TcpStream, Bytes)>
 where
     S: Fn(Request<RequestBody>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<B>, Infallible>> + 'static,
@@ -183,7 +191,7 @@ where
         .max_header_size(head)
         .max_buf_size(head)
         .keep_alive(!draining)
-        .serve_connection(io, tracked(service, &activity, open, Protocol::Http1))
+        .serve_connection(io, tracked(service, &activity, open, Protocol::Http1, used))
         .with_upgrades();
     let mut connection = Box::new(connection);
     let mut tick = pin!(sleep(TICK));
@@ -247,11 +255,20 @@ where
         .max_send_buf_size(SEND_BUFFER)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT)
-        .serve_connection(io, tracked(&service, &activity, open, Protocol::Http2));
+        .serve_connection(io, tracked(&service, &activity, open, Protocol::Http2, false));
     let mut connection = Box::pin(connection);
     let mut leaving = false;
     let mut asked_before = 0;
     let mut tick = pin!(sleep(settings.idle_timeout));
+    // One that comes while the agent is leaving has time for what it came for: others would come again and again.
+    let newcomer = proxy.leaving.has_begun().then(|| Instant::now() + TICK);
+    let told_to_go = async {
+        match newcomer {
+            Some(moment) => sleep_until(moment).await,
+            None => proxy.leaving.begun().await,
+        }
+    };
+    let mut told_to_go = pin!(told_to_go);
     loop {
         tokio::select! {
             ended = &mut connection => {
@@ -261,6 +278,14 @@ where
                 return;
             }
             () = proxy.drain.cancelled(), if !leaving => {
+                leaving = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = &mut told_to_go, if !leaving => {
+                leaving = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = activity.sent_away(), if !leaving => {
                 leaving = true;
                 connection.as_mut().graceful_shutdown();
             }
@@ -286,7 +311,8 @@ fn tracked<S, F, B>(
     activity: &Arc<Activity>,
     open: &Arc<Open>,
     protocol: Protocol,
-) -> impl Service<Request<Incoming>, Response = Response<Answer<B>>, Error = Infallible, Future: 'static> + use<S, F, B>
+    used: bool,
+) -> impl Service<Request<Incoming>, Response = Response<Answer<B>>, Error = h2::Error, Future: 'static> + use<S, F, B>
 where
     S: Fn(Request<RequestBody>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<B>, Infallible>> + 'static,
@@ -298,16 +324,39 @@ where
         proxy.traffic.request(protocol);
         // What comes after a request for a tunnel was not looked at.
         let tunnel = request.headers().get_all(UPGRADE).iter().any(|value| !is_h2c(value.as_bytes()));
+        let repeatable = request.method().is_idempotent() && request.body().is_end_stream();
+        let used = used || activity.requests().1 > 1;
+        let (activity, proxy) = (Arc::clone(&activity), Arc::clone(&proxy));
         let answer =
             service(RequestBody::of(request, &activity, proxy.settings.stall_timeout, protocol == Protocol::Http1));
         async move {
-            let mut response = answer.await?;
-            if tunnel && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let Ok(mut response) = answer.await;
+            if response.extensions_mut().remove::<Unseen>().is_some() {
+                unseen(protocol, used && repeatable, proxy.leaving.has_begun())?;
+                activity.send_away();
+            }
+            let last = tunnel || (protocol == Protocol::Http1 && proxy.leaving.has_begun());
+            if last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok(response.map(|body| Answer { body, _answering: answering }))
         }
     })
+}
+
+/// What becomes of a request of which the app has seen nothing: an answer, or an error that says so where clients act on it.
+///
+/// An app that stops closes the connections of its clients. They repeat what was idempotent on a connection that had worked before,
+/// most of them by themselves and on a new one (RFC 9110 section 9.2.2); a 502 they would not. So such a connection is closed
+/// without an answer. One that is new is answered: a client that is refused twice gives up, and should know why. In HTTP/2 there is a
+/// word for it, `REFUSED_STREAM`, after which any request may be repeated (RFC 9113 section 8.7); it is said while the agent is leaving
+/// alone, because the same client would ask the same agent otherwise.
+fn unseen(protocol: Protocol, repeats: bool, leaving: bool) -> Result<(), h2::Error> {
+    match protocol {
+        Protocol::Http2 if leaving => Err(h2::Reason::REFUSED_STREAM.into()),
+        Protocol::Http1 if repeats => Err(h2::Reason::REFUSED_STREAM.into()),
+        _ => Ok(()),
+    }
 }
 
 /// For how long something has not changed that should.

@@ -10,6 +10,10 @@ use http::{HeaderValue, Response, StatusCode, Version, header};
 
 use super::{ResponseBody, app::ConnectError, body::BodyError, vetting::Unsound};
 
+/// Stands in the extensions of a response to a request of which the app has seen nothing: whoever sent it may send it again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unseen;
+
 /// Why a request got no response from the app.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
@@ -95,6 +99,11 @@ impl Failure {
         }
     }
 
+    /// The app takes no connections: it has stopped, or will start again. The client does better elsewhere.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Connect(ConnectError::Refused(..)))
+    }
+
     fn status(&self) -> StatusCode {
         match self {
             Self::Connect(ConnectError::TimedOut(_)) | Self::Unanswered(_) => StatusCode::GATEWAY_TIMEOUT,
@@ -122,7 +131,8 @@ impl Failure {
 
     /// Counts the failure and answers for the app.
     ///
-    /// A client that makes mistakes with the form of its requests is not listened to any longer.
+    /// A client that makes mistakes with the form of its requests is not listened to any longer. One whose request the app did not
+    /// take is sent away, so that its next one can go elsewhere.
     pub(super) fn respond(&self, counts: &FailureCounts, version: Version) -> Response<ResponseBody> {
         if let Some(reason) = self.reason() {
             counts.0[reason].fetch_add(1, Relaxed);
@@ -132,7 +142,11 @@ impl Failure {
         *response.status_mut() = self.status();
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, text);
-        if (self.status().is_client_error() || matches!(self, Self::ConnectMethod)) && version != Version::HTTP_2 {
+        if self.is_refusal() {
+            response.extensions_mut().insert(Unseen);
+        }
+        let last = self.status().is_client_error() || matches!(self, Self::ConnectMethod) || self.is_refusal();
+        if last && version != Version::HTTP_2 {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response

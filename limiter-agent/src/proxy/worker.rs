@@ -46,6 +46,7 @@ use super::{
 };
 use crate::{
     histogram::Histogram,
+    leaving::Leaving,
     rules::{Gates, LimitLayer, LimitedBody, RulesInForce},
 };
 
@@ -69,8 +70,12 @@ pub(crate) struct Proxy {
     pub(crate) log_keys: bool,
     /// One for each client connection that may be served at once.
     pub(crate) places: Arc<Semaphore>,
+    /// Each answer is the last on its connection.
+    pub(crate) leaving: Arc<Leaving>,
     /// Stop accepting, finish what is in flight.
     pub(crate) drain: CancellationToken,
+    /// What has no end by itself ends, too.
+    pub(crate) stop: CancellationToken,
     /// Leave at once.
     pub(crate) abort: CancellationToken,
 }
@@ -101,7 +106,7 @@ impl Worker {
         let plain = plain::Shared::new(&proxy);
         let gates = Gates::new(Arc::clone(&proxy.rules), proxy.clock, proxy.settings.ambiguous_paths, proxy.log_keys);
         let tasks = TaskTracker::new();
-        let tunnels = Tunnels { tasks: tasks.clone(), drain: Rc::new(proxy.drain.clone()) };
+        let tunnels = Tunnels { tasks: tasks.clone(), drain: Rc::new(proxy.stop.clone()) };
         let start = |stream, peer, place: Option<OwnedSemaphorePermit>| {
             let open = Open::new(&proxy, place, tasks.token());
             let gates = gates.clone();

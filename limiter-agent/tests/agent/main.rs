@@ -20,6 +20,7 @@ mod metrics;
 mod process;
 mod proxying;
 mod restarts;
+mod rollouts;
 mod slow;
 mod smuggling;
 mod snapshots;

@@ -89,13 +89,18 @@ pub(super) fn exchange(line: &mut Line<'_>, asked: Box<Asked>) -> impl Future<Ou
     async move {
         let mut out = line.client.shared.buffers.outbox();
         line.watch();
-        match ask(line, asked.request, asked.repeatable, &asked.terms, &mut out).await {
+        let repeatable = asked.repeatable;
+        match ask(line, asked.request, repeatable, &asked.terms, &mut out).await {
             Ok(reply) => relay(line, reply, out).await,
             Err(Cut::Gone) => Next::Nothing,
             Err(Cut::Unfit) => Next::Leave,
             Err(Cut::Failure(failure)) => {
                 let (head, body) = failure.respond(&line.client.shared.proxy.failures, Version::HTTP_11).into_parts();
-                let ending = ending(line.client, asked.terms.last, line.now());
+                if failure.is_refusal() && repeatable && line.used {
+                    // As `client::unseen` says.
+                    return Next::Leave;
+                }
+                let ending = ending(line.client, asked.terms.last || failure.is_refusal(), line.now());
                 out.bytes.clear();
                 write::own(&head, &body.into_own(), asked.terms.to_head, &asked.terms.fields, ending, &mut out.bytes);
                 let closes = ending.closes;
@@ -108,7 +113,8 @@ pub(super) fn exchange(line: &mut Line<'_>, asked: Box<Asked>) -> impl Future<Ou
 /// How the response to a request ends that is told now.
 pub(super) fn ending(client: &Client, last: bool, now: Time) -> Ending<'_> {
     let shared = &client.shared;
-    Ending { closes: last || shared.drain.has_begun(), date: &shared.date, now }
+    let leaves = shared.drain.has_begun() || shared.proxy.leaving.has_begun();
+    Ending { closes: last || leaves, date: &shared.date, now }
 }
 
 /// Sends what is left of an answer.

@@ -24,6 +24,8 @@ pub(super) struct Line<'a> {
     pub(super) stream: TcpStream,
     pub(super) client: &'a Client,
     pub(super) pause: Pause,
+    /// A request was answered on this connection before the one that is looked at.
+    pub(super) used: bool,
     /// What was read and not used yet; none if there is nothing.
     pub(super) inbox: Option<Buffer>,
     leaving: Leaving,
@@ -74,9 +76,9 @@ impl Leaving {
 }
 
 impl<'a> Line<'a> {
-    pub(super) fn new(stream: TcpStream, client: &'a Client) -> Self {
+    pub(super) fn new(stream: TcpStream, client: &'a Client, used: bool) -> Self {
         let pause = Pause::new(client.shared.proxy.clock);
-        Self { stream, client, pause, inbox: None, leaving: Leaving::Unknown, asked: false }
+        Self { stream, client, pause, used, inbox: None, leaving: Leaving::Unknown, asked: false }
     }
 
     /// Looks for the client's leaving from now on, until it sends something.

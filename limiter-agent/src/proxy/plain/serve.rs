@@ -29,8 +29,8 @@ const MOMENT: Duration = Duration::from_millis(50);
 /// How the short way ended.
 #[derive(Debug)]
 pub(in crate::proxy) enum End {
-    /// The ordinary way is to go on, with these bytes first.
-    HandOver(TcpStream, Bytes),
+    /// The ordinary way is to go on, with these bytes first; whether requests were answered before.
+    HandOver(TcpStream, Bytes, bool),
     /// To be closed so that the client gets everything that was sent.
     Leave(TcpStream),
     Closed,
@@ -61,9 +61,10 @@ enum Judged {
 
 const _: () = assert!(size_of::<Judged>() <= 2 * size_of::<u64>());
 
-/// Serves plain requests, the first of which has begun to come: `before` and what is on the socket.
-pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &Client) -> End {
-    let mut line = Line::new(stream, client);
+/// Serves plain requests, the first of which has begun to come: `before` and what is on the socket. `used`: others were answered
+/// before.
+pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) -> End {
+    let mut line = Line::new(stream, client, used);
     if !before.is_empty() {
         line.inbox.insert(client.shared.buffers.lend()).put(&before);
     }
@@ -106,11 +107,11 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
             Judged::Part if comes(&mut line).await => continue,
             Judged::Part | Judged::Other => {
                 let bytes = Bytes::copy_from_slice(line.inbox.as_ref().map_or(&[], Buffer::unread));
-                return End::HandOver(line.stream, bytes);
+                return End::HandOver(line.stream, bytes, line.used);
             }
         };
         match next {
-            Next::Request => {}
+            Next::Request => line.used = true,
             Next::Leave => return End::Leave(line.stream),
             Next::Nothing => return End::Closed,
         }

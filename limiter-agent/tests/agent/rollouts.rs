@@ -1,0 +1,256 @@
+//! A pod that is being deleted, and an app that stops: clients that keep their connections lose nothing that they would not lose
+//! without the agent.
+
+use std::{net::SocketAddr, process::Output};
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt;
+use hyper::{
+    body::Incoming,
+    client::conn::{http1, http2},
+    service::service_fn,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::support::{Agent, Body, PATIENCE, binary, body, empty};
+
+/// Both ways of HTTP/1.1 through the agent.
+const WAYS: [&str; 2] = ["on", "off"];
+
+/// An app that stops as most do: it takes no connections any more, closes those that are idle and finishes what it is at.
+struct Stopping {
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    accepting: JoinHandle<()>,
+    /// `/slow` is answered once this is true.
+    go: watch::Sender<bool>,
+    /// How many `/slow` came.
+    slow: watch::Receiver<usize>,
+}
+
+impl Stopping {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let (stop, stopped) = watch::channel(false);
+        let (go, gone) = watch::channel(false);
+        let (count, slow) = watch::channel(0);
+        let accepting = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (mut stopped, gone, count) = (stopped.clone(), gone.clone(), count.clone());
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let (mut gone, count) = (gone.clone(), count.clone());
+                    async move {
+                        if request.uri().path() == "/slow" {
+                            count.send_modify(|count| *count += 1);
+                            gone.wait_for(|gone| *gone).await.expect("the test goes on");
+                        }
+                        Ok::<_, hyper::Error>(Response::new(body("ok")))
+                    }
+                });
+                tokio::spawn(async move {
+                    let mut connection = std::pin::pin!(
+                        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service)
+                    );
+                    tokio::select! {
+                        _ = &mut connection => return,
+                        _ = stopped.wait_for(|stopped| *stopped) => connection.as_mut().graceful_shutdown(),
+                    }
+                    let _ = connection.await;
+                });
+            }
+        });
+        Self { address, stop, accepting, go, slow }
+    }
+
+    /// As at SIGTERM.
+    async fn stop(&mut self) {
+        self.accepting.abort();
+        let _ = (&mut self.accepting).await;
+        self.stop.send_replace(true);
+    }
+
+    async fn until_slow(&mut self, count: usize) {
+        timeout(PATIENCE, self.slow.wait_for(|came| *came == count)).await.expect("in time").expect("the app runs");
+    }
+}
+
+fn leave(agent: &Agent, more: &[&str]) -> std::process::Command {
+    let mut command = binary();
+    command.args(["leave", "--control", &agent.addresses.control.to_string()]).args(more);
+    command
+}
+
+fn has_left(agent: &Agent) {
+    let Output { status, stderr, .. } = leave(agent, &[]).output().expect("it runs");
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+}
+
+/// One connection of HTTP/1.1.
+struct Line(TcpStream);
+
+impl Line {
+    async fn open(agent: &Agent) -> Self {
+        Self(TcpStream::connect(agent.addresses.listen).await.expect("connected"))
+    }
+
+    async fn send(&mut self, method: &str) {
+        let head = format!("{method} / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
+        self.0.write_all(head.as_bytes()).await.expect("sent");
+    }
+
+    /// Status and whether the connection is closed behind it; none if it is closed without an answer.
+    async fn answer(&mut self) -> Option<(u16, bool)> {
+        let mut text = String::new();
+        let read = async {
+            while !text.contains("\r\n\r\n") {
+                let mut bytes = [0; 1024];
+                let count = self.0.read(&mut bytes).await.expect("not reset");
+                if count == 0 {
+                    return None;
+                }
+                text.push_str(std::str::from_utf8(&bytes[..count]).expect("text"));
+            }
+            let status = text.split(' ').nth(1).expect("a status").parse().expect("a number");
+            Some((status, text.to_lowercase().contains("connection: close")))
+        };
+        timeout(PATIENCE, read).await.expect("in time")
+    }
+
+    async fn ask(&mut self, method: &str) -> Option<(u16, bool)> {
+        self.send(method).await;
+        self.answer().await
+    }
+
+    /// Reads to the end; false if it is reset.
+    async fn ends(mut self) -> bool {
+        timeout(PATIENCE, self.0.read_to_end(&mut Vec::new())).await.expect("in time").is_ok()
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_goes_serves_until_its_app_stops_and_sends_clients_elsewhere() {
+    for way in WAYS {
+        let mut app = Stopping::start().await;
+        let mut agent = Agent::start(app.address, &["--in-place", way]);
+        let (mut busy, mut idle, mut never) =
+            (Line::open(&agent).await, Line::open(&agent).await, Line::open(&agent).await);
+        assert_eq!(busy.ask("GET").await, Some((200, false)));
+        assert_eq!(idle.ask("GET").await, Some((200, false)));
+        has_left(&agent);
+        assert_eq!(busy.ask("GET").await, Some((200, true)), "in place: {way}");
+        assert!(busy.ends().await);
+        // Others have not heard of it yet.
+        let mut late = Line::open(&agent).await;
+        assert_eq!(late.ask("POST").await, Some((200, true)), "in place: {way}");
+        assert_eq!(never.ask("GET").await, Some((200, true)), "in place: {way}");
+        assert_eq!(agent.telemetry("/readyz").await.0, 200, "the pod still serves");
+
+        let mut slow =
+            http1::handshake(TokioIo::new(TcpStream::connect(agent.addresses.listen).await.expect("connected")))
+                .await
+                .expect("HTTP");
+        tokio::spawn(slow.1);
+        let request = Request::get("/slow").header("host", "a").body(empty()).expect("valid");
+        let answer = tokio::spawn(slow.0.send_request(request));
+        app.until_slow(1).await;
+        app.stop().await;
+        assert!(idle.ends().await, "in place: {way}");
+        let refused = async {
+            while TcpStream::connect(agent.addresses.listen).await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, refused).await.expect("the proxy port is closed as the app's is");
+        assert_eq!(agent.telemetry("/readyz").await.0, 503);
+        app.go.send_replace(true);
+        let answer = timeout(PATIENCE, answer).await.expect("in time").expect("it ran").expect("an answer");
+        assert_eq!(answer.collect().await.expect("whole").to_bytes(), "ok");
+        agent.terminate();
+        assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("it ended"), Some(0));
+    }
+}
+
+async fn http2(agent: &Agent) -> (http2::SendRequest<Body>, JoinHandle<hyper::Result<()>>) {
+    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
+    (sender, tokio::spawn(connection))
+}
+
+fn request(method: Method, path: &str) -> Request<Body> {
+    Request::builder().method(method).uri(format!("http://a{path}")).body(empty()).expect("valid")
+}
+
+#[tokio::test]
+async fn clients_of_http2_are_told_at_once_and_lose_no_stream() {
+    let mut app = Stopping::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let (mut sender, connection) = http2(&agent).await;
+    let slow = tokio::spawn(sender.send_request(request(Method::POST, "/slow")));
+    app.until_slow(1).await;
+    has_left(&agent);
+    let gone = async { while sender.send_request(request(Method::GET, "/")).await.is_ok() {} };
+    timeout(PATIENCE, gone).await.expect("GOAWAY comes while a stream is open");
+
+    // One that comes now has time for what it wants.
+    let (mut late, _connection) = http2(&agent).await;
+    assert_eq!(late.send_request(request(Method::POST, "/")).await.expect("an answer").status(), 200);
+    app.go.send_replace(true);
+    assert_eq!(slow.await.expect("it ran").expect("an answer").status(), 200);
+    timeout(PATIENCE, connection).await.expect("in time").expect("it ran").expect("closed in order");
+}
+
+/// Of the app nobody has said that it stops: it may have crashed.
+#[tokio::test]
+async fn what_an_app_that_is_down_never_saw_is_asked_again_elsewhere() {
+    for way in WAYS {
+        let mut app = Stopping::start().await;
+        let agent = Agent::start(app.address, &["--in-place", way]);
+        let (mut get, mut post) = (Line::open(&agent).await, Line::open(&agent).await);
+        for line in [&mut get, &mut post] {
+            assert_eq!(line.ask("GET").await, Some((200, false)));
+        }
+        let (mut sender, connection) = http2(&agent).await;
+        assert_eq!(sender.send_request(request(Method::GET, "/")).await.expect("an answer").status(), 200);
+        app.stop().await;
+        // As the app itself would have done; clients repeat it on a new connection.
+        assert_eq!(get.ask("GET").await, None, "in place: {way}");
+        // This they do not repeat.
+        assert_eq!(post.ask("POST").await, Some((502, true)), "in place: {way}");
+        assert!(post.ends().await);
+        // There is no use in another try.
+        assert_eq!(Line::open(&agent).await.ask("GET").await, Some((502, true)), "in place: {way}");
+
+        assert_eq!(sender.send_request(request(Method::GET, "/")).await.expect("an answer").status(), 502);
+        timeout(PATIENCE, connection).await.expect("GOAWAY, and closed").expect("it ran").expect("closed in order");
+        assert_eq!(agent.metric("weir_upstream_errors_total{reason=\"refused\"}").await, Some(4.0));
+        assert!(TcpStream::connect(agent.addresses.listen).await.is_ok(), "it may come back");
+    }
+}
+
+/// The hook of an agent that is told to stop together with its app.
+#[tokio::test]
+async fn a_hook_that_waits_ends_when_the_app_has_stopped() {
+    let mut app = Stopping::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let mut hook = leave(&agent, &["--wait", "1h"]).spawn().expect("it runs");
+    agent.logged("leaving: each answer is the last on its connection").await;
+    assert_eq!(Line::open(&agent).await.ask("GET").await, Some((200, true)));
+    assert!(hook.try_wait().expect("it runs").is_none(), "the app is up");
+    app.stop().await;
+    let status = tokio::task::spawn_blocking(move || hook.wait()).await.expect("it ran").expect("it ended");
+    assert!(status.success());
+
+    let Output { status, stderr, .. } = binary().args(["leave", "--control", "127.0.0.1:9"]).output().expect("it runs");
+    assert_eq!(status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&stderr).contains("--control 127.0.0.1:9: "), "{stderr:?}");
+    let wrong = binary().args(["leave", "--wait", "soon"]).output().expect("it runs");
+    assert_eq!(wrong.status.code(), Some(2));
+}
