@@ -44,6 +44,8 @@ pub(super) enum PortName {
 pub(super) struct Resources {
     pub(super) cpu: Bounds,
     pub(super) memory: Bounds,
+    /// Of the node's disk: named only where a namespace counts it.
+    pub(super) storage: Bounds,
 }
 
 /// Of one resource.
@@ -126,7 +128,8 @@ impl Wishes {
         if !reader.faults.is_empty() {
             return Err(reader.faults.join("; "));
         }
-        let resources = Resources { cpu: cpu.or(&defaults.cpu), memory: memory.or(&defaults.memory) };
+        let storage = defaults.storage.clone();
+        let resources = Resources { cpu: cpu.or(&defaults.cpu), memory: memory.or(&defaults.memory), storage };
         let unknown = |name: &&String| {
             name.starts_with(PREFIX) && !KNOWN.contains(&name.as_str()) && name.as_str() != NOT_INJECTED
         };
@@ -192,6 +195,7 @@ mod tests {
         Resources {
             cpu: Bounds { request: quantity("10m"), limit: None },
             memory: Bounds { request: quantity("32Mi"), limit: quantity("128Mi") },
+            storage: Bounds::default(),
         }
     }
 
@@ -227,7 +231,7 @@ mod tests {
         assert_eq!(warnings, [""; 0]);
         assert_eq!(wishes.port, Some(PortName::Name("web".to_owned())));
         assert_eq!((wishes.redirect, wishes.image.as_deref(), wishes.control_port), (true, Some("a/b:c"), Some(9481)));
-        let Resources { cpu, memory } = wishes.resources;
+        let Resources { cpu, memory, .. } = wishes.resources;
         assert_eq!(cpu, Bounds { request: quantity("10m"), limit: quantity("1") });
         assert_eq!(memory, Bounds { request: quantity("64Mi"), limit: quantity("128Mi") });
     }

@@ -86,6 +86,7 @@ pub(super) fn parse_resources(text: &str) -> Result<Resources, String> {
     Ok(Resources {
         cpu: bounds("cpu", requests.cpu, limits.cpu)?,
         memory: bounds("memory", requests.memory, limits.memory)?,
+        storage: Bounds::default(),
     })
 }
 

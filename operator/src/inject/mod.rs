@@ -10,7 +10,8 @@
 //! Who is asked for is the apiserver's business: the selectors of the MutatingWebhookConfiguration look at the label
 //! `weir.dev/inject` of namespaces and pods, so nothing here watches namespaces. Every replica serves, leader or not. A
 //! pod is never kept from starting because the agent does not suit it: it is left alone, and told why by a warning and
-//! by the annotation `weir.dev/not-injected`, which ends up in the status of the policies that target it. Only where the
+//! by the annotation `weir.dev/not-injected`, which ends up in the status of the policies that target it. What the agent asks for is
+//! fitted to the quotas and limits of the pod's namespace. Only where the
 //! cluster's owner said so is a pod with a wrong annotation refused.
 
 mod annotations;
@@ -22,6 +23,7 @@ mod pod;
 mod published;
 mod quantity;
 mod registration;
+mod room;
 mod server;
 mod sidecar;
 

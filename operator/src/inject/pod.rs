@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use serde_json::{Value, json};
 
 use super::annotations::{Resources, Wishes};
+use super::room::Room;
 use super::sidecar::{self, AGENT, Authority, CONTROL_PORT, Images, PROXY_PORT, TELEMETRY_PORT};
 use super::{INJECT, NOT_INJECTED, guard};
 use crate::source::objects::AGENT_LABEL;
@@ -31,6 +32,8 @@ pub(super) struct Told<'a> {
     pub(super) bootstrap: Option<&'a str>,
     /// Who tells it who it is; none: nobody, and its control port takes whoever comes.
     pub(super) authority: Option<Authority>,
+    /// What its namespace leaves to it.
+    pub(super) room: Room,
 }
 
 /// What becomes of a pod.
@@ -88,7 +91,7 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &Told<'_>) -> Result<Outc
     if let Err(why) = suits(&spec) {
         return Ok(Outcome::Unfit { why });
     }
-    let (wishes, mut warnings) = match Wishes::read(&annotations, &terms.resources) {
+    let (mut wishes, mut warnings) = match Wishes::read(&annotations, &terms.resources) {
         Ok(read) => read,
         Err(why) => return Ok(Outcome::Wrong { why }),
     };
@@ -109,8 +112,8 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &Told<'_>) -> Result<Outc
         return Ok(Outcome::Unfit { why });
     }
     let redirect = match (&terms.images.redirect, wishes.redirect) {
-        (_, false) => None,
-        (Some(image), true) => Some(sidecar::redirect(image, &guarded)),
+        (_, false) => false,
+        (Some(_), true) => true,
         (None, true) => {
             let why = "annotation weir.dev/redirect is enabled: this cluster's Weir has no image for it; set \
                        injection.redirect.image of its chart, or name the port and let Services target it by name"
@@ -118,12 +121,18 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &Told<'_>) -> Result<Outc
             return Ok(Outcome::Wrong { why });
         }
     };
-    warnings.extend(caveats(&spec, &guarded, redirect.is_some()));
+    match told.room.fit(&spec, &wishes.resources) {
+        Ok(resources) => wishes.resources = resources,
+        Err(why) => return Ok(Outcome::Unfit { why }),
+    }
+    warnings.extend(caveats(&spec, &guarded, redirect));
 
     let told = &Told { authority: told.authority.clone().filter(|_| !wishes.plaintext), ..told.clone() };
     let agent = sidecar::agent(&spec, &terms.images, &wishes, &guarded, terms.native, told);
     let mut pod = pod.clone();
     guarded.take_over(list(&mut pod["spec"], "containers"));
+    let redirect = terms.images.redirect.as_ref().filter(|_| redirect);
+    let redirect = redirect.map(|image| sidecar::redirect(image, &wishes, &guarded));
     list(&mut pod["spec"], "initContainers").extend(redirect);
     // Last of the init containers: those before it get their work done without it.
     let place = if terms.native { "initContainers" } else { "containers" };

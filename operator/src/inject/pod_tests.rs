@@ -32,7 +32,7 @@ fn cache() -> Value {
 
 #[track_caller]
 fn injected(pod: &Value, terms: &Terms) -> (Value, Vec<String>) {
-    match inject(pod, terms, &Told { bootstrap: Some("{}"), authority: None }).unwrap() {
+    match inject(pod, terms, &Told { bootstrap: Some("{}"), ..Told::default() }).unwrap() {
         Outcome::Injected { pod, warnings } => (pod, warnings),
         other => panic!("{other:?}"),
     }
@@ -82,6 +82,9 @@ fn a_plain_pod_as_a_whole() {
                 "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8482}, "periodSeconds": 2},
                 "livenessProbe": {"httpGet": {"path": "/healthz", "port": 8482}, "periodSeconds": 10, "timeoutSeconds": 2},
                 "volumeMounts": [{"name": "weir-cache", "mountPath": "/var/lib/weir"}],
+                "lifecycle": {"preStop": {"exec": {
+                    "command": ["/usr/local/bin/weir-agent", "leave", "--control=127.0.0.1:8481"],
+                }}},
                 "resources": {},
                 "securityContext": {
                     "runAsNonRoot": true,
@@ -107,7 +110,7 @@ fn an_agent_is_told_how_to_prove_which_pod_it_is() {
         audience: "weir.dev".to_owned(),
         bundle: "PEM".to_owned(),
     };
-    let told = Told { bootstrap: Some("{}"), authority: Some(authority) };
+    let told = Told { bootstrap: Some("{}"), authority: Some(authority), room: Room::default() };
     for volumes in [json!(null), json!([]), json!([{"name": "v", "emptyDir": {}}])] {
         let mut plain = http();
         if !volumes.is_null() {
@@ -202,9 +205,9 @@ fn before_1_32_it_is_an_ordinary_container() {
     assert_eq!((containers.len(), &containers[0]["name"]), (2, &json!("app")), "the app stays the first");
     let agent = agent(&with);
     assert!(agent.get("restartPolicy").is_none());
-    // The app stays up for 15 s, so the agent must; then both have the rest of the minute.
-    assert_eq!(agent["lifecycle"], json!({"preStop": {"sleep": {"seconds": 15}}}));
-    assert!(has_arg(agent, "--drain=43s"), "{agent}");
+    // However long the app stays up, the agent does. It has a moment of the minute to finish in.
+    assert_eq!(agent["lifecycle"]["preStop"]["exec"]["command"][3], "--wait=56s");
+    assert!(has_arg(agent, "--drain=58s"), "{agent}");
 
     let mut job = http();
     job["spec"]["restartPolicy"] = "Never".into();
@@ -223,7 +226,8 @@ fn the_drain_fits_the_grace_period() {
         pod["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 15}}});
         let (with, _) = injected(&pod, &terms());
         assert!(has_arg(agent(&with), &format!("--drain={drain}")), "{with}");
-        assert!(agent(&with).get("lifecycle").is_none(), "a native sidecar ends after the app anyway");
+        let hook = agent(&with)["lifecycle"]["preStop"]["exec"]["command"].as_array().unwrap();
+        assert_eq!(hook.len(), 3, "a native sidecar ends after the app anyway: {hook:?}");
     }
 }
 
@@ -328,7 +332,9 @@ fn pods_that_get_no_agent_and_why() {
     }
     // The control port can be moved out of the way.
     let moved = annotated(own(8481), &[("weir.dev/control-port", "9481")]);
-    assert!(has_arg(agent(&injected(&moved, &terms()).0), "--control=[::]:9481"));
+    let (moved, _) = injected(&moved, &terms());
+    assert!(has_arg(agent(&moved), "--control=[::]:9481"));
+    assert_eq!(agent(&moved)["lifecycle"]["preStop"]["exec"]["command"][2], "--control=127.0.0.1:9481");
     assert!(inject(&json!({"spec": {"containers": "none"}}), &terms(), &Told::default()).is_err());
 }
 
@@ -406,7 +412,7 @@ fn a_redirect_needs_an_image_and_warns_about_probes() {
 #[test]
 fn what_an_agent_starts_with() {
     let start = |bootstrap: Option<&str>| {
-        let Outcome::Injected { pod, .. } = inject(&http(), &terms(), &Told { bootstrap, authority: None }).unwrap()
+        let Outcome::Injected { pod, .. } = inject(&http(), &terms(), &Told { bootstrap, ..Told::default() }).unwrap()
         else {
             panic!("it fits")
         };

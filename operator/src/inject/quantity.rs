@@ -16,6 +16,11 @@ impl Quantity {
         &self.text
     }
 
+    /// In cores or bytes.
+    pub(super) fn value(&self) -> f64 {
+        self.value
+    }
+
     /// Whether it is more than the other one. Sizes of agents are far from where floating point rounds.
     pub(super) fn exceeds(&self, other: &Self) -> bool {
         self.value > other.value
@@ -26,12 +31,17 @@ impl FromStr for Quantity {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let number = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
-        let (number, suffix) = text.split_at(number);
-        let number: f64 = number.parse().map_err(|_| ())?;
-        let value = number * scale(suffix).ok_or(())?;
-        if value > 0.0 && value.is_finite() { Ok(Self { text: text.to_owned(), value }) } else { Err(()) }
+        let value = amount(text).filter(|value| *value > 0.0).ok_or(())?;
+        Ok(Self { text: text.to_owned(), value })
     }
+}
+
+/// What a quantity stands for, zero included; none if it is no quantity.
+pub(super) fn amount(text: &str) -> Option<f64> {
+    let number = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+    let (number, suffix) = text.split_at(number);
+    let number: f64 = number.parse().ok()?;
+    Some(number * scale(suffix)?).filter(|value| value.is_finite())
 }
 
 fn scale(suffix: &str) -> Option<f64> {

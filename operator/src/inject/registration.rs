@@ -24,6 +24,7 @@ use super::files::{Files, FilesError};
 use super::flags::InjectFlags;
 use super::pod::Terms;
 use super::published::{TERMS, authorities, fresh_token, names, registered, secret_with, token};
+use super::room::Rooms;
 use super::server::{self, Reviewer, Serving, path};
 use super::sidecar::Images;
 use crate::authority::{Authorities, DAY, Order, Signer, renewal::Renewal};
@@ -75,7 +76,9 @@ impl Injection {
                 resources: flags.inject_resources,
                 native: sidecars_have_named_ports(&client).await,
             };
-            let reviewer = Reviewer { terms, identity, refuse: flags.inject_refuse, engine, metrics, serving: served };
+            let rooms = Rooms(client.clone());
+            let reviewer =
+                Reviewer { terms, rooms, identity, refuse: flags.inject_refuse, engine, metrics, serving: served };
             tokio::join!(registration.run(), server::run(listener, Arc::new(reviewer)));
         };
         tokio::select! {

@@ -25,6 +25,7 @@ use tokio::time::timeout;
 
 use super::bootstrap::{self, Question};
 use super::pod::{self, Outcome, Terms, Told};
+use super::room::Rooms;
 use super::sidecar::Authority;
 use crate::identity::Directions;
 use crate::metrics::Metrics;
@@ -49,6 +50,7 @@ pub(super) struct Serving {
 #[derive(Debug)]
 pub(super) struct Reviewer {
     pub(super) terms: Terms,
+    pub(super) rooms: Rooms,
     /// Where agents get their certificates; none: they have none.
     pub(super) identity: Option<Directions>,
     /// Refuse pods that are wrong about the agent, instead of leaving them alone.
@@ -109,7 +111,8 @@ impl Reviewer {
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let bootstrap = bootstrap::snapshot(&self.engine, namespace, pod::labels(&pod)).await;
         let authority = self.authority().await;
-        let outcome = pod::inject(&pod, &self.terms, &Told { bootstrap: bootstrap.as_deref(), authority })?;
+        let room = self.rooms.of(namespace).await;
+        let outcome = pod::inject(&pod, &self.terms, &Told { bootstrap: bootstrap.as_deref(), authority, room })?;
 
         let name = object.metadata.name.as_ref().or(object.metadata.generate_name.as_ref());
         let name = name.map_or("", String::as_str);

@@ -8,7 +8,7 @@
 use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Value, json};
 
-use super::annotations::{Bounds, Wishes};
+use super::annotations::{Bounds, Resources, Wishes};
 use super::guard::Guarded;
 use super::pod::Told;
 
@@ -22,6 +22,8 @@ pub(super) const PROXY_PORT: u16 = 8480;
 pub(super) const CONTROL_PORT: u16 = 8481;
 /// Where the kubelet and Prometheus reach it.
 pub(super) const TELEMETRY_PORT: u16 = 8482;
+/// Where the program is in images of the agent.
+const PROGRAM: &str = "/usr/local/bin/weir-agent";
 /// What the port is called that takes over no name.
 const UNNAMED: &str = "weir-proxy";
 /// How long the kubelet waits for pods that do not say.
@@ -80,10 +82,9 @@ pub(super) fn agent(
     told: &Told<'_>,
 ) -> Value {
     let control = wishes.control_port.unwrap_or(CONTROL_PORT);
-    let sleep = if native { None } else { sleep_before_stop(spec, guarded) };
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
-    // As long as the app may take: what it finishes must get out.
-    let drain = (grace - sleep.unwrap_or(0) - MARGIN).max(1);
+    // As long as the app may take: what it finishes must get out. It counts from the moment when the pod is deleted.
+    let drain = (grace - MARGIN).max(1);
     let first = match told.bootstrap {
         // A dollar sign would be expanded by the kubelet; JSON has another way to write it, and none outside of strings.
         Some(snapshot) if snapshot.len() <= LONGEST_BOOTSTRAP => {
@@ -117,6 +118,7 @@ pub(super) fn agent(
             "httpGet": {"path": "/healthz", "port": TELEMETRY_PORT}, "periodSeconds": 10, "timeoutSeconds": 2,
         },
         "volumeMounts": [{"name": CACHE_VOLUME, "mountPath": CACHE_FOLDER}],
+        "lifecycle": {"preStop": {"exec": {"command": leave(control, native, drain)}}},
         "resources": resources(wishes),
         "securityContext": {
             "runAsNonRoot": true,
@@ -144,9 +146,6 @@ pub(super) fn agent(
     if native {
         agent["restartPolicy"] = "Always".into();
     }
-    if let Some(seconds) = sleep {
-        agent["lifecycle"] = json!({"preStop": {"sleep": {"seconds": seconds}}});
-    }
     agent
 }
 
@@ -161,16 +160,18 @@ pub(super) fn token(authority: &Authority) -> Value {
     json!({"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}})
 }
 
-/// An ordinary container is told to stop together with the app. If the app stays up for a while so that the last
-/// requests still find it, the agent in front of it has to as well.
-fn sleep_before_stop(spec: &PodSpec, guarded: &Guarded) -> Option<i64> {
-    let app = &spec.containers[guarded.container?];
-    Some(app.lifecycle.as_ref()?.pre_stop.as_ref()?.sleep.as_ref()?.seconds)
+/// How the agent hears that the pod is being deleted: hooks of all containers run at that moment. Its own signal to stop comes
+/// after the app's end; an ordinary container's would come together with the app's, so there the hook waits for the app.
+fn leave(control: u16, native: bool, drain: i64) -> Vec<String> {
+    let wait = (!native).then(|| format!("--wait={}s", (drain - MARGIN).max(1)));
+    let command = [PROGRAM.to_owned(), "leave".to_owned(), format!("--control=127.0.0.1:{control}")];
+    command.into_iter().chain(wait).collect()
 }
 
 fn resources(wishes: &Wishes) -> Value {
     let mut resources = json!({});
-    for (name, Bounds { request, limit }) in [("cpu", &wishes.resources.cpu), ("memory", &wishes.resources.memory)] {
+    let Resources { cpu, memory, storage } = &wishes.resources;
+    for (name, Bounds { request, limit }) in [("cpu", cpu), ("memory", memory), ("ephemeral-storage", storage)] {
         for (kind, quantity) in [("requests", request), ("limits", limit)] {
             if let Some(quantity) = quantity {
                 resources[kind][name] = quantity.text().into();
@@ -181,8 +182,9 @@ fn resources(wishes: &Wishes) -> Value {
 }
 
 /// The init container that sends what comes to the guarded port's number to the agent. Rules are the pod's, and go with
-/// it. What the agent sends to the app goes over loopback, which these rules do not see.
-pub(super) fn redirect(image: &str, guarded: &Guarded) -> Value {
+/// it. What the agent sends to the app goes over loopback, which these rules do not see. It has ended before the agent starts, and so
+/// may have what the agent has.
+pub(super) fn redirect(image: &str, wishes: &Wishes, guarded: &Guarded) -> Value {
     let rule = format!("-t nat -A PREROUTING -p tcp --dport {} -j REDIRECT --to-ports {PROXY_PORT}", guarded.number);
     json!({
         "name": REDIRECT,
@@ -190,7 +192,7 @@ pub(super) fn redirect(image: &str, guarded: &Guarded) -> Value {
         // A pod without IPv6 has no table for it, and nothing to redirect there. Where there is one, a pod whose clients could
         // go round the agent does not start.
         "command": ["/bin/sh", "-c", format!("iptables -w {rule} && {{ [ ! -e /proc/net/if_inet6 ] || ip6tables -w {rule}; }}")],
-        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "32Mi"}},
+        "resources": resources(wishes),
         "securityContext": {
             "runAsNonRoot": false,
             "runAsUser": 0,

@@ -1,0 +1,295 @@
+//! What a namespace leaves to an agent: LimitRanges and ResourceQuotas, which refuse pods whose containers do not fit.
+//!
+//! A pod that would start without the agent must start with it. So what the agent asks for is fitted to them: what they want named is
+//! named, and what is too much is cut down to what an agent can work with. If there is less than that, the pod starts without an agent.
+//! They are asked for with each pod; should nobody answer, the agent gets what it would get without them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::try_join;
+use k8s_openapi::api::core::v1::{
+    LimitRange, LimitRangeItem, PodSpec, ResourceQuota, ScopedResourceSelectorRequirement,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use tokio::time::timeout;
+
+use super::annotations::{Bounds, Resources};
+use super::quantity::{Quantity, amount};
+
+/// The apiserver waits for the answer, and answers this from memory.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A resource by its name, what an agent gets of it where something must be said and nobody has, and what it can work with.
+#[derive(Debug)]
+struct Kind {
+    name: &'static str,
+    usual: (f64, f64),
+    least: (f64, f64),
+}
+
+const MI: f64 = 1024.0 * 1024.0;
+const CPU: Kind = Kind { name: "cpu", usual: (0.02, 1.0), least: (0.005, 0.05) };
+const MEMORY: Kind = Kind { name: "memory", usual: (32.0 * MI, 128.0 * MI), least: (16.0 * MI, 32.0 * MI) };
+/// For its log.
+const STORAGE: Kind = Kind { name: "ephemeral-storage", usual: (16.0 * MI, 64.0 * MI), least: (MI, 16.0 * MI) };
+
+/// Where rooms are looked for.
+#[derive(Clone)]
+pub(super) struct Rooms(pub(super) Client);
+
+impl std::fmt::Debug for Rooms {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Rooms")
+    }
+}
+
+impl Rooms {
+    /// That of a namespace.
+    pub(super) async fn of(&self, namespace: &str) -> Room {
+        // From the apiserver's memory.
+        let any = ListParams::default().match_any();
+        let (ranges, quotas) = (Api::namespaced(self.0.clone(), namespace), Api::namespaced(self.0.clone(), namespace));
+        let both = async { try_join!(ranges.list(&any), quotas.list(&any)) };
+        match timeout(PATIENCE, both).await {
+            Ok(Ok((ranges, quotas))) => Room { ranges: ranges.items, quotas: quotas.items },
+            Ok(Err(error)) => {
+                tracing::warn!(namespace, %error, "LimitRanges and ResourceQuotas cannot be listed: agents are not fitted to them");
+                Room::default()
+            }
+            Err(_) => {
+                tracing::warn!(
+                    namespace,
+                    "LimitRanges and ResourceQuotas do not come: this agent is not fitted to them"
+                );
+                Room::default()
+            }
+        }
+    }
+}
+
+/// What bounds the pods of a namespace.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Room {
+    pub(super) ranges: Vec<LimitRange>,
+    pub(super) quotas: Vec<ResourceQuota>,
+}
+
+/// A bound, and who says so.
+type Bound = Option<(f64, String)>;
+
+/// All that bounds one resource of the agent.
+#[derive(Debug, Default)]
+struct Bounded {
+    /// What a LimitRange gives containers that do not say: request and limit.
+    default: (Option<f64>, Option<f64>),
+    least: f64,
+    ratio: Option<f64>,
+    /// Of the request and of the limit, where it must be named.
+    most: (Bound, Bound),
+}
+
+impl Room {
+    /// What the agent of a pod asks for here.
+    ///
+    /// # Errors
+    ///
+    /// There is not enough left for one; who says so, and the mend.
+    pub(super) fn fit(&self, spec: &PodSpec, asked: &Resources) -> Result<Resources, String> {
+        let of = |kind: &Kind, asked: &Bounds| self.bounded(kind.name, spec).fit(kind, asked);
+        Ok(Resources {
+            cpu: of(&CPU, &asked.cpu)?,
+            memory: of(&MEMORY, &asked.memory)?,
+            storage: of(&STORAGE, &asked.storage)?,
+        })
+    }
+
+    fn bounded(&self, resource: &str, spec: &PodSpec) -> Bounded {
+        let mut bounded = Bounded::default();
+        for range in &self.ranges {
+            let name = range.metadata.name.as_deref().unwrap_or_default();
+            for item in range.spec.iter().flat_map(|spec| &spec.limits) {
+                bounded.range(name, resource, item, spec);
+            }
+        }
+        for quota in self.quotas.iter().filter(|quota| counts(quota, spec)) {
+            bounded.quota(resource, quota, spec);
+        }
+        bounded
+    }
+}
+
+impl Bounded {
+    fn range(&mut self, name: &str, resource: &str, item: &LimitRangeItem, spec: &PodSpec) {
+        let of = |map: &Option<BTreeMap<String, Text>>| amount(&map.as_ref()?.get(resource)?.0);
+        let ratio = of(&item.max_limit_request_ratio);
+        match item.type_.as_str() {
+            "Container" => {
+                self.least = self.least.max(of(&item.min).unwrap_or(0.0));
+                let default = (of(&item.default_request), of(&item.default));
+                self.default = (self.default.0.or(default.0), self.default.1.or(default.1));
+                if let Some(most) = of(&item.max) {
+                    let who = || format!("LimitRange {name} lets a container have {}", text(resource, most));
+                    lower(&mut self.most.0, most, who);
+                    lower(&mut self.most.1, most, who);
+                }
+            }
+            "Pod" => {
+                if let Some(most) = of(&item.max) {
+                    let who = || format!("LimitRange {name} lets a pod have {}", text(resource, most));
+                    for (bound, of_limits) in [(&mut self.most.0, false), (&mut self.most.1, true)] {
+                        // A pod that is too large by itself is refused with an agent or without.
+                        let left = Some(most - own(spec, resource, of_limits)).filter(|left| *left >= 0.0);
+                        lower(bound, left.unwrap_or(f64::INFINITY), who);
+                    }
+                }
+            }
+            _ => return,
+        }
+        // Of the whole pod, too: what holds for each of its containers holds for their sum.
+        if let Some(ratio) = ratio {
+            self.ratio = Some(self.ratio.map_or(ratio, |known| known.min(ratio)));
+        }
+    }
+
+    fn quota(&mut self, resource: &str, quota: &ResourceQuota, spec: &PodSpec) {
+        let name = quota.metadata.name.as_deref().unwrap_or_default();
+        let status = quota.status.as_ref();
+        // Until somebody has counted, the apiserver refuses nothing, and what it will say is in the spec.
+        let hard =
+            status.and_then(|status| status.hard.as_ref()).or(quota.spec.as_ref().and_then(|spec| spec.hard.as_ref()));
+        for (key, hard) in hard.into_iter().flatten() {
+            let of_limits = *key == format!("limits.{resource}");
+            if !of_limits && key != resource && *key != format!("requests.{resource}") {
+                continue;
+            }
+            let used = status.and_then(|status| amount(&status.used.as_ref()?.get(key)?.0)).unwrap_or(0.0);
+            let Some(hard) = amount(&hard.0) else { continue };
+            let left = Some(hard - used - own(spec, resource, of_limits)).filter(|left| *left >= 0.0);
+            let bound = if of_limits { &mut self.most.1 } else { &mut self.most.0 };
+            let who = || format!("ResourceQuota {name} leaves {} of {key}", text(resource, left.unwrap_or(0.0)));
+            lower(bound, left.unwrap_or(f64::INFINITY), who);
+        }
+    }
+
+    fn fit(&self, kind: &Kind, asked: &Bounds) -> Result<Bounds, String> {
+        let value = |quantity: &Option<Quantity>| quantity.as_ref().map(Quantity::value);
+        let (asked_request, asked_limit) = (value(&asked.request), value(&asked.limit));
+        let limit_is_named =
+            asked_limit.is_some() || self.default.1.is_some() || self.ratio.is_some() || self.most.1.is_some();
+        let request_is_named = asked_request.is_some()
+            || limit_is_named
+            || self.default.0.is_some()
+            || self.least > 0.0
+            || self.most.0.is_some();
+        if !request_is_named {
+            return Ok(asked.clone());
+        }
+        let most = |bound: &Bound| bound.as_ref().map_or(f64::INFINITY, |(most, _)| *most);
+        let wanted = asked_request.or(self.default.0).unwrap_or(kind.usual.0).min(asked_limit.unwrap_or(f64::INFINITY));
+        let mut request = wanted.min(most(&self.most.0)).max(self.least);
+        let mut limit =
+            asked_limit.or(self.default.1.map(|it| it.max(kind.least.1))).unwrap_or(kind.usual.1).max(request);
+        limit = limit.min(most(&self.most.1));
+        request = request.min(limit);
+        if let Some(ratio) = self.ratio {
+            // A smaller limit first, and a larger request for what an agent needs.
+            limit = limit.min((request * ratio).max(kind.least.1));
+            request = request.max(limit / ratio).min(most(&self.most.0));
+            limit = limit.min(request * ratio);
+        }
+        let needed = kind.least.0.min(wanted).max(self.least);
+        enough(kind, "request", request, needed, &self.most.0)?;
+        if limit_is_named {
+            enough(
+                kind,
+                "limit",
+                limit,
+                kind.least.1.min(asked_limit.unwrap_or(f64::INFINITY)).max(request),
+                &self.most.1,
+            )?;
+        }
+        let said = |asked: &Option<Quantity>, value: f64| match asked {
+            Some(asked) if same(asked.value(), value) => Some(asked.clone()),
+            _ => text(kind.name, value).parse().ok(),
+        };
+        Ok(Bounds {
+            request: said(&asked.request, request),
+            limit: limit_is_named.then(|| said(&asked.limit, limit)).flatten(),
+        })
+    }
+}
+
+fn enough(kind: &Kind, what: &str, there: f64, needed: f64, bound: &Bound) -> Result<(), String> {
+    // What was rounded down on its way is not missing.
+    if there >= needed || same(there, needed) {
+        return Ok(());
+    }
+    let who = bound.as_ref().map_or_else(|| "a LimitRange bounds it by its ratio".to_owned(), |(_, who)| who.clone());
+    let (name, needed) = (kind.name, text(kind.name, needed));
+    Err(format!(
+        "{who}, and the agent's {what} of {name} is {needed} at least: raise that, or let the app ask for less"
+    ))
+}
+
+fn same(one: f64, other: f64) -> bool {
+    (one - other).abs() <= one.abs() * 1e-9
+}
+
+fn lower(bound: &mut Bound, to: f64, who: impl Fn() -> String) {
+    if bound.as_ref().is_none_or(|(most, _)| to < *most) {
+        *bound = Some((to, who()));
+    }
+}
+
+/// What the pod asks for without the agent, beside which it runs.
+fn own(spec: &PodSpec, resource: &str, of_limits: bool) -> f64 {
+    let sidecars = spec.init_containers.iter().flatten().filter(|init| init.restart_policy.is_some());
+    let each = spec.containers.iter().chain(sidecars).filter_map(|container| {
+        let resources = container.resources.as_ref()?;
+        let of = |map: &Option<BTreeMap<String, Text>>| amount(&map.as_ref()?.get(resource)?.0);
+        let limit = of(&resources.limits);
+        if of_limits { limit } else { of(&resources.requests).or(limit) }
+    });
+    each.sum()
+}
+
+/// Whether a quota counts this pod, once it has an agent.
+fn counts(quota: &ResourceQuota, pod: &PodSpec) -> bool {
+    let Some(spec) = &quota.spec else { return false };
+    let ends = pod.active_deadline_seconds.is_some();
+    let scope = |name: &str| match name {
+        "Terminating" => ends,
+        "NotTerminating" => !ends,
+        "NotBestEffort" => true,
+        "PriorityClass" => pod.priority_class_name.is_some(),
+        _ => false,
+    };
+    let selects = |wanted: &ScopedResourceSelectorRequirement| {
+        let class = pod.priority_class_name.as_deref();
+        let named = || wanted.values.iter().flatten().any(|value| Some(value.as_str()) == class);
+        match (wanted.scope_name.as_str(), wanted.operator.as_str()) {
+            ("PriorityClass", "In") => named(),
+            ("PriorityClass", "NotIn") => !named(),
+            ("PriorityClass", "DoesNotExist") => class.is_none(),
+            (name, _) => scope(name),
+        }
+    };
+    let selector = spec.scope_selector.as_ref().and_then(|selector| selector.match_expressions.as_ref());
+    spec.scopes.iter().flatten().all(|name| scope(name)) && selector.into_iter().flatten().all(selects)
+}
+
+/// As Kubernetes writes it, rounded down to what it counts in.
+fn text(resource: &str, value: f64) -> String {
+    if resource == CPU.name {
+        return format!("{}m", (value * 1000.0 + 1e-6).floor());
+    }
+    let bytes = value.floor();
+    if bytes % MI == 0.0 { format!("{}Mi", bytes / MI) } else { format!("{bytes}") }
+}
+
+#[cfg(test)]
+#[path = "room_tests.rs"]
+mod tests;

@@ -1,0 +1,135 @@
+use serde_json::{Value, json};
+
+use super::super::flags::parse_resources;
+use super::*;
+
+/// An app that asks for 100m and 64Mi, and may use 200m and 128Mi.
+fn app() -> PodSpec {
+    let resources =
+        json!({"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "200m", "memory": "128Mi"}});
+    serde_json::from_value(json!({"containers": [{"name": "app", "resources": resources}]})).unwrap()
+}
+
+fn usual() -> Resources {
+    parse_resources(r#"{"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}}"#).unwrap()
+}
+
+fn range(items: Value) -> Room {
+    let range = serde_json::from_value(json!({"metadata": {"name": "bounds"}, "spec": {"limits": items}})).unwrap();
+    Room { ranges: vec![range], quotas: Vec::new() }
+}
+
+fn quota(hard: &Value, used: &Value) -> Room {
+    let quota = json!({"metadata": {"name": "team"}, "spec": {"hard": hard}, "status": {"hard": hard, "used": used}});
+    Room { ranges: Vec::new(), quotas: vec![serde_json::from_value(quota).unwrap()] }
+}
+
+/// Request and limit of CPU, then of memory, then of storage; empty where nothing is said.
+#[track_caller]
+fn fitted(room: &Room) -> Vec<String> {
+    let Resources { cpu, memory, storage } = room.fit(&app(), &usual()).unwrap();
+    let all = [cpu.request, cpu.limit, memory.request, memory.limit, storage.request, storage.limit];
+    all.iter().map(|quantity| quantity.as_ref().map_or("", Quantity::text).to_owned()).collect()
+}
+
+#[test]
+fn without_bounds_nothing_is_changed() {
+    assert_eq!(fitted(&Room::default()), ["20m", "", "32Mi", "128Mi", "", ""]);
+    let others = quota(&json!({"pods": "10", "requests.storage": "1Gi"}), &json!({"pods": "10"}));
+    assert_eq!(fitted(&others), ["20m", "", "32Mi", "128Mi", "", ""]);
+}
+
+#[test]
+fn what_a_quota_counts_is_named() {
+    let hard = json!({"limits.cpu": "4", "limits.memory": "4Gi", "requests.cpu": "2", "requests.memory": "2Gi"});
+    assert_eq!(fitted(&quota(&hard, &json!({}))), ["20m", "1000m", "32Mi", "128Mi", "", ""]);
+    let storage = quota(&json!({"limits.ephemeral-storage": "1Gi"}), &json!({}));
+    assert_eq!(fitted(&storage), ["20m", "", "32Mi", "128Mi", "16Mi", "64Mi"]);
+}
+
+#[test]
+fn what_a_quota_leaves_is_enough_for_a_smaller_agent() {
+    // 300m and 192Mi of limits, of which the app takes 200m and 128Mi; 110m of requests, of which it takes 100m.
+    let hard = json!({"limits.cpu": "1", "limits.memory": "1Gi", "cpu": "1"});
+    let used = json!({"limits.cpu": "700m", "limits.memory": "832Mi", "cpu": "890m"});
+    assert_eq!(fitted(&quota(&hard, &used)), ["10m", "100m", "32Mi", "64Mi", "", ""]);
+}
+
+#[test]
+fn less_than_an_agent_needs_is_told() {
+    for (room, expected) in [
+        (
+            quota(&json!({"limits.memory": "1Gi"}), &json!({"limits.memory": "880Mi"})),
+            "ResourceQuota team leaves 16Mi of limits.memory, and the agent's limit of memory is 32Mi at least",
+        ),
+        (
+            quota(&json!({"requests.cpu": "1"}), &json!({"requests.cpu": "899m"})),
+            "ResourceQuota team leaves 1m of requests.cpu, and the agent's request of cpu is 5m at least",
+        ),
+        (
+            range(json!([{"type": "Container", "max": {"memory": "8Mi"}}])),
+            "LimitRange bounds lets a container have 8Mi, and the agent's request of memory is 16Mi at least",
+        ),
+        (
+            range(json!([{"type": "Pod", "max": {"memory": "140Mi"}}])),
+            "LimitRange bounds lets a pod have 140Mi, and the agent's",
+        ),
+    ] {
+        let why = room.fit(&app(), &usual()).unwrap_err();
+        assert!(why.starts_with(expected), "{why}");
+        // It must fit the message of a drifted pod, behind a few words.
+        assert!(why.len() <= 220, "{} bytes: {why}", why.len());
+    }
+}
+
+/// It is refused with an agent or without: that is the owner's affair.
+#[test]
+fn a_pod_that_is_too_large_by_itself_is_no_reason() {
+    let full = quota(&json!({"limits.memory": "1Gi"}), &json!({"limits.memory": "1000Mi"}));
+    assert_eq!(fitted(&full), ["20m", "", "32Mi", "128Mi", "", ""]);
+}
+
+#[test]
+fn a_limit_range_is_kept() {
+    for (item, expected) in [
+        (json!({"min": {"cpu": "50m", "memory": "64Mi"}}), ["50m", "", "64Mi", "128Mi"]),
+        (json!({"max": {"cpu": "500m", "memory": "64Mi"}}), ["20m", "500m", "32Mi", "64Mi"]),
+        (json!({"maxLimitRequestRatio": {"memory": "2"}}), ["20m", "", "32Mi", "64Mi"]),
+        // What the apiserver would fill in may be less than the request.
+        (json!({"default": {"cpu": "10m"}}), ["20m", "50m", "32Mi", "128Mi"]),
+        (json!({"maxLimitRequestRatio": {"cpu": "2"}}), ["25m", "50m", "32Mi", "128Mi"]),
+        (json!({"default": {"cpu": "300m"}, "defaultRequest": {"memory": "1Gi"}}), ["20m", "300m", "32Mi", "128Mi"]),
+    ] {
+        let mut item = item;
+        item["type"] = "Container".into();
+        assert_eq!(fitted(&range(json!([item])))[..4], expected, "{item}");
+    }
+    let pod = json!([{"type": "Pod", "max": {"cpu": "260m", "memory": "256Mi"}}]);
+    assert_eq!(fitted(&range(pod))[..4], ["20m", "60m", "32Mi", "128Mi"]);
+}
+
+#[test]
+fn quotas_that_do_not_count_this_pod_are_passed_by() {
+    for (spec, counted) in [
+        (json!({"scopes": ["NotTerminating"]}), true),
+        (json!({"scopes": ["Terminating"]}), false),
+        (json!({"scopes": ["BestEffort"]}), false),
+        (json!({"scopes": ["NotBestEffort"]}), true),
+        (
+            json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}}),
+            false,
+        ),
+        (
+            json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "NotIn", "values": ["high"]}]}}),
+            true,
+        ),
+    ] {
+        let mut room = quota(&json!({"limits.cpu": "10"}), &json!({}));
+        let mut whole = serde_json::to_value(&room.quotas[0]).unwrap();
+        for (field, value) in spec.as_object().unwrap() {
+            whole["spec"][field] = value.clone();
+        }
+        room.quotas = vec![serde_json::from_value(whole).unwrap()];
+        assert_eq!(fitted(&room)[1] == "1000m", counted, "{spec}");
+    }
+}
