@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
@@ -23,6 +23,7 @@ use crate::leader::{LeaseName, Timing};
 use crate::open_files;
 use crate::operator::{Candidacy, Operator};
 use crate::prove::Prove;
+use crate::pulled::Pulled;
 use crate::source::agents::StandaloneAgent;
 use crate::source::directory::Place;
 
@@ -35,8 +36,20 @@ const WRONG: u8 = 2;
 #[derive(Debug, Parser)]
 #[command(name = "weir-operator", version, max_term_width = 100)]
 pub struct Cli {
+    /// How log lines look on standard error
+    #[arg(long, value_name = "FORMAT", env = "WEIR_LOG_FORMAT", default_value = "text", global = true)]
+    log_format: LogFormat,
     #[command(subcommand)]
     command: Command,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// A JSON object a line.
+    Json,
+    /// For people.
+    Text,
 }
 
 #[derive(Debug, Subcommand)]
@@ -54,6 +67,10 @@ enum Command {
     ///
     /// Exit code 0: what the policy admits reached the app and nothing else; 1: something else happened.
     Prove(Prove),
+    /// Wait until a container of this pod has run, and name its image if it cannot be pulled; `helm test` runs it
+    ///
+    /// Exit code 0: it ran; 1: it did not.
+    Pulled(Pulled),
 }
 
 #[derive(Debug, Args)]
@@ -120,11 +137,13 @@ struct Check {
 impl Cli {
     /// Does what was asked for.
     pub fn run(self) -> ExitCode {
+        let format = self.log_format;
         match self.command {
             Command::Check(arguments) => run_check(&arguments),
-            Command::Run(arguments) => in_runtime(run_cluster(*arguments)),
-            Command::Standalone(arguments) => in_runtime(run_standalone(arguments)),
-            Command::Prove(arguments) => in_runtime(run_prove(arguments)),
+            Command::Run(arguments) => in_runtime(format, run_cluster(*arguments)),
+            Command::Standalone(arguments) => in_runtime(format, run_standalone(arguments)),
+            Command::Prove(arguments) => in_runtime(format, run_prove(arguments)),
+            Command::Pulled(arguments) => in_runtime(format, run_pulled(arguments)),
         }
     }
 }
@@ -150,11 +169,14 @@ impl<T, E: Into<anyhow::Error>> OrExit<T> for Result<T, E> {
     }
 }
 
-fn in_runtime(work: impl Future<Output = Result<(), Failed>>) -> ExitCode {
+fn in_runtime(format: LogFormat, work: impl Future<Output = Result<(), Failed>>) -> ExitCode {
     // Standard output belongs to the reports of standalone mode.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let colours = io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours).init();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    match format {
+        LogFormat::Json => lines.json().flatten_event(true).init(),
+        LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).init(),
+    }
     open_files::raise_limit();
     let outcome = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -214,6 +236,13 @@ fn name(instance: &str, pod_uid: Option<String>) -> String {
 }
 
 async fn run_prove(arguments: Prove) -> Result<(), Failed> {
+    let client = kube::Client::try_default().await.context("no cluster to ask").or_exit(WRONG)?;
+    let seen = arguments.run(client).await.or_exit(FAILED)?;
+    println!("{seen}");
+    Ok(())
+}
+
+async fn run_pulled(arguments: Pulled) -> Result<(), Failed> {
     let client = kube::Client::try_default().await.context("no cluster to ask").or_exit(WRONG)?;
     let seen = arguments.run(client).await.or_exit(FAILED)?;
     println!("{seen}");
@@ -282,5 +311,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_chart_may_say_the_log_format_behind_the_command() {
+        for args in [&["weir-operator", "run", "--log-format=json"][..], &["weir-operator", "--log-format=json", "run"]]
+        {
+            assert_eq!(Cli::try_parse_from(args).unwrap().log_format, LogFormat::Json, "{args:?}");
+        }
+        assert!(Cli::try_parse_from(["weir-operator", "run", "--log-format=yaml"]).is_err());
     }
 }

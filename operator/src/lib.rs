@@ -31,6 +31,7 @@ pub mod open_files;
 mod operator;
 pub mod plan;
 pub mod prove;
+pub mod pulled;
 pub mod report;
 mod serve;
 pub mod source;

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::quantity::Quantity;
+use super::settings::Settings;
 use super::sidecar::{PROXY_PORT, TELEMETRY_PORT};
-use super::{INJECT, NOT_INJECTED};
+use super::{INJECT, NOT_INJECTED, keys, settings};
 use crate::source::objects::{CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION};
 
 const PREFIX: &str = "weir.dev/";
@@ -16,7 +17,7 @@ const CPU_REQUEST: &str = "weir.dev/agent-cpu-request";
 const CPU_LIMIT: &str = "weir.dev/agent-cpu-limit";
 const MEMORY_REQUEST: &str = "weir.dev/agent-memory-request";
 const MEMORY_LIMIT: &str = "weir.dev/agent-memory-limit";
-/// Those that a person may write.
+/// Those that a person may write, besides those of the agent's settings.
 const KNOWN: [&str; 10] = [
     INJECT,
     PORT,
@@ -92,6 +93,8 @@ pub(super) struct Wishes {
     pub(super) plaintext: bool,
     /// What the agent asks for.
     pub(super) resources: Resources,
+    /// How the agent is set up.
+    pub(super) settings: Settings,
 }
 
 impl Wishes {
@@ -103,6 +106,7 @@ impl Wishes {
     pub(super) fn read(
         annotations: &BTreeMap<String, String>,
         defaults: &Resources,
+        settings: &Settings,
     ) -> Result<(Self, Vec<String>), String> {
         let mut reader = Reader { annotations, faults: Vec::new() };
         let port = reader.value(PORT, "the name or the number (1 to 65535) of a container port", |text| {
@@ -125,18 +129,20 @@ impl Wishes {
             reader.value(CONTROL_ANNOTATION, "plaintext, or left out", |text| (text == "plaintext").then_some(true));
         let cpu = reader.bounds(CPU_REQUEST, CPU_LIMIT, "a quantity of CPU such as 100m");
         let memory = reader.bounds(MEMORY_REQUEST, MEMORY_LIMIT, "a quantity of memory such as 64Mi");
+        let settings = settings.overridden(annotations, &mut reader.faults);
         if !reader.faults.is_empty() {
             return Err(reader.faults.join("; "));
         }
         let storage = defaults.storage.clone();
         let resources = Resources { cpu: cpu.or(&defaults.cpu), memory: memory.or(&defaults.memory), storage };
+        let known = [&KNOWN[..], &settings::ANNOTATIONS, &keys::ANNOTATIONS].concat();
         let unknown = |name: &&String| {
-            name.starts_with(PREFIX) && !KNOWN.contains(&name.as_str()) && name.as_str() != NOT_INJECTED
+            name.starts_with(PREFIX) && !known.contains(&name.as_str()) && name.as_str() != NOT_INJECTED
         };
         let warnings = annotations
             .keys()
             .filter(unknown)
-            .map(|name| format!("annotation {name} says nothing to Weir: it knows {}", KNOWN.join(", ")));
+            .map(|name| format!("annotation {name} says nothing to Weir: it knows {}", known.join(", ")));
         let wishes = Self {
             port,
             redirect: redirect.unwrap_or(false),
@@ -144,6 +150,7 @@ impl Wishes {
             control_port,
             plaintext: plaintext.unwrap_or(false),
             resources,
+            settings,
         };
         Ok((wishes, warnings.collect()))
     }
@@ -201,7 +208,7 @@ mod tests {
 
     fn read(pairs: &[(&str, &str)]) -> Result<(Wishes, Vec<String>), String> {
         let annotations = pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Wishes::read(&annotations, &defaults())
+        Wishes::read(&annotations, &defaults(), &Settings::default())
     }
 
     #[test]
@@ -213,6 +220,7 @@ mod tests {
             control_port: None,
             plaintext: false,
             resources: defaults(),
+            settings: Settings::default(),
         };
         assert_eq!(read(&[("other.example/port", "x")]), Ok((expected, Vec::new())));
     }

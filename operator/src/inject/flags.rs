@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::annotations::{Bounds, Resources};
 use super::quantity::Quantity;
+use super::settings::Settings;
 
 /// Whether and how pods get the agent.
 #[derive(Clone, Debug, Args)]
@@ -34,6 +35,10 @@ pub struct InjectFlags {
         default_value = r#"{"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}}"#
     )]
     pub(super) inject_resources: Resources,
+    /// How an agent is set up, unless the pod's annotations say otherwise: logFormat, logLevel, maxConnections, drain, cache, jwks (configMap,
+    /// or url, refresh and caConfigMap), env and securityContext [default: as the agent's own defaults are]
+    #[arg(long, value_name = "JSON", env = "WEIR_INJECT_SETTINGS", value_parser = Settings::parse, default_value = "{}")]
+    pub(super) inject_settings: Settings,
     /// Refuse pods whose annotations are wrong; otherwise they start without an agent, and a warning says so
     #[arg(long, env = "WEIR_INJECT_REFUSE", value_parser = clap::builder::BoolishValueParser::new())]
     pub(super) inject_refuse: bool,

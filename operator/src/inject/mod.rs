@@ -19,12 +19,14 @@ mod bootstrap;
 mod files;
 mod flags;
 mod guard;
+mod keys;
 mod pod;
 mod published;
 mod quantity;
 mod registration;
 mod room;
 mod server;
+mod settings;
 mod sidecar;
 
 pub use bootstrap::Question;

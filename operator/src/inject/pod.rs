@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::annotations::{Resources, Wishes};
 use super::room::Room;
+use super::settings::Settings;
 use super::sidecar::{self, AGENT, Authority, CONTROL_PORT, Images, PROXY_PORT, TELEMETRY_PORT};
 use super::{INJECT, NOT_INJECTED, guard};
 use crate::source::objects::AGENT_LABEL;
@@ -21,6 +22,8 @@ pub(super) struct Terms {
     pub(super) images: Images,
     /// What an agent gets whose pod does not say.
     pub(super) resources: Resources,
+    /// How it is set up, likewise.
+    pub(super) settings: Settings,
     /// Services find the ports of native sidecars: from Kubernetes 1.32 on.
     pub(super) native: bool,
 }
@@ -91,7 +94,7 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &Told<'_>) -> Result<Outc
     if let Err(why) = suits(&spec) {
         return Ok(Outcome::Unfit { why });
     }
-    let (mut wishes, mut warnings) = match Wishes::read(&annotations, &terms.resources) {
+    let (mut wishes, mut warnings) = match Wishes::read(&annotations, &terms.resources, &terms.settings) {
         Ok(read) => read,
         Err(why) => return Ok(Outcome::Wrong { why }),
     };
@@ -101,6 +104,9 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &Told<'_>) -> Result<Outc
         Err(why) if wishes.port.is_some() => return Ok(Outcome::Wrong { why }),
         Err(why) => return Ok(Outcome::Unfit { why }),
     };
+    if let Err(why) = sidecar::drain(&spec, &wishes) {
+        return Ok(Outcome::Wrong { why });
+    }
     if let Err(why) = ports_are_free(&spec, &wishes, guarded.number) {
         return Ok(Outcome::Unfit { why });
     }
@@ -137,10 +143,12 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &Told<'_>) -> Result<Outc
     // Last of the init containers: those before it get their work done without it.
     let place = if terms.native { "initContainers" } else { "containers" };
     list(&mut pod["spec"], place).push(agent);
-    list(&mut pod["spec"], "volumes").push(sidecar::cache());
+    list(&mut pod["spec"], "volumes").extend(sidecar::volumes(&wishes));
     list(&mut pod["spec"], "volumes").extend(told.authority.as_ref().map(sidecar::token));
-    if pod["spec"]["initContainers"] == json!([]) {
-        pod["spec"].as_object_mut().expect("a pod's spec is an object").remove("initContainers");
+    for field in ["initContainers", "volumes"] {
+        if pod["spec"][field] == json!([]) {
+            pod["spec"].as_object_mut().expect("a pod's spec is an object").remove(field);
+        }
     }
     set(&mut pod["metadata"], "labels", AGENT_LABEL, "enabled");
     // It was left alone before another webhook made it fit.

@@ -2,7 +2,7 @@ use super::*;
 
 fn terms() -> Terms {
     let images = Images { agent: "weir/agent:1".to_owned(), pull_policy: None, redirect: None };
-    Terms { images, resources: Resources::default(), native: true }
+    Terms { images, resources: Resources::default(), settings: Settings::default(), native: true }
 }
 
 fn pod(spec: &Value) -> Value {
@@ -372,7 +372,7 @@ fn annotations_choose_image_and_resources() {
     let defaults = r#"{"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}}"#;
     let resources = super::super::flags::parse_resources(defaults).unwrap();
     let images = Images { pull_policy: Some("Never".to_owned()), ..terms().images };
-    let terms = Terms { resources, images, native: true };
+    let terms = Terms { resources, images, ..terms() };
     let pod = annotated(http(), &[("weir.dev/agent-image", "mine:2"), ("weir.dev/agent-cpu-limit", "1")]);
     let (with, _) = injected(&pod, &terms);
     let agent = agent(&with);
@@ -436,4 +436,83 @@ fn policies_select_by_the_labels_that_the_pod_will_have() {
         [("app", "web"), ("weir.dev/agent", "enabled")].map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(labels(&http()), BTreeMap::from(expected));
     assert_eq!(labels(&json!({"metadata": {}})).len(), 1);
+}
+
+/// What the cluster's owner decided, and what the pod says instead: whatever is said ends up at the agent.
+#[test]
+fn the_agents_settings_are_the_clusters_unless_the_pod_says_otherwise() {
+    let settings = r#"{
+        "logFormat": "json", "logLevel": "warn", "maxConnections": 100, "drain": "20s", "cache": false,
+        "jwks": {"configMap": "keys"},
+        "env": [{"name": "WEIR_IDLE_TIMEOUT", "value": "90s"}, {"name": "RUST_BACKTRACE", "value": "1"}],
+        "securityContext": {"runAsNonRoot": true, "runAsUser": 1000}
+    }"#;
+    let terms = Terms { settings: Settings::parse(settings).unwrap(), ..terms() };
+    let (pod, _) = injected(&http(), &terms);
+    for arg in [
+        "--log-format=json",
+        "--log-level=warn",
+        "--max-connections=100",
+        "--drain=20s",
+        "--jwks=/var/run/weir.dev/jwks/jwks.json",
+    ] {
+        assert!(has_arg(agent(&pod), arg), "{arg}: {pod:#}");
+    }
+    assert!(!agent(&pod)["args"].to_string().contains("snapshot-cache"), "{pod:#}");
+    let volume = json!({"name": "weir-jwks", "configMap": {"name": "keys", "items": [{"key": "jwks.json", "path": "jwks.json"}]}});
+    assert_eq!(pod["spec"]["volumes"], json!([volume]));
+    let mount = json!([{"name": "weir-jwks", "mountPath": "/var/run/weir.dev/jwks", "readOnly": true}]);
+    assert_eq!(agent(&pod)["volumeMounts"], mount);
+    assert_eq!(agent(&pod)["env"][1], json!({"name": "WEIR_IDLE_TIMEOUT", "value": "90s"}));
+    assert_eq!(agent(&pod)["securityContext"], json!({"runAsNonRoot": true, "runAsUser": 1000}));
+
+    let own = annotated(
+        http(),
+        &[
+            ("weir.dev/agent-log-format", "text"),
+            ("weir.dev/agent-log-level", "info,weir_agent::control=debug"),
+            ("weir.dev/agent-max-connections", "7"),
+            ("weir.dev/agent-drain", "9s"),
+            ("weir.dev/agent-cache", "enabled"),
+            ("weir.dev/agent-jwks-url", "https://issuer.example/keys"),
+            ("weir.dev/agent-jwks-refresh", "1m30s"),
+            ("weir.dev/agent-jwks-ca-configmap", "issuer/root.pem"),
+            ("weir.dev/agent-env", r#"[{"name": "WEIR_IDLE_TIMEOUT", "value": "5s"}]"#),
+            ("weir.dev/agent-security-context", r#"{"runAsUser": null, "runAsGroup": 5}"#),
+        ],
+    );
+    let (pod, warnings) = injected(&own, &terms);
+    assert_eq!(warnings, [""; 0]);
+    for arg in [
+        "--log-format=text",
+        "--log-level=info,weir_agent::control=debug",
+        "--max-connections=7",
+        "--drain=9s",
+        "--snapshot-cache=/var/lib/weir/snapshot.json",
+        "--jwks-url=https://issuer.example/keys",
+        "--jwks-refresh=90s",
+        "--jwks-ca=/var/run/weir.dev/jwks-ca/ca.crt",
+    ] {
+        assert!(has_arg(agent(&pod), arg), "{arg}: {pod:#}");
+    }
+    assert!(!agent(&pod)["args"].to_string().contains("--jwks="), "{pod:#}");
+    let authorities = json!({"name": "weir-jwks-ca", "configMap": {"name": "issuer", "items": [{"key": "root.pem", "path": "ca.crt"}]}});
+    assert_eq!(pod["spec"]["volumes"], json!([cache(), authorities]));
+    let env = json!([{"name": "RUST_BACKTRACE", "value": "1"}, {"name": "WEIR_IDLE_TIMEOUT", "value": "5s"}]);
+    assert_eq!(json!(agent(&pod)["env"].as_array().unwrap()[1..]), env);
+    assert_eq!(agent(&pod)["securityContext"], json!({"runAsNonRoot": true, "runAsGroup": 5}));
+}
+
+#[test]
+fn a_drain_that_the_grace_period_does_not_leave_is_refused_and_a_default_gives_way() {
+    let long = annotated(http(), &[("weir.dev/agent-drain", "29s")]);
+    let Outcome::Wrong { why } = inject(&long, &terms(), &Told::default()).unwrap() else {
+        panic!("it would be killed")
+    };
+    assert_eq!(
+        why,
+        "annotation weir.dev/agent-drain is 29 s: its terminationGracePeriodSeconds leaves 28 s; raise that, or wait for less"
+    );
+    let terms = Terms { settings: Settings::parse(r#"{"drain": "1m"}"#).unwrap(), ..terms() };
+    assert!(has_arg(agent(&injected(&http(), &terms).0), "--drain=28s"));
 }

@@ -74,6 +74,7 @@ impl Injection {
                     redirect: flags.inject_redirect_image.filter(|image| !image.is_empty()),
                 },
                 resources: flags.inject_resources,
+                settings: flags.inject_settings,
                 native: sidecars_have_named_ports(&client).await,
             };
             let rooms = Rooms(client.clone());

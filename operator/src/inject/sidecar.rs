@@ -82,9 +82,7 @@ pub(super) fn agent(
     told: &Told<'_>,
 ) -> Value {
     let control = wishes.control_port.unwrap_or(CONTROL_PORT);
-    let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
-    // As long as the app may take: what it finishes must get out. It counts from the moment when the pod is deleted.
-    let drain = (grace - MARGIN).max(1);
+    let drain = drain(spec, wishes).unwrap_or(1);
     let first = match told.bootstrap {
         // A dollar sign would be expanded by the kubelet; JSON has another way to write it, and none outside of strings.
         Some(snapshot) if snapshot.len() <= LONGEST_BOOTSTRAP => {
@@ -101,7 +99,6 @@ pub(super) fn agent(
             format!("--control=[::]:{control}"),
             format!("--telemetry=[::]:{TELEMETRY_PORT}"),
             format!("--drain={drain}s"),
-            format!("--snapshot-cache={CACHE_FOLDER}/{CACHE_FILE}"),
         ],
         "env": [first],
         "ports": [
@@ -117,20 +114,25 @@ pub(super) fn agent(
         "livenessProbe": {
             "httpGet": {"path": "/healthz", "port": TELEMETRY_PORT}, "periodSeconds": 10, "timeoutSeconds": 2,
         },
-        "volumeMounts": [{"name": CACHE_VOLUME, "mountPath": CACHE_FOLDER}],
+        "volumeMounts": [],
         "lifecycle": {"preStop": {"exec": {"command": leave(control, native, drain)}}},
         "resources": resources(wishes),
-        "securityContext": {
-            "runAsNonRoot": true,
-            "runAsUser": 65532,
-            "runAsGroup": 65532,
-            "allowPrivilegeEscalation": false,
-            "readOnlyRootFilesystem": true,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": wishes.settings.security_context,
     });
     let mut add = |list: &str, item: Value| agent[list].as_array_mut().expect("a list").push(item);
+    if wishes.settings.cache {
+        add("args", format!("--snapshot-cache={CACHE_FOLDER}/{CACHE_FILE}").into());
+        add("volumeMounts", json!({"name": CACHE_VOLUME, "mountPath": CACHE_FOLDER}));
+    }
+    for arg in wishes.settings.args() {
+        add("args", arg.into());
+    }
+    for variable in &wishes.settings.env {
+        add("env", variable.clone());
+    }
+    if let Some(keys) = &wishes.settings.keys {
+        add("volumeMounts", keys.volume().1);
+    }
     match &told.authority {
         None => add("args", "--control-plaintext".into()),
         Some(Authority { url, bundle, .. }) => {
@@ -139,6 +141,9 @@ pub(super) fn agent(
             add("env", json!({"name": "WEIR_IDENTITY_CA", "value": bundle}));
             add("volumeMounts", json!({"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": true}));
         }
+    }
+    if agent["volumeMounts"] == json!([]) {
+        agent.as_object_mut().expect("a container is an object").remove("volumeMounts");
     }
     if let Some(policy) = &images.pull_policy {
         agent["imagePullPolicy"] = policy.as_str().into();
@@ -149,9 +154,29 @@ pub(super) fn agent(
     agent
 }
 
-/// The volume in which the agent keeps what it enforces.
-pub(super) fn cache() -> Value {
-    json!({"name": CACHE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": CACHE_SIZE}})
+/// How long the agent may finish what it has begun, in seconds from the moment when the pod is deleted: as long as the app may
+/// take, because what that finishes must get out, or as long as the pod says.
+///
+/// # Errors
+///
+/// The pod asks for more than its grace period leaves.
+pub(super) fn drain(spec: &PodSpec, wishes: &Wishes) -> Result<i64, String> {
+    let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
+    let most = (grace - MARGIN).max(1);
+    match wishes.settings.drain {
+        Some(wished) if wished > most && wishes.settings.drain_is_own => Err(format!(
+            "annotation weir.dev/agent-drain is {wished} s: its terminationGracePeriodSeconds leaves {most} s; raise that, or \
+             wait for less"
+        )),
+        wished => Ok(wished.unwrap_or(most).min(most)),
+    }
+}
+
+/// The volumes that the agent's settings need: where it keeps what it enforces, and where it finds keys.
+pub(super) fn volumes(wishes: &Wishes) -> Vec<Value> {
+    let cache = json!({"name": CACHE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": CACHE_SIZE}});
+    let cache = wishes.settings.cache.then_some(cache);
+    cache.into_iter().chain(wishes.settings.keys.as_ref().map(|keys| keys.volume().0)).collect()
 }
 
 /// The volume with a token of the pod's, which the operator alone takes.

@@ -1,0 +1,172 @@
+//! Where an agent gets the keys that it verifies tokens with: a ConfigMap of the pod's namespace, or a URL.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::settings::{Of, read, seconds};
+
+/// What a person may annotate.
+pub(super) const ANNOTATIONS: [&str; 4] = [
+    "weir.dev/agent-jwks-configmap",
+    "weir.dev/agent-jwks-url",
+    "weir.dev/agent-jwks-refresh",
+    "weir.dev/agent-jwks-ca-configmap",
+];
+
+/// Names of the volumes, and the folders that the agent finds them in.
+const KEYS: (&str, &str) = ("weir-jwks", "/var/run/weir.dev/jwks");
+const AUTHORITIES: (&str, &str) = ("weir-jwks-ca", "/var/run/weir.dev/jwks-ca");
+/// Keys of ConfigMaps that name none.
+const KEYS_FILE: &str = "jwks.json";
+const AUTHORITIES_FILE: &str = "ca.crt";
+
+const CONFIG_MAP: &str = "the name of a ConfigMap, or NAME/KEY";
+const URL: &str = "an https URL such as https://issuer.example/.well-known/jwks.json";
+const REFRESH: &str = "whole seconds or minutes such as 5m";
+
+/// A file in a ConfigMap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct File {
+    name: String,
+    key: String,
+}
+
+/// Where the keys come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Keys {
+    /// A ConfigMap, which the kubelet renews.
+    ConfigMap(File),
+    /// A URL, asked again and again.
+    Url {
+        url: String,
+        /// In seconds; none: as the agent does.
+        refresh: Option<i64>,
+        /// The authorities to believe there.
+        authorities: File,
+    },
+}
+
+/// As the chart hands it over; empty text says nothing.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub(super) struct KeysJson {
+    config_map: String,
+    url: String,
+    refresh: String,
+    ca_config_map: String,
+}
+
+impl KeysJson {
+    /// # Errors
+    ///
+    /// Which value is wrong, and what it must be.
+    pub(super) fn read(self) -> Result<Option<Keys>, String> {
+        let given = |text: String| Some(text).filter(|text| !text.is_empty());
+        let file = |default| move |text: &str| file(text, default);
+        let wished = Wished {
+            config_map: read("jwks.configMap", given(self.config_map), CONFIG_MAP, file(KEYS_FILE))?,
+            url: read("jwks.url", given(self.url), URL, url)?,
+            refresh: read("jwks.refresh", given(self.refresh), REFRESH, seconds)?,
+            authorities: read("jwks.caConfigMap", given(self.ca_config_map), CONFIG_MAP, file(AUTHORITIES_FILE))?,
+        };
+        wished.decide(["jwks.configMap", "jwks.url", "jwks.refresh", "jwks.caConfigMap"])
+    }
+}
+
+struct Wished {
+    config_map: Option<File>,
+    url: Option<String>,
+    refresh: Option<i64>,
+    authorities: Option<File>,
+}
+
+impl Wished {
+    fn decide(self, [config_map, url, refresh, ca]: [&str; 4]) -> Result<Option<Keys>, String> {
+        match (self.config_map, self.url, self.authorities) {
+            (Some(_), Some(_), _) => {
+                Err(format!("{config_map} and {url} both say where keys come from: leave one out"))
+            }
+            (None, Some(_), None) => Err(format!("{url}: say in {ca} which authorities to believe there")),
+            (None, Some(url), Some(authorities)) => Ok(Some(Keys::Url { url, refresh: self.refresh, authorities })),
+            (_, None, authorities) if self.refresh.is_some() || authorities.is_some() => {
+                Err(format!("{refresh} and {ca} go with {url} only: leave them out, or set that"))
+            }
+            (config_map, None, _) => Ok(config_map.map(Keys::ConfigMap)),
+        }
+    }
+}
+
+impl Keys {
+    /// What the pod says instead of `default`: a source of its own replaces the other one whole, and how often and whom to believe
+    /// are taken over from a default that is a URL.
+    pub(super) fn overridden(
+        default: Option<&Self>,
+        annotations: &BTreeMap<String, String>,
+        faults: &mut Vec<String>,
+    ) -> Option<Self> {
+        if !ANNOTATIONS.iter().any(|name| annotations.contains_key(*name)) {
+            return default.cloned();
+        }
+        let before = faults.len();
+        let mut of = Of { annotations, faults };
+        let mut wished = Wished {
+            config_map: of.value(ANNOTATIONS[0], CONFIG_MAP, |text| file(text, KEYS_FILE)),
+            url: of.value(ANNOTATIONS[1], URL, url),
+            refresh: of.value(ANNOTATIONS[2], REFRESH, seconds),
+            authorities: of.value(ANNOTATIONS[3], CONFIG_MAP, |text| file(text, AUTHORITIES_FILE)),
+        };
+        if let (None, Some(Self::Url { url, refresh, authorities })) = (&wished.config_map, default) {
+            wished.url.get_or_insert_with(|| url.clone());
+            wished.refresh = wished.refresh.or(*refresh);
+            wished.authorities.get_or_insert_with(|| authorities.clone());
+        }
+        if faults.len() > before {
+            return None;
+        }
+        let [config_map, url, refresh, ca] = ANNOTATIONS.map(|name| format!("annotation {name}"));
+        wished.decide([&config_map, &url, &refresh, &ca]).map_err(|fault| faults.push(fault)).ok().flatten()
+    }
+
+    /// The agent's arguments.
+    pub(super) fn args(&self) -> Vec<String> {
+        match self {
+            Self::ConfigMap(_) => vec![format!("--jwks={}/{KEYS_FILE}", KEYS.1)],
+            Self::Url { url, refresh, .. } => {
+                let mut args =
+                    vec![format!("--jwks-url={url}"), format!("--jwks-ca={}/{AUTHORITIES_FILE}", AUTHORITIES.1)];
+                args.extend(refresh.map(|seconds| format!("--jwks-refresh={seconds}s")));
+                args
+            }
+        }
+    }
+
+    /// The volume with the file that they need, and where it is mounted.
+    pub(super) fn volume(&self) -> (Value, Value) {
+        let ((volume, folder), file, path) = match self {
+            Self::ConfigMap(file) => (KEYS, file, KEYS_FILE),
+            Self::Url { authorities, .. } => (AUTHORITIES, authorities, AUTHORITIES_FILE),
+        };
+        let items = json!([{"key": file.key, "path": path}]);
+        (
+            json!({"name": volume, "configMap": {"name": file.name, "items": items}}),
+            json!({"name": volume, "mountPath": folder, "readOnly": true}),
+        )
+    }
+}
+
+fn file(text: &str, default: &str) -> Option<File> {
+    let (name, key) = text.split_once('/').unwrap_or((text, default));
+    let plain = |part: &str| {
+        let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        !part.is_empty() && part.len() <= 253 && !part.starts_with('.') && part.bytes().all(known)
+    };
+    (plain(name) && plain(key)).then(|| File { name: name.to_owned(), key: key.to_owned() })
+}
+
+fn url(text: &str) -> Option<String> {
+    let uri: http::Uri = text.parse().ok()?;
+    let is_https = uri.scheme_str() == Some("https") && uri.host().is_some_and(|host| !host.is_empty());
+    is_https.then(|| text.to_owned())
+}

@@ -1,0 +1,286 @@
+//! What an agent is started with beyond its ports and its policies: what the cluster's owner decided, and what the pod says instead.
+//!
+//! Both are read by the same parsers, so that a value means the same in the chart as in an annotation, and a wrong one is named with
+//! its fix. What Weir itself decides (ports, the app, the first snapshot, the identity) cannot be set here.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{EnvVar, SecurityContext};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tracing_subscriber::filter::Targets;
+
+use super::keys::{self, Keys, KeysJson};
+
+/// Variables that Weir sets, or that its flags win over: another value would do nothing.
+const RESERVED: [&str; 12] = [
+    "WEIR_ADDRESSES_FILE",
+    "WEIR_BOOTSTRAP",
+    "WEIR_CONTROL",
+    "WEIR_CONTROL_PLAINTEXT",
+    "WEIR_IDENTITY_CA",
+    "WEIR_IDENTITY_TOKEN_FILE",
+    "WEIR_IDENTITY_URL",
+    "WEIR_LISTEN",
+    "WEIR_SNAPSHOT_CACHE",
+    "WEIR_TELEMETRY",
+    "WEIR_UPSTREAM",
+    "WEIR_WAIT_FOR_CONFIG",
+];
+/// Variables that have a setting of their own here, and the annotation for it.
+const SETTINGS: [(&str, &str); 8] = [
+    ("WEIR_DRAIN", ANNOTATIONS[3]),
+    ("WEIR_JWKS", keys::ANNOTATIONS[0]),
+    ("WEIR_JWKS_CA", keys::ANNOTATIONS[3]),
+    ("WEIR_JWKS_REFRESH", keys::ANNOTATIONS[2]),
+    ("WEIR_JWKS_URL", keys::ANNOTATIONS[1]),
+    ("WEIR_LOG_FORMAT", ANNOTATIONS[0]),
+    ("WEIR_LOG_LEVEL", ANNOTATIONS[1]),
+    ("WEIR_MAX_CONNECTIONS", ANNOTATIONS[2]),
+];
+
+/// The restricted Pod Security Standard.
+fn restricted() -> Map<String, Value> {
+    let context = json!({
+        "runAsNonRoot": true,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    });
+    context.as_object().cloned().unwrap_or_default()
+}
+
+/// How an agent is set up.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Settings {
+    pub(super) log_format: Option<String>,
+    pub(super) log_level: Option<String>,
+    pub(super) max_connections: Option<u32>,
+    /// In seconds; none: as long as the pod's grace period allows.
+    pub(super) drain: Option<i64>,
+    /// The pod itself says how long.
+    pub(super) drain_is_own: bool,
+    /// Whether the last snapshot is kept for the next start of the container.
+    pub(super) cache: bool,
+    pub(super) keys: Option<Keys>,
+    /// As in a container.
+    pub(super) env: Vec<Value>,
+    pub(super) security_context: Map<String, Value>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            log_format: None,
+            log_level: None,
+            max_connections: None,
+            drain: None,
+            drain_is_own: false,
+            cache: true,
+            keys: None,
+            env: Vec::new(),
+            security_context: restricted(),
+        }
+    }
+}
+
+/// What the chart hands over. Empty text is how charts say that there is nothing.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct Json {
+    log_format: String,
+    log_level: String,
+    max_connections: Option<Value>,
+    drain: String,
+    cache: Option<bool>,
+    jwks: KeysJson,
+    env: Value,
+    security_context: Option<Value>,
+}
+
+impl Settings {
+    /// Reads what the chart says.
+    ///
+    /// # Errors
+    ///
+    /// Which value is wrong, and what it must be.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let json: Json = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let given = |text: String| Some(text).filter(|text| !text.is_empty());
+        let plain = Self::default();
+        let security_context = match json.security_context {
+            None | Some(Value::Null) => plain.security_context,
+            Some(context) => security_context(&context).ok_or_else(|| wrong("securityContext", SECURITY_CONTEXT))?,
+        };
+        let env = if json.env.is_null() { Vec::new() } else { env(&json.env).map_err(|why| wrong("env", &why))? };
+        Ok(Self {
+            log_format: read("logFormat", given(json.log_format), LOG_FORMAT, log_format)?,
+            log_level: read("logLevel", given(json.log_level), LOG_LEVEL, log_level)?,
+            max_connections: read(
+                "maxConnections",
+                json.max_connections.filter(|it| !it.is_null()).map(|it| it.to_string()),
+                MAX_CONNECTIONS,
+                max_connections,
+            )?,
+            drain: read("drain", given(json.drain), DRAIN, seconds)?,
+            drain_is_own: false,
+            cache: json.cache.unwrap_or(plain.cache),
+            keys: json.jwks.read()?,
+            env,
+            security_context,
+        })
+    }
+
+    /// These, with what the pod's annotations say instead; what is wrong with them is added to `faults`.
+    pub(super) fn overridden(&self, annotations: &BTreeMap<String, String>, faults: &mut Vec<String>) -> Self {
+        let mut of = Of { annotations, faults };
+        let log_format = of.value(ANNOTATIONS[0], LOG_FORMAT, log_format);
+        let log_level = of.value(ANNOTATIONS[1], LOG_LEVEL, log_level);
+        let max_connections = of.value(ANNOTATIONS[2], MAX_CONNECTIONS, max_connections);
+        let drain = of.value(ANNOTATIONS[3], DRAIN, seconds);
+        let cache = of.value(ANNOTATIONS[4], "enabled or disabled", |text| match text {
+            "enabled" => Some(true),
+            "disabled" => Some(false),
+            _ => None,
+        });
+        let own_env = of.fallible(ANNOTATIONS[5], |text| {
+            let json = serde_json::from_str(text).map_err(|_| ENV.to_owned())?;
+            env(&json)
+        });
+        let own_context =
+            of.value(ANNOTATIONS[6], SECURITY_CONTEXT, |text| security_context(&serde_json::from_str(text).ok()?));
+        let keys = Keys::overridden(self.keys.as_ref(), annotations, of.faults);
+        let mut env = self.env.clone();
+        for variable in own_env.into_iter().flatten() {
+            env.retain(|other| other["name"] != variable["name"]);
+            env.push(variable);
+        }
+        let mut security_context = self.security_context.clone();
+        security_context.extend(own_context.into_iter().flatten());
+        security_context.retain(|_, value| !value.is_null());
+        Self {
+            log_format: log_format.or_else(|| self.log_format.clone()),
+            log_level: log_level.or_else(|| self.log_level.clone()),
+            max_connections: max_connections.or(self.max_connections),
+            drain: drain.or(self.drain),
+            drain_is_own: drain.is_some(),
+            cache: cache.unwrap_or(self.cache),
+            keys,
+            env,
+            security_context,
+        }
+    }
+
+    /// The arguments that say so to the agent.
+    pub(super) fn args(&self) -> Vec<String> {
+        let mut args = Vec::new();
+        args.extend(self.log_format.as_ref().map(|format| format!("--log-format={format}")));
+        args.extend(self.log_level.as_ref().map(|level| format!("--log-level={level}")));
+        args.extend(self.max_connections.map(|most| format!("--max-connections={most}")));
+        args.extend(self.keys.iter().flat_map(Keys::args));
+        args
+    }
+}
+
+/// What a person may annotate, in the order in which it is read.
+pub(super) const ANNOTATIONS: [&str; 7] = [
+    "weir.dev/agent-log-format",
+    "weir.dev/agent-log-level",
+    "weir.dev/agent-max-connections",
+    "weir.dev/agent-drain",
+    "weir.dev/agent-cache",
+    "weir.dev/agent-env",
+    "weir.dev/agent-security-context",
+];
+
+const LOG_FORMAT: &str = "text or json";
+const LOG_LEVEL: &str = "a level such as info, or levels by module such as info,weir_agent::control=debug";
+const MAX_CONNECTIONS: &str = "a number of connections from 1 to 4294967295";
+const DRAIN: &str = "whole seconds or minutes such as 20s, and one second at least";
+const ENV: &str =
+    "a list of variables in JSON, as in a container's env: [{\"name\": \"WEIR_IDLE_TIMEOUT\", \"value\": \"30s\"}]";
+const SECURITY_CONTEXT: &str = "a container's securityContext in JSON, such as {\"runAsUser\": 1000}";
+
+fn wrong(name: &str, expected: &str) -> String {
+    format!("{name}: it must be {expected}")
+}
+
+pub(super) fn read<T>(
+    name: &str,
+    text: Option<String>,
+    expected: &str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, String> {
+    let Some(text) = text else { return Ok(None) };
+    parse(&text).map(Some).ok_or_else(|| format!("{name} is {text:?}: it must be {expected}"))
+}
+
+/// The annotations of a pod, and what is wrong with them.
+pub(super) struct Of<'a, 'b> {
+    pub(super) annotations: &'a BTreeMap<String, String>,
+    pub(super) faults: &'b mut Vec<String>,
+}
+
+impl Of<'_, '_> {
+    pub(super) fn value<T>(&mut self, name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        self.fallible(name, |text| parse(text).ok_or_else(|| expected.to_owned()))
+    }
+
+    fn fallible<T>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+        let text = self.annotations.get(name)?;
+        let value = parse(text).map_err(|expected| format!("annotation {name} is {text:?}: it must be {expected}"));
+        value.map_err(|fault| self.faults.push(fault)).ok()
+    }
+}
+
+fn log_format(text: &str) -> Option<String> {
+    ["text", "json"].contains(&text).then(|| text.to_owned())
+}
+
+fn log_level(text: &str) -> Option<String> {
+    text.parse::<Targets>().is_ok_and(|_| !text.is_empty()).then(|| text.to_owned())
+}
+
+fn max_connections(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|most| *most > 0)
+}
+
+/// Whole seconds of a duration such as `20s` or `1m30s`.
+pub(super) fn seconds(text: &str) -> Option<i64> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"hms".contains(&byte));
+    let duration: jiff::SignedDuration = text.parse().ok().filter(|_| is_plain)?;
+    (duration.subsec_nanos() == 0 && duration.as_secs() > 0).then(|| duration.as_secs())
+}
+
+/// A list of variables that Weir does not set otherwise; the error is what it must be.
+fn env(list: &Value) -> Result<Vec<Value>, String> {
+    let typed: Vec<EnvVar> = serde_json::from_value(list.clone()).map_err(|_| ENV.to_owned())?;
+    if serde_json::to_value(&typed).is_ok_and(|again| again != *list) {
+        return Err(ENV.to_owned());
+    }
+    for EnvVar { name, .. } in &typed {
+        if RESERVED.contains(&name.as_str()) {
+            return Err(format!("without {name}, which Weir sets itself"));
+        }
+        if let Some((_, setting)) = SETTINGS.iter().find(|(variable, _)| variable == name) {
+            return Err(format!("without {name}, which has a setting of its own: {setting}"));
+        }
+    }
+    Ok(list.as_array().cloned().unwrap_or_default())
+}
+
+/// A container's security context; a null takes a field away.
+fn security_context(value: &Value) -> Option<Map<String, Value>> {
+    let given = value.as_object()?;
+    let set: Map<String, Value> = given.clone().into_iter().filter(|(_, value)| !value.is_null()).collect();
+    // The type knows no other names: what it does not know is not there afterwards.
+    let typed: SecurityContext = serde_json::from_value(Value::Object(set.clone())).ok()?;
+    (serde_json::to_value(typed).ok()? == Value::Object(set)).then(|| given.clone())
+}
+
+#[cfg(test)]
+#[path = "settings_tests.rs"]
+mod tests;

@@ -1,0 +1,90 @@
+use super::*;
+
+fn overridden(settings: &str, annotations: &[(&str, &str)]) -> Result<Settings, String> {
+    let annotations = annotations.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let mut faults = Vec::new();
+    let settings = Settings::parse(settings).unwrap().overridden(&annotations, &mut faults);
+    if faults.is_empty() { Ok(settings) } else { Err(faults.join("; ")) }
+}
+
+#[test]
+fn nothing_said_is_the_agents_own_defaults() {
+    let nothing = r#"{"logFormat": "", "logLevel": "", "drain": "", "env": [],
+        "jwks": {"configMap": "", "url": "", "refresh": "", "caConfigMap": ""}}"#;
+    assert_eq!(Settings::parse("{}").unwrap(), Settings::default());
+    assert_eq!(Settings::parse(nothing).unwrap(), Settings::default());
+    assert_eq!(overridden("{}", &[]).unwrap(), Settings::default());
+    assert!(Settings::default().args().is_empty());
+}
+
+#[test]
+fn a_wrong_value_of_the_chart_is_named_with_the_fix() {
+    for (json, expected) in [
+        (r#"{"logFormats": "json"}"#, "unknown field `logFormats`"),
+        (r#"{"logFormat": "yaml"}"#, r#"logFormat is "yaml": it must be text or json"#),
+        (r#"{"logLevel": "info,=="}"#, "it must be a level such as info"),
+        (r#"{"maxConnections": 0}"#, "it must be a number of connections from 1"),
+        (r#"{"drain": "500ms"}"#, r#"drain is "500ms": it must be whole seconds"#),
+        (r#"{"drain": "0s"}"#, "one second at least"),
+        (
+            r#"{"jwks": {"configMap": "a/b/c"}}"#,
+            "jwks.configMap is \"a/b/c\": it must be the name of a ConfigMap, or NAME/KEY",
+        ),
+        (r#"{"jwks": {"url": "http://a/keys", "caConfigMap": "a"}}"#, "it must be an https URL"),
+        (r#"{"jwks": {"url": "https://a/keys"}}"#, "jwks.url: say in jwks.caConfigMap which authorities"),
+        (r#"{"jwks": {"configMap": "a", "url": "https://a/keys"}}"#, "both say where keys come from: leave one out"),
+        (r#"{"jwks": {"refresh": "5m"}}"#, "go with jwks.url only"),
+        (r#"{"env": [{"name": "A", "valu": "b"}]}"#, "env: it must be a list of variables in JSON"),
+        (r#"{"env": [{"name": "WEIR_LISTEN", "value": "b"}]}"#, "without WEIR_LISTEN, which Weir sets itself"),
+        (r#"{"env": [{"name": "WEIR_DRAIN", "value": "b"}]}"#, "a setting of its own: weir.dev/agent-drain"),
+        (
+            r#"{"securityContext": {"runAsUsers": 1}}"#,
+            "securityContext: it must be a container's securityContext in JSON",
+        ),
+    ] {
+        let error = Settings::parse(json).unwrap_err();
+        assert!(error.contains(expected), "{json}: {error}");
+    }
+}
+
+#[test]
+fn a_wrong_annotation_is_named_with_the_fix_and_each_of_them() {
+    for (name, value, expected) in [
+        ("weir.dev/agent-log-format", "", "it must be text or json"),
+        ("weir.dev/agent-log-level", "", "it must be a level such as info"),
+        ("weir.dev/agent-max-connections", "many", "it must be a number of connections from 1 to 4294967295"),
+        ("weir.dev/agent-drain", "1 hour", "it must be whole seconds or minutes such as 20s"),
+        ("weir.dev/agent-cache", "true", "it must be enabled or disabled"),
+        ("weir.dev/agent-env", "A=b", "it must be a list of variables in JSON"),
+        (
+            "weir.dev/agent-env",
+            r#"[{"name": "WEIR_UPSTREAM", "value": "x"}]"#,
+            "without WEIR_UPSTREAM, which Weir sets itself",
+        ),
+        ("weir.dev/agent-security-context", "1000", "it must be a container's securityContext in JSON"),
+        ("weir.dev/agent-security-context", r#"{"user": 1}"#, "it must be a container's securityContext in JSON"),
+        ("weir.dev/agent-jwks-configmap", "../x", "it must be the name of a ConfigMap, or NAME/KEY"),
+        ("weir.dev/agent-jwks-refresh", "5m", "go with annotation weir.dev/agent-jwks-url only"),
+    ] {
+        let error = overridden("{}", &[(name, value)]).unwrap_err();
+        assert!(error.contains(name) && error.contains(expected), "{name}: {error}");
+    }
+    let two = overridden("{}", &[("weir.dev/agent-cache", "no"), ("weir.dev/agent-log-format", "no")]).unwrap_err();
+    assert!(two.contains("weir.dev/agent-cache") && two.contains("weir.dev/agent-log-format"), "{two}");
+}
+
+#[test]
+fn a_pods_own_source_of_keys_replaces_the_clusters() {
+    let url = r#"{"jwks": {"url": "https://a/keys", "refresh": "1m", "caConfigMap": "roots"}}"#;
+    let args = |annotations: &[(&str, &str)]| overridden(url, annotations).map(|settings| settings.args().join(" "));
+    assert_eq!(
+        args(&[]).unwrap(),
+        "--jwks-url=https://a/keys --jwks-ca=/var/run/weir.dev/jwks-ca/ca.crt --jwks-refresh=60s"
+    );
+    let slower = args(&[("weir.dev/agent-jwks-refresh", "1h")]).unwrap();
+    assert_eq!(slower, "--jwks-url=https://a/keys --jwks-ca=/var/run/weir.dev/jwks-ca/ca.crt --jwks-refresh=3600s");
+    let other = args(&[("weir.dev/agent-jwks-url", "https://b/keys")]).unwrap();
+    assert!(other.starts_with("--jwks-url=https://b/keys --jwks-ca="), "{other}");
+    let file = args(&[("weir.dev/agent-jwks-configmap", "own")]).unwrap();
+    assert_eq!(file, "--jwks=/var/run/weir.dev/jwks/jwks.json");
+}
