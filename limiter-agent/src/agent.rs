@@ -99,7 +99,7 @@ impl Agent {
         let cache = config.snapshot_cache.clone().map(Cache::new);
         let snapshots = Arc::new(Snapshots::new(Arc::clone(&rules), clock, cache.clone()));
         if let Some(jwks) = &config.jwks {
-            snapshots.verify_with(Arc::clone(&jwks.keys));
+            snapshots.verify_with(jwks.first());
         }
         let start = bootstrap::start(&snapshots, config.bootstrap.as_deref(), cache.as_ref());
         let leaving = Arc::new(Leaving::default());

@@ -37,6 +37,7 @@ pub use self::{
     agent::{Addresses, Agent},
     config::{Config, Flags, InvalidConfig, LogFormat},
     control::InvalidTls,
+    jwks::InvalidSource,
     leave::{Leave, LeaveError},
     listen::BindError,
     logs::Logs,

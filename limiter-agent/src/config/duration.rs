@@ -31,6 +31,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Err(expected())
 }
 
+/// A duration above zero.
+pub(super) fn above_zero(text: &str) -> Result<Duration, String> {
+    duration(text).and_then(|it| if it.is_zero() { Err("must be above zero".to_owned()) } else { Ok(it) })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

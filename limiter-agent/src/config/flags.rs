@@ -5,7 +5,7 @@ use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 use clap::{Parser, ValueEnum, builder::BoolishValueParser};
 use tracing_subscriber::filter::Targets;
 
-use super::duration::duration;
+use super::duration::{above_zero, duration};
 use crate::proxy::Settings;
 
 /// Limits the rate of the requests to one app: a reverse proxy in the app's pod.
@@ -167,6 +167,40 @@ pub struct Flags {
     /// read and not verified: anybody can write one.
     #[arg(long, env = "WEIR_JWKS", value_name = "FILE", help_heading = "Snapshots")]
     pub jwks: Option<PathBuf>,
+
+    /// The same with a key set that is asked for at this https URL, again and again: if it gives none, the last ones stay in use.
+    /// Before the first answer no token has claims.
+    #[arg(
+        long,
+        env = "WEIR_JWKS_URL",
+        value_name = "URL",
+        requires = "jwks_ca",
+        conflicts_with = "jwks",
+        help_heading = "Snapshots"
+    )]
+    pub jwks_url: Option<String>,
+
+    /// Certificates of the authorities to believe there: a file, read again each time, or the PEM itself.
+    #[arg(
+        long,
+        env = "WEIR_JWKS_CA",
+        value_name = "FILE|PEM",
+        allow_hyphen_values = true,
+        requires = "jwks_url",
+        help_heading = "Snapshots"
+    )]
+    pub jwks_ca: Option<String>,
+
+    /// How often that URL is asked. After a failure it is asked sooner.
+    #[arg(
+        long,
+        env = "WEIR_JWKS_REFRESH",
+        value_name = "DURATION",
+        default_value = "5m",
+        value_parser = above_zero,
+        help_heading = "Snapshots"
+    )]
+    pub jwks_refresh: Duration,
 
     /// How log lines look on standard error.
     #[arg(long, env = "WEIR_LOG_FORMAT", value_name = "FORMAT", default_value = "text", help_heading = "Logs")]

@@ -19,7 +19,7 @@ use weir_wire::OPERATOR_NAME;
 use crate::{
     control::{InvalidTls, Tls, TlsFiles},
     identity::{Identity, InvalidIdentity},
-    jwks::JwksFile,
+    jwks::{InvalidSource, JwksFile, JwksUrl, Keys, Source},
     logs::Logs,
     proxy::Settings,
 };
@@ -43,7 +43,7 @@ pub struct Config {
     pub(crate) snapshot_cache: Option<PathBuf>,
     pub(crate) wait_for_config: bool,
     /// None: tokens are not verified.
-    pub(crate) jwks: Option<JwksFile>,
+    pub(crate) jwks: Option<Keys>,
     pub(crate) logs: Logs,
     pub(crate) proxy: Settings,
 }
@@ -90,6 +90,9 @@ pub enum InvalidConfig {
         /// What is wrong with it.
         problem: String,
     },
+    /// There is nowhere to ask for keys.
+    #[error(transparent)]
+    JwksUrl(#[from] InvalidSource),
     /// Snapshots could not be kept there.
     #[error("--snapshot-cache {}: its folder does not exist: make it, or mount a volume there", .0.display())]
     CacheFolder(PathBuf),
@@ -121,6 +124,7 @@ impl TryFrom<Flags> for Config {
         if let Some(cache) = flags.snapshot_cache.as_ref().filter(|cache| !folder(cache).is_dir()) {
             return Err(InvalidConfig::CacheFolder(cache.clone()));
         }
+        let jwks = keys(&flags)?;
         Ok(Self {
             listen: flags.listen,
             upstream: flags.upstream,
@@ -134,7 +138,7 @@ impl TryFrom<Flags> for Config {
             bootstrap: flags.bootstrap.map(bootstrap).transpose()?,
             snapshot_cache: flags.snapshot_cache,
             wait_for_config: flags.wait_for_config,
-            jwks: flags.jwks.map(jwks).transpose()?,
+            jwks,
             logs: Logs { format: flags.log_format, level: flags.log_level, keys: flags.log_keys },
             proxy: flags.proxy,
         })
@@ -181,8 +185,14 @@ fn bootstrap(given: String) -> Result<Vec<u8>, InvalidConfig> {
         .map_err(|error: io::Error| InvalidConfig::Bootstrap { path: given.into(), problem: error.to_string() })
 }
 
-fn jwks(path: PathBuf) -> Result<JwksFile, InvalidConfig> {
-    JwksFile::read(path.clone()).map_err(|problem| InvalidConfig::Jwks { path, problem })
+fn keys(flags: &Flags) -> Result<Option<Keys>, InvalidConfig> {
+    if let Some(path) = flags.jwks.clone() {
+        let file = JwksFile::read(path.clone()).map_err(|problem| InvalidConfig::Jwks { path, problem })?;
+        return Ok(Some(Keys::File(file)));
+    }
+    // clap has seen to it that there are both or none.
+    let (Some(url), Some(ca)) = (&flags.jwks_url, flags.jwks_ca.clone()) else { return Ok(None) };
+    Ok(Some(Keys::Url(JwksUrl { source: Source::new(url, ca)?, refresh: flags.jwks_refresh })))
 }
 
 fn folder(file: &Path) -> &Path {

@@ -26,7 +26,8 @@ const MOST_KEYS: usize = 64;
 
 type Claims = Map<String, Value>;
 
-/// The keys that tokens are verified with.
+/// The keys that tokens are verified with; without any, no token is valid.
+#[derive(Default)]
 pub(crate) struct Jwks {
     keys: Vec<Key>,
 }

@@ -1,10 +1,19 @@
-//! Keys from the claims of tokens, verified with a file of keys that changes while the agent runs.
+//! Keys from the claims of tokens, verified with keys that change while the agent runs: from a file, and from a URL.
 
-use std::fs;
+use std::{
+    fs,
+    sync::{Arc, Mutex},
+};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::{EncodingKey, Header, encode};
+use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
 use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
+use tokio_rustls::TlsAcceptor;
 
 use crate::support::{Agent, App, daily, policy, rule, snapshot, with};
 
@@ -45,4 +54,77 @@ async fn only_tokens_that_the_keys_have_signed_have_claims() {
     assert_eq!(status(&token("gus", b"second")).await, 200);
     assert_eq!(status(&token("hal", b"first")).await, 429, "a key that is gone signs no more");
     agent.apply(&snapshot(2, &[])).await;
+}
+
+/// A server of keys over TLS: its URL, and its certificate. It answers with what stands in `answer`, status and body.
+async fn issuer(answer: Arc<Mutex<(u16, String)>>) -> (String, String) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("TLS")
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .expect("they go together");
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.expect("a client");
+            // One that does not believe the certificate hangs up.
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                request.push(stream.read_u8().await.expect("a request"));
+            }
+            assert!(request.starts_with(b"GET /keys?of=shop HTTP/1.1\r\n"), "{}", String::from_utf8_lossy(&request));
+            let (status, body) = answer.lock().expect("not poisoned").clone();
+            let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            stream.write_all((head + &body).as_bytes()).await.expect("sent");
+            let _ = stream.shutdown().await;
+        }
+    });
+    (format!("https://localhost:{port}/keys?of=shop"), made.cert.pem())
+}
+
+#[tokio::test]
+async fn keys_of_a_url_are_asked_for_again_and_the_last_ones_stay_in_use() {
+    let answer = Arc::new(Mutex::new((503, String::new())));
+    let say = |status, body: &str| *answer.lock().expect("not poisoned") = (status, body.to_owned());
+    let (url, ca) = issuer(Arc::clone(&answer)).await;
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &["--jwks-url", &url, "--jwks-ca", &ca, "--jwks-refresh", "20ms"]);
+    let by_subject = json!({"key": [{"jwtClaim": {"header": "authorization", "claim": "sub"}}]});
+    agent.apply(&snapshot(1, &[policy("p", &[with(rule("each", &[daily("d", "TokenBucket", 1)]), by_subject)])])).await;
+    let status = async |token: &str| agent.get("/", &[("authorization", token)]).await.status().as_u16();
+
+    // Before there are keys, nobody's word counts: all share one count.
+    assert!(agent.logged("--jwks-url gives no keys").await.contains("answer 503"));
+    assert_eq!([status(&token("ann", b"first")).await, status(&token("bob", b"first")).await], [200, 429]);
+
+    say(200, &keys(b"first"));
+    agent.logged("keys for tokens loaded").await;
+    assert_eq!([status(&token("ann", b"first")).await, status(&token("ann", b"first")).await], [200, 429]);
+    assert_eq!(status(&token("bob", b"first")).await, 200);
+
+    say(200, "{}");
+    agent.logged("no key").await;
+    say(302, "");
+    assert!(agent.logged("302").await.contains("name the URL that it leads to"));
+    assert_eq!(status(&token("fay", b"first")).await, 200, "the keys from before stay in use");
+
+    say(200, &keys(b"second"));
+    agent.logged("keys for tokens loaded").await;
+    assert_eq!(status(&token("gus", b"second")).await, 200);
+    assert_eq!(status(&token("hal", b"first")).await, 429, "a key that is gone signs no more");
+}
+
+#[tokio::test]
+async fn keys_of_a_server_that_nobody_vouches_for_are_not_taken() {
+    let (url, _) = issuer(Arc::new(Mutex::new((200, keys(b"first"))))).await;
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate").cert.pem();
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &["--jwks-url", &url, "--jwks-ca", &other, "--jwks-refresh", "20ms"]);
+    assert!(agent.logged("--jwks-url gives no keys").await.contains("certificate"));
 }

@@ -28,6 +28,14 @@ fn wrong_usage_is_2_and_names_the_flag() {
         (&["--telemetry", "127.0.0.1"], &[], "--telemetry"),
         (&["--drain", "10"], &[], "--drain"),
         (&["--jwks", "/nowhere/keys.json"], &[], "--jwks /nowhere/keys.json: cannot be read"),
+        (&["--jwks-url", "https://a/keys"], &[], "--jwks-ca"),
+        (
+            &["--jwks-url", "http://a/keys", "--jwks-ca", "/ca"],
+            &[],
+            "--jwks-url http://a/keys: it must be an https URL",
+        ),
+        (&["--jwks-url", "https://a/keys", "--jwks-ca", "/nowhere"], &[], "--jwks-ca /nowhere: cannot be read"),
+        (&["--jwks-refresh", "0s"], &[], "must be above zero"),
         (&["--surprise"], &[], "--surprise"),
     ] {
         let (code, text) = run(args, env);

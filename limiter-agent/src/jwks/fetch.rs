@@ -1,0 +1,155 @@
+//! One question for keys, over TLS with a server that the given authorities vouch for.
+
+use std::{fs, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{
+    Request, StatusCode, Uri,
+    header::{ACCEPT, HOST},
+};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::ServerName};
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::TlsConnector;
+
+use crate::control::certificates;
+
+/// The port of an https URL that names none.
+const HTTPS: u16 = 443;
+
+/// For the whole exchange.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest answer that is read.
+const MAX_ANSWER_BYTES: usize = 1024 * 1024;
+
+/// Where to ask, and whom to believe there.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    url: Uri,
+    host: String,
+    name: ServerName<'static>,
+    /// PEM, or a file with it, read again each time.
+    ca: String,
+}
+
+/// Flags that name no place to ask.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{flag} {value}: {problem}")]
+pub struct InvalidSource {
+    flag: &'static str,
+    value: String,
+    problem: String,
+}
+
+impl Source {
+    /// Parses the flags, and reads the authorities once.
+    ///
+    /// # Errors
+    ///
+    /// Which flag is wrong, and what it must be.
+    pub(crate) fn new(url: &str, ca: String) -> Result<Self, InvalidSource> {
+        let of_url = |problem: String| InvalidSource { flag: "--jwks-url", value: url.to_owned(), problem };
+        let uri: Uri = url.parse().map_err(|error| of_url(format!("no URL: {error}")))?;
+        let Some(host) = uri.host().filter(|_| uri.scheme_str() == Some("https")) else {
+            let problem = "it must be an https URL such as https://issuer.example/.well-known/jwks.json: anybody on the way \
+                           could give other keys over http";
+            return Err(of_url(problem.to_owned()));
+        };
+        // An address of IPv6 stands in brackets there.
+        let host = host.trim_matches(['[', ']']).to_owned();
+        let name = ServerName::try_from(host.clone()).map_err(|error| of_url(error.to_string()))?;
+        let source = Self { url: uri, host, name, ca };
+        source.authorities().map_err(|problem| {
+            let value = if source.is_pem() { "the given PEM" } else { source.ca.as_str() };
+            InvalidSource { flag: "--jwks-ca", value: value.to_owned(), problem }
+        })?;
+        Ok(source)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.url.to_string()
+    }
+
+    /// What the URL answers.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no answer, or none with status 200.
+    pub(super) async fn fetch(&self) -> Result<String, String> {
+        let exchange = timeout(PATIENCE, self.exchange());
+        exchange.await.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")))
+    }
+
+    async fn exchange(&self) -> Result<String, String> {
+        let port = self.url.port_u16().unwrap_or(HTTPS);
+        let connect = |error| format!("cannot reach {}:{port}: {error}", self.host);
+        let roots = self.authorities().map_err(|problem| format!("--jwks-ca: {problem}"))?;
+        let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("ring speaks TLS")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let stream = TcpStream::connect((self.host.as_str(), port)).await.map_err(connect)?;
+        let stream = TlsConnector::from(Arc::new(tls)).connect(self.name.clone(), stream).await.map_err(connect)?;
+        let http = |error: hyper::Error| format!("not an answer of HTTP: {error}");
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
+        let connection = tokio::spawn(connection);
+        let authority = self.url.authority().map_or("", |authority| authority.as_str());
+        let request = Request::get(self.url.path_and_query().map_or("/", |path| path.as_str()))
+            .header(HOST, authority)
+            .header(ACCEPT, "application/json")
+            .body(Empty::<Bytes>::new())
+            .expect("parts of a URL are parts of a request");
+        let (head, body) = sender.send_request(request).await.map_err(http)?.into_parts();
+        let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
+        connection.abort();
+        if head.status != StatusCode::OK {
+            let hint = if head.status.is_redirection() { ": name the URL that it leads to" } else { "" };
+            return Err(format!("answer {}{hint}", head.status));
+        }
+        let body = body.map_err(|error| format!("the answer cannot be read: {error}"))?.to_bytes();
+        String::from_utf8(body.into()).map_err(|_| "the answer is not UTF-8".to_owned())
+    }
+
+    fn is_pem(&self) -> bool {
+        self.ca.contains("-----BEGIN")
+    }
+
+    fn authorities(&self) -> Result<RootCertStore, String> {
+        let pem = if self.is_pem() {
+            self.ca.as_bytes().to_vec()
+        } else {
+            fs::read(&self.ca).map_err(|error| format!("cannot be read: {error}"))?
+        };
+        let mut roots = RootCertStore::empty();
+        for authority in certificates(&pem)? {
+            roots.add(authority).map_err(|error| error.to_string())?;
+        }
+        Ok(roots)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_that_name_no_place_are_refused_with_the_reason() {
+        let pem = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap().cert.pem();
+        let source = |url: &str, ca: &str| Source::new(url, ca.to_owned());
+        assert_eq!(source("https://[::1]:8443/keys?x=1", &pem).unwrap().host, "::1");
+        for (url, ca, why) in [
+            ("http://a/keys", pem.as_str(), "--jwks-url http://a/keys: it must be an https URL"),
+            ("a", &pem, "it must be an https URL"),
+            ("", &pem, "no URL"),
+            ("https://a/keys", "/nowhere", "--jwks-ca /nowhere: cannot be read"),
+            ("https://a/keys", "-----BEGIN NOTHING-----", "--jwks-ca the given PEM: "),
+        ] {
+            let error = source(url, ca).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}
