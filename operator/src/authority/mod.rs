@@ -129,9 +129,7 @@ impl Authorities {
     /// What they should be instead; none if all is well. One goes when it has ended and another one signs: where a clock is
     /// set forward by years, those that everybody trusts are still there once it is set back.
     pub(crate) fn renewed(&self, now: u64) -> Result<Option<Self>, rcgen::Error> {
-        let is_followed = self.all.iter().any(|it| self.ripe_at(it) <= now && now < it.not_after);
-        let kept = self.all.iter().filter(|authority| !is_followed || now < authority.not_after);
-        let mut renewed: Vec<Authority> = kept.cloned().collect();
+        let mut renewed = self.without_ended(now);
         let newest = renewed.iter().map(|authority| authority.not_after).max().unwrap_or(0);
         let wanted = newest < now + self.terms.overlap;
         if wanted {
@@ -139,6 +137,17 @@ impl Authorities {
         }
         let changed = wanted || renewed.len() != self.all.len();
         Ok(changed.then_some(Self { terms: self.terms, all: renewed }))
+    }
+
+    /// What they should be instead where `others` are made by somebody else, and none here; none if all is well.
+    pub(crate) fn adopting(&self, others: &Self, now: u64) -> Option<Self> {
+        let adopting = Self { terms: self.terms, all: self.without_ended(now) }.followed_by(others);
+        (adopting.certificates() != self.certificates()).then_some(adopting)
+    }
+
+    fn without_ended(&self, now: u64) -> Vec<Authority> {
+        let is_followed = self.all.iter().any(|it| self.ripe_at(it) <= now && now < it.not_after);
+        self.all.iter().filter(|authority| !is_followed || now < authority.not_after).cloned().collect()
     }
 
     /// These, and behind them those of `others` that are not among them.
@@ -200,10 +209,7 @@ impl Authorities {
         params.use_authority_key_identifier_extension = true;
         let not_after = signer.not_after.min(now + order.lives);
         valid(&mut params, now.saturating_sub(BACKDATED), not_after);
-        let issuer = Issuer::new(
-            authority_params(self.terms, signer.not_before, signer.not_after),
-            KeyPair::from_pem(&signer.key)?,
-        );
+        let issuer = Issuer::from_ca_cert_pem(&signer.certificate, KeyPair::from_pem(&signer.key)?)?;
         let certificate = params.signed_by(key, &issuer)?;
         // With half of its life left, or as soon as a newer authority may sign.
         let ripe = self.all.iter().map(|authority| self.ripe_at(authority)).filter(|ripe| *ripe > now);
@@ -225,6 +231,34 @@ impl Authorities {
 
     fn ripe_at(&self, authority: &Authority) -> u64 {
         authority.not_before + BACKDATED + self.terms.ripens
+    }
+}
+
+impl Authorities {
+    /// The authority that somebody else has made, as a Secret of type `kubernetes.io/tls` has it: of a chain the first certificate,
+    /// which is the one that signs and is trusted.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, and how to make it.
+    pub(crate) fn made_elsewhere(terms: Terms, chain: &str, key: &str) -> Result<Self, InvalidAuthorities> {
+        let invalid = |problem: String| InvalidAuthorities(problem);
+        let certificate =
+            blocks(chain).into_iter().next().ok_or_else(|| invalid("tls.crt has no certificate".to_owned()))?;
+        let pair = KeyPair::from_pem(key)
+            .map_err(|error| invalid(format!("tls.key: {error}: the key must be PKCS#8, ECDSA or Ed25519 or RSA")))?;
+        let authority =
+            Authority::read(certificate, blocks(key).concat()).map_err(|error| invalid(format!("tls.crt: {error}")))?;
+        let der =
+            CertificateDer::from_pem_slice(authority.certificate.as_bytes()).map_err(|it| invalid(it.to_string()))?;
+        let (_, parsed) = X509Certificate::from_der(&der).map_err(|error| invalid(error.to_string()))?;
+        if !parsed.is_ca() {
+            return Err(invalid("tls.crt is no authority: make it with isCA".to_owned()));
+        }
+        if parsed.public_key().subject_public_key.data.as_ref() != pair.public_key_raw() {
+            return Err(invalid("tls.crt and tls.key do not go together".to_owned()));
+        }
+        Ok(Self { terms, all: vec![authority] })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The flags of the identity service, parsed once into what the rest needs.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::Args;
 use http::Uri;
@@ -21,6 +22,10 @@ pub struct IdentityFlags {
     /// The Secret for the authorities, in the operator's namespace; it must exist, empty at first
     #[arg(long, value_name = "NAME", env = "WEIR_IDENTITY_SECRET", default_value = "weir-operator-identity")]
     pub(super) identity_secret: String,
+    /// Folder with tls.crt and tls.key of the authority that signs, made by somebody else, read again when they change [default:
+    /// authorities of the operator's own]
+    #[arg(long, value_name = "FOLDER", env = "WEIR_IDENTITY_AUTHORITY")]
+    pub(super) identity_authority: Option<PathBuf>,
     /// The audience that an agent's service account token must be for
     #[arg(long, value_name = "AUDIENCE", env = "WEIR_IDENTITY_AUDIENCE", default_value = "weir.dev")]
     pub(super) identity_audience: String,

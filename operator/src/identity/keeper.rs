@@ -6,6 +6,7 @@
 //! Agents that run trust the authorities that they know. So a Secret that somebody empties or fills with others gets back what
 //! this replica remembers; new authorities come alone only where nobody remembers any.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ const TICK: Duration = Duration::from_secs(1);
 pub(super) struct Keeper {
     secrets: Api<Secret>,
     secret_name: String,
+    /// Where somebody else puts the authority that signs; none: they are made here.
+    folder: Option<PathBuf>,
     terms: Terms,
     /// Names or addresses under which agents ask for certificates.
     host: String,
@@ -69,6 +72,8 @@ pub(crate) enum KeeperError {
     Pem(#[from] rustls::pki_types::pem::Error),
     #[error("Secret {0} does not exist: install the chart, which makes it")]
     Missing(String),
+    #[error("--identity-authority {0}: {1}; the authorities from before stay in use")]
+    MadeElsewhere(PathBuf, String),
 }
 
 impl Keeper {
@@ -81,6 +86,7 @@ impl Keeper {
         Self {
             secrets: Api::default_namespaced(client.clone()),
             secret_name: flags.identity_secret.clone(),
+            folder: flags.identity_authority.clone(),
             terms: flags.terms(),
             host: flags.host().to_owned(),
             lifetime: flags.identity_lifetime,
@@ -110,18 +116,46 @@ impl Keeper {
     }
 
     async fn reconcile(&mut self, now: u64) -> Result<(), KeeperError> {
+        let (elsewhere, fault) = match self.made_elsewhere() {
+            None => (None, None),
+            Some(Ok(authorities)) => (Some(authorities), None),
+            // Those that are known go on; what is wrong is said all the same.
+            Some(Err(fault)) => (Some(Authorities::none(self.terms)), Some(fault)),
+        };
+        self.renew(elsewhere.as_ref(), now).await?;
+        fault.map_or(Ok(()), Err)
+    }
+
+    fn made_elsewhere(&self) -> Option<Result<Authorities, KeeperError>> {
+        let folder = self.folder.as_ref()?;
+        let read = |file: &str| {
+            let path = folder.join(file);
+            std::fs::read_to_string(&path).map_err(|error| format!("{file} cannot be read: {error}"))
+        };
+        let read = read("tls.crt").and_then(|chain| Ok((chain, read("tls.key")?)));
+        let authorities = read.and_then(|(chain, key)| {
+            Authorities::made_elsewhere(self.terms, &chain, &key).map_err(|error| error.to_string())
+        });
+        Some(authorities.map_err(|problem| KeeperError::MadeElsewhere(folder.clone(), problem)))
+    }
+
+    /// `elsewhere`: what somebody else has made, in place of authorities of our own.
+    async fn renew(&mut self, elsewhere: Option<&Authorities>, now: u64) -> Result<(), KeeperError> {
         let Some(secret) = &self.secret else { return Ok(()) };
         let secret = secret.as_ref().ok_or_else(|| KeeperError::Missing(self.secret_name.clone()))?;
         let found = secret::authorities(self.terms, secret).unwrap_or_else(|error| {
             tracing::error!(secret = self.secret_name, %error, "the authorities in it are replaced: they are not usable");
             Authorities::none(self.terms)
         });
-        let wanted = wanted(&found, self.remembered.as_ref(), now)?;
+        let wanted = wanted(&found, self.remembered.as_ref(), elsewhere, now)?;
         if let Some(wanted) = wanted {
             let patch = secret::with(secret, &wanted, &[]);
             // What comes of it is seen by the watch.
             self.secrets.patch(&self.secret_name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&patch)).await?;
             tracing::info!(secret = self.secret_name, "the authorities for mutual TLS were renewed");
+            return Ok(());
+        }
+        if !found.usable(now) && elsewhere.is_some() {
             return Ok(());
         }
         let same = self.remembered.as_ref().is_some_and(|known| known.certificates() == found.certificates());
@@ -176,15 +210,20 @@ pub(crate) fn credentials(
 fn wanted(
     found: &Authorities,
     remembered: Option<&Authorities>,
+    elsewhere: Option<&Authorities>,
     now: u64,
 ) -> Result<Option<Authorities>, rcgen::Error> {
+    let renewed = |authorities: &Authorities| match elsewhere {
+        Some(elsewhere) => Ok(authorities.adopting(elsewhere, now)),
+        None => authorities.renewed(now),
+    };
     let lost = |known: &&Authorities| known.usable(now) && !(found.usable(now) && found.shares_one_with(known));
     match remembered.filter(lost) {
         Some(known) => {
             let both = known.clone().followed_by(found);
-            Ok(Some(both.renewed(now)?.unwrap_or(both)))
+            Ok(Some(renewed(&both)?.unwrap_or(both)))
         }
-        None => found.renewed(now),
+        None => renewed(found),
     }
 }
 

@@ -141,11 +141,11 @@ fn no_push_fails_while_authorities_come_and_go() {
 fn an_emptied_secret_gets_back_what_is_remembered() {
     let known = Authorities::none(TERMS).renewed(START).unwrap().unwrap();
     let none = Authorities::none(TERMS);
-    let back = wanted(&none, Some(&known), START + 1).unwrap().expect("something is missing");
+    let back = wanted(&none, Some(&known), None, START + 1).unwrap().expect("something is missing");
     assert_eq!(back.certificates(), known.certificates());
-    assert!(wanted(&known, Some(&known), START + 1).unwrap().is_none());
-    assert!(wanted(&known, None, START + 1).unwrap().is_none());
-    let fresh = wanted(&none, None, START + 1).unwrap().expect("there is none at all");
+    assert!(wanted(&known, Some(&known), None, START + 1).unwrap().is_none());
+    assert!(wanted(&known, None, None, START + 1).unwrap().is_none());
+    let fresh = wanted(&none, None, None, START + 1).unwrap().expect("there is none at all");
     assert_ne!(fresh.certificates(), known.certificates());
 }
 
@@ -154,7 +154,7 @@ fn an_emptied_secret_gets_back_what_is_remembered() {
 fn other_authorities_come_beside_those_that_are_remembered() {
     let [known, other] = [10, 15].map(|lives| Authorities::none(TERMS).renewed(START - lives * LIFE).unwrap().unwrap());
     let now = START + 1;
-    let both = wanted(&other, Some(&known), now).unwrap().expect("agents would believe nobody");
+    let both = wanted(&other, Some(&known), None, now).unwrap().expect("agents would believe nobody");
     assert!(both.certificates() == known.certificates() + &other.certificates(), "{both:?}");
     let service = leaf(&both, HOST, ExtendedKeyUsagePurpose::ServerAuth, Signer::Oldest, now);
     assert!(trusts_server(&known.certificates(), &service, HOST, now), "an agent that runs cannot ask");
@@ -162,7 +162,7 @@ fn other_authorities_come_beside_those_that_are_remembered() {
     assert!(trusts_client(&known.certificates(), &operator, now), "it cannot be told anything");
     // Neither of two replicas that remember different ones undoes what the other one wrote.
     for remembered in [&known, &other, &both] {
-        assert!(wanted(&both, Some(remembered), now).unwrap().is_none());
+        assert!(wanted(&both, Some(remembered), None, now).unwrap().is_none());
     }
 }
 
@@ -190,5 +190,66 @@ fn a_clock_that_is_set_by_an_hour_breaks_no_trust() {
         assert!(trusts_server(&bundle, &agent, POD, looked_at), "{what}: an agent's");
         assert!(trusts_client(&bundle, &operator, looked_at), "{what}: the operator's");
         assert!(authorities.renewed(looked_at).unwrap().is_none(), "{what}: the authorities change");
+    }
+}
+
+/// An authority as another program makes one, from this moment on: its certificate and key.
+fn company(from: u64, name: &str) -> (String, String) {
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "Example");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    params.not_before = epoch + Duration::from_secs(from);
+    params.not_after = epoch + Duration::from_secs(from + TERMS.lives);
+    let key = rcgen::KeyPair::generate().unwrap();
+    (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+}
+
+#[test]
+fn an_authority_of_somebody_else_signs_and_none_is_made_beside_it() {
+    let (certificate, key) = company(START, "company");
+    let made = Authorities::made_elsewhere(TERMS, &certificate, &key).unwrap();
+    let none = Authorities::none(TERMS);
+    let first = wanted(&none, None, Some(&made), START).unwrap().expect("it is taken");
+    assert_eq!(first.certificates(), made.certificates());
+    assert!(wanted(&first, Some(&first), Some(&made), START).unwrap().is_none(), "nothing is new");
+    let late = START + TERMS.lives - LIFE;
+    assert!(wanted(&first, Some(&first), Some(&made), late).unwrap().is_none(), "only they renew it");
+    let agent = leaf(&first, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, START);
+    assert!(trusts_server(&certificate, &agent, POD, START), "whoever believes the company believes its agents");
+
+    // The next one is published before it signs, and the first stays for those who know no other.
+    let changed = START + 10 * LIFE;
+    let (second, second_key) = company(changed, "company again");
+    let second = Authorities::made_elsewhere(TERMS, &second, &second_key).unwrap();
+    let both = wanted(&first, Some(&first), Some(&second), changed).unwrap().expect("it is another");
+    assert!(both.shares_one_with(&first) && both.shares_one_with(&second));
+    let client = |now| leaf(&both, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, now);
+    assert!(trusts_client(&first.certificates(), &client(changed), changed), "agents know the first only");
+    let later = changed + HOUR + 3 * LIFE;
+    assert!(trusts_client(&second.certificates(), &client(later), later), "by now they know the second");
+    // A file that is gone takes nothing away.
+    assert!(wanted(&both, Some(&both), Some(&none), later).unwrap().is_none());
+}
+
+#[test]
+fn what_is_no_authority_is_refused_with_the_fix() {
+    let (certificate, key) = company(START, "company");
+    let (_, other) = company(START, "other");
+    let plain = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
+    for (certificate, key, expected) in [
+        ("", key.as_str(), "tls.crt has no certificate"),
+        (&certificate, "", "tls.key: "),
+        (
+            &certificate,
+            "-----BEGIN EC PRIVATE KEY-----\nAA==\n-----END EC PRIVATE KEY-----\n",
+            "the key must be PKCS#8",
+        ),
+        (&certificate, &other, "tls.crt and tls.key do not go together"),
+        (&plain.cert.pem(), &plain.signing_key.serialize_pem(), "tls.crt is no authority: make it with isCA"),
+    ] {
+        let error = Authorities::made_elsewhere(TERMS, certificate, key).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
     }
 }
