@@ -50,10 +50,8 @@ impl Release {
         self.helm(&["install", CRDS, &self.chart(CRDS)?, "--wait", "--timeout=60s"]).await?;
         // helm splits values at commas: the last one is a single value.
         let settings = [
-            "image.repository=weir.test/operator",
-            "image.tag=e2e",
-            "injection.agent.image.repository=weir.test/agent",
-            "injection.agent.image.tag=e2e",
+            "images.registry=weir.test",
+            "images.tag=e2e",
             // Short, so that scenarios live through several.
             "identity.lifetime=1m",
             "identity.authorityLifetime=24h",

@@ -8,6 +8,8 @@
 mod conformity;
 #[path = "chart/network.rs"]
 mod network;
+#[path = "chart/values.rs"]
+mod values;
 
 use std::{
     fs,
@@ -39,8 +41,9 @@ struct Stage {
 impl Stage {
     async fn set() -> Result<Self> {
         let stage = Self { control_plane: ControlPlane::start().await?, home: tempfile::tempdir()? };
-        // The last one is what `helm test` makes.
-        for namespace in [NAMESPACE, "shop", "bank", "weir-operator-test"] {
+        // The last ones are what `helm test` makes.
+        let tests = ["weir-operator-test", "weir-limiter-operator-test", "limiter-test"];
+        for namespace in [NAMESPACE, "shop", "bank"].into_iter().chain(tests) {
             let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
             let object = serde_json::from_value(json!({"metadata": {"name": namespace, "labels": labels}}))?;
             Api::<Namespace>::all(stage.control_plane.client()).create(&PostParams::default(), &object).await?;
@@ -164,6 +167,11 @@ async fn an_apiserver_takes_what_the_charts_render_to() -> Result<()> {
             }
             // A Deployment is only warned about its pods; a pod is refused.
             for mut pod in objects.iter().filter(|object| object["kind"] == "Deployment").map(pod_of) {
+                if pod["spec"]["hostNetwork"] == true {
+                    let fault = stage.dry_run(&pod.to_string())?.expect_err("such a namespace takes no such pods");
+                    ensure!(fault.contains("host namespaces"), "{fault}");
+                    continue;
+                }
                 if let Err(fault) = stage.dry_run(&pod.to_string())? {
                     panic!("{args:?}: {fault}");
                 }
@@ -188,6 +196,7 @@ fn pod_of(deployment: &Value) -> Value {
     // Made by somebody else, or not at all in a dry run.
     spec["serviceAccountName"] = json!(null);
     spec["priorityClassName"] = json!(null);
+    spec["runtimeClassName"] = json!(null);
     spec["automountServiceAccountToken"] = json!(false);
     json!({
         "apiVersion": "v1",
@@ -210,6 +219,22 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
         ("weir", "image=weir.dev/operator", "/image"),
         ("weir", "image.repository=", "/image/repository"),
         ("weir", "image.pullPolicy=Sometimes", "/image/pullPolicy"),
+        ("weir", "image.digest=sha256:1", "/image/digest"),
+        ("weir", "images.registry=", "/images/registry"),
+        ("weir", "images.registry=weir.test/", "/images/registry"),
+        ("weir", "fullnameOverride=Weir", "/fullnameOverride"),
+        ("weir", "injection.port=0", "/injection/port"),
+        ("weir", "injection.certificate.caBundle=MIIB", "/injection/certificate/caBundle"),
+        ("weir", "logFormat=yaml", "/logFormat"),
+        ("weir", "lease.duration=1", "/lease/duration"),
+        ("weir", "lease.renewal=often", "/lease/renewal"),
+        ("weir", "extraArgs={lease-renewal}", "/extraArgs/0"),
+        ("weir", "strategy.type=OnDelete", "/strategy/type"),
+        ("weir", "strategy.rollingUpdate.maxSurge=few", "/strategy/rollingUpdate/maxSurge"),
+        ("weir", "livenessProbe.periods=1", "'periods' not allowed"),
+        ("weir", "prometheusRule.alerts.WeirNoLeaders.enabled=false", "'WeirNoLeaders' not allowed"),
+        ("weir", "prometheusRule.alerts.WeirNoLeader.threshold=2", "/prometheusRule/alerts"),
+        ("weir", "prometheusRule.alerts.WeirPodsDrifted.for=soon", "/prometheusRule/alerts/WeirPodsDrifted/for"),
         ("weir", "imagePullSecrets={registry}", "/imagePullSecrets/0"),
         ("weir", "watchNamespaces=shop", "/watchNamespaces"),
         ("weir", "watchNamespaces={Shop}", "/watchNamespaces/0"),
@@ -222,6 +247,10 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
         ("weir", "injection.certManager.issuerRef.nam=company", "'nam' not allowed"),
         ("weir", "injection.agent.resources.requests.disk=1Gi", "'disk' not allowed"),
         ("weir", "injection.redirect.tag=1", "'tag' not allowed"),
+        ("weir", "injection.agent.logFormat=yaml", "/injection/agent/logFormat"),
+        ("weir", "injection.agent.drain=soon", "/injection/agent/drain"),
+        ("weir", "injection.agent.jwks.url=http://a/keys", "/injection/agent/jwks/url"),
+        ("weir", "injection.agent.jwks.configMap=a/b/c", "/injection/agent/jwks/configMap"),
         ("weir", "logLevel=", "/logLevel"),
         ("weir", "resources.memory=1Gi", "'memory' not allowed"),
         ("weir", "serviceAccount.annotations.a=1", "/serviceAccount/annotations/a"),

@@ -1,9 +1,12 @@
-{{/* Name of every object of a release: its name, with "weir" in it once. */}}
+{{/* Name of every object of a release: its name, with "weir" (or nameOverride) in it once; or fullnameOverride. */}}
 {{- define "weir.fullname" -}}
-{{- if contains "weir" .Release.Name -}}
+{{- $name := .Values.nameOverride | default "weir" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains $name .Release.Name -}}
 {{- printf "%s-operator" .Release.Name | trunc 63 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-weir-operator" .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-%s-operator" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
@@ -29,11 +32,76 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end -}}
 
+{{/* The chart's own labels win: Services and budgets select by them. */}}
 {{- define "weir.labels" -}}
-{{ include "weir.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- $own := include "weir.selectorLabels" . | fromYaml -}}
+{{- $_ := set $own "app.kubernetes.io/version" .Chart.AppVersion -}}
+{{- $_ := set $own "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") -}}
+{{- merge $own (.Values.commonLabels | default dict) | toYaml -}}
+{{- end -}}
+
+{{/* An image by its full name: (list $ VALUES). A name with a dot, a colon or localhost before its first slash has a registry in it. */}}
+{{- define "weir.image" -}}
+{{- $root := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- $first := splitList "/" $image.repository | first -}}
+{{- $whole := and (contains "/" $image.repository) (or (contains "." $first) (contains ":" $first) (eq $first "localhost")) -}}
+{{- if and $whole $image.registry -}}
+{{- fail (printf "image registry %s does not go with repository %s, which names a registry itself: leave one of them out" $image.registry $image.repository) -}}
+{{- end -}}
+{{- $name := $image.repository -}}
+{{- if not $whole -}}
+{{- $name = printf "%s/%s" (trimSuffix "/" ($image.registry | default $root.Values.images.registry)) $image.repository -}}
+{{- end -}}
+{{- $tag := $image.tag -}}
+{{- if not $image.digest -}}
+{{- $tag = $tag | default $root.Values.images.tag | default $root.Chart.AppVersion -}}
+{{- end -}}
+{{- if $tag }}{{ $name = printf "%s:%s" $name $tag }}{{ end -}}
+{{- if $image.digest }}{{ $name = printf "%s@%s" $name $image.digest }}{{ end -}}
+{{- $name -}}
+{{- end -}}
+
+{{/* When an image is pulled: (list $ VALUES). */}}
+{{- define "weir.pullPolicy" -}}
+{{- (index . 1).pullPolicy | default (index . 0).Values.images.pullPolicy -}}
+{{- end -}}
+
+{{- define "weir.serviceAccount" -}}
+{{- with .Values.serviceAccount -}}
+{{- if .create -}}
+{{- .name | default (include "weir.fullname" $) -}}
+{{- else -}}
+{{- required "serviceAccount.create is false: say in serviceAccount.name which ServiceAccount the operator has" .name -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The Secret with the webhook's certificate, if the operator does not make it. */}}
+{{- define "weir.webhookCertificate" -}}
+{{- if .Values.injection.enabled -}}
+{{- if include "weir.certManager" . -}}
+{{- include "weir.webhook" . }}-tls
+{{- else -}}
+{{- .Values.injection.certificate.existingSecret -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The Secret with the authority that signs for agents, if the operator makes none. */}}
+{{- define "weir.authority" -}}
+{{- with .Values.identity }}{{ if .enabled }}{{ .authority.existingSecret }}{{ end }}{{ end -}}
+{{- end -}}
+
+{{/* Where the operator keeps the webhook's authorities. */}}
+{{- define "weir.webhookSecret" -}}
+{{- .Values.injection.existingSecret | default (include "weir.webhook" .) -}}
+{{- end -}}
+
+{{/* Where it keeps those of agents. */}}
+{{- define "weir.identitySecret" -}}
+{{- .Values.identity.existingSecret | default (include "weir.identity" .) -}}
 {{- end -}}
 
 {{/* Exactly what the operator does in a namespace, the same for one namespace or all of them. */}}

@@ -26,10 +26,17 @@ pub(crate) struct Stage {
     pub(crate) webhook: u16,
     telemetry: u16,
     identity: u16,
+    /// What the chart says to the operator of agents.
+    agents: Vec<String>,
 }
 
 impl Stage {
     pub(crate) async fn set(failure_policy: &str) -> Result<Self> {
+        Self::set_with(&format!("injection.failurePolicy={failure_policy}")).await
+    }
+
+    /// With these values of the chart.
+    pub(crate) async fn set_with(values: &str) -> Result<Self> {
         build_programs().await?;
         let control_plane = ControlPlane::start().await?;
         control_plane.install_crd().await?;
@@ -41,21 +48,21 @@ impl Stage {
         }
         drop(listeners);
         let [webhook, telemetry, identity] = ports;
-        let stage = Self { control_plane, webhook, telemetry, identity };
+        let mut stage = Self { control_plane, webhook, telemetry, identity, agents: Vec::new() };
         stage.namespace(OPERATOR_NAMESPACE, None).await?;
-        stage.install(failure_policy).await?;
+        stage.agents = stage.install(values).await?;
         Ok(stage)
     }
 
-    /// Applies what injection needs of the chart, and all of its roles.
-    async fn install(&self, failure_policy: &str) -> Result<()> {
+    /// Applies what injection needs of the chart, and all of its roles; what the Deployment says of agents.
+    async fn install(&self, values: &str) -> Result<Vec<String>> {
         let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
         let mut helm = self.control_plane.helm();
         helm.args(["template", "weir", "--skip-tests"]).arg(chart).args(["--namespace", OPERATOR_NAMESPACE]);
-        helm.arg("--set").arg(format!("injection.failurePolicy={failure_policy}"));
+        helm.arg("--set").arg(values);
         let output = helm.output().context("run helm")?;
         ensure!(output.status.success(), "helm: {}", String::from_utf8_lossy(&output.stderr));
-        let mut applied = Vec::new();
+        let (mut applied, mut agents) = (Vec::new(), Vec::new());
         for document in serde_yaml::Deserializer::from_str(std::str::from_utf8(&output.stdout)?) {
             let mut object = Value::deserialize(document)?;
             let kind = object["kind"].as_str().unwrap_or_default().to_owned();
@@ -64,6 +71,13 @@ impl Stage {
                     let url = format!("https://127.0.0.1:{}/", self.webhook);
                     webhook["clientConfig"] = json!({"url": url});
                 }
+            }
+            if kind == "Deployment" {
+                let args = object["spec"]["template"]["spec"]["containers"][0]["args"].as_array().context("args")?;
+                let of_agents =
+                    ["--inject-image=", "--inject-image-pull-policy=", "--inject-resources=", "--inject-settings="];
+                let of_agents = |arg: &&str| of_agents.iter().any(|flag| arg.starts_with(flag));
+                agents.extend(args.iter().filter_map(Value::as_str).filter(of_agents).map(str::to_owned));
             }
             let wanted =
                 ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Secret", "MutatingWebhookConfiguration"];
@@ -75,7 +89,8 @@ impl Stage {
         for needed in ["ClusterRole", "Role", "Secret", "MutatingWebhookConfiguration"] {
             ensure!(applied.iter().any(|kind| kind == needed), "the chart renders no {needed}");
         }
-        Ok(())
+        ensure!(agents.len() == 4, "{agents:?}");
+        Ok(agents)
     }
 
     async fn apply(&self, object: &Value) -> Result<()> {
@@ -111,9 +126,7 @@ impl Stage {
         command.args(["--inject-listen", &format!("127.0.0.1:{}", self.webhook)]);
         let identity = format!("127.0.0.1:{}", self.identity);
         command.args(["--identity-listen", &identity, "--identity-url", &format!("https://{identity}")]);
-        command
-            .args(["--inject-image", "weir.dev/agent:0.1.0", "--inject-image-pull-policy", "IfNotPresent"])
-            .args(args);
+        command.args(&self.agents).args(args);
         let webhooks =
             self.control_plane.kubectl().args(["get", "mutatingwebhookconfigurations", "-ojson"]).output()?;
         if String::from_utf8_lossy(&webhooks.stdout).contains("\"failurePolicy\": \"Fail\"") {

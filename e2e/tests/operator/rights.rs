@@ -96,6 +96,9 @@ async fn rendered() -> Result<Vec<Value>> {
         "injection.enabled=false",
         "--set",
         "identity.enabled=true",
+        // Not the operator's, but its users'.
+        "--set",
+        "rbac.aggregateClusterRoles=false",
     ]);
     let output = helm.output().await.context("run helm")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -86,12 +86,13 @@ fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     reference.unwrap_or(schema)
 }
 
-/// The schema of a value; where any name is good, that of any name.
+/// The schema of a value; where any name is good, or one of a pattern, that of any name.
 fn property<'a>(root: &'a Value, schema: &'a Value, path: &[String]) -> Option<&'a Value> {
     let schema = resolved(root, schema);
     let Some((name, rest)) = path.split_first() else { return Some(schema) };
     let any = schema.get("additionalProperties").filter(|any| any.is_object());
-    property(root, schema["properties"].get(name).or(any)?, rest)
+    let some = schema["patternProperties"].as_object().and_then(|patterns| patterns.values().next());
+    property(root, schema["properties"].get(name).or(any).or(some)?, rest)
 }
 
 /// Whether the schema of a chart knows the value, written as for `--set`.

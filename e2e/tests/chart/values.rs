@@ -1,0 +1,297 @@
+//! No value of the charts is without effect, and no name is taken that is not one.
+//!
+//! Each value of values.yaml is given another one that the schema takes, on top of the defaults and of each file in `ci`:
+//! somewhere the chart must then render to something else.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// What a value may be changed to: the first that the schema takes, and that makes a difference somewhere.
+fn others(default: &Value) -> Vec<Value> {
+    let words = [
+        "other",
+        "Other",
+        "7s",
+        "720h",
+        "7%",
+        "5m",
+        "json",
+        "debug",
+        "Always",
+        "Fail",
+        "Recreate",
+        "Default",
+        "IfHealthyBudget",
+        "https://other.example",
+        "registry.example/other:1",
+        "512Mi",
+        "sha256:01ba4719c80b6fe911b091a7c05124b64eeece964e09c058ef8f9805daca546b",
+        "-----BEGIN CERTIFICATE-----\nother\n-----END CERTIFICATE-----\n",
+    ];
+    match default {
+        Value::Bool(is) => vec![json!(!is)],
+        Value::Number(number) => match number.as_i64() {
+            Some(whole) => vec![json!(whole + 1), json!(whole - 1)],
+            None => vec![json!(number.as_f64().unwrap_or_default() / 2.0)],
+        },
+        Value::Array(_) => vec![
+            json!(["other"]),
+            json!(["--other"]),
+            json!([7]),
+            json!(["10.7.0.0/16"]),
+            json!([{"name": "other", "topologyKey": "other", "mountPath": "/other", "value": "other"}]),
+            json!([{"name": "other"}]),
+            json!([{"key": "other", "operator": "Exists"}]),
+            json!([{"podSelector": {}}]),
+        ],
+        Value::Object(_) => vec![json!({"other": "other"}), json!({"nodeAffinity": {"other": "other"}})],
+        _ => words.iter().map(|word| json!(word)).collect(),
+    }
+}
+
+/// The values of a chart that have no others below them, by their paths.
+fn leaves(value: &Value, path: &str, found: &mut BTreeMap<String, Value>) {
+    match value.as_object().filter(|fields| !fields.is_empty()) {
+        Some(fields) => {
+            for (name, inner) in fields {
+                // A dot in a name is not one between two names.
+                let name = name.replace('.', "\\.");
+                leaves(inner, &if path.is_empty() { name } else { format!("{path}.{name}") }, found);
+            }
+        }
+        None => drop(found.insert(path.to_owned(), value.clone())),
+    }
+}
+
+/// The folders of values, by their paths.
+fn folders(value: &Value, path: &str, found: &mut Vec<String>) {
+    let Some(fields) = value.as_object() else { return };
+    found.push(path.to_owned());
+    for (name, inner) in fields {
+        folders(inner, &if path.is_empty() { name.clone() } else { format!("{path}.{name}") }, found);
+    }
+}
+
+struct Chart {
+    path: String,
+    /// Arguments, and what they render to.
+    bases: Vec<(Vec<String>, String)>,
+}
+
+impl Chart {
+    fn read(name: &str) -> Result<Self> {
+        let path = chart(name)?;
+        let mut bases = Vec::new();
+        for file in values(&path)? {
+            let args: Vec<_> = file.iter().map(|file| format!("--values={}", file.display())).collect();
+            let rendered = template(&path, &args)?.map_err(|fault| anyhow::anyhow!("{args:?}: {fault}"))?;
+            bases.push((args, rendered));
+        }
+        // The longest has the most switched on.
+        bases.sort_by_key(|(_, rendered)| std::cmp::Reverse(rendered.len()));
+        Ok(Self { path, bases })
+    }
+
+    fn defaults(&self) -> Result<Value> {
+        Ok(serde_yaml::from_str(&fs::read_to_string(Path::new(&self.path).join("values.yaml"))?)?)
+    }
+
+    /// Whether a value makes a difference on top of one of the bases.
+    fn has_effect(&self, path: &str, default: &Value) -> Result<bool> {
+        for other in others(default) {
+            for (args, rendered) in &self.bases {
+                let set = format!("--set-json={path}={other}");
+                match template(&self.path, &[&args[..], &[set]].concat())? {
+                    Ok(now) if now != *rendered => return Ok(true),
+                    Ok(_) => {}
+                    // Refused by the schema: on top of the other bases, too.
+                    Err(fault) if fault.contains("values don't meet the specifications") => break,
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// What helm renders, or what it says against it.
+fn template(chart: &str, args: &[String]) -> Result<std::result::Result<String, String>> {
+    let folder = std::env::var_os("WEIR_KUBE_BIN").context("WEIR_KUBE_BIN is not set")?;
+    let mut helm = Command::new(Path::new(&folder).join("helm"));
+    let output = helm.args(["template", "weir", chart, "--namespace", NAMESPACE]).args(args).output()?;
+    let text = |bytes| String::from_utf8(bytes).context("helm speaks UTF-8");
+    Ok(if output.status.success() { Ok(text(output.stdout)?) } else { Err(text(output.stderr)?) })
+}
+
+#[test]
+fn every_value_has_an_effect() -> Result<()> {
+    for name in ["weir-crds", "weir"] {
+        let chart = Chart::read(name)?;
+        let mut all = BTreeMap::new();
+        leaves(&chart.defaults()?, "", &mut all);
+        ensure!(!all.is_empty(), "{name} has no values");
+        let mut idle = Vec::new();
+        for (path, default) in &all {
+            if !chart.has_effect(path, default)? {
+                idle.push(path);
+            }
+        }
+        ensure!(idle.is_empty(), "{name}: nothing that the schema takes for these makes a difference: {idle:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn names_that_are_no_values_are_refused_at_every_depth() -> Result<()> {
+    for name in ["weir-crds", "weir"] {
+        let chart = Chart::read(name)?;
+        let mut all = Vec::new();
+        folders(&chart.defaults()?, "", &mut all);
+        for folder in all {
+            let path = if folder.is_empty() { "nonsense".to_owned() } else { format!("{folder}.nonsense") };
+            // Labels and the like take any name, and no switch; what Kubernetes names itself is rendered as it is.
+            let taken = template(&chart.path, &[format!("--set-json={path}=true")])?;
+            let plain = template(&chart.path, &[])?;
+            ensure!(taken.is_err() || taken != plain, "{name} takes {path} and does nothing with it");
+        }
+    }
+    Ok(())
+}
+
+/// An image by its values, as it is rendered.
+fn images(settings: &[&str]) -> Result<Vec<String>> {
+    let rendered = render(&chart("weir")?, settings)?;
+    let image = |line: &str| {
+        let line = line.trim().trim_start_matches("- ");
+        line.strip_prefix("image: ").or(line.strip_prefix("--inject-image=")).map(|it| it.trim_matches('"').to_owned())
+    };
+    let mut images: Vec<_> = rendered.lines().filter_map(image).collect();
+    images.sort();
+    images.dedup();
+    Ok(images)
+}
+
+#[test]
+fn one_value_moves_all_images_and_one_alone_is_not_forgotten() -> Result<()> {
+    let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    let by_digest = format!("image.digest={digest}");
+    let pinned = format!("weir.dev/operator@{digest}");
+    for (settings, expected) in [
+        (&[][..], &["weir.dev/agent:0.1.0", "weir.dev/operator:0.1.0"][..]),
+        (&["images.registry=weir.test", "images.tag=e2e"], &["weir.test/agent:e2e", "weir.test/operator:e2e"]),
+        (&["images.registry=a.b:5000/mirror/"], &[]),
+        (&["images.registry=a.b:5000/mirror"], &["a.b:5000/mirror/agent:0.1.0", "a.b:5000/mirror/operator:0.1.0"]),
+        (
+            &["images.registry=weir.test", "injection.agent.image.registry=a.b", "injection.agent.image.tag=v2"],
+            &["a.b/agent:v2", "weir.test/operator:0.1.0"],
+        ),
+        // As they were written before there was one value for all.
+        (
+            &["image.repository=localhost/op", "injection.agent.image.repository=a.b/c/agent"],
+            &["a.b/c/agent:0.1.0", "localhost/op:0.1.0"],
+        ),
+        (&[&by_digest], &["weir.dev/agent:0.1.0", &pinned]),
+    ] {
+        if expected.is_empty() {
+            ensure!(images(settings).is_err(), "{settings:?}");
+        } else {
+            ensure!(images(settings)? == expected, "{settings:?}: {:?}", images(settings)?);
+        }
+    }
+    for (settings, expected) in [
+        // The offline install as it was written first: every pod with an agent would have waited for weir.dev/agent.
+        (
+            &["image.repository=weir.test/operator", "image.tag=e2e"][..],
+            "the operator's image is weir.test/operator:e2e, and pods would get the agent weir.dev/agent:0.1.0: set images.registry",
+        ),
+        (&["image.tag=e2e"], "pods would get the agent weir.dev/agent:0.1.0"),
+        (&["image.registry=a.b"], "the operator's image is a.b/operator:0.1.0"),
+        (
+            &["image.registry=a.b", "image.repository=c.d/op", "injection.agent.image.tag=v1"],
+            "registry a.b does not go with repository c.d/op",
+        ),
+    ] {
+        let fault = images(settings).expect_err("it is half moved").to_string();
+        ensure!(fault.contains(expected), "{settings:?}: {fault}");
+    }
+    ensure!(images(&["image.tag=e2e", "injection.enabled=false"])? == ["weir.dev/operator:e2e"], "there is no agent");
+    Ok(())
+}
+
+/// The rules of Prometheus with these values, each alert by its name.
+fn alerts(settings: &[&str]) -> Result<BTreeMap<String, Value>> {
+    let rendered = render(&chart("weir")?, &[&["prometheusRule.enabled=true"], settings].concat())?;
+    let mut objects = serde_yaml::Deserializer::from_str(&rendered).map(Value::deserialize);
+    let rule =
+        objects.find_map(|it| it.ok().filter(|it| it["kind"] == "PrometheusRule")).context("a PrometheusRule")?;
+    named_alerts(&rule["spec"])
+}
+
+fn named_alerts(rules: &Value) -> Result<BTreeMap<String, Value>> {
+    let groups = rules["groups"].as_array().context("groups")?;
+    let rules = groups.iter().flat_map(|group| group["rules"].as_array()).flatten();
+    Ok(rules.filter_map(|rule| Some((rule["alert"].as_str()?.to_owned(), rule.clone()))).collect())
+}
+
+#[test]
+fn each_alert_can_be_tuned_and_turned_off_and_is_as_its_file_says_otherwise() -> Result<()> {
+    let file: Value = serde_yaml::from_str(&fs::read_to_string(Path::new(&chart("weir")?).join("alerts/weir.yaml"))?)?;
+    let written = named_alerts(&file)?;
+    let plain = alerts(&["prometheusRule.runbookUrl="])?;
+    ensure!(plain == written, "values.yaml says something else than alerts/weir.yaml");
+    for name in written.keys() {
+        let set = |field: &str| format!("prometheusRule.alerts.{name}.{field}");
+        ensure!(!alerts(&[&set("enabled=false")])?.contains_key(name), "{name} stays");
+        let tuned = alerts(&[&set("for=17m"), &set("severity=page"), "prometheusRule.alertLabels.team=x"])?;
+        let tuned = &tuned[name];
+        ensure!(tuned["for"] == "17m" && tuned["labels"] == json!({"severity": "page", "team": "x"}), "{tuned:#}");
+        let url = format!("https://weir.dev/docs/alerts.md#{}", name.to_lowercase());
+        ensure!(tuned["annotations"]["runbook_url"] == url, "{tuned:#}");
+        let compared = alerts(&[&set("threshold=0.375")]);
+        if name == "WeirNoLeader" {
+            ensure!(compared.is_err(), "there is nothing to compare");
+        } else {
+            let expression = compared?[name]["expr"].as_str().context("an expression")?.to_owned();
+            let of_file = written[name]["expr"].as_str().context("an expression")?;
+            ensure!(expression.matches("0.375").count() == 1 && !of_file.contains("0.375"), "{name}: {expression}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn those_who_may_view_or_edit_a_namespace_may_do_so_with_its_policies() -> Result<()> {
+    let objects = known(&render(&chart("weir")?, &[])?)?;
+    let role = |to: &str| {
+        let label = format!("rbac.authorization.k8s.io/aggregate-to-{to}");
+        let roles =
+            objects.iter().filter(move |it| it["kind"] == "ClusterRole" && it["metadata"]["labels"][&label] == "true");
+        let verbs =
+            roles.flat_map(|it| it["rules"].as_array().into_iter().flatten()).flat_map(|rule| rule["verbs"].as_array());
+        let mut verbs: Vec<_> = verbs.flatten().filter_map(|verb| verb.as_str().map(str::to_owned)).collect();
+        verbs.sort();
+        verbs.join(" ")
+    };
+    ensure!(role("view") == "get list watch", "{}", role("view"));
+    for to in ["edit", "admin"] {
+        ensure!(role(to) == "create delete deletecollection get list patch update watch", "{to}: {}", role(to));
+    }
+    Ok(())
+}
+
+/// What only goes together.
+#[test]
+fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
+    let certificate = "injection.certificate.existingSecret=tls";
+    for (settings, expected) in [
+        (&["serviceAccount.create=false"][..], "say in serviceAccount.name which ServiceAccount the operator has"),
+        (&[certificate], "say whom the apiserver trusts, in injection.certificate.caBundle"),
+        (&[certificate, "injection.certManager.enabled=true"], "leave one out"),
+        (&["injection.certificate.caBundle=-----BEGIN CERTIFICATE-----"], "name that Secret, or leave the bundle out"),
+    ] {
+        let fault = render(&chart("weir")?, settings).expect_err("it cannot be meant").to_string();
+        ensure!(fault.contains(expected), "{settings:?}: {fault}");
+    }
+    Ok(())
+}
