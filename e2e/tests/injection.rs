@@ -37,6 +37,10 @@ use self::{
 const PATIENCE: Duration = Duration::from_secs(90);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
+#[path = "injection/image.rs"]
+mod image;
+#[path = "injection/settings.rs"]
+mod settings;
 #[path = "injection/stage.rs"]
 mod stage;
 
@@ -90,53 +94,6 @@ async fn pods_get_the_agent_and_the_policies_that_target_them() -> Result<()> {
     ensure!(self::agent(&stage.pod("shop", "opted-out", &no).await?).is_err(), "the pod said no");
     ensure!(self::agent(&stage.pod("closed", "asked", &asked).await?).is_err(), "the namespace said no");
 
-    Ok(())
-}
-
-/// What the chart's values say of agents ends up in pods, and a pod's own annotations win.
-#[tokio::test]
-async fn agents_are_set_up_as_the_charts_values_and_the_pods_annotations_say() -> Result<()> {
-    let values = "injection.agent.logFormat=json,injection.agent.logLevel=warn,injection.agent.maxConnections=100,\
-        injection.agent.drain=20s,injection.agent.cache=false,injection.agent.jwks.configMap=keys/set.json,\
-        injection.agent.env[0].name=WEIR_IDLE_TIMEOUT,injection.agent.env[0].value=90s,\
-        injection.agent.securityContext.runAsUser=1000,injection.agent.image.registry=registry.example";
-    let stage = Stage::set_with(values).await?;
-    stage.namespace("shop", Some("enabled")).await?;
-    let _operator = stage.operator()?;
-    stage.until_injecting("shop").await?;
-    let has = |agent: &Value, arg: &str| agent["args"].as_array().is_some_and(|args| args.contains(&arg.into()));
-
-    let pod = stage.pod("shop", "plain", &json!({})).await?;
-    let agent = agent(&pod)?;
-    ensure!(agent["image"] == "registry.example/agent:0.1.0", "{agent:#}");
-    for arg in ["--log-format=json", "--log-level=warn", "--max-connections=100", "--drain=20s"] {
-        ensure!(has(agent, arg), "{arg}: {agent:#}");
-    }
-    ensure!(has(agent, "--jwks=/var/run/weir.dev/jwks/jwks.json"), "{agent:#}");
-    ensure!(!agent["args"].to_string().contains("--snapshot-cache"), "{agent:#}");
-    let volumes = pod["spec"]["volumes"].as_array().context("volumes")?;
-    ensure!(volumes.iter().any(|it| it["configMap"]["name"] == "keys"), "{volumes:?}");
-    ensure!(agent["env"].to_string().contains("WEIR_IDLE_TIMEOUT"), "{agent:#}");
-    ensure!(
-        agent["securityContext"]["runAsUser"] == 1000 && agent["securityContext"]["runAsNonRoot"] == true,
-        "{agent:#}"
-    );
-
-    let annotations = json!({"annotations": {
-        "weir.dev/agent-log-format": "text",
-        "weir.dev/agent-drain": "5s",
-        "weir.dev/agent-cache": "enabled",
-        "weir.dev/agent-jwks-url": "https://issuer.example/keys",
-        "weir.dev/agent-jwks-ca-configmap": "roots",
-        "weir.dev/agent-security-context": "{\"runAsUser\": 2000}",
-    }});
-    let pod = stage.pod("shop", "own", &annotations).await?;
-    let agent = self::agent(&pod)?;
-    for arg in ["--log-format=text", "--log-level=warn", "--drain=5s", "--jwks-url=https://issuer.example/keys"] {
-        ensure!(has(agent, arg), "{arg}: {agent:#}");
-    }
-    ensure!(agent["args"].to_string().contains("--snapshot-cache"), "{agent:#}");
-    ensure!(agent["securityContext"]["runAsUser"] == 2000, "{agent:#}");
     Ok(())
 }
 

@@ -41,19 +41,25 @@ app.kubernetes.io/component: operator
 {{- merge $own (.Values.commonLabels | default dict) | toYaml -}}
 {{- end -}}
 
-{{/* An image by its full name: (list $ VALUES). A name with a dot, a colon or localhost before its first slash has a registry in it. */}}
+{{/* An image's name with a registry: (list $ NAME REGISTRY). A name with a dot, a colon or localhost before its first slash has one in it. */}}
+{{- define "weir.inRegistry" -}}
+{{- $name := index . 1 -}}
+{{- $registry := index . 2 -}}
+{{- $first := splitList "/" $name | first -}}
+{{- if not (and (contains "/" $name) (or (contains "." $first) (contains ":" $first) (eq $first "localhost"))) -}}
+{{- printf "%s/%s" ($registry | default (index . 0).Values.images.registry) $name -}}
+{{- else if $registry -}}
+{{- fail (printf "image registry %s does not go with repository %s, which names a registry itself: leave one of them out" $registry $name) -}}
+{{- else -}}
+{{- $name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* An image by its full name: (list $ VALUES). */}}
 {{- define "weir.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
-{{- $first := splitList "/" $image.repository | first -}}
-{{- $whole := and (contains "/" $image.repository) (or (contains "." $first) (contains ":" $first) (eq $first "localhost")) -}}
-{{- if and $whole $image.registry -}}
-{{- fail (printf "image registry %s does not go with repository %s, which names a registry itself: leave one of them out" $image.registry $image.repository) -}}
-{{- end -}}
-{{- $name := $image.repository -}}
-{{- if not $whole -}}
-{{- $name = printf "%s/%s" (trimSuffix "/" ($image.registry | default $root.Values.images.registry)) $image.repository -}}
-{{- end -}}
+{{- $name := include "weir.inRegistry" (list $root $image.repository $image.registry) -}}
 {{- $tag := $image.tag -}}
 {{- if not $image.digest -}}
 {{- $tag = $tag | default $root.Values.images.tag | default $root.Chart.AppVersion -}}

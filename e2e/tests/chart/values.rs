@@ -23,6 +23,7 @@ fn others(default: &Value) -> Vec<Value> {
         "Recreate",
         "Default",
         "IfHealthyBudget",
+        "SingleStack",
         "https://other.example",
         "registry.example/other:1",
         "512Mi",
@@ -45,7 +46,9 @@ fn others(default: &Value) -> Vec<Value> {
             json!([{"key": "other", "operator": "Exists"}]),
             json!([{"podSelector": {}}]),
         ],
-        Value::Object(_) => vec![json!({"other": "other"}), json!({"nodeAffinity": {"other": "other"}})],
+        Value::Object(_) => {
+            vec![json!({"other": "other"}), json!({"nodeAffinity": {"other": "other"}}), json!({"searches": ["other"]})]
+        }
         _ => words.iter().map(|word| json!(word)).collect(),
     }
 }
@@ -164,7 +167,10 @@ fn images(settings: &[&str]) -> Result<Vec<String>> {
     let rendered = render(&chart("weir")?, settings)?;
     let image = |line: &str| {
         let line = line.trim().trim_start_matches("- ");
-        line.strip_prefix("image: ").or(line.strip_prefix("--inject-image=")).map(|it| it.trim_matches('"').to_owned())
+        line.strip_prefix("image: ")
+            .or(line.strip_prefix("--inject-image="))
+            .or(line.strip_prefix("--inject-redirect-image="))
+            .map(|it| it.trim_matches('"').to_owned())
     };
     let mut images: Vec<_> = rendered.lines().filter_map(image).collect();
     images.sort();
@@ -192,6 +198,14 @@ fn one_value_moves_all_images_and_one_alone_is_not_forgotten() -> Result<()> {
             &["a.b/c/agent:0.1.0", "localhost/op:0.1.0"],
         ),
         (&[&by_digest], &["weir.dev/agent:0.1.0", &pinned]),
+        (
+            &["images.registry=a.b", "injection.redirect.image=iptables:1"],
+            &["a.b/agent:0.1.0", "a.b/iptables:1", "a.b/operator:0.1.0"],
+        ),
+        (
+            &["images.registry=a.b", "injection.redirect.image=c.d/iptables@sha256:12"],
+            &["a.b/agent:0.1.0", "a.b/operator:0.1.0", "c.d/iptables@sha256:12"],
+        ),
     ] {
         if expected.is_empty() {
             ensure!(images(settings).is_err(), "{settings:?}");

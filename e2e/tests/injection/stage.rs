@@ -1,6 +1,10 @@
 //! What the tests of injection play on.
 
-use std::{net::TcpListener, path::Path, time::Instant};
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
@@ -93,7 +97,29 @@ impl Stage {
         Ok(agents)
     }
 
-    async fn apply(&self, object: &Value) -> Result<()> {
+    /// What one template of the chart renders to.
+    pub(crate) fn rendered(&self, template: &str) -> Result<Vec<Value>> {
+        let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
+        let mut helm = self.control_plane.helm();
+        helm.args(["template", "weir", "--show-only", template]).arg(chart).args(["--namespace", OPERATOR_NAMESPACE]);
+        let output = helm.output().context("run helm")?;
+        ensure!(output.status.success(), "helm: {}", String::from_utf8_lossy(&output.stderr));
+        let documents = serde_yaml::Deserializer::from_str(std::str::from_utf8(&output.stdout)?);
+        documents.map(|document| Ok(Value::deserialize(document)?)).collect()
+    }
+
+    /// A kubeconfig file in this folder that may do what the roles allow that are bound to an account of the operator's namespace.
+    pub(crate) fn kubeconfig_of(&self, account: &str, folder: &Path) -> Result<PathBuf> {
+        let text = std::fs::read_to_string(self.control_plane.kubeconfig())?;
+        let mut config: Value = serde_yaml::from_str(&text)?;
+        config["users"][0]["user"]["as"] = format!("system:serviceaccount:{OPERATOR_NAMESPACE}:{account}").into();
+        config["contexts"][0]["context"]["namespace"] = OPERATOR_NAMESPACE.into();
+        let file = folder.join("kubeconfig");
+        std::fs::write(&file, serde_yaml::to_string(&config)?)?;
+        Ok(file)
+    }
+
+    pub(crate) async fn apply(&self, object: &Value) -> Result<()> {
         let mut kubectl = Command::from(self.control_plane.kubectl());
         kubectl.args(["apply", "--server-side", "-f", "-"]).kill_on_drop(true);
         let files = tempfile::tempdir()?;
