@@ -1,7 +1,11 @@
+{{/* The chart's own labels win. */}}
 {{- define "weir-crds.labels" -}}
-app.kubernetes.io/name: weir-crds
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- $own := dict
+  "app.kubernetes.io/name" "weir-crds"
+  "app.kubernetes.io/instance" .Release.Name
+  "app.kubernetes.io/version" .Chart.AppVersion
+  "app.kubernetes.io/managed-by" .Release.Service
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_")
+-}}
+{{- merge $own (omit .Values.commonLabels "gateway.networking.k8s.io/policy") | toYaml -}}
 {{- end -}}

@@ -303,6 +303,18 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
         (&[certificate], "say whom the apiserver trusts, in injection.certificate.caBundle"),
         (&[certificate, "injection.certManager.enabled=true"], "leave one out"),
         (&["injection.certificate.caBundle=-----BEGIN CERTIFICATE-----"], "name that Secret, or leave the bundle out"),
+        (&["lease.renewal=3"], "lease.renewal 3 leaves no time for a second try in a lease.duration of 8"),
+        (&["lease.renewal=0.7", "lease.duration=2"], "lease.renewal 0.7 leaves no time"),
+        (&["injection.agent.jwks.url=https://a/k"], "say in caConfigMap which authorities"),
+        (&["injection.agent.jwks.refresh=5m"], "go with url only"),
+        (
+            &[
+                "injection.agent.jwks.url=https://a/k",
+                "injection.agent.jwks.caConfigMap=a",
+                "injection.agent.jwks.configMap=b",
+            ],
+            "both say where keys come from",
+        ),
     ] {
         let fault = render(&chart("weir")?, settings).expect_err("it cannot be meant").to_string();
         ensure!(fault.contains(expected), "{settings:?}: {fault}");

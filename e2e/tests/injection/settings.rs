@@ -1,6 +1,36 @@
 //! How agents are set up: what the chart hands to the operator, and what pods say instead.
 
+use std::path::Path;
+
 use super::*;
+
+/// Every flag that the chart renders is one that the operator has, with a value that it takes.
+#[tokio::test]
+async fn the_operator_takes_what_the_chart_says_with_each_file_of_values() -> Result<()> {
+    programs::build_programs().await?;
+    let helm = Path::new(&std::env::var_os("WEIR_KUBE_BIN").context("WEIR_KUBE_BIN is not set")?).join("helm");
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
+    for file in std::fs::read_dir(chart.join("ci"))? {
+        let file = file?.path();
+        let mut template = Command::new(&helm);
+        template
+            .args(["template", "weir", "--show-only", "templates/deployment.yaml", "--values"])
+            .arg(&file)
+            .arg(&chart);
+        let rendered = template.output().await?;
+        ensure!(rendered.status.success(), "{}: {}", file.display(), String::from_utf8_lossy(&rendered.stderr));
+        let deployment: Value = serde_yaml::from_slice(&rendered.stdout)?;
+        let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().context("args")?;
+        let mut operator = Command::new(program("weir-operator")?);
+        // Read after all others, each of which is parsed before it; then nothing is run.
+        let said = operator.args(args.iter().filter_map(Value::as_str)).arg("--help").output().await?;
+        ensure!(said.status.success(), "{}: {}", file.display(), String::from_utf8_lossy(&said.stderr));
+    }
+    let wrong = [r#"--inject-settings={"logFormat": "yaml"}"#, "--help"];
+    let said = Command::new(program("weir-operator")?).arg("run").args(wrong).output().await?;
+    ensure!(said.status.code() == Some(2), "a wrong value is not noticed so: {said:?}");
+    Ok(())
+}
 
 /// What the chart's values say of agents ends up in pods, and a pod's own annotations win.
 #[tokio::test]
