@@ -17,6 +17,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// How many connections may wait to be accepted; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
+/// How many bytes the kernel keeps for a client beyond those under way to it. Otherwise it takes megabytes at once, and
+/// nothing tells for minutes that a slow client reads: who takes a few KB a second would count as stalled.
+const MOST_UNSENT: u32 = 128 * 1024;
+
 /// A listener could not be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {flag} {address}: {source}")]
@@ -101,6 +105,8 @@ fn open(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     // Without this a restart would have to wait for old connections to leave TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(reuse_port)?;
+    // Accepted sockets have it from here. Only what is lost if this fails is that slow clients count as stalled sooner.
+    let _ = socket.set_tcp_notsent_lowat(MOST_UNSENT);
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     Ok(socket)

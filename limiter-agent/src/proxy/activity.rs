@@ -16,6 +16,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
 
+use super::stall::Taking;
+
 /// Counters of one connection. Atomics because hyper wants a socket that could move between threads; none does.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
@@ -154,6 +156,8 @@ impl OpenBody {
 pub(super) struct Answer<B> {
     pub(super) body: B,
     pub(super) _answering: Answering,
+    /// Told what the client takes, over HTTP/2.
+    pub(super) taking: Option<Arc<Taking>>,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
@@ -161,7 +165,14 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
     type Error = B::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        if let Some(taking) = &self.taking {
+            taking.asked();
+        }
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if let (Some(taking), Poll::Ready(Some(Ok(_)))) = (&self.taking, &frame) {
+            taking.given();
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

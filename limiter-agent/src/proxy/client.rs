@@ -39,6 +39,7 @@ use super::{
     failure::Unseen,
     plain,
     socket::{Goodbye, Socket},
+    stall::{Taking, Watching},
     strict::{Strict, is_h2c},
     traffic::Protocol,
     worker::{Open, Proxy},
@@ -246,7 +247,7 @@ where
     let settings = &proxy.settings;
     let activity = Arc::new(Activity::default());
     let io = TokioIo::new(Socket::new(stream, Bytes::new(), Arc::clone(&activity), Arc::clone(open), None));
-    let connection = http2::Builder::new(OnThisThread)
+    let connection = http2::Builder::new(Watching(settings.stall_timeout))
         .timer(TokioTimer::new())
         .max_concurrent_streams(settings.max_streams.get())
         .max_header_list_size(settings.max_header_bytes)
@@ -339,7 +340,7 @@ where
             if last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok(response.map(|body| Answer { body, _answering: answering }))
+            Ok(response.map(|body| Answer { body, _answering: answering, taking: Taking::current() }))
         }
     })
 }

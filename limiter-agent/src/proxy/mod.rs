@@ -25,6 +25,7 @@ mod plain;
 mod pool;
 mod settings;
 mod socket;
+mod stall;
 mod streams;
 mod strict;
 mod traffic;

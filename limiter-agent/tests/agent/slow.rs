@@ -17,7 +17,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use crate::support::{Agent, App, PATIENCE, body, daily, empty, policy, rule, snapshot, with};
+use crate::support::{Agent, App, Client, PATIENCE, body, daily, empty, policy, request, rule, snapshot, with};
 
 async fn raw(agent: &Agent, bytes: &str) -> TcpStream {
     let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
@@ -186,6 +186,133 @@ async fn a_client_that_never_reads_is_disconnected_in_the_end() {
     };
     tokio::time::timeout(Duration::from_secs(60), gone).await.expect("disconnected");
     drop(stuck);
+}
+
+/// As over HTTP/1: the stream is reset, and the app's connection is somebody else's again. Not so for what the app takes its time for.
+#[tokio::test]
+async fn streams_that_are_never_read_are_reset_and_the_app_is_freed() {
+    let dropped = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let app = {
+        let dropped = std::sync::Arc::clone(&dropped);
+        App::serve(move |request: Request<Incoming>| {
+            let dropped = Counted(std::sync::Arc::clone(&dropped));
+            async move { endless(&request, dropped) }
+        })
+        .await
+    };
+    let agent = Agent::start(app.address, &["--stall-timeout", "300ms", "--workers", "1", "--upstream-http2", "never"]);
+    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(1024)
+        .handshake(TokioIo::new(stream))
+        .await
+        .expect("HTTP/2");
+    tokio::spawn(connection);
+    let get = |path: &str| Request::get(format!("http://shop.example.com{path}")).body(empty()).expect("valid");
+    let mut quiet = sender.send_request(get("/quiet")).await.expect("an answer").into_body();
+    assert_eq!(quiet.frame().await.expect("a frame").expect("data").into_data().expect("data"), "a");
+    let mut stuck = Vec::new();
+    for _ in 0..20 {
+        stuck.push(sender.send_request(get("/long")).await.expect("an answer").into_body());
+    }
+    let freed = async {
+        while dropped.load(std::sync::atomic::Ordering::Relaxed) < 20 {
+            assert_eq!(agent.telemetry("/healthz").await.0, 200);
+        }
+    };
+    tokio::time::timeout(PATIENCE, freed).await.expect("the app's connections are closed");
+    for mut body in stuck {
+        let broken = loop {
+            match body.frame().await.expect("not the end") {
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        let reset = std::error::Error::source(&broken).and_then(|error| error.downcast_ref::<h2::Error>());
+        assert!(reset.is_some_and(|error| error.is_reset() && error.is_remote()), "{broken:?}");
+    }
+    // Longer than the others had is no stall of the client's.
+    assert!(tokio::time::timeout(Duration::from_millis(1), quiet.frame()).await.is_err());
+    sender.send_request(get("/quiet")).await.expect("the connection goes on");
+}
+
+/// What the kernel has taken for a client is not what the client has taken: it is read on for many times the stall timeout.
+#[tokio::test]
+async fn a_client_that_reads_slowly_and_steadily_is_not_cut() {
+    let app = App::serve(gibibyte).await;
+    let agent = Agent::start(app.address, &["--stall-timeout", "2s"]);
+    for more in ["", "te: trailers\r\n"] {
+        let mut stream = raw(&agent, &format!("GET / HTTP/1.1\r\nhost: a\r\n{more}\r\n")).await;
+        // 200 KB a second: the pace is what this is about.
+        let mut pace = tokio::time::interval(Duration::from_millis(50));
+        let mut bytes = vec![0; 10_000];
+        for _ in 0..200 {
+            pace.tick().await;
+            stream.read_exact(&mut bytes).await.expect("more of it");
+        }
+        assert_eq!(agent.metric("weir_connections").await, Some(1.0), "{more:?}");
+        drop(stream);
+        agent.until_metric("weir_connections", 0.0).await;
+    }
+}
+
+/// A body without an end, or, for `/quiet`, one of which no more comes.
+fn endless(request: &Request<Incoming>, dropped: Counted) -> Response<crate::support::Body> {
+    if request.uri().path() == "/quiet" {
+        std::mem::forget(dropped);
+        let first = futures::stream::once(async { Ok(Frame::data(Bytes::from_static(b"a"))) });
+        return Response::new(BodyExt::boxed(StreamBody::new(first.chain(futures::stream::pending()))));
+    }
+    let part = Bytes::from(vec![b'x'; 1024 * 1024]);
+    let parts = futures::stream::repeat_with(move || {
+        let _held = &dropped;
+        Ok(Frame::data(part.clone()))
+    });
+    Response::new(BodyExt::boxed(StreamBody::new(parts)))
+}
+
+/// Counts when it goes.
+struct Counted(std::sync::Arc<std::sync::atomic::AtomicU64>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// Less than any of the agent's own timeouts on these ports would take to help.
+const AT_ONCE: Duration = Duration::from_secs(4);
+
+#[tokio::test]
+async fn probes_and_snapshots_find_a_place_whoever_holds_the_others() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let body_to_come = "POST /v1/explain HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n";
+    let head_to_come = "GET /healthz HTTP/1.1\r\nhost";
+    let mut held = Vec::new();
+    for (port, said) in [
+        (agent.addresses.telemetry, ""),
+        (agent.addresses.telemetry, head_to_come),
+        (agent.addresses.control, ""),
+        (agent.addresses.control, head_to_come),
+        (agent.addresses.control, body_to_come),
+    ] {
+        for _ in 0..300 {
+            let mut stream = TcpStream::connect(port).await.expect("connected");
+            // It may have been the turn of this very one.
+            let _ = stream.write_all(said.as_bytes()).await;
+            held.push(stream);
+        }
+        let url = format!("http://{}/healthz", agent.addresses.telemetry);
+        // With connections of their own: one that was idle may have been somebody's turn.
+        let (prober, operator) = (Client::new(), Client::new());
+        let probe = tokio::time::timeout(AT_ONCE, prober.get(&url, &[])).await;
+        assert_eq!(probe.expect("answered at once").status(), 200, "{said:?}");
+        let put = snapshot(held.len() as u64, &[]).to_string();
+        let put = request("PUT", &agent.control_url("/v1/config"), &[], put);
+        let put = tokio::time::timeout(AT_ONCE, operator.send(put)).await;
+        assert_eq!(put.expect("taken at once").status(), 200, "{said:?}");
+    }
 }
 
 #[tokio::test]
