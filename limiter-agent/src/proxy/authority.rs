@@ -42,7 +42,32 @@ fn has_empty_label(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        /// A reader of its own finds the same host in it, and no user name.
+        #[test]
+        fn what_is_sound_has_the_host_that_others_read(
+            pieces in prop::collection::vec(
+                prop::sample::select(&["a", "b.c", ".", ":", "80", "[", "]", "::1", "[::1]", "@", "%", "x", "-", " ", "\u{e4}"][..]),
+                0..6,
+            )
+        ) {
+            let text = pieces.concat();
+            if is_sound(text.as_bytes()) {
+                let port = text.rsplit_once(':').filter(|(_, port)| !port.ends_with(']'));
+                let host = port.map_or(text.as_str(), |(host, _)| host);
+                if let Ok(authority) = text.parse::<http::uri::Authority>() {
+                    prop_assert_eq!(authority.host(), host);
+                }
+                prop_assert!(!text.contains(['@', '%', ' ']) && text.matches('[').count() == text.matches(']').count());
+            }
+        }
+    }
 
     #[test]
     fn only_a_host_with_one_reading_is_sound() {

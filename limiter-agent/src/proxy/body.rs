@@ -19,6 +19,7 @@ use super::{
     activity::{Activity, OpenBody},
     expect::{self, Expectation},
     forward::Lease,
+    headers,
 };
 
 /// How much of an unwanted request body is read, so that the client gets to see the answer.
@@ -148,7 +149,7 @@ impl Body for RequestBody {
             Some(Ok(_)) if !ended => {}
             Some(Ok(_)) | None => self.has_ended(),
         }
-        Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
+        Poll::Ready(frame.map(|frame| frame.map(cleaned).map_err(BodyError::from)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -158,6 +159,14 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         self.incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), Incoming::size_hint)
     }
+}
+
+/// Without trailers that only a head may have.
+fn cleaned(mut frame: Frame<Bytes>) -> Frame<Bytes> {
+    if let Some(trailers) = frame.trailers_mut() {
+        headers::clean_trailers(trailers);
+    }
+    frame
 }
 
 /// A body that this program wrote itself, or one that streams through from the app.
@@ -220,7 +229,7 @@ impl Body for ResponseBody {
                     Poll::Ready(frame) => frame.is_none(),
                     Poll::Pending => false,
                 };
-                frame
+                frame.map_ok(cleaned)
             }
         }
     }

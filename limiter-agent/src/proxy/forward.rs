@@ -12,7 +12,7 @@ use super::{
     app::{App, Protocol},
     body::RequestBody,
     expect::{self, Expectation},
-    failure::Failure,
+    failure::{Failure, Garbled},
     headers::{self, Peer},
     pool,
     streams::{Stream, is_unprocessed},
@@ -122,6 +122,9 @@ impl Way {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let upgrade = upgrade.ok_or(Failure::UnaskedUpgrade)?;
             return upgrade.tunnel(&mut response, &self.tunnels, &self.proxy.traffic);
+        }
+        if !headers::is_plainly_coded(response.headers()) {
+            return Err(Garbled::Coding.into());
         }
         headers::to_client(response.headers_mut());
         *response.version_mut() = Version::HTTP_11;

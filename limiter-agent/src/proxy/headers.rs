@@ -53,6 +53,26 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// Removes from trailers what only a head may say (RFC 9110 section 6.5.1): how the message is framed and to whom it goes, and
+/// who sent it, which the head was given.
+pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
+    remove_hop_by_hop(trailers);
+    for name in NEVER_DROPPED.iter().chain(&[header::TRAILER, header::EXPECT]) {
+        trailers.remove(name);
+    }
+}
+
+/// Whether an answer's body is coded in the one way that is undone here: clients are not told of another.
+pub(super) fn is_plainly_coded(headers: &HeaderMap) -> bool {
+    plain_coding(headers.get_all(header::TRANSFER_ENCODING).iter().map(HeaderValue::as_bytes)) != Some(false)
+}
+
+/// Whether `chunked` is the only coding; none without any.
+pub(super) fn plain_coding<'b>(mut values: impl Iterator<Item = &'b [u8]>) -> Option<bool> {
+    let first = values.next()?;
+    Some(first.trim_ascii().eq_ignore_ascii_case(b"chunked") && values.next().is_none())
+}
+
 /// Who sent a request, as the fields have it.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
@@ -242,6 +262,25 @@ mod tests {
         assert_eq!(request["x-forwarded-for"], "2001:db8::3");
         assert_eq!(request["forwarded"], "for=_hidden, for=\"[2001:db8::3]\";host=\"a\";proto=http");
         assert_eq!(request["x-forwarded-proto"], "http");
+    }
+
+    #[test]
+    fn trailers_say_nothing_that_is_for_a_head() {
+        let mut trailers = headers(&[
+            ("connection", "x-hop"),
+            ("x-hop", "1"),
+            ("upgrade", "h2c"),
+            ("x-forwarded-for", "6.6.6.6"),
+            ("forwarded", "for=6.6.6.6"),
+            ("host", "b"),
+            ("content-length", "5"),
+            ("transfer-encoding", "chunked"),
+            ("trailer", "x"),
+            ("grpc-status", "0"),
+            ("x-sum", "1"),
+        ]);
+        clean_trailers(&mut trailers);
+        assert_eq!(trailers, headers(&[("grpc-status", "0"), ("x-sum", "1")]));
     }
 
     #[test]

@@ -422,3 +422,28 @@ async fn connections_are_counted() {
     tokio::time::timeout(Duration::from_secs(60), gone).await.expect("they are gone");
     assert_eq!(json!(app.requests()), 3);
 }
+
+/// Clients are not told of a coding that nobody has undone.
+#[tokio::test]
+async fn an_answer_in_a_coding_that_clients_are_not_told_of_is_a_502() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut asked = [0; 4096];
+            let count = stream.read(&mut asked).await.expect("a request");
+            let coding = if asked[..count].starts_with(b"GET /gzip") { "gzip" } else { "gzip, chunked" };
+            let answer = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: {coding}\r\n\r\n0\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.expect("sent");
+        }
+    });
+    let agent = Agent::start(address, &["--upstream-http2", "never"]);
+    for path in ["/gzip", "/both"] {
+        for headers in [&[][..], &[("te", "trailers")]] {
+            let answer = agent.get(path, headers).await;
+            assert_eq!(answer.status(), 502, "{path} {headers:?}");
+            let text = String::from_utf8_lossy(answer.body());
+            assert!(text.contains("unexpected transfer-encoding"), "{text}");
+        }
+    }
+}

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::proxy::{
     failure::Garbled,
-    headers::{elements, one_length},
+    headers::{elements, one_length, plain_coding},
 };
 
 /// How large a head may be.
@@ -59,15 +59,16 @@ pub(super) fn read<'h, 'b>(bytes: &'b [u8], room: &'h mut Room<'b>, to_head: boo
     fields.iter().zip(&mut *kinds).for_each(|(field, kind)| *kind = Field::of(field.name.as_bytes()));
     let kinds = &*kinds;
     let of = |kind| fields.iter().zip(kinds).filter(move |(_, one)| **one == kind).map(|(field, _)| field.value);
+    let coding = plain_coding(of(Field::TransferEncoding));
     let framing = match status {
         101 => return Ok(Answer::Switched),
         ..200 => return Ok(Answer::Interim(length)),
+        _ if coding == Some(false) => return Err(Garbled::Coding),
         204 | 304 => Framing::Length(0),
         _ if to_head => Framing::Length(0),
-        _ => match codings(of(Field::TransferEncoding)) {
+        _ => match coding {
             Some(_) if minor == 0 => return Err(Garbled::Coding),
-            Some(true) => Framing::Chunked(Chunks::default()),
-            Some(false) => Framing::UntilClose,
+            Some(_) => Framing::Chunked(Chunks::default()),
             None => match one_length(of(Field::ContentLength))? {
                 Some(length) => Framing::Length(length),
                 None => Framing::UntilClose,
@@ -146,13 +147,6 @@ pub(super) fn may_be_whole(bytes: &[u8], looked_at: usize) -> bool {
     memchr::memchr_iter(b'\n', new).any(|at| matches!(new[at + 1..], [b'\n', ..] | [b'\r', b'\n', ..]))
 }
 
-/// Whether the last coding is `chunked`; none without any.
-fn codings<'b>(values: impl Iterator<Item = &'b [u8]>) -> Option<bool> {
-    let last = values.last()?;
-    let last = last.is_ascii().then(|| str::from_utf8(last).ok()).flatten().unwrap_or_default();
-    Some(last.rsplit(',').next().is_some_and(|coding| coding.trim().eq_ignore_ascii_case("chunked")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,7 +190,12 @@ mod tests {
             ("0 200 OK\r\ncontent-length: 5\r\nconnection: keep-alive\r\n", "200 5 kept"),
             ("1 200 OK\r\ntransfer-encoding: Chunked\r\n", "200 chunked kept"),
             ("1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n", "200 chunked kept"),
-            ("1 200 OK\r\ntransfer-encoding: gzip\r\n", "200 until close kept"),
+            ("1 200 OK\r\ntransfer-encoding: gzip\r\n", "unexpected transfer-encoding parsed"),
+            ("1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n", "unexpected transfer-encoding parsed"),
+            (
+                "1 200 OK\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n",
+                "unexpected transfer-encoding parsed",
+            ),
             ("1 200 OK\r\n", "200 until close kept"),
             ("1 200\r\ncontent-length: 0\r\n", "200 0 kept"),
             ("1 204 No Content\r\ncontent-length: 5\r\n", "204 0 kept"),
