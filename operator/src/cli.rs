@@ -1,6 +1,6 @@
 //! The command line: arguments in, exit code out.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use crate::apiserver;
-use crate::check::{Verdict, check};
+use crate::check::{self, Question, Verdict};
 use crate::identity::{Identity, IdentityFlags};
 use crate::inject::{InjectFlags, Injection};
 use crate::leader::{LeaseName, Timing};
@@ -60,8 +60,8 @@ enum Command {
     Standalone(Standalone),
     /// Check policy files as the cluster would at `kubectl apply`
     ///
-    /// Prints one line per fault (file:line:column: path: message) or `ok` for each file. Exit code 0: all good; 1: some
-    /// policy has faults; 2: a file cannot be read.
+    /// Prints one line per fault (file:line:column: path: message) or `ok` for each file, and warns of what nobody can have
+    /// meant. Exit code 0: all good; 1: some policy has faults; 2: a file cannot be read.
     Check(Check),
     /// Prove that a policy is enforced in front of this pod's app, by being the app; `helm test` runs it
     ///
@@ -132,6 +132,15 @@ struct Check {
     /// Files with any number of YAML documents, directories of such files, or - for standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
+    /// In which form to answer
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
+    output: check::Format,
+    /// A file or directory without any policy is a fault
+    #[arg(long)]
+    require_policies: bool,
+    /// Look into the directories below as well, but for those whose name begins with a dot
+    #[arg(long)]
+    recursive: bool,
 }
 
 impl Cli {
@@ -139,7 +148,7 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         let format = self.log_format;
         match self.command {
-            Command::Check(arguments) => run_check(&arguments),
+            Command::Check(arguments) => run_check(arguments),
             Command::Run(arguments) => in_runtime(format, run_cluster(*arguments)),
             Command::Standalone(arguments) => in_runtime(format, run_standalone(arguments)),
             Command::Prove(arguments) => in_runtime(format, run_prove(arguments)),
@@ -148,11 +157,21 @@ impl Cli {
     }
 }
 
-fn run_check(arguments: &Check) -> ExitCode {
-    match check(&arguments.files, &mut io::stdout().lock(), &mut io::stderr().lock()) {
-        Ok(Verdict::Good) => ExitCode::SUCCESS,
-        Ok(Verdict::Faulty) => ExitCode::from(FAILED),
-        Ok(Verdict::Unreadable) | Err(_) => ExitCode::from(WRONG),
+fn run_check(arguments: Check) -> ExitCode {
+    let Check { files: paths, output, require_policies, recursive } = arguments;
+    let answer = Question { paths, recursive, require_policies }.answer();
+    match io::stdout().lock().write_all(answer.render(output).as_bytes()) {
+        // Who reads no more has read enough, as `head` has.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("weir-operator: cannot write the answer: {error}");
+            return ExitCode::from(WRONG);
+        }
+        _ => {}
+    }
+    match answer.verdict() {
+        Verdict::Good => ExitCode::SUCCESS,
+        Verdict::Faulty => ExitCode::from(FAILED),
+        Verdict::Unreadable => ExitCode::from(WRONG),
     }
 }
 
@@ -236,6 +255,7 @@ fn name(instance: &str, pod_uid: Option<String>) -> String {
 }
 
 async fn run_prove(arguments: Prove) -> Result<(), Failed> {
+    arguments.check().or_exit(WRONG)?;
     let client = kube::Client::try_default().await.context("no cluster to ask").or_exit(WRONG)?;
     let seen = arguments.run(client).await.or_exit(FAILED)?;
     println!("{seen}");

@@ -57,13 +57,22 @@ struct Counts {
 }
 
 impl Prove {
+    /// Whether anything can be proved by it.
+    ///
+    /// # Errors
+    ///
+    /// Nothing would be refused.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(self.requests > self.admits, "--requests must be more than --admits, or nothing would be refused");
+        Ok(())
+    }
+
     /// Waits, sends and compares; what was seen, in one sentence.
     ///
     /// # Errors
     ///
     /// What is not as the policy says.
     pub async fn run(self, client: Client) -> anyhow::Result<String> {
-        ensure!(self.requests > self.admits, "--requests must be more than --admits, or nothing would be refused");
         let listener = TcpListener::bind(self.app).await.with_context(|| format!("cannot listen on {}", self.app))?;
         let reached = serve(listener);
         let policies: Api<RateLimitPolicy> = Api::default_namespaced(client);

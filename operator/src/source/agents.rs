@@ -24,7 +24,7 @@ pub struct StandaloneAgent {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidAgent {
     /// It cannot be called.
-    #[error("{0:?} must be a URL such as http://127.0.0.1:8481 or https://web-1:8481")]
+    #[error("{0:?} must be a plain URL such as http://127.0.0.1:8481")]
     Url(String),
     /// A label without a value.
     #[error("{0:?} must be a label such as app=web")]
@@ -40,7 +40,7 @@ impl std::str::FromStr for StandaloneAgent {
         let url = parts.next().unwrap_or_default().trim_end_matches('/');
         let invalid = || InvalidAgent::Url(url.to_owned());
         let uri: http::Uri = url.parse().map_err(|_| invalid())?;
-        let is_plain = matches!(uri.scheme_str(), Some("http" | "https")) && uri.path() == "/" && uri.query().is_none();
+        let is_plain = uri.scheme_str() == Some("http") && uri.path() == "/" && uri.query().is_none();
         if !is_plain
             || uri.host().is_none_or(str::is_empty)
             || uri.authority().is_some_and(|it| it.as_str().contains('@'))
@@ -178,7 +178,7 @@ mod tests {
         let labels: Vec<_> = agent.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(labels, [("app", "web"), ("tier", "")]);
         for bad in
-            ["", "127.0.0.1:8481", "ftp://a:1", "http://a/path", "http://a:1?b", "http://u@a:1", "http://a:1,app"]
+            ["", "127.0.0.1:8481", "https://a:1", "http://a/path", "http://a:1?b", "http://u@a:1", "http://a:1,app"]
         {
             assert!(bad.parse::<StandaloneAgent>().is_err(), "{bad}");
         }
@@ -193,7 +193,7 @@ mod tests {
         write("# none yet\n");
         assert!(matches!(Agents::open(fixed.clone(), Some(path.clone())), Err(AgentsError::None { .. })));
 
-        write("http://a:1 # the first\r\n\r\nhttps://b:1,app=web\n");
+        write("http://a:1 # the first\r\n\r\nhttp://b:1,app=web\n");
         let mut agents = Agents::open(fixed, Some(path.clone())).unwrap();
         let said = |agents: &mut Agents| {
             let changes = agents.changes()?;
@@ -207,7 +207,7 @@ mod tests {
         for (bad, problem) in [
             ("", "names no agent"),
             ("http://a:1\nb:1\n", "agents:2: "),
-            ("http://a:1\nhttps://a:1\n", "named twice"),
+            ("http://a:1\nhttp://a:1/,app=web\n", "named twice"),
             ("http://fixed:1\n", "named twice"),
         ] {
             write(bad);

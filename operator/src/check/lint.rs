@@ -1,0 +1,211 @@
+//! What a cluster takes and what nobody can have meant. Only what is certain is said: a warning that is wrong teaches people
+//! to read none.
+
+use weir_api::{Action, Limit, Match, RateLimitPolicySpec, Rule, Strategy};
+
+const BYPASS: &str = "bypasses-everything";
+const IDLE: &str = "never-refuses";
+const DUPLICATE: &str = "duplicate";
+const BUDGET: &str = "separate-budgets";
+
+/// Every rule of this module, and what it is about.
+pub(super) const RULES: [(&str, &str); 4] = [
+    (BYPASS, "A Bypass rule lets every request through."),
+    (IDLE, "A rule or limit can never refuse a request."),
+    (DUPLICATE, "Something is there twice."),
+    (BUDGET, "Two rules look like one budget, and each has its own."),
+];
+
+/// Something to look at again.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Warning {
+    pub(super) rule: &'static str,
+    pub(super) path: String,
+    pub(super) message: String,
+}
+
+/// Everything that is odd about a policy.
+pub(super) fn lint(spec: &RateLimitPolicySpec) -> Vec<Warning> {
+    let mut warnings = Warnings(Vec::new());
+    let bypasses: Vec<&Rule> = spec.rules.iter().filter(|rule| rule.action == Action::Bypass).collect();
+    let all = |rule: &Rule| rule.matches.is_empty() || rule.matches.iter().any(is_everything);
+    for (index, rule) in spec.rules.iter().enumerate() {
+        let path = format!("spec.rules[{index}]");
+        warnings.lists(rule, &path);
+        if rule.action == Action::Bypass {
+            if all(rule) {
+                let message = "lets every request through, whatever limits it, in this policy and all others of its pods: give it \
+                               a match that is narrower, or use mode Disabled";
+                warnings.add(BYPASS, path, message.to_owned());
+            }
+            continue;
+        }
+        if let Some(bypass) = bypasses.iter().find(|bypass| !all(bypass) && is_within(rule, bypass)) {
+            let message = format!(
+                "can never refuse: all that it matches is let through by rule {:?}, which bypasses",
+                bypass.name
+            );
+            warnings.add(IDLE, path.clone(), message);
+        }
+        warnings.limits(rule, &path);
+        for earlier in spec.rules[..index].iter().filter(|earlier| earlier.action == Action::Limit) {
+            warnings.pair(earlier, rule, &path);
+        }
+    }
+    warnings.0
+}
+
+struct Warnings(Vec<Warning>);
+
+impl Warnings {
+    fn add(&mut self, rule: &'static str, path: String, message: String) {
+        self.0.push(Warning { rule, path, message });
+    }
+
+    /// The same twice in a list.
+    fn lists(&mut self, rule: &Rule, path: &str) {
+        for (index, matches) in rule.matches.iter().enumerate() {
+            let path = format!("{path}.match[{index}]");
+            if rule.matches[..index].contains(matches) {
+                self.add(DUPLICATE, path, "is there already: remove it".to_owned());
+                continue;
+            }
+            let Match { methods, hosts, paths, path_regexes, .. } = matches;
+            let lists = [("methods", methods), ("hosts", hosts), ("paths", paths), ("pathRegexes", path_regexes)];
+            for (field, items) in lists {
+                for (index, item) in items.iter().enumerate().filter(|(index, item)| items[..*index].contains(item)) {
+                    self.add(
+                        DUPLICATE,
+                        format!("{path}.{field}[{index}]"),
+                        format!("{item:?} is there already: remove it"),
+                    );
+                }
+            }
+        }
+        for (index, part) in rule.key.iter().enumerate() {
+            if rule.key[..index].contains(part) {
+                self.add(DUPLICATE, format!("{path}.key[{index}]"), "is there already: remove it".to_owned());
+            }
+        }
+    }
+
+    /// A limit beside a stricter one.
+    fn limits(&mut self, rule: &Rule, path: &str) {
+        // With them, other numbers hold for some keys.
+        if !rule.overrides.is_empty() {
+            return;
+        }
+        for (index, limit) in rule.limits.iter().enumerate() {
+            let path = format!("{path}.limits[{index}]");
+            let others = rule.limits.iter().enumerate().filter(|(other, _)| *other != index);
+            if let Some(first) = rule.limits[..index].iter().find(|first| is_same(first, limit)) {
+                self.add(DUPLICATE, path, format!("is the same as limit {:?}: remove it", first.name));
+            } else if let Some((_, strict)) =
+                others.into_iter().find(|(_, other)| !is_same(other, limit) && is_never_reached(limit, other))
+            {
+                let message =
+                    format!("can never refuse: limit {:?} beside it always refuses before: remove it", strict.name);
+                self.add(IDLE, path, message);
+            }
+        }
+    }
+
+    /// A rule behind another.
+    fn pair(&mut self, earlier: &Rule, rule: &Rule, path: &str) {
+        let same_limits = earlier.limits.len() == rule.limits.len()
+            && earlier.limits.iter().zip(&rule.limits).all(|(one, other)| is_same(one, other));
+        let same_count = earlier.key == rule.key
+            && earlier.per == rule.per
+            && earlier.cost == rule.cost
+            && earlier.overrides == rule.overrides;
+        if !same_limits || !same_count {
+            return;
+        }
+        let name = &earlier.name;
+        if earlier.matches == rule.matches {
+            let message = format!("is the same as rule {name:?} and refuses nothing more: remove it");
+            self.add(DUPLICATE, path.to_owned(), message);
+        } else {
+            let message = format!(
+                "has the key and the limits of rule {name:?}, and counts on its own: together they let through twice as much. \
+                 For one budget, put both matches into one rule"
+            );
+            self.add(BUDGET, path.to_owned(), message);
+        }
+    }
+}
+
+/// The same but for its name.
+fn is_same(one: &Limit, other: &Limit) -> bool {
+    *one == Limit { name: one.name.clone(), ..other.clone() }
+}
+
+fn is_everything(matches: &Match) -> bool {
+    let Match { paths, .. } = matches;
+    paths.iter().all(|path| path == "/**") && Match { paths: Vec::new(), ..matches.clone() } == Match::default()
+}
+
+/// Whether all that a rule matches is matched by another.
+fn is_within(rule: &Rule, outer: &Rule) -> bool {
+    !rule.matches.is_empty() && rule.matches.iter().all(|inner| outer.matches.iter().any(|outer| covers(outer, inner)))
+}
+
+fn covers(outer: &Match, inner: &Match) -> bool {
+    let words = |outer: &[String], inner: &[String]| {
+        outer.is_empty() || (!inner.is_empty() && inner.iter().all(|word| outer.contains(word)))
+    };
+    // Either of both says which paths are meant.
+    let same_paths = outer.paths == inner.paths && outer.path_regexes == inner.path_regexes;
+    let globs = outer.path_regexes.is_empty()
+        && (outer.paths.is_empty()
+            || (inner.path_regexes.is_empty()
+                && !inner.paths.is_empty()
+                && inner.paths.iter().all(|inner| outer.paths.iter().any(|outer| is_below(outer, inner)))));
+    words(&outer.methods, &inner.methods)
+        && words(&outer.hosts, &inner.hosts)
+        && (same_paths || globs)
+        && outer.headers.iter().all(|header| inner.headers.contains(header))
+        && outer.query.iter().all(|query| inner.query.contains(query))
+        && (outer.predicate.is_none() || outer.predicate == inner.predicate)
+}
+
+/// Whether a pattern matches all that another one does; false if that is not certain.
+fn is_below(outer: &str, inner: &str) -> bool {
+    let base = outer.strip_suffix("/**").filter(|base| !base.contains('*'));
+    outer == inner
+        || base
+            .is_some_and(|base| inner.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+/// Whether a limit can refuse nothing that `strict`, charged with it, lets through.
+fn is_never_reached(limit: &Limit, strict: &Limit) -> bool {
+    let Some(saved) = saved(strict) else { return false };
+    let (requests, nanos) = rate(limit);
+    let (strict_requests, strict_nanos) = rate(strict);
+    match limit.strategy {
+        Strategy::TokenBucket | Strategy::Gcra => {
+            let Some(room) = self::saved(limit) else { return false };
+            room >= saved && requests * strict_nanos >= strict_requests * nanos
+        }
+        // In any time as long as the window, no more come than were saved up and are refilled.
+        Strategy::FixedWindow | Strategy::SlidingWindowLog => {
+            requests.saturating_sub(saved) * strict_nanos >= strict_requests * nanos && requests >= saved
+        }
+        _ => false,
+    }
+}
+
+/// How many requests a bucket lets through at once; none for what is no bucket.
+fn saved(limit: &Limit) -> Option<u128> {
+    let default = match limit.strategy {
+        Strategy::TokenBucket => limit.requests,
+        Strategy::Gcra => 1,
+        _ => return None,
+    };
+    u128::try_from(limit.burst.unwrap_or(default)).ok()
+}
+
+/// Requests in so many nanoseconds.
+fn rate(limit: &Limit) -> (u128, u128) {
+    (u128::try_from(limit.requests).unwrap_or(0), limit.per.duration().as_nanos())
+}

@@ -1,0 +1,231 @@
+//! `weir-operator check`: are these policies good? The answer that the cluster would give, without a cluster, in words for
+//! people or for the programs that they look at it with.
+
+mod format;
+mod lint;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+
+use crate::documents::{self, Finding, Place};
+use crate::source::directory::names;
+use crate::source::listing::LARGEST;
+use crate::world::{Fault, ObjectKey};
+
+/// The rule of everything that a cluster would refuse.
+const INVALID: &str = "invalid";
+/// The rule of a text without a policy, where one must be.
+const NO_POLICY: &str = "no-policy";
+
+/// What came of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every policy is good.
+    Good,
+    /// Some policy has faults.
+    Faulty,
+    /// Some file cannot be read.
+    Unreadable,
+}
+
+/// In which form the answer is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A line for each fault and each good file
+    #[default]
+    Text,
+    /// One JSON object
+    Json,
+    /// Annotations of GitHub Actions
+    Github,
+    /// SARIF 2.1.0, which code scanners and editors read
+    Sarif,
+}
+
+/// What is checked, and how strictly.
+#[derive(Clone, Debug, Default)]
+pub struct Question {
+    /// Files, directories of files, and `-` for standard input.
+    pub paths: Vec<PathBuf>,
+    /// Whether directories below count.
+    pub recursive: bool,
+    /// Whether a path without any policy is a fault.
+    pub require_policies: bool,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Answer {
+    files: Vec<Checked>,
+    /// What could not be read, and why.
+    unreadable: Vec<(String, String)>,
+}
+
+#[derive(Debug)]
+struct Checked {
+    name: String,
+    policies: usize,
+    problems: Vec<Problem>,
+}
+
+#[derive(Debug)]
+struct Problem {
+    /// A warning, if a cluster takes it all the same.
+    is_warning: bool,
+    rule: &'static str,
+    finding: Finding,
+}
+
+impl Question {
+    /// Looks at everything.
+    pub fn answer(&self) -> Answer {
+        let mut answer = Answer::default();
+        for path in &self.paths {
+            if path.is_dir() { self.directory(path, &mut answer) } else { self.file(path, &mut answer) }
+        }
+        answer
+    }
+
+    fn file(&self, path: &Path, answer: &mut Answer) {
+        let name = path.display().to_string();
+        match read(path) {
+            Err(error) => answer.unreadable.push((name, error.to_string())),
+            Ok(text) => {
+                let (mut checked, _) = check(name, &text);
+                if self.require_policies && checked.policies == 0 && checked.problems.is_empty() {
+                    let message = "holds no policy: a document with kind RateLimitPolicy must be here";
+                    checked.problems.push(Problem::at_start(NO_POLICY, message));
+                }
+                answer.files.push(checked);
+            }
+        }
+    }
+
+    /// As standalone mode would read it.
+    fn directory(&self, path: &Path, answer: &mut Answer) {
+        let display = path.display().to_string();
+        let names = match names(path, self.recursive) {
+            Err(error) => return answer.unreadable.push((display, error.to_string())),
+            Ok(names) if names.is_empty() => {
+                let problem = "no .yaml, .yml or .json file in this directory";
+                return answer.unreadable.push((display, problem.to_owned()));
+            }
+            Ok(names) => names,
+        };
+        let mut known: BTreeMap<ObjectKey, String> = BTreeMap::new();
+        let mut found = false;
+        for name in names {
+            let path = path.join(&*name);
+            let name = path.display().to_string();
+            match read(&path) {
+                Err(error) => answer.unreadable.push((name, error.to_string())),
+                Ok(text) => {
+                    let (mut checked, policies) = check(name.clone(), &text);
+                    found |= checked.policies > 0 || !checked.problems.is_empty();
+                    for (key, finding) in policies {
+                        if let Some(first) = known.get(&key) {
+                            let message = format!("policy {key} is in {first} already: give one of them another name");
+                            let fault = Fault { message, ..finding.fault };
+                            let finding = Finding { fault, ..finding };
+                            checked.problems.push(Problem { is_warning: false, rule: INVALID, finding });
+                        } else {
+                            known.insert(key, name.clone());
+                        }
+                    }
+                    answer.files.push(checked);
+                }
+            }
+        }
+        if self.require_policies && !found {
+            let problems = vec![Problem::at_start(NO_POLICY, "no file of this directory holds a policy")];
+            answer.files.push(Checked { name: display, policies: 0, problems });
+        }
+    }
+}
+
+impl Answer {
+    /// What it comes to.
+    pub fn verdict(&self) -> Verdict {
+        let mut problems = self.files.iter().flat_map(|file| &file.problems);
+        if !self.unreadable.is_empty() {
+            Verdict::Unreadable
+        } else if problems.any(|problem| !problem.is_warning) {
+            Verdict::Faulty
+        } else {
+            Verdict::Good
+        }
+    }
+}
+
+impl Problem {
+    fn at_start(rule: &'static str, message: &str) -> Self {
+        let fault = Fault { path: String::new(), message: message.to_owned() };
+        Self { is_warning: false, rule, finding: Finding { place: Place { line: 1, column: 1 }, fault } }
+    }
+}
+
+/// Of a file, a pipe or standard input. What is no text is nothing that somebody wrote as a policy.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if path == Path::new("-") {
+        io::stdin().lock().take(LARGEST + 1).read_to_end(&mut bytes)?;
+    } else {
+        File::open(path)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+/// Checks a text; its policies and where each has its name.
+fn check(name: String, bytes: &[u8]) -> (Checked, Vec<(ObjectKey, Finding)>) {
+    let mut checked = Checked { name, policies: 0, problems: Vec::new() };
+    if bytes.len() as u64 > LARGEST {
+        let message = format!("is larger than {LARGEST} bytes: split it");
+        checked.problems.push(Problem::at_start(INVALID, &message));
+        return (checked, Vec::new());
+    }
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => documents::read(text),
+        Err(error) => {
+            let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]).into_owned();
+            let mut problem = Problem::at_start(INVALID, "is no UTF-8 from here on: save it as UTF-8");
+            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            problem.finding.place = Place { line: before.matches('\n').count() + 1, column };
+            checked.problems.push(problem);
+            return (checked, Vec::new());
+        }
+    };
+    checked.policies = text.policies.len();
+    let mut names = Vec::new();
+    for document in &text.policies {
+        if let Some(key) = &document.key {
+            names.push((key.clone(), document.finding("metadata.name", "")));
+        }
+        if let Ok(spec) = &document.policy {
+            let warnings = lint::lint(spec).into_iter();
+            checked.problems.extend(warnings.map(|warning| Problem {
+                is_warning: true,
+                rule: warning.rule,
+                finding: document.finding(&warning.path, warning.message),
+            }));
+        }
+    }
+    match text.policies() {
+        Ok(_) => {}
+        Err(broken) => {
+            let faults = broken.findings.into_iter();
+            checked.problems.extend(faults.map(|finding| Problem { is_warning: false, rule: INVALID, finding }));
+            // Two of one name within one text have been found.
+            names.sort_by(|one, other| one.0.cmp(&other.0));
+            names.dedup_by(|one, other| one.0 == other.0);
+        }
+    }
+    checked.problems.sort_by_key(|problem| problem.finding.place);
+    (checked, names)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+use std::fs;
+
+use serde_json::Value;
+
+use super::*;
+
+fn policy(name: &str, rules: &str) -> String {
+    format!(
+        "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: {name}}}\nspec:\n  \
+         selector: {{matchLabels: {{app: web}}}}\n  rules:\n{rules}"
+    )
+}
+
+fn rule(requests: &str) -> String {
+    format!("  - name: all\n    limits: [{{name: a, requests: {requests}, per: 1s}}]\n")
+}
+
+/// What is answered of these files, by the names that they have in a directory.
+fn answer(files: &[(&str, &str)], question: &Question, format: Format) -> (Verdict, String) {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = directory.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let answer = Question { paths: vec![directory.path().to_owned()], ..question.clone() }.answer();
+    let prefix = format!("{}/", directory.path().display());
+    (answer.verdict(), answer.render(format).replace(&prefix, "").replace(prefix.trim_end_matches('/'), "."))
+}
+
+fn text(files: &[(&str, &str)]) -> (Verdict, String) {
+    answer(files, &Question::default(), Format::Text)
+}
+
+#[test]
+fn every_fault_is_told_at_its_place() {
+    let good = policy("p", &rule("5"));
+    assert_eq!(text(&[("a.yaml", &good)]), (Verdict::Good, "a.yaml: ok (1 policy)\n".to_owned()));
+    let broken = format!("\u{feff}{}---\r\nb: [\r\n---\r\n{}", policy("p", &rule("five")), policy("q", &rule("0")));
+    let (verdict, said) = text(&[("a.yaml", &broken), ("b.yaml", &policy("r", &rule("7")))]);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(verdict, Verdict::Faulty);
+    assert_eq!(
+        lines[0],
+        "a.yaml:8:24: spec.rules[0].limits[0].requests: must be a whole number, not the text \"five\""
+    );
+    assert!(lines[1].starts_with("a.yaml:10:"), "{said}");
+    assert!(lines[2].starts_with("a.yaml:19:24: spec.rules[0].limits[0].requests: is 0: "), "{said}");
+    assert_eq!((lines[3], lines.len()), ("b.yaml: ok (1 policy)", 4), "{said}");
+}
+
+#[test]
+fn names_must_differ_within_a_directory() {
+    let p = policy("p", &rule("5"));
+    let (verdict, said) = text(&[("a.yaml", &p), ("b.yml", &p)]);
+    assert_eq!(
+        (verdict, said.lines().nth(1)),
+        (
+            Verdict::Faulty,
+            Some("b.yml:3:12: metadata.name: policy default/p is in a.yaml already: give one of them another name")
+        )
+    );
+}
+
+#[test]
+fn what_is_no_text_is_a_fault_and_what_is_not_there_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("latin.yaml");
+    fs::write(&path, b"a: 1\nb: \xe9\n").unwrap();
+    let answer = Question { paths: vec![path], ..Question::default() }.answer();
+    assert_eq!(answer.verdict(), Verdict::Faulty);
+    assert!(answer.render(Format::Text).ends_with("latin.yaml:2:4: is no UTF-8 from here on: save it as UTF-8\n"));
+    let answer = Question { paths: vec![directory.path().join("nothing.yaml")], ..Question::default() }.answer();
+    assert_eq!(answer.verdict(), Verdict::Unreadable);
+}
+
+#[test]
+fn policies_may_be_required() {
+    let other = "kind: ConfigMap\napiVersion: v1\n";
+    let required = Question { require_policies: true, ..Question::default() };
+    assert_eq!(answer(&[("a.yaml", other)], &Question::default(), Format::Text).0, Verdict::Good);
+    let (verdict, said) = answer(&[("a.yaml", other)], &required, Format::Text);
+    assert_eq!(
+        (verdict, said.lines().last()),
+        (Verdict::Faulty, Some(".:1:1: no file of this directory holds a policy"))
+    );
+    assert_eq!(
+        answer(&[("a.yaml", other), ("b.yaml", &policy("p", &rule("5")))], &required, Format::Text).0,
+        Verdict::Good
+    );
+    let below = [("a.yaml", other), ("team/b.yaml", &*policy("p", &rule("5")))];
+    assert_eq!(answer(&below, &required, Format::Text).0, Verdict::Faulty);
+    assert_eq!(answer(&below, &Question { recursive: true, ..required }, Format::Text).0, Verdict::Good);
+}
+
+#[test]
+fn programs_read_the_same() {
+    let files = [("a,b.yaml", &*policy("p", &rule("\"5%\"")))];
+    let message = "spec.rules[0].limits[0].requests: must be a whole number, not the text \"5%\"";
+    let (_, json) = answer(&files, &Question::default(), Format::Json);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let problem = &json["files"][0]["problems"][0];
+    assert_eq!((&json["verdict"], &problem["line"], &problem["column"]), (&"faulty".into(), &8.into(), &24.into()));
+    assert_eq!((&problem["severity"], &problem["path"]), (&"error".into(), &"spec.rules[0].limits[0].requests".into()));
+    let (_, github) = answer(&files, &Question::default(), Format::Github);
+    assert_eq!(github, format!("::error file=a%2Cb.yaml,line=8,col=24::{}\n", message.replace('%', "%25")));
+    let (_, sarif) = answer(&files, &Question::default(), Format::Sarif);
+    let sarif: Value = serde_json::from_str(&sarif).unwrap();
+    let result = &sarif["runs"][0]["results"][0];
+    assert_eq!(
+        (&result["ruleId"], &result["level"], &result["message"]["text"]),
+        (&"invalid".into(), &"error".into(), &message.into())
+    );
+    let region = &result["locations"][0]["physicalLocation"];
+    assert_eq!((&region["artifactLocation"]["uri"], &region["region"]["startLine"]), (&"a%2Cb.yaml".into(), &8.into()));
+    let rules = sarif["runs"][0]["tool"]["driver"]["rules"].as_array().unwrap();
+    assert!(rules.iter().any(|rule| rule["id"] == "invalid"));
+}
+
+#[test]
+fn odd_policies_are_warned_of_and_good_all_the_same() {
+    let limit = "limits: [{name: a, requests: 10, per: 1s}]";
+    let bypass = |matches: &str| format!("  - {{name: open, action: Bypass{matches}}}\n");
+    for (what, rules, told) in [
+        ("a bypass of everything", bypass(""), "7:5: warning: spec.rules[0]: lets every request through"),
+        ("the same in other words", bypass(", match: [{paths: [/**]}]"), "7:5: warning: spec.rules[0]: lets every request through"),
+        (
+            "a rule below a bypass",
+            bypass(", match: [{paths: [/api/**]}]") + &format!("  - {{name: x, match: [{{paths: [/api/x], methods: [GET]}}], {limit}}}\n"),
+            "8:5: warning: spec.rules[1]: can never refuse: all that it matches is let through by rule \"open\", which bypasses",
+        ),
+        (
+            "a limit behind a stricter one",
+            "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s}\n    - {name: b, requests: 601, per: 1m, burst: 700}\n".to_owned(),
+            "10:7: warning: spec.rules[0].limits[1]: can never refuse: limit \"a\" beside it always refuses before: remove it",
+        ),
+        (
+            "a window that a bucket does not fill",
+            "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s}\n    - {name: b, requests: 610, per: 1m, strategy: FixedWindow}\n".to_owned(),
+            "10:7: warning: spec.rules[0].limits[1]: can never refuse",
+        ),
+        (
+            "the same path twice",
+            format!("  - {{name: x, match: [{{paths: [/a, /b, /a]}}], {limit}}}\n"),
+            "7:40: warning: spec.rules[0].match[0].paths[2]: \"/a\" is there already: remove it",
+        ),
+        (
+            "the same rule twice",
+            format!("  - {{name: x, {limit}}}\n  - {{name: y, {limit}}}\n"),
+            "8:5: warning: spec.rules[1]: is the same as rule \"x\" and refuses nothing more: remove it",
+        ),
+        (
+            "two rules for one budget",
+            format!("  - {{name: x, match: [{{paths: [/a]}}], {limit}}}\n  - {{name: y, match: [{{paths: [/b]}}], {limit}}}\n"),
+            "8:5: warning: spec.rules[1]: has the key and the limits of rule \"x\", and counts on its own",
+        ),
+    ] {
+        let (verdict, said) = text(&[("a.yaml", &policy("p", &rules))]);
+        assert_eq!(verdict, Verdict::Good, "{what}: {said}");
+        assert!(said.starts_with(&format!("a.yaml:{told}")), "{what}: {said}");
+        assert_eq!(said.lines().collect::<Vec<_>>()[1..], ["a.yaml: ok (1 policy)"], "{what}: {said}");
+    }
+}
+
+#[test]
+fn what_may_be_meant_is_not_warned_of() {
+    for rules in [
+        // Less in a minute than in sixty seconds at full speed.
+        "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s}\n    - {name: b, requests: 609, per: 1m, strategy: FixedWindow}\n",
+        "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s, burst: 20}\n    - {name: b, requests: 20, per: 1s, burst: 10}\n",
+        "  - {name: o, action: Bypass, match: [{paths: [/healthz]}]}\n  - {name: x, match: [{paths: [/healthz/**]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
+        "  - {name: o, action: Bypass, match: [{paths: [/a], methods: [GET]}]}\n  - {name: x, match: [{paths: [/a]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
+        "  - {name: x, limits: [{name: a, requests: 10, per: 1s}]}\n  - {name: y, key: [{header: k}], limits: [{name: a, requests: 10, per: 1s}]}\n",
+    ] {
+        let (_, said) = text(&[("a.yaml", &policy("p", rules))]);
+        assert_eq!(said, "a.yaml: ok (1 policy)\n", "{rules}");
+    }
+    let examples = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples"));
+    let said = Question { paths: vec![examples.to_owned()], recursive: true, ..Question::default() }.answer();
+    assert!(!said.render(Format::Text).contains("warning"), "{}", said.render(Format::Text));
+}
