@@ -131,7 +131,7 @@ impl Agent {
         });
         let readiness = Arc::new(Readiness::default());
         let tls = config.control_tls.clone();
-        let metrics = Metrics::new(Arc::clone(&proxy), Arc::clone(&snapshots), tls.clone());
+        let metrics = Metrics::new(Arc::clone(&proxy), Arc::clone(&snapshots), tls.clone(), clock);
         let telemetry_state = Telemetry { metrics, readiness: Arc::clone(&readiness) };
 
         let mut servers = JoinSet::new();

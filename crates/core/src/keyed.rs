@@ -21,6 +21,7 @@ mod pages;
 mod pasts;
 mod room;
 mod succession;
+mod survey;
 mod waiting;
 
 use std::collections::HashMap;
@@ -34,6 +35,7 @@ use self::cells::{Cell, Cells, fingerprint};
 use self::hash::Secrets;
 use self::pasts::{Pasts, Trails};
 use self::room::Region;
+pub use self::survey::KeySurvey;
 use crate::meter;
 use crate::queue::Queues;
 use crate::rule::{Charged, KeyCharge, Places, RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest};

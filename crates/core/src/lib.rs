@@ -92,7 +92,7 @@ mod time;
 
 pub use all::{Charges, RefusedBy, check_all};
 pub use in_flight::{Full, InFlight, Permit};
-pub use keyed::KeyStats;
+pub use keyed::{KeyStats, KeySurvey};
 pub use limiter::{Admitted, Charge, Limiter, Refused, Reserved};
 pub use queue::{Position, Ticket};
 pub use quota::{InvalidQuota, Quota, Strategy};

@@ -11,7 +11,7 @@ use crate::all::{ask_all, charge_all_ahead, check_all_at};
 use crate::forecast::Forecast;
 use crate::keyed::{Request, Table};
 use crate::queue::{NoPlace, Queue};
-use crate::{Admitted, KeyStats, Limiter, Terms, Ticket, Time};
+use crate::{Admitted, KeyStats, KeySurvey, Limiter, Terms, Ticket, Time};
 
 /// All the limits of one rule: a request is charged to each of them, or refused and charged to none.
 ///
@@ -392,6 +392,30 @@ impl RuleLimiter {
             }
             (Counted::Shared { .. }, Some(max_keys)) => Self::keyed(clock(), terms, max_keys),
             (Counted::ByKey(_), None) => Self::shared(clock(), terms),
+        }
+    }
+
+    /// How near keys are to their limits, if the rule counts by key. Looks at `most` places for keys at most, others as time
+    /// goes on, and not at keys in the overflow. Charges nothing and holds nobody up.
+    ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    /// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+    ///
+    /// rule.charge(|| now, b"ann", 10)?;
+    /// rule.charge(|| now, b"bob", 1)?;
+    /// let survey = rule.survey(now, 4096).expect("it is keyed");
+    /// assert_eq!((survey.exhausted, survey.keys), (1, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn survey(&self, now: Time, most: usize) -> Option<KeySurvey> {
+        match &self.counted {
+            Counted::ByKey(table) => Some(table.survey(now, most)),
+            Counted::Shared { .. } => None,
         }
     }
 

@@ -39,6 +39,11 @@ pub(super) fn gauge(labels: &[(&str, &str)], value: u64) -> Metric {
     gauge_of(labels, float(value))
 }
 
+/// One number as a share of another, which is not zero.
+pub(super) fn ratio(labels: &[(&str, &str)], (part, whole): (u64, u64)) -> Metric {
+    gauge_of(labels, float(part) / float(whole))
+}
+
 pub(super) fn seconds(labels: &[(&str, &str)], value: Duration) -> Metric {
     gauge_of(labels, value.as_secs_f64())
 }

@@ -24,6 +24,8 @@
 //! | `weir_limit_burst` | rule, `limit` | what it lets through at once; not for windows |
 //! | `weir_key_table_keys` | rule | keys tracked now |
 //! | `weir_key_table_capacity` | rule | keys tracked at most |
+//! | `weir_key_headroom_ratio` | rule | what is left to the key that is nearest to its limit, of up to 4,096 looked at |
+//! | `weir_key_exhausted_ratio` | rule | the share of these keys that have nothing left |
 //! | `weir_key_evictions_total` | rule | idle keys given up for others |
 //! | `weir_key_overflow_total` | rule | requests counted without a cell because the table was full |
 //! | `weir_policy_info` | `namespace`, `policy`, `revision`, `mode` | 1 for each policy in force |
@@ -54,6 +56,7 @@ use prometheus::{
     proto::{MetricFamily, MetricType},
 };
 use rustix::time::ClockId;
+use weir_tower::MonotonicClock;
 
 use self::family::{elapsed, family, gauge};
 use crate::{apply::Snapshots, control::Tls, proxy::Proxy};
@@ -68,11 +71,17 @@ pub(crate) struct Metrics {
     /// None: the control port is plain HTTP.
     tls: Option<Arc<Tls>>,
     process: ProcessCollector,
+    clock: MonotonicClock,
 }
 
 impl Metrics {
-    pub(crate) fn new(proxy: Arc<Proxy>, snapshots: Arc<Snapshots>, tls: Option<Arc<Tls>>) -> Self {
-        Self { proxy, snapshots, tls, process: ProcessCollector::for_self() }
+    pub(crate) fn new(
+        proxy: Arc<Proxy>,
+        snapshots: Arc<Snapshots>,
+        tls: Option<Arc<Tls>>,
+        clock: MonotonicClock,
+    ) -> Self {
+        Self { proxy, snapshots, tls, process: ProcessCollector::for_self(), clock }
     }
 
     /// Of what [`Metrics::render`] returns.
@@ -83,7 +92,7 @@ impl Metrics {
         let rules = self.proxy.rules.load();
         let mut families = Vec::new();
         families.extend(proxy::families(&self.proxy));
-        families.extend(rules::families(&rules));
+        families.extend(rules::families(&rules, self.clock.now()));
         families.extend(control::snapshots(&rules, &self.snapshots));
         families.extend(self.tls.iter().flat_map(|tls| control::tls(tls)));
         families.push(family(

@@ -1,14 +1,18 @@
 //! Families about the rules in force.
 
 use prometheus::proto::{Metric, MetricFamily, MetricType};
-use weir_core::Strategy;
+use weir_core::{KeySurvey, Strategy, Time};
 
-use super::family::{counter, family, gauge, histogram, seconds};
+use super::family::{counter, family, gauge, histogram, ratio, seconds};
 use crate::rules::{Policy, Rule, RulesInForce};
 
-pub(super) fn families(rules: &RulesInForce) -> [MetricFamily; 12] {
+pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
     let each = || rules.policies().iter().flat_map(|policy| policy.rules.iter().map(move |rule| (&**policy, &**rule)));
     let keyed = || each().filter_map(|(policy, rule)| Some((policy, rule, rule.keys()?)));
+    let surveys: Vec<_> = each().filter_map(|(policy, rule)| Some((named(policy, rule), rule.survey(now)?))).collect();
+    let of_keys = |share: fn(&KeySurvey) -> (u64, u64)| {
+        surveys.iter().map(|(labels, survey)| ratio(labels, share(survey))).collect()
+    };
     let limits = || {
         each().flat_map(|(policy, rule)| {
             let [namespace, policy, rule_name] = named(policy, rule);
@@ -80,6 +84,18 @@ pub(super) fn families(rules: &RulesInForce) -> [MetricFamily; 12] {
             "Keys that a rule tracks at most.",
             MetricType::GAUGE,
             keyed().map(|(policy, rule, keys)| gauge(&named(policy, rule), keys.capacity)).collect(),
+        ),
+        family(
+            "weir_key_headroom_ratio",
+            "What is left to the key of a rule that is nearest to its limit, as a share, of up to 4096 keys looked at.",
+            MetricType::GAUGE,
+            of_keys(|survey| (survey.remaining, survey.of)),
+        ),
+        family(
+            "weir_key_exhausted_ratio",
+            "The share of the keys of a rule that have nothing left, of up to 4096 keys looked at.",
+            MetricType::GAUGE,
+            of_keys(|survey| (survey.exhausted, survey.keys.max(1))),
         ),
         family(
             "weir_key_evictions_total",

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{KeyStats, Quota, RuleLimiter, Terms, Time};
+use weir_core::{KeyStats, KeySurvey, Quota, RuleLimiter, Terms, Time};
 use weir_wire::{Mode, Per, Snapshot};
 
 use super::{
@@ -29,6 +29,9 @@ use super::{
     rule_set::{Placed, RuleSet},
 };
 use crate::{histogram, matching::Matcher};
+
+/// Places of keys that are looked at in each rule for one scrape.
+const SURVEYED: usize = 4096;
 
 /// What is enforced at one moment, ready to decide. Replaced as a whole.
 #[derive(Clone, Debug, Default)]
@@ -139,6 +142,11 @@ impl Rule {
 
     pub(crate) fn keys(&self) -> Option<KeyStats> {
         self.limits.as_ref().and_then(|limits| limits.limiter.keys())
+    }
+
+    /// How near keys are to their limits: so many of them are looked at that a scrape stays short.
+    pub(crate) fn survey(&self, now: Time) -> Option<KeySurvey> {
+        self.limits.as_ref()?.limiter.survey(now, SURVEYED)
     }
 }
 

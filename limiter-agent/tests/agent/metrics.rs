@@ -201,6 +201,8 @@ async fn every_family_has_help_and_type_and_no_series_is_there_twice() {
         (format!("weir_requests_total{},decision=\"bypassed\"}}", of("p", "health")), 1.0),
         (format!("weir_requests_total{},decision=\"shadow_limited\"}}", of("tried", "all")), 1.0),
         (format!("weir_key_table_keys{}}}", of("p", "keyed")), 2.0),
+        (format!("weir_key_headroom_ratio{}}}", of("p", "keyed")), 0.0),
+        (format!("weir_key_exhausted_ratio{}}}", of("p", "keyed")), 1.0),
         (format!("weir_key_evictions_total{}}}", of("p", "keyed")), 0.0),
         (format!("weir_key_overflow_total{}}}", of("p", "keyed")), 0.0),
         ("weir_snapshot_sequence".to_owned(), 3.0),

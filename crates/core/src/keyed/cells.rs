@@ -135,6 +135,14 @@ impl Cells {
         })
     }
 
+    /// So many cells that lie behind each other, from a place that a number chooses; the last is followed by the first.
+    pub(super) fn run(&self, from: u64, most: usize) -> impl Iterator<Item = Cell<'_>> {
+        let blocks = self.regions * self.blocks;
+        let first = usize::try_from(from % blocks as u64).unwrap_or(0);
+        let here = (first..first + blocks).map(move |block| self.block(block % blocks));
+        here.flat_map(|block| (0..BLOCK).map(move |place| block.cell(place))).take(most)
+    }
+
     #[inline(always)]
     fn block(&self, block: usize) -> Block<'_> {
         let words = BLOCK * (self.width + 1);

@@ -1,0 +1,173 @@
+//! How near keys are to their limits: a look at a bounded number of them, for whoever watches. Nothing is charged or locked, and
+//! deciders are not held up.
+
+use super::Table;
+use super::book::Set;
+use super::cells::is_key;
+use crate::meter::Stop;
+use crate::sync::{AtomicU64, Ordering};
+use crate::{Standing, Time};
+
+/// How near the keys of a rule are to their limits, of those that were looked at.
+///
+/// ```
+/// use std::num::NonZeroUsize;
+/// use std::time::Duration;
+/// use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+///
+/// let now = Time::from_nanos(0);
+/// let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+/// let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+/// rule.charge(|| now, b"ann", 4)?;
+/// rule.charge(|| now, b"bob", 1)?;
+/// let survey = rule.survey(now, 4096).expect("it is keyed");
+/// assert_eq!((survey.keys, survey.exhausted), (2, 0));
+/// assert_eq!((survey.remaining, survey.of), (6, 10)); // ann's
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeySurvey {
+    /// Keys that were looked at.
+    pub keys: u64,
+    /// Those of them of which a limit has nothing left.
+    pub exhausted: u64,
+    /// What is left of the limit that is nearest to its end, in requests; without a key as much as [`of`](Self::of).
+    pub remaining: u64,
+    /// Of how many, at once: the burst and debt of a bucket, the requests of a window. At least 1.
+    pub of: u64,
+}
+
+impl KeySurvey {
+    const NONE: Self = Self { keys: 0, exhausted: 0, remaining: 1, of: 1 };
+
+    fn add(&mut self, (remaining, of): (u64, u64)) {
+        self.keys += 1;
+        self.exhausted += u64::from(remaining == 0);
+        if is_less((remaining, of), (self.remaining, self.of)) {
+            (self.remaining, self.of) = (remaining, of);
+        }
+    }
+}
+
+/// Whether one share is less than another.
+fn is_less((part, whole): (u64, u64), (other_part, other_whole): (u64, u64)) -> bool {
+    u128::from(part) * u128::from(other_whole) < u128::from(other_part) * u128::from(whole)
+}
+
+impl Table {
+    /// Looks at this many cells and overrides, from a place on that moves with time: keys lie in the order of a hash, so those
+    /// that lie together are any of them.
+    pub(crate) fn survey(&self, now: Time, most: usize) -> KeySurvey {
+        let mut table = self;
+        while let Some(next) = table.successor.get() {
+            table = next;
+        }
+        let mut survey = KeySurvey::NONE;
+        let overrides = table.overrides.values().take(most);
+        let own = overrides.filter_map(|own| table.book.set(own.override_index).least(&own.words, now));
+        own.for_each(|least| survey.add(least));
+        let cells = table.cells.run(now.as_nanos(), most.saturating_sub(table.overrides.len()));
+        for cell in cells.filter(|cell| is_key(cell.mark.load(Ordering::Acquire))) {
+            if let Some(least) = table.book.plain.least(cell.words, now) {
+                survey.add(least);
+            }
+        }
+        survey
+    }
+}
+
+impl Set {
+    /// What is left of the limit of which the smallest share is; none while the words are on their way to other terms.
+    fn least(&self, words: &[AtomicU64], now: Time) -> Option<(u64, u64)> {
+        let mut least = (1, 1);
+        for (meter, own) in self.limits(words) {
+            let standing = match meter.ask(own, now, 1) {
+                Ok(standing) | Err(Stop::Refused(standing)) => standing,
+                Err(Stop::Sealed) => return None,
+            };
+            let share = share_of(&standing);
+            if is_less(share, least) {
+                least = share;
+            }
+        }
+        Some(least)
+    }
+}
+
+fn share_of(standing: &Standing) -> (u64, u64) {
+    (standing.remaining(), standing.quota().most())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::time::Duration;
+
+    use crate::{Quota, RuleLimiter, Strategy, Terms, Time};
+
+    fn quota(strategy: Strategy, requests: u64) -> Quota {
+        Quota::new(strategy, requests, Duration::from_secs(60), None).expect("valid")
+    }
+
+    fn keyed(terms: Terms, keys: usize) -> RuleLimiter {
+        RuleLimiter::keyed(Time::from_nanos(0), terms, NonZeroUsize::new(keys).expect("not zero"))
+    }
+
+    const NOW: Time = Time::from_nanos(0);
+
+    #[test]
+    fn the_key_that_is_nearest_to_its_limit_is_found_whatever_the_strategy() {
+        for strategy in Strategy::ALL {
+            let rule = keyed(Terms::new([("a", quota(strategy, 8)), ("b", quota(strategy, 100))]).expect("valid"), 100);
+            let none = rule.survey(NOW, 1000).expect("keyed");
+            assert_eq!((none.keys, none.exhausted, none.remaining), (0, 0, none.of), "{strategy:?}");
+            for key in 0..50_u8 {
+                rule.charge(|| NOW, &[key], 1).expect("there is room");
+            }
+            let before = rule.survey(NOW, 1000).expect("keyed");
+            assert_eq!(before.keys, 50, "{strategy:?}");
+            while rule.charge(|| NOW, &[7], 1).is_ok() {}
+            let after = rule.survey(NOW, 1000).expect("keyed");
+            assert_eq!((after.keys, after.remaining), (50, 0), "{strategy:?}");
+            assert!(after.exhausted >= 1, "{strategy:?}");
+        }
+    }
+
+    #[test]
+    fn overrides_have_their_own_numbers_and_shared_rules_have_no_keys() {
+        let gold = [("a", quota(Strategy::FixedWindow, 1000))];
+        let terms = Terms::new([("a", quota(Strategy::FixedWindow, 10))]).expect("valid");
+        let rule = keyed(terms.with_override([b"gold".to_vec()], gold).expect("valid"), 100);
+        rule.charge(|| NOW, b"gold", 900).expect("there is room");
+        rule.charge(|| NOW, b"ann", 5).expect("there is room");
+        let survey = rule.survey(NOW, 1000).expect("keyed");
+        assert_eq!((survey.keys, survey.exhausted, survey.remaining, survey.of), (2, 0, 100, 1000));
+        let terms = Terms::new([("a", quota(Strategy::FixedWindow, 10))]).expect("valid");
+        assert_eq!(RuleLimiter::shared(NOW, terms).survey(NOW, 1000), None);
+    }
+
+    #[test]
+    fn a_survey_looks_at_no_more_than_it_may_and_in_time_at_all() {
+        let terms = Terms::new([("a", quota(Strategy::TokenBucket, 10))]).expect("valid");
+        let rule = keyed(terms, 10_000);
+        for key in 0..5000_u32 {
+            rule.charge(|| NOW, &key.to_le_bytes(), 1).expect("there is room");
+        }
+        let at = |nanos| rule.survey(Time::from_nanos(nanos), 1000).expect("keyed").keys;
+        let seen: Vec<_> = (0..50).map(|turn| at(turn * 15_000_000_011)).collect();
+        assert!(seen.iter().all(|keys| (1..=1000).contains(keys)), "{seen:?}");
+        assert_eq!(rule.survey(NOW, usize::MAX).expect("keyed").keys, 5000);
+    }
+
+    #[test]
+    fn a_survey_goes_on_where_the_terms_changed() {
+        let terms = |requests| Terms::new([("a", quota(Strategy::FixedWindow, requests))]).expect("valid");
+        let before = keyed(terms(10), 100);
+        before.charge(|| NOW, b"ann", 5).expect("there is room");
+        let after = before.retune(|| NOW, terms(20), NonZeroUsize::new(100));
+        for rule in [&before, &after] {
+            let survey = rule.survey(NOW, 1000).expect("keyed");
+            assert_eq!((survey.keys, survey.remaining, survey.of), (1, 15, 20));
+        }
+    }
+}
