@@ -65,7 +65,7 @@ enum Command {
     Clients(clients::ClientsArgs),
     /// Write crds/, the template of the chart weir-crds and docs/api.md from the types in crates/api
     Crds(crds::CrdsArgs),
-    /// Write the Grafana dashboards of the chart, or prove that each of their queries finds something
+    /// Write the Grafana dashboards of the chart, or show that each of their panels has something to say
     Dashboards(dashboards::DashboardsArgs),
     /// Licences, refused packages and sources of the dependencies, by cargo-deny and deny.toml
     ///

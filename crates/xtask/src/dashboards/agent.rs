@@ -1,6 +1,9 @@
 //! One agent: the proxy in a pod, what it costs, and whether the app behind it answers.
 
-use super::grafana::{Annotation, Board, Kind, Panel, Query, Row, Unit, Variable};
+use super::{
+    grafana::{Annotation, Board, Choice, Colour, Kind, Link, Panel, Query, Row, Unit, Variable},
+    shared,
+};
 
 pub(super) fn board() -> Board {
     Board {
@@ -8,19 +11,23 @@ pub(super) fn board() -> Board {
         title: "Weir / Agent",
         description: "The limiter in one pod: traffic, the app's answers, connections, and what it takes of the machine.",
         variables: &[
-            Variable { name: "namespace", query: "label_values(weir_build_info, namespace)", many: false },
+            Variable {
+                name: "namespace",
+                query: r#"label_values(weir_build_info{cluster=~"$cluster"}, namespace)"#,
+                choice: Choice::One,
+            },
             Variable {
                 name: "pod",
-                query: r#"label_values(weir_build_info{namespace="$namespace"}, pod)"#,
-                many: true,
+                query: r#"label_values(weir_build_info{cluster=~"$cluster",namespace="$namespace"}, pod)"#,
+                choice: Choice::Many,
             },
         ],
+        selector: r#"cluster=~"$cluster",namespace="$namespace",pod=~"$pod""#,
         annotation: Some(Annotation {
             name: "Snapshot in force",
-            expr: r#"changes(weir_snapshot_in_force_since_timestamp_seconds{namespace="$namespace",pod=~"$pod"}[1m]) > 0"#,
-            text: "{{pod}}",
+            expr: "changes(weir_snapshot_in_force_since_timestamp_seconds{LABELS}[1m]) > 0",
         }),
-        rows: vec![now(), traffic(), app(), cost(), snapshots()],
+        rows: vec![now(), traffic(), connections(), app(), cost(), snapshots()],
     }
 }
 
@@ -29,33 +36,34 @@ fn now() -> Row {
         title: "Now",
         height: 4,
         panels: vec![
-            Panel {
-                title: "Version",
-                description: "The agent's version, and how many agents have it.",
-                unit: Unit::Count,
-                kind: Kind::Stat,
-                queries: vec![Query::new(
-                    r#"count by (version) (weir_build_info{namespace="$namespace",pod=~"$pod"})"#,
-                    "{{version}}",
-                )],
-            },
-            Panel {
-                title: "Connections",
-                description: "Client connections that are open now.",
-                unit: Unit::Count,
-                kind: Kind::Stat,
-                queries: vec![Query::new(r#"sum(weir_connections{namespace="$namespace",pod=~"$pod"})"#, "open")],
-            },
-            Panel {
-                title: "In force for",
-                description: "How long the snapshot in force has been.",
-                unit: Unit::Seconds,
-                kind: Kind::Stat,
-                queries: vec![Query::new(
-                    r#"time() - weir_snapshot_in_force_since_timestamp_seconds{namespace="$namespace",pod=~"$pod"}"#,
+            Panel::new(
+                Kind::Stat,
+                "Version",
+                "The agents' version, and how many have it.",
+                Unit::Count,
+                vec![Query::new("count by (version) (weir_build_info{LABELS})", "version {{version}}")],
+            ),
+            Panel::new(
+                Kind::Stat,
+                "In force for",
+                "How long the snapshot in force has been, where it changed last.",
+                Unit::Seconds,
+                vec![Query::new(
+                    "bottomk(1, time() - weir_snapshot_in_force_since_timestamp_seconds{LABELS})",
                     "{{pod}}",
                 )],
-            },
+            )
+            .or_says("no snapshot is"),
+            Panel::new(
+                Kind::Stat,
+                "Connections",
+                "Client connections that are open now.",
+                Unit::Count,
+                vec![Query::new("sum(weir_connections{LABELS})", "open")],
+            ),
+            shared::limited(),
+            shared::unmatched(),
+            shared::certificate(),
         ],
     }
 }
@@ -65,26 +73,46 @@ fn traffic() -> Row {
         title: "Traffic",
         height: 8,
         panels: vec![
-            Panel {
-                title: "Decisions by policy",
-                description: "Decisions per second by policy and decision; a request that matches several rules counts once for each.",
-                unit: Unit::RequestsPerSecond,
-                kind: Kind::Stacked,
-                queries: vec![Query::new(
-                    r#"sum by (policy, decision) (rate(weir_requests_total{namespace="$namespace",pod=~"$pod"}[$__rate_interval]))"#,
-                    "{{policy}} {{decision}}",
+            shared::decisions(
+                "Decisions of all rules per second; a request that matches several rules counts once for each. Waiting ones got their turn later; shadow ones would have been refused in mode Enforce.",
+            ),
+            Panel::new(
+                Kind::Lines,
+                "Limited by policy",
+                "Refusals per second of the seven policies with the most; a click on one leads to its dashboard.",
+                Unit::RequestsPerSecond,
+                vec![shared::most(
+                    7,
+                    "namespace, policy",
+                    r#"weir_requests_total{LABELS,decision="limited"}"#,
+                    "{{policy}}",
                 )],
-            },
-            Panel {
-                title: "Open connections",
-                description: "Client connections that are open, by what they speak; those that wait for a request are idle.",
-                unit: Unit::Count,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"sum by (protocol) (weir_protocol_connections{namespace="$namespace",pod=~"$pod"})"#,
-                    "{{protocol}}",
-                )],
-            },
+            )
+            .leads_to(Link::Policy)
+            .or_says("No policy is in force."),
+        ],
+    }
+}
+
+fn connections() -> Row {
+    Row {
+        title: "Connections",
+        height: 8,
+        panels: vec![
+            Panel::new(
+                Kind::Lines,
+                "Open connections",
+                "Client connections that are open, by what they speak; those that wait for a request are idle.",
+                Unit::Count,
+                vec![Query::new("sum by (protocol) (weir_protocol_connections{LABELS})", "{{protocol}}")],
+            ),
+            Panel::new(
+                Kind::Lines,
+                "Requests that no rule matches",
+                "Requests per second that pass because no rule is about them, in the seven pods with the most.",
+                Unit::RequestsPerSecond,
+                vec![shared::most(7, "pod", "weir_unmatched_requests_total{LABELS}", "{{pod}}")],
+            ),
         ],
     }
 }
@@ -94,32 +122,23 @@ fn app() -> Row {
         title: "App",
         height: 8,
         panels: vec![
-            Panel {
-                title: "Time until the app answers",
-                description: "From sending a request to the app until its response begins.",
-                unit: Unit::Seconds,
-                kind: Kind::Lines,
-                queries: vec![
-                    Query::new(
-                        r#"histogram_quantile(0.5, sum by (le) (rate(weir_upstream_seconds_bucket{namespace="$namespace",pod=~"$pod"}[$__rate_interval])))"#,
-                        "P50",
-                    ),
-                    Query::new(
-                        r#"histogram_quantile(0.99, sum by (le) (rate(weir_upstream_seconds_bucket{namespace="$namespace",pod=~"$pod"}[$__rate_interval])))"#,
-                        "P99",
-                    ),
-                ],
-            },
-            Panel {
-                title: "Requests that the app did not answer",
-                description: "Requests per second that ended with an error of the agent's own, by reason.",
-                unit: Unit::RequestsPerSecond,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"sum by (reason) (rate(weir_upstream_errors_total{namespace="$namespace",pod=~"$pod"}[$__rate_interval]))"#,
+            Panel::new(
+                Kind::Lines,
+                "Time until the app answers",
+                "From sending a request to the app until its response begins.",
+                Unit::Seconds,
+                shared::quantiles("weir_upstream_seconds_bucket{LABELS}"),
+            ),
+            Panel::new(
+                Kind::Bars,
+                "Requests that the app did not answer",
+                "Requests that ended with an error of the agent's own, by reason.",
+                Unit::Count,
+                vec![Query::new(
+                    "sum by (reason) (increase(weir_upstream_errors_total{LABELS}[$__interval]))",
                     "{{reason}}",
                 )],
-            },
+            ),
         ],
     }
 }
@@ -129,36 +148,31 @@ fn cost() -> Row {
         title: "Cost",
         height: 8,
         panels: vec![
-            Panel {
-                title: "CPU",
-                description: "Cores that the agent uses.",
-                unit: Unit::Cores,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"rate(process_cpu_seconds_total{namespace="$namespace",pod=~"$pod",container="weir-agent"}[$__rate_interval])"#,
+            Panel::new(
+                Kind::Lines,
+                "CPU",
+                "Cores that the agent uses, of the five pods where it uses most.",
+                Unit::Cores,
+                vec![shared::most(5, "pod", r#"process_cpu_seconds_total{LABELS,container="weir-agent"}"#, "{{pod}}")],
+            ),
+            Panel::new(
+                Kind::Lines,
+                "Memory",
+                "Resident memory of the agent, of the five pods where it is most.",
+                Unit::Bytes,
+                vec![shared::highest(5, "pod", r#"process_resident_memory_bytes{LABELS,container="weir-agent"}"#, "{{pod}}")],
+            ),
+            Panel::new(
+                Kind::Lines,
+                "File descriptors",
+                "Open file descriptors, of those that the agent may have; of the five pods where it is most.",
+                Unit::Share,
+                vec![Query::new(
+                    r#"max by (pod) (process_open_fds{LABELS,container="weir-agent"} / process_max_fds) and topk(5, max by (pod) (process_open_fds{LABELS,container="weir-agent"} @ end()))"#,
                     "{{pod}}",
                 )],
-            },
-            Panel {
-                title: "Memory",
-                description: "Resident memory of the agent.",
-                unit: Unit::Bytes,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"process_resident_memory_bytes{namespace="$namespace",pod=~"$pod",container="weir-agent"}"#,
-                    "{{pod}}",
-                )],
-            },
-            Panel {
-                title: "File descriptors",
-                description: "Open file descriptors, of those that the agent may have.",
-                unit: Unit::Share,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"process_open_fds{namespace="$namespace",pod=~"$pod",container="weir-agent"} / process_max_fds"#,
-                    "{{pod}}",
-                )],
-            },
+            )
+            .from(Colour::Plain, &[(0.8, Colour::Fault)]),
         ],
     }
 }
@@ -168,26 +182,21 @@ fn snapshots() -> Row {
         title: "Snapshots",
         height: 8,
         panels: vec![
-            Panel {
-                title: "Snapshots by result",
-                description: "Snapshots that were put to the control port per second, by what came of them.",
-                unit: Unit::PerSecond,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"sum by (result) (rate(weir_snapshots_total{namespace="$namespace",pod=~"$pod"}[$__rate_interval]))"#,
-                    "{{result}}",
-                )],
-            },
-            Panel {
-                title: "Keys tracked",
-                description: "Keys that the tables of all rules hold.",
-                unit: Unit::Count,
-                kind: Kind::Stacked,
-                queries: vec![Query::new(
-                    r#"sum by (policy, rule) (weir_key_table_keys{namespace="$namespace",pod=~"$pod"})"#,
-                    "{{policy}}/{{rule}}",
-                )],
-            },
+            Panel::new(
+                Kind::Bars,
+                "Snapshots by result",
+                "Snapshots that were put to the control port, by what came of them.",
+                Unit::Count,
+                vec![Query::new("sum by (result) (increase(weir_snapshots_total{LABELS}[$__interval]))", "{{result}}")],
+            ),
+            Panel::new(
+                Kind::Stacked,
+                "Keys tracked",
+                "Keys that the tables of rules hold, of the seven rules with the most.",
+                Unit::Count,
+                vec![shared::highest(7, "policy, rule", "weir_key_table_keys{LABELS}", "{{policy}}/{{rule}}")],
+            )
+            .or_says("No rule has a key."),
         ],
     }
 }

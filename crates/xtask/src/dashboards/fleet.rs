@@ -1,6 +1,9 @@
 //! All policies and pods: whether what should be enforced is, and how fast changes arrive.
 
-use super::grafana::{Board, Kind, Panel, Query, Row, Unit};
+use super::{
+    grafana::{Board, Colour, Kind, Link, Panel, Query, Row, Unit},
+    shared,
+};
 
 pub(super) fn board() -> Board {
     Board {
@@ -8,117 +11,165 @@ pub(super) fn board() -> Board {
         title: "Weir / Fleet",
         description: "Whether every policy is in force in every pod that it targets, and what the operator does about it.",
         variables: &[],
+        selector: r#"cluster=~"$cluster""#,
         annotation: None,
-        rows: vec![now(), enforcement(), pushes(), traffic(), operator()],
+        rows: vec![now(), operator(), alerts(), traffic(), enforcement(), pushes(), faults()],
     }
 }
 
+/// All, of how many.
+const WHOLE: (Colour, &[(f64, Colour)]) = (Colour::Fault, &[(1.0, Colour::Good)]);
+
 fn now() -> Row {
+    let policies = Query::of_how_many(
+        r#"sum(max by (cluster) (weir_operator_policies{LABELS,accepted="true"}))"#,
+        "sum(max by (cluster, accepted) (weir_operator_policies{LABELS}))",
+        "{{part}} of {{whole}}",
+    );
+    let pods = Query::of_how_many(
+        r#"sum(max by (cluster) (weir_operator_pods{LABELS,state="enforcing"}))"#,
+        "sum(max by (cluster, state) (weir_operator_pods{LABELS}))",
+        "{{part}} of {{whole}}",
+    );
     Row {
         title: "Now",
         height: 4,
         panels: vec![
-            Panel {
-                title: "Policies",
-                description: "Policies, by whether the operator accepts them; a policy that is not says why in its status.",
-                unit: Unit::Count,
-                kind: Kind::Stat,
-                queries: vec![
-                    Query::new(r#"max(weir_operator_policies{accepted="true"})"#, "accepted"),
-                    Query::new(r#"max(weir_operator_policies{accepted="false"})"#, "refused"),
-                ],
-            },
-            Panel {
-                title: "Pods",
-                description: "Targeted pods: enforcing all that targets them, about to, or drifted from it.",
-                unit: Unit::Count,
-                kind: Kind::Stat,
-                queries: vec![Query::new("max by (state) (weir_operator_pods)", "{{state}}")],
-            },
-            Panel {
-                title: "Agents seen by Prometheus",
-                description: "Agents that answer scrapes, by version.",
-                unit: Unit::Count,
-                kind: Kind::Stat,
-                queries: vec![Query::new("count by (version) (weir_build_info)", "{{version}}")],
-            },
-            Panel {
-                title: "Limited share of all",
-                description: "Share of all decisions of all rules that were refusals.",
-                unit: Unit::Share,
-                kind: Kind::Stat,
-                queries: vec![Query::new(
-                    r#"sum(rate(weir_requests_total{decision="limited"}[$__rate_interval])) / sum(rate(weir_requests_total[$__rate_interval]))"#,
-                    "limited",
+            Panel::new(
+                Kind::Stat,
+                "Alerts",
+                "Alerts of Weir that fire.",
+                Unit::Count,
+                vec![Query::new(
+                    r#"count(ALERTS{LABELS,alertname=~"Weir.+",alertstate="firing"}) or vector(0)"#,
+                    "firing",
                 )],
-            },
+            )
+            .from(Colour::Good, &[(1.0, Colour::Fault)]),
+            Panel::new(
+                Kind::Stat,
+                "Policies accepted",
+                "Policies that the operator accepts, of all; one that it does not accept says why in its status.",
+                Unit::Share,
+                vec![policies],
+            )
+            .from(WHOLE.0, WHOLE.1)
+            .or_says("no policies"),
+            Panel::new(
+                Kind::Stat,
+                "Pods that enforce",
+                "Pods that enforce all that targets them, of those that any policy targets.",
+                Unit::Share,
+                vec![pods],
+            )
+            .from(WHOLE.0, WHOLE.1)
+            .or_says("no pods are targeted"),
+            Panel::new(
+                Kind::Stat,
+                "Agents scraped",
+                "Agents that answer scrapes, by version.",
+                Unit::Count,
+                vec![Query::new("count by (version) (weir_build_info{LABELS})", "version {{version}}")],
+            ),
+            shared::limited(),
+            shared::unmatched(),
         ],
     }
 }
 
-fn enforcement() -> Row {
+fn operator() -> Row {
+    let pushes = Query::of_how_many(
+        r#"round(sum(increase(weir_operator_pushes_total{LABELS,result="applied"}[$__range])))"#,
+        "round(sum(increase(weir_operator_pushes_total{LABELS}[$__range])))",
+        "{{part}} of {{whole}}",
+    );
+    let writes = Query::of_how_many(
+        r#"round(sum(increase(weir_operator_status_writes_total{LABELS,result="ok"}[$__range])))"#,
+        "round(sum(increase(weir_operator_status_writes_total{LABELS}[$__range])))",
+        "{{part}} of {{whole}}",
+    );
     Row {
-        title: "Enforcement",
-        height: 8,
+        title: "Operator",
+        height: 4,
         panels: vec![
-            Panel {
-                title: "Pods by state",
-                description: "Targeted pods over time; drifted ones do not enforce what they should, and the policy's status names them.",
-                unit: Unit::Count,
-                kind: Kind::Stacked,
-                queries: vec![Query::new("max by (state) (weir_operator_pods)", "{{state}}")],
-            },
-            Panel {
-                title: "From change to last acknowledgement",
-                description: "Time from seeing a changed policy until the last of its pods acknowledged the revision.",
-                unit: Unit::Seconds,
-                kind: Kind::Lines,
-                queries: vec![
-                    Query::new(
-                        "histogram_quantile(0.5, sum by (le) (rate(weir_operator_propagation_seconds_bucket[$__rate_interval])))",
-                        "P50",
-                    ),
-                    Query::new(
-                        "histogram_quantile(0.99, sum by (le) (rate(weir_operator_propagation_seconds_bucket[$__rate_interval])))",
-                        "P99",
-                    ),
-                ],
-            },
+            Panel::new(
+                Kind::Name,
+                "Leader",
+                "The operator that leads, of how many; without one, no change of a policy is pushed.",
+                Unit::Count,
+                vec![Query::new(
+                    r#"(max by (pod) (weir_operator_leader{LABELS} == 1) or on () label_replace(vector(0), "pod", "nobody", "", "")) * on () group_left (whole) count_values("whole", count(weir_operator_leader{LABELS}))"#,
+                    "{{pod}} of {{whole}}",
+                )],
+            )
+            .from(Colour::Fault, &[(1.0, Colour::Good)])
+            .or_says("no operator is scraped"),
+            Panel::new(
+                Kind::Stat,
+                "Lease age",
+                "Time since an operator saw the Lease renewed, which happens every two seconds; at eight another one may take it. 0 without a Lease.",
+                Unit::Seconds,
+                vec![Query::new("max(weir_operator_lease_age_seconds{LABELS})", "since the last renewal")],
+            )
+            .from(Colour::Good, &[(6.0, Colour::Warning), (8.0, Colour::Fault)])
+            .or_says("no operator is scraped"),
+            Panel::new(
+                Kind::Stat,
+                "Leader changes",
+                "How often an operator began or ceased to lead in this time.",
+                Unit::Count,
+                vec![Query::new("round(sum(increase(weir_operator_leader_transitions_total{LABELS}[$__range])))", "in this time")],
+            )
+            .from(Colour::Plain, &[(3.0, Colour::Warning)])
+            .or_says("no operator is scraped"),
+            Panel::new(
+                Kind::Stat,
+                "Pushes applied",
+                "Pushes of snapshots that agents applied, of all in this time; what they did not is sent again.",
+                Unit::Share,
+                vec![pushes],
+            )
+            .from(Colour::Fault, &[(0.9, Colour::Warning), (1.0, Colour::Good)])
+            .or_says("none in this time"),
+            Panel::new(
+                Kind::Stat,
+                "Statuses written",
+                "Writes of policy statuses that succeeded, of all in this time; others are tried again.",
+                Unit::Share,
+                vec![writes],
+            )
+            .from(Colour::Fault, &[(0.9, Colour::Warning), (1.0, Colour::Good)])
+            .or_says("none in this time"),
+            shared::certificate(),
         ],
     }
 }
 
-fn pushes() -> Row {
+fn alerts() -> Row {
+    const COLUMNS: &[(&str, &str)] = &[
+        ("alertname", "Alert"),
+        ("alertstate", "State"),
+        ("severity", "Severity"),
+        ("namespace", "Namespace"),
+        ("policy", "Policy"),
+        ("rule", "Rule"),
+        ("pod", "Pod"),
+    ];
     Row {
-        title: "Pushes",
-        height: 8,
+        title: "Alerts",
+        height: 5,
         panels: vec![
-            Panel {
-                title: "Pushes by result",
-                description: "Snapshots sent to agents per second; anything but applied is retried with growing pauses.",
-                unit: Unit::PerSecond,
-                kind: Kind::Stacked,
-                queries: vec![Query::new(
-                    "sum by (result) (rate(weir_operator_pushes_total[$__rate_interval]))",
-                    "{{result}}",
+            Panel::new(
+                Kind::Table(COLUMNS),
+                "Alerts that fire or are about to",
+                "Alerts of the chart's rules, as Prometheus evaluates them; docs/alerts.md says what to do about each.",
+                Unit::Count,
+                vec![Query::new(
+                    r#"max by (alertname, alertstate, severity, namespace, policy, rule, pod) (ALERTS{LABELS,alertname=~"Weir.+"})"#,
+                    "{{alertname}}",
                 )],
-            },
-            Panel {
-                title: "Push duration",
-                description: "Time from sending a snapshot to the agent's answer.",
-                unit: Unit::Seconds,
-                kind: Kind::Lines,
-                queries: vec![
-                    Query::new(
-                        "histogram_quantile(0.5, sum by (le) (rate(weir_operator_push_duration_seconds_bucket[$__rate_interval])))",
-                        "P50",
-                    ),
-                    Query::new(
-                        "histogram_quantile(0.99, sum by (le) (rate(weir_operator_push_duration_seconds_bucket[$__rate_interval])))",
-                        "P99",
-                    ),
-                ],
-            },
+            )
+            .or_says("Nothing fires."),
         ],
     }
 }
@@ -128,55 +179,107 @@ fn traffic() -> Row {
         title: "Traffic",
         height: 8,
         panels: vec![
-            Panel {
-                title: "Decisions of all policies",
-                description: "Decisions of all rules per second; a request that matches several rules counts once for each.",
-                unit: Unit::RequestsPerSecond,
-                kind: Kind::Stacked,
-                queries: vec![Query::new(
-                    "sum by (decision) (rate(weir_requests_total[$__rate_interval]))",
-                    "{{decision}}",
-                )],
-            },
-            Panel {
-                title: "Policies that refuse most",
-                description: "The ten policies with the most refusals per second.",
-                unit: Unit::RequestsPerSecond,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"topk(10, sum by (namespace, policy) (rate(weir_requests_total{decision="limited"}[$__rate_interval])))"#,
+            shared::decisions(
+                "Decisions of all rules per second; a request that matches several rules counts once for each. Waiting ones got their turn later; shadow ones would have been refused in mode Enforce.",
+            ),
+            Panel::new(
+                Kind::Lines,
+                "Policies that refuse most",
+                "The seven policies with the most refusals per second; a click on one leads to its dashboard.",
+                Unit::RequestsPerSecond,
+                vec![shared::most(
+                    7,
+                    "namespace, policy",
+                    r#"weir_requests_total{LABELS,decision="limited"}"#,
                     "{{namespace}}/{{policy}}",
                 )],
-            },
+            )
+            .leads_to(Link::Policy),
         ],
     }
 }
 
-fn operator() -> Row {
+fn enforcement() -> Row {
     Row {
-        title: "Operator",
+        title: "Enforcement",
         height: 8,
         panels: vec![
-            Panel {
-                title: "Status writes",
-                description: "Writes of policy statuses per second, by result: none at rest.",
-                unit: Unit::PerSecond,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    "sum by (result) (rate(weir_operator_status_writes_total[$__rate_interval]))",
+            Panel::new(
+                Kind::Stacked,
+                "Pods by state",
+                "Targeted pods over time; drifted ones do not enforce what they should, and the policy's status names them.",
+                Unit::Count,
+                vec![Query::new("sum by (state) (max by (cluster, state) (weir_operator_pods{LABELS}))", "{{state}}")],
+            ),
+            Panel::new(
+                Kind::Lines,
+                "From change to last acknowledgement",
+                "Time from seeing a changed policy until the last of its pods acknowledged the revision.",
+                Unit::Seconds,
+                shared::quantiles("weir_operator_propagation_seconds_bucket{LABELS}"),
+            ),
+        ],
+    }
+}
+
+fn pushes() -> Row {
+    Row {
+        title: "Pushes",
+        height: 8,
+        panels: vec![
+            Panel::new(
+                Kind::Bars,
+                "Pushes by result",
+                "Snapshots sent to agents; anything but applied is retried with growing pauses.",
+                Unit::Count,
+                vec![Query::new(
+                    "sum by (result) (increase(weir_operator_pushes_total{LABELS}[$__interval]))",
                     "{{result}}",
                 )],
-            },
-            Panel {
-                title: "Snapshots that agents refused",
-                description: "Snapshots per second that agents did not take, by result; the last good one stays in force.",
-                unit: Unit::PerSecond,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"sum by (result) (rate(weir_snapshots_total{result!~"applied|unchanged"}[$__rate_interval]))"#,
+            ),
+            Panel::new(
+                Kind::Lines,
+                "Push duration",
+                "Time from sending a snapshot to the agent's answer.",
+                Unit::Seconds,
+                shared::quantiles("weir_operator_push_duration_seconds_bucket{LABELS}"),
+            ),
+        ],
+    }
+}
+
+fn faults() -> Row {
+    Row {
+        title: "What else may go wrong",
+        height: 8,
+        panels: vec![
+            Panel::new(
+                Kind::Lines,
+                "Requests that no rule matches",
+                "Requests per second that pass because no rule is about them, in the five namespaces with the most.",
+                Unit::RequestsPerSecond,
+                vec![shared::most(5, "namespace", "weir_unmatched_requests_total{LABELS}", "{{namespace}}")],
+            ),
+            Panel::new(
+                Kind::Bars,
+                "Snapshots that agents refused",
+                "Snapshots that agents did not take, by result; the last good one stays in force.",
+                Unit::Count,
+                vec![Query::new(
+                    r#"sum by (result) (increase(weir_snapshots_total{LABELS,result!~"applied|unchanged"}[$__interval]))"#,
                     "{{result}}",
                 )],
-            },
+            ),
+            Panel::new(
+                Kind::Bars,
+                "Status writes",
+                "Writes of policy statuses, by result: none at rest.",
+                Unit::Count,
+                vec![Query::new(
+                    "sum by (result) (increase(weir_operator_status_writes_total{LABELS}[$__interval]))",
+                    "{{result}}",
+                )],
+            ),
         ],
     }
 }

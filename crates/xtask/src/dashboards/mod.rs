@@ -1,15 +1,18 @@
 //! Writes the Grafana dashboards that the chart installs. They are never edited by hand: what is written here is.
 //!
-//! `--see` proves them: it runs the demo's programs under a load, has a real Prometheus scrape them, and asks every query
-//! of every panel.
+//! `--see` proves them: it runs the demo's programs under a load, has a real Prometheus scrape them, asks every query of every
+//! panel, and has Grafana's own panels show the answers.
 
 mod agent;
 mod fleet;
 mod grafana;
-mod pictures;
+mod page;
 mod policy;
 mod prometheus;
+mod questions;
 mod see;
+mod shared;
+mod shown;
 
 use std::process::ExitCode;
 
@@ -27,10 +30,10 @@ pub(crate) struct DashboardsArgs {
     /// Write nothing; exit with 1 if a file is not what would be written
     #[arg(long)]
     check: bool,
-    /// Write nothing; run the demo's programs and a Prometheus, and ask every query: exit with 1 if one finds nothing
+    /// Write nothing; run the demo's programs and a Prometheus, and show what it answers: exit with 1 if a panel is empty
     #[arg(long, conflicts_with = "check")]
     see: bool,
-    /// With --see: write what the panels show to docs/dashboards, too
+    /// With --see: write pictures of the dashboards to docs/dashboards, too
     #[arg(long, requires = "see")]
     draw: bool,
 }
@@ -97,23 +100,103 @@ mod tests {
 
     #[test]
     fn queries_use_the_variables_of_their_board() {
-        const GRAFANAS_OWN: [&str; 1] = ["__rate_interval"];
+        const GRAFANAS_OWN: [&str; 3] = ["__rate_interval", "__interval", "__range"];
         for board in boards() {
-            let own: Vec<_> = board.variables.iter().map(|variable| variable.name).collect();
-            let exprs = board.panels().flat_map(|panel| &panel.queries).map(|query| query.expr);
+            let own: Vec<_> = board.variables().map(|variable| variable.name).collect();
+            let exprs = board.panels().flat_map(|panel| &panel.queries).map(|query| board.written(&query.expr));
+            let annotation = board.annotation.iter().map(|annotation| board.written(annotation.expr));
             let mut used = BTreeSet::new();
-            for expr in exprs.chain(board.variables.iter().map(|variable| variable.query)) {
-                for name in expr.split('$').skip(1) {
-                    let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(name.len());
-                    used.insert(&name[..end]);
-                }
+            for expr in exprs.chain(annotation) {
+                assert!(expr.contains("cluster=~\"$cluster\""), "{}: of all clusters: {expr}", board.uid);
+                used.extend(variables_in(&expr));
+            }
+            for variable in board.variables() {
+                used.extend(variables_in(variable.query));
             }
             for name in &used {
-                assert!(own.contains(name) || GRAFANAS_OWN.contains(name), "{}: no variable {name}", board.uid);
+                let known = own.contains(&name.as_str()) || GRAFANAS_OWN.contains(&name.as_str());
+                assert!(known, "{}: no variable {name}", board.uid);
             }
             for name in own {
                 assert!(used.contains(name), "{}: nothing asks for {name}", board.uid);
             }
+        }
+    }
+
+    fn variables_in(expr: &str) -> Vec<String> {
+        let names = expr.split('$').skip(1);
+        let end = |name: &str| name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(name.len());
+        names.map(|name| name[..end(name)].to_owned()).collect()
+    }
+
+    /// Fields and their values, as the current version of Grafana writes them.
+    #[test]
+    fn files_are_of_the_current_version_and_leave_nothing_to_a_default() {
+        const OF_ANNOTATIONS: [&str; 6] = ["datasource", "enable", "hide", "iconColor", "name", "target"];
+        for board in boards() {
+            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("it is JSON");
+            assert_eq!(value["schemaVersion"], 42);
+            for annotation in value["annotations"]["list"].as_array().expect("a list") {
+                let names: Vec<_> = annotation.as_object().expect("an object").keys().map(String::as_str).collect();
+                assert_eq!(names, OF_ANNOTATIONS, "{}", board.uid);
+            }
+            for link in value["links"].as_array().expect("a list") {
+                assert!(link["icon"].is_string() && link["targetBlank"].is_boolean(), "{}: {link}", board.uid);
+            }
+            for panel in value["panels"].as_array().expect("a list").iter().filter(|panel| panel["type"] != "row") {
+                // Grafana's own are green, and red from 80 on.
+                let steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"].as_array();
+                assert!(steps.is_some_and(|steps| steps[0]["value"].is_null()), "{}: {}", board.uid, panel["title"]);
+                assert!(
+                    panel["fieldConfig"]["defaults"]["color"]["mode"].is_string(),
+                    "{}: {}",
+                    board.uid,
+                    panel["title"]
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn boards_lead_from_the_fleet_to_a_policy_to_an_agent() {
+        let links = |board: &Board| {
+            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("it is JSON");
+            let panels = value["panels"].as_array().expect("a list").clone();
+            let urls = panels
+                .iter()
+                .filter_map(|panel| panel["fieldConfig"]["defaults"]["links"][0]["url"].as_str().map(str::to_owned));
+            urls.collect::<Vec<_>>()
+        };
+        let [fleet, policy, agent] = boards();
+        for (board, to) in [(&fleet, &policy), (&policy, &agent), (&agent, &policy)] {
+            let wanted = format!("/d/{}?", to.uid);
+            let found = links(board).into_iter().find(|url| url.starts_with(&wanted));
+            let url = found.unwrap_or_else(|| panic!("{} leads nowhere to {}", board.uid, to.uid));
+            for variable in to.variables().filter(|variable| variable.name != "rule") {
+                assert!(
+                    url.contains(&format!("var-{}=", variable.name)) || url.contains("${cluster:queryparam}"),
+                    "{url}"
+                );
+            }
+            assert!(url.contains("${__url_time_range}") && url.contains("${datasource:queryparam}"), "{url}");
+        }
+    }
+
+    #[test]
+    fn decisions_have_one_colour_and_nothing_else_has_it() {
+        for board in boards() {
+            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("it is JSON");
+            let decisions =
+                value["panels"].as_array().expect("a list").iter().find(|panel| panel["title"] == "Decisions");
+            let decisions = decisions.unwrap_or_else(|| panic!("{} shows no decisions", board.uid));
+            let fixed = |name: &str| {
+                let overrides = decisions["fieldConfig"]["overrides"].as_array().expect("a list");
+                let own = overrides.iter().find(|one| one["matcher"]["options"] == name);
+                own.map(|own| own["properties"][0]["value"]["fixedColor"].as_str().expect("a colour").to_owned())
+            };
+            let found = ["allowed", "limited", "shadow", "waiting", "bypassed"].map(fixed);
+            let wanted = ["semi-dark-green", "semi-dark-orange", "semi-dark-purple", "semi-dark-blue", "#8e8e8e"];
+            assert_eq!(found, wanted.map(|colour| Some(colour.to_owned())), "{}", board.uid);
         }
     }
 

@@ -1,6 +1,9 @@
 //! One policy: what was asked of it, what it did, how near its limits are, and what changed when.
 
-use super::grafana::{Annotation, Board, Kind, Panel, Query, Row, Unit, Variable};
+use super::{
+    grafana::{Annotation, Board, Choice, Colour, Kind, Link, Panel, Query, Row, Unit, Variable},
+    shared,
+};
 
 pub(super) fn board() -> Board {
     Board {
@@ -8,98 +11,123 @@ pub(super) fn board() -> Board {
         title: "Weir / Policy",
         description: "What a RateLimitPolicy lets through and refuses, in all pods together, by rule.",
         variables: &[
-            Variable { name: "namespace", query: "label_values(weir_policy_info, namespace)", many: false },
+            Variable {
+                name: "namespace",
+                query: r#"label_values(weir_policy_info{cluster=~"$cluster"}, namespace)"#,
+                choice: Choice::One,
+            },
             Variable {
                 name: "policy",
-                query: r#"label_values(weir_policy_info{namespace="$namespace"}, policy)"#,
-                many: false,
+                query: r#"label_values(weir_policy_info{cluster=~"$cluster",namespace="$namespace"}, policy)"#,
+                choice: Choice::One,
             },
             Variable {
                 name: "rule",
-                query: r#"label_values(weir_requests_total{namespace="$namespace",policy="$policy"}, rule)"#,
-                many: true,
+                query: r#"label_values(weir_requests_total{cluster=~"$cluster",namespace="$namespace",policy="$policy"}, rule)"#,
+                choice: Choice::Many,
             },
         ],
+        selector: r#"cluster=~"$cluster",namespace="$namespace",policy="$policy",rule=~"$rule""#,
         annotation: Some(Annotation {
             name: "Limits changed",
-            expr: r#"count by (revision) (weir_policy_info{namespace="$namespace",policy="$policy"}) unless count by (revision) (weir_policy_info{namespace="$namespace",policy="$policy"} offset 1m)"#,
-            text: "revision {{revision}}",
+            expr: r#"count by (revision) (weir_policy_info{cluster=~"$cluster",namespace="$namespace",policy="$policy"}) unless count by (revision) (weir_policy_info{cluster=~"$cluster",namespace="$namespace",policy="$policy"} offset 1m)"#,
         }),
         rows: vec![now(), decisions(), limits(), waits(), pods(), keys()],
     }
 }
 
+/// Of the tightest limit of each rule without a key, in all pods together.
+const HEADROOM: &str = r"clamp_min(1 - sum by (rule) (rate(weir_requests_total{LABELS,decision='allowed'}[$__rate_interval])) / min by (rule) (sum by (rule, limit) (weir_limit_requests{LABELS} / weir_limit_period_seconds unless on (cluster, namespace, policy, rule) weir_key_table_capacity)), 0)";
+
+/// Of the key that is nearest to its limit, in the pod where it is.
+const KEY_HEADROOM: &str = "min by (rule) (weir_key_headroom_ratio{LABELS})";
+
 fn now() -> Row {
+    let pods = Query::of_how_many(
+        r#"sum(max by (cluster) (weir_operator_policy_pods{cluster=~"$cluster",namespace="$namespace",policy="$policy",state="enforcing"}))"#,
+        r#"sum(max by (cluster, state) (weir_operator_policy_pods{cluster=~"$cluster",namespace="$namespace",policy="$policy"}))"#,
+        "{{part}} of {{whole}}",
+    );
     Row {
         title: "Now",
-        height: 5,
+        height: 4,
         panels: vec![
-            Panel {
-                title: "Offered",
-                description: "Requests per second that matched each rule, whatever was decided.",
-                unit: Unit::RequestsPerSecond,
-                kind: Kind::Stat,
-                queries: vec![Query::new(
-                    r#"sum by (rule) (rate(weir_requests_total{namespace="$namespace",policy="$policy",rule=~"$rule"}[$__rate_interval]))"#,
-                    "{{rule}}",
+            Panel::new(
+                Kind::Stat,
+                "Pods that enforce it",
+                "Pods that acknowledged the policy's newest revision, of those that it targets.",
+                Unit::Share,
+                vec![pods],
+            )
+            .from(Colour::Fault, &[(1.0, Colour::Good)])
+            .or_says("it targets no pod"),
+            Panel::new(
+                Kind::Stat,
+                "Revisions in force",
+                "Different revisions that pods have in force: one, but for the moment of a change.",
+                Unit::Count,
+                vec![Query::new(
+                    r#"count(count by (revision) (weir_policy_info{cluster=~"$cluster",namespace="$namespace",policy="$policy"}))"#,
+                    "in all pods",
                 )],
-            },
-            Panel {
-                title: "Limited share",
-                description: "Share of the requests of each rule that were refused.",
-                unit: Unit::Share,
-                kind: Kind::Stat,
-                queries: vec![Query::new(LIMITED_SHARE, "{{rule}}")],
-            },
-            Panel {
-                title: "Pods that enforce it",
-                description: "Pods whose agent has the policy in force, by mode; the policy's status says of how many.",
-                unit: Unit::Count,
-                kind: Kind::Stat,
-                queries: vec![Query::new(
-                    r#"count by (mode) (weir_policy_info{namespace="$namespace",policy="$policy"})"#,
-                    "{{mode}}",
+            )
+            .from(Colour::Good, &[(2.0, Colour::Warning)])
+            .or_says("no pod has it"),
+            Panel::new(
+                Kind::Stat,
+                "Offered",
+                "Requests per second that matched its rules, whatever was decided; one that matches several counts once for each.",
+                Unit::RequestsPerSecond,
+                vec![Query::new("sum(rate(weir_requests_total{LABELS}[$__rate_interval]))", "for all rules")],
+            )
+            .or_says("no requests"),
+            shared::limited(),
+            Panel::new(
+                Kind::Stat,
+                "Refusals",
+                "How many requests were refused in this time.",
+                Unit::Count,
+                vec![Query::new(
+                    r#"round(sum(increase(weir_requests_total{LABELS,decision="limited"}[$__range])))"#,
+                    "in this time",
                 )],
-            },
-            Panel {
-                title: "Revisions in force",
-                description: "Different revisions that pods have in force: one, but for the moment of a change.",
-                unit: Unit::Count,
-                kind: Kind::Stat,
-                queries: vec![Query::new(
-                    r#"count(count by (revision) (weir_policy_info{namespace="$namespace",policy="$policy"}))"#,
-                    "revisions",
+            )
+            .from(Colour::Plain, &[(1.0, Colour::Limited)])
+            .or_says("no rule can refuse"),
+            Panel::new(
+                Kind::Stat,
+                "Least headroom",
+                "What is left of the limit that is nearest to its end: of a rule, or of one of its keys.",
+                Unit::Share,
+                vec![Query::new(
+                    format!("bottomk(1, {HEADROOM} or {KEY_HEADROOM})"),
+                    "of {{rule}}",
                 )],
-            },
+            )
+            .from(Colour::Limited, &[(0.1, Colour::Warning), (0.25, Colour::Good)])
+            .or_says("no requests"),
         ],
     }
 }
 
 /// Zero, not nothing, for a rule that has refused no request yet.
-const LIMITED_SHARE: &str = r#"(sum by (rule) (rate(weir_requests_total{namespace="$namespace",policy="$policy",rule=~"$rule",decision="limited"}[$__rate_interval])) or 0 * sum by (rule) (rate(weir_requests_total{namespace="$namespace",policy="$policy",rule=~"$rule"}[$__rate_interval]))) / sum by (rule) (rate(weir_requests_total{namespace="$namespace",policy="$policy",rule=~"$rule"}[$__rate_interval]))"#;
+const LIMITED_SHARE: &str = r#"(sum by (rule) (rate(weir_requests_total{LABELS,decision="limited"}[$__rate_interval])) or 0 * sum by (rule) (rate(weir_requests_total{LABELS}[$__rate_interval]))) / sum by (rule) (rate(weir_requests_total{LABELS}[$__rate_interval]))"#;
 
 fn decisions() -> Row {
     Row {
         title: "Requests",
         height: 8,
         panels: vec![
-            Panel {
-                title: "Decisions",
-                description: "Requests per second by rule and decision; shadow_limited would have been refused in mode Enforce.",
-                unit: Unit::RequestsPerSecond,
-                kind: Kind::Stacked,
-                queries: vec![Query::new(
-                    r#"sum by (rule, decision) (rate(weir_requests_total{namespace="$namespace",policy="$policy",rule=~"$rule"}[$__rate_interval]))"#,
-                    "{{rule}} {{decision}}",
-                )],
-            },
-            Panel {
-                title: "Limited share over time",
-                description: "Share of the requests of each rule that were refused.",
-                unit: Unit::Share,
-                kind: Kind::Lines,
-                queries: vec![Query::new(LIMITED_SHARE, "{{rule}}")],
-            },
+            shared::decisions(
+                "Decisions of its rules per second; a request that matches several rules counts once for each. Waiting ones got their turn later; shadow ones would have been refused in mode Enforce.",
+            ),
+            Panel::new(
+                Kind::Lines,
+                "Limited share by rule",
+                "Share of the requests of each rule that were refused.",
+                Unit::Share,
+                vec![Query::new(LIMITED_SHARE, "{{rule}}")],
+            ),
         ],
     }
 }
@@ -109,26 +137,32 @@ fn limits() -> Row {
         title: "Limits",
         height: 8,
         panels: vec![
-            Panel {
-                title: "Effective limit",
-                description: "What the limits of each rule admit in all pods together (for a rule with a key: for each of its keys), as a rate; steps are changes.",
-                unit: Unit::RequestsPerSecond,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"sum by (rule, limit) (weir_limit_requests{namespace="$namespace",policy="$policy",rule=~"$rule"} / weir_limit_period_seconds)"#,
+            Panel::new(
+                Kind::Lines,
+                "Effective limit",
+                "What the limits of each rule admit in all pods together (for a rule with a key: for each of its keys), as a rate; steps are changes.",
+                Unit::RequestsPerSecond,
+                vec![Query::new(
+                    "sum by (rule, limit) (weir_limit_requests{LABELS} / weir_limit_period_seconds)",
                     "{{rule}}/{{limit}}",
                 )],
-            },
-            Panel {
-                title: "Headroom",
-                description: "Share of the tightest limit of each rule without a key that nobody uses, in all pods together; 0 means that it refuses.",
-                unit: Unit::Share,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"clamp_min(1 - sum by (rule) (rate(weir_requests_total{namespace="$namespace",policy="$policy",rule=~"$rule",decision="allowed"}[$__rate_interval])) / min by (rule) (sum by (rule, limit) (weir_limit_requests{namespace="$namespace",policy="$policy",rule=~"$rule"} / weir_limit_period_seconds unless on (namespace, policy, rule) weir_key_table_capacity)), 0)"#,
-                    "{{rule}}",
-                )],
-            },
+            ),
+            Panel::new(
+                Kind::Lines,
+                "Headroom of rules without a key",
+                "Share of the tightest limit of each rule that nobody uses, in all pods together; 0 means that it refuses.",
+                Unit::Share,
+                vec![Query::new(HEADROOM, "{{rule}}")],
+            )
+            .or_says("All of its rules have a key."),
+            Panel::new(
+                Kind::Lines,
+                "Headroom of keys",
+                "For each rule with a key: what is left to the key that is nearest to its limit; 0 means that this key is refused.",
+                Unit::Share,
+                vec![Query::new(KEY_HEADROOM, "{{rule}}")],
+            )
+            .or_says("None of its rules has a key."),
         ],
     }
 }
@@ -138,42 +172,33 @@ fn waits() -> Row {
         title: "Waiting",
         height: 8,
         panels: vec![
-            Panel {
-                title: "Wait for a turn",
-                description: "How long requests waited that had to and got their turn, in rules with onLimit Wait.",
-                unit: Unit::Seconds,
-                kind: Kind::Lines,
-                queries: vec![
-                    Query::new(
-                        r#"histogram_quantile(0.5, sum by (rule, le) (rate(weir_wait_seconds_bucket{namespace="$namespace",policy="$policy",rule=~"$rule"}[$__rate_interval])))"#,
-                        "{{rule}} P50",
-                    ),
-                    Query::new(
-                        r#"histogram_quantile(0.99, sum by (rule, le) (rate(weir_wait_seconds_bucket{namespace="$namespace",policy="$policy",rule=~"$rule"}[$__rate_interval])))"#,
-                        "{{rule}} P99",
-                    ),
-                ],
-            },
-            Panel {
-                title: "Too late",
-                description: "Requests per second that were not answered within the policy's deadline.",
-                unit: Unit::RequestsPerSecond,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"sum by (rule) (rate(weir_deadline_expired_total{namespace="$namespace",policy="$policy",rule=~"$rule"}[$__rate_interval]))"#,
+            Panel::new(
+                Kind::Lines,
+                "Wait for a turn",
+                "How long requests waited that had to and got their turn, in rules with onLimit Wait.",
+                Unit::Seconds,
+                shared::quantiles("weir_wait_seconds_bucket{LABELS}"),
+            )
+            .or_says("None of its rules lets requests wait."),
+            Panel::new(
+                Kind::Lines,
+                "Requests that waited",
+                "Requests per second that had to wait and got their turn.",
+                Unit::RequestsPerSecond,
+                vec![Query::new("sum(rate(weir_wait_seconds_count{LABELS}[$__rate_interval]))", "waiting")],
+            )
+            .or_says("None of its rules lets requests wait."),
+            Panel::new(
+                Kind::Bars,
+                "Too late",
+                "Requests that were not answered within the policy's deadline.",
+                Unit::Count,
+                vec![Query::new(
+                    "sum by (rule) (increase(weir_deadline_expired_total{LABELS}[$__interval]))",
                     "{{rule}}",
                 )],
-            },
-            Panel {
-                title: "Requests that waited",
-                description: "Requests per second that had to wait and got their turn.",
-                unit: Unit::RequestsPerSecond,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"sum by (rule) (rate(weir_wait_seconds_count{namespace="$namespace",policy="$policy",rule=~"$rule"}[$__rate_interval]))"#,
-                    "{{rule}}",
-                )],
-            },
+            )
+            .or_says("It has no deadline."),
         ],
     }
 }
@@ -183,26 +208,25 @@ fn pods() -> Row {
         title: "Pods",
         height: 8,
         panels: vec![
-            Panel {
-                title: "Allowed by pod",
-                description: "Requests per second that the rules of each pod let through, counted once for each rule: limits hold in each pod, so uneven pods refuse early.",
-                unit: Unit::RequestsPerSecond,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"sum by (pod) (rate(weir_requests_total{namespace="$namespace",policy="$policy",rule=~"$rule",decision="allowed"}[$__rate_interval]))"#,
-                    "{{pod}}",
-                )],
-            },
-            Panel {
-                title: "Busiest pod against the mean",
-                description: "Requests offered to the busiest pod over the mean of all pods: 1 is an even spread.",
-                unit: Unit::Count,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"max(sum by (pod) (rate(weir_requests_total{namespace="$namespace",policy="$policy",rule=~"$rule"}[$__rate_interval]))) / avg(sum by (pod) (rate(weir_requests_total{namespace="$namespace",policy="$policy",rule=~"$rule"}[$__rate_interval])))"#,
+            Panel::new(
+                Kind::Lines,
+                "Allowed by pod",
+                "Requests per second that the rules of each pod let through, of the seven with the most: limits hold in each pod, so uneven pods refuse early. A click on one leads to its agent.",
+                Unit::RequestsPerSecond,
+                vec![shared::most(7, "namespace, pod", r#"weir_requests_total{LABELS,decision="allowed"}"#, "{{pod}}")],
+            )
+            .leads_to(Link::Agent),
+            Panel::new(
+                Kind::Lines,
+                "Busiest pod against the mean",
+                "Requests offered to the busiest pod over the mean of all pods: 1 is an even spread, and from 2 on it refuses what others have room for.",
+                Unit::Count,
+                vec![Query::new(
+                    "max(sum by (pod) (rate(weir_requests_total{LABELS}[$__rate_interval]))) / avg(sum by (pod) (rate(weir_requests_total{LABELS}[$__rate_interval])))",
                     "busiest / mean",
                 )],
-            },
+            )
+            .from(Colour::Plain, &[(2.0, Colour::Warning)]),
         ],
     }
 }
@@ -212,32 +236,34 @@ fn keys() -> Row {
         title: "Keys",
         height: 8,
         panels: vec![
-            Panel {
-                title: "Key table occupancy",
-                description: "Keys that the fullest pod tracks, of those that it may (maxKeys); beyond, keys are counted in the overflow.",
-                unit: Unit::Share,
-                kind: Kind::Lines,
-                queries: vec![Query::new(
-                    r#"max by (rule) (weir_key_table_keys{namespace="$namespace",policy="$policy",rule=~"$rule"} / weir_key_table_capacity)"#,
-                    "{{rule}}",
-                )],
-            },
-            Panel {
-                title: "Evictions and overflow",
-                description: "Idle keys given up for others, and requests counted in the overflow because a table was full.",
-                unit: Unit::PerSecond,
-                kind: Kind::Lines,
-                queries: vec![
-                    Query::new(
-                        r#"sum by (rule) (rate(weir_key_evictions_total{namespace="$namespace",policy="$policy",rule=~"$rule"}[$__rate_interval]))"#,
-                        "{{rule}} evictions",
-                    ),
-                    Query::new(
-                        r#"sum by (rule) (rate(weir_key_overflow_total{namespace="$namespace",policy="$policy",rule=~"$rule"}[$__rate_interval]))"#,
-                        "{{rule}} overflow",
-                    ),
+            Panel::new(
+                Kind::Lines,
+                "Key table occupancy",
+                "Keys that the fullest pod tracks, of those that it may (maxKeys); beyond, keys are counted in the overflow.",
+                Unit::Share,
+                vec![Query::new("max by (rule) (weir_key_table_keys{LABELS} / weir_key_table_capacity)", "{{rule}}")],
+            )
+            .from(Colour::Plain, &[(0.9, Colour::Warning)])
+            .or_says("None of its rules has a key."),
+            Panel::new(
+                Kind::Lines,
+                "Keys at their limit",
+                "Share of the keys of each rule that have nothing left, in the pod with the most of them.",
+                Unit::Share,
+                vec![Query::new("max by (rule) (weir_key_exhausted_ratio{LABELS})", "{{rule}}")],
+            )
+            .or_says("None of its rules has a key."),
+            Panel::new(
+                Kind::Bars,
+                "Full tables",
+                "Requests counted in the overflow, because the table of keys was full of busy ones, and idle keys that were given up to make room.",
+                Unit::Count,
+                vec![
+                    Query::new("sum(increase(weir_key_overflow_total{LABELS}[$__interval]))", "requests in the overflow"),
+                    Query::new("sum(increase(weir_key_evictions_total{LABELS}[$__interval]))", "keys given up"),
                 ],
-            },
+            )
+            .or_says("None of its rules has a key."),
         ],
     }
 }

@@ -7,14 +7,17 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
     process::Command,
 };
 
-use crate::{demo::Cast, workspace::Workspace};
+use crate::{
+    demo::{Agent, Cast},
+    workspace::Workspace,
+};
 
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -30,17 +33,24 @@ pub(super) fn free_port() -> anyhow::Result<SocketAddr> {
         .with_context(|| format!("every port from {} to {} is taken", PORTS.start, PORTS.end - 1))
 }
 
+/// From then to then, in Unix time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) start: f64,
+    pub(super) end: f64,
+}
+
 pub(super) struct Prometheus {
     address: SocketAddr,
 }
 
 /// A series of a result: its labels, and values with their Unix times.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Series {
     pub(super) metric: std::collections::BTreeMap<String, String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) values: Vec<(f64, String)>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) value: Option<(f64, String)>,
 }
 
@@ -58,11 +68,22 @@ struct Data {
 
 impl Prometheus {
     /// Starts it as one of the cast: it scrapes all agents and the operator, with the labels that a PodMonitor gives.
-    pub(super) fn start(workspace: &Workspace, cast: &mut Cast, operator: SocketAddr) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        workspace: &Workspace,
+        cast: &mut Cast,
+        operator: SocketAddr,
+        other: &Agent,
+    ) -> anyhow::Result<Self> {
         let address = free_port()?;
-        let agents = (1..).zip(&cast.agents).map(|(number, agent)| {
+        // As long as the names of pods are.
+        let agents = cast
+            .agents
+            .iter()
+            .zip(["a1b2c", "d3e4f"])
+            .map(|(agent, end)| (agent, "default", "checkout-7d9f8b6c5", end));
+        let agents = agents.chain([(other, "default", "cart-5c6d7e8f9", "g5h6j")]).map(|(agent, namespace, name, end)| {
             format!(
-                "  - targets: ['{}']\n    labels: {{namespace: default, pod: agent-{number}, container: weir-agent}}\n",
+                "  - targets: ['{}']\n    labels: {{cluster: demo, namespace: {namespace}, pod: {name}-{end}, container: weir-agent}}\n",
                 agent.telemetry
             )
         });
@@ -71,7 +92,7 @@ impl Prometheus {
             "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}']\nscrape_configs:\n\
              - job_name: agents\n  honor_labels: true\n  static_configs:\n{}\
              - job_name: operator\n  honor_labels: true\n  static_configs:\n  - targets: ['{operator}']\n    \
-             labels: {{namespace: weir-system, pod: operator-1, container: operator}}\n",
+             labels: {{cluster: demo, namespace: weir-system, pod: weir-6b7c8d9f5-k7l8m, container: operator}}\n",
             rules.display(),
             agents.collect::<String>(),
         );
@@ -95,9 +116,18 @@ impl Prometheus {
         self.result(&format!("/api/v1/query?query={}", encode(expr))).await
     }
 
-    /// The values of each series in a span of Unix time, one a second.
-    pub(super) async fn range(&self, expr: &str, start: f64, end: f64) -> anyhow::Result<Vec<Series>> {
-        self.result(&format!("/api/v1/query_range?query={}&start={start}&end={end}&step=1", encode(expr))).await
+    /// What time it is there.
+    pub(super) async fn now(&self) -> anyhow::Result<f64> {
+        let now = self.query("vector(1)").await?;
+        let now = now.first().and_then(|series| Some(series.value.as_ref()?.0));
+        now.context("Prometheus does not say what time it is")
+    }
+
+    /// The values of each series in a span of Unix time, one in each step of seconds.
+    pub(super) async fn range(&self, expr: &str, span: &Span, step: u32) -> anyhow::Result<Vec<Series>> {
+        let Span { start, end } = span;
+        let path = format!("/api/v1/query_range?query={}&start={start}&end={end}&step={step}", encode(expr));
+        self.result(&path).await
     }
 
     async fn result(&self, path: &str) -> anyhow::Result<Vec<Series>> {

@@ -1,17 +1,25 @@
-//! Whether the alerts fire and the dashboards show anything: promtool runs the alerts' tests; then a real Prometheus scrapes a real operator and agents under load, and is asked
-//! every query of every panel, variable and annotation.
+//! Whether the alerts fire and the dashboards show anything: promtool runs the alerts' tests; then a real Prometheus scrapes a
+//! real operator and agents under load, is asked every query of every panel, variable and annotation, and what it answers is
+//! shown by Grafana's own panels.
 //!
 //! A query that finds nothing is a fault, whatever the reason: a name that changed, a label that is not there, a function
-//! that does not fit.
+//! that does not fit. So is a panel that is empty, cuts something off, or has colours that mean something else elsewhere.
 
-use std::{collections::BTreeMap, process::ExitCode, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path, process::ExitCode, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
 
 use tokio::{process::Command, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    boards, pictures,
-    prometheus::{Prometheus, Series, free_port},
+    boards,
+    grafana::{Board, Colour},
+    page::{Given, Mark, Page},
+    prometheus::{Prometheus, Span, free_port},
+    questions::{CHOSEN, answered, fill},
+    shown,
 };
 use crate::{
     bench::finish,
@@ -20,9 +28,13 @@ use crate::{
     workspace::Workspace,
 };
 
-const NEEDS: [Need; 2] = [
+const NEEDS: [Need; 6] = [
     ("prometheus", "prometheus", "scrapes the demo and answers the dashboards' queries"),
     ("promtool", "prometheus", "tests the alerts"),
+    ("node", "nodejs", "bundles the page of Grafana's panels, and serves it"),
+    ("npm", "npm", "installs Grafana's panels"),
+    ("chromium", "chromium", "shows the page"),
+    ("openssl", "openssl", "makes a certificate for a control port"),
 ];
 
 /// The rules of the alerts and their tests, below the chart.
@@ -33,25 +45,26 @@ const PROMTOOL: [&[&str]; 2] =
 /// What is put under load.
 const POLICIES: &str = "crates/xtask/src/dashboards/policies";
 
+/// For `--draw`.
+const SMALLER: Need = ("pngquant", "pngquant", "makes the pictures small");
+const PICTURES: &str = "docs/dashboards";
+
 /// Until every query must have found something: several scrapes, and a change in the middle.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How much of the load is before the change.
 const BEFORE: Duration = Duration::from_secs(15);
+/// And how much after it.
+const AFTER: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(500);
 
-/// Values of the dashboards' variables here.
-const VARIABLES: [(&str, &str); 5] =
-    [("$__rate_interval", "5s"), ("$namespace", "default"), ("$policy", "checkout"), ("$rule", ".+"), ("$pod", ".+")];
-
-/// A query and whose it is.
-struct Question {
-    place: String,
-    expr: String,
-}
+/// Seconds from one value of a line to the next, and from one bar to the next.
+const STEP: u32 = 1;
+const BAR: u32 = 5;
 
 pub(super) async fn run(workspace: &Workspace, draw: bool, interrupt: &CancellationToken) -> anyhow::Result<ExitCode> {
-    if !debian::ensure("dashboards", NEEDS, interrupt).await? {
+    let needs = NEEDS.into_iter().chain(draw.then_some(SMALLER));
+    if !debian::ensure("dashboards", needs, interrupt).await? {
         return Ok(ExitCode::from(2));
     }
     for args in PROMTOOL {
@@ -65,7 +78,7 @@ pub(super) async fn run(workspace: &Workspace, draw: bool, interrupt: &Cancellat
     let result = tokio::select! {
         biased;
         () = interrupt.cancelled() => Err(anyhow::anyhow!("interrupted")),
-        result = look(workspace, &mut cast, draw) => result,
+        result = look(workspace, &mut cast, draw, interrupt) => result,
     };
     if let Err(error) = &result
         && !interrupt.is_cancelled()
@@ -76,93 +89,138 @@ pub(super) async fn run(workspace: &Workspace, draw: bool, interrupt: &Cancellat
     Ok(if let Ok(true) = result { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether every query found something.
-async fn look(workspace: &Workspace, cast: &mut Cast, draw: bool) -> anyhow::Result<bool> {
+/// Whether every query found something, and the page shows all of it.
+async fn look(
+    workspace: &Workspace,
+    cast: &mut Cast,
+    draw: bool,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<bool> {
     cast.build(&Screen::new(false)).await?;
     let operator = free_port()?;
     cast.start(Some(operator)).await?;
-    let prometheus = Prometheus::start(workspace, cast, operator)?;
-    let seconds = (PATIENCE + BEFORE).as_secs().to_string();
-    let steady = ["--rate", "400", "--duration", &seconds, "--vary-header", "x-api-key:20"];
-    cast.keep_loading("load", "/", &steady)?;
-    cast.keep_loading("probes", "/healthz", &["--rate", "5", "--duration", &seconds])?;
-    cast.keep_loading("reports", "/reports", &["--rate", "40", "--duration", &seconds, "--connections", "100"])?;
+    let other = cast.another(&certified(cast.folder(), interrupt).await?).await?;
+    let prometheus = Prometheus::start(workspace, cast, operator, &other)?;
+    let seconds = (PATIENCE + BEFORE + AFTER).as_secs().to_string();
+    let every = ["--duration", &seconds];
+    let all: Vec<_> = cast.agents.iter().map(|agent| agent.listen).collect();
+    let steady = ["--rate", "400", "--vary-header", "x-api-key:20"];
+    cast.keep_loading("load", &all, "/", &[&every[..], &steady].concat())?;
+    cast.keep_loading("probes", &all, "/healthz", &[&every[..], &["--rate", "5"]].concat())?;
+    let crowd = ["--rate", "40", "--connections", "100"];
+    cast.keep_loading("reports", &all, "/reports", &[&every[..], &crowd].concat())?;
+    cast.keep_loading("unlimited", &[other.listen], "/", &[&every[..], &["--rate", "20"]].concat())?;
     // Faster than Prometheus would find out by itself.
     let started = Instant::now();
     while !prometheus.is_ready().await {
-        anyhow::ensure!(started.elapsed() < PATIENCE, "Prometheus is not ready after {} s", PATIENCE.as_secs());
+        ensure!(started.elapsed() < PATIENCE, "Prometheus is not ready after {} s", PATIENCE.as_secs());
         tokio::time::sleep(POLL).await;
     }
-    tokio::time::sleep_until(started + BEFORE).await;
+    let (page, changed) = tokio::try_join!(Page::build(workspace, interrupt), change(cast, started + BEFORE))?;
+    let answered = answered(&prometheus, PATIENCE, POLL).await;
+    tokio::time::sleep_until(changed + AFTER).await;
+    let end = prometheus.now().await?;
+    let span = Span { start: end - (BEFORE + AFTER).as_secs_f64(), end };
+    let mut given = Vec::new();
+    for board in boards() {
+        given.push(answers(&board, &prometheus, &span).await?);
+    }
+    let pictures = cast.folder().join("pictures");
+    fs::create_dir_all(&pictures).with_context(|| format!("make {}", pictures.display()))?;
+    let faults = shown::faults(&boards(), &page.show(&given, &pictures).await?);
+    for fault in &faults {
+        println!("FAILED {fault}");
+    }
+    let panels: usize = boards().iter().map(|board| board.panels().count()).sum();
+    println!("Grafana's panels show all {panels} in two themes, with {} faults", faults.len());
+    if draw {
+        keep(workspace, &pictures, interrupt).await?;
+    }
+    Ok(answered && faults.is_empty())
+}
+
+/// Flags of an agent with a certificate on its control port.
+async fn certified(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<[String; 6]> {
+    let [certificate, key] = ["control.crt", "control.key"].map(|name| folder.join(name).display().to_string());
+    let mut openssl = Command::new("openssl");
+    openssl.args([
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "1",
+        "-batch",
+    ]);
+    openssl.args(["-subj", "/CN=agent", "-addext", "subjectAltName=DNS:agent", "-out", &certificate, "-keyout", &key]);
+    openssl.stderr(std::process::Stdio::null());
+    ensure!(finish("openssl", &mut openssl, interrupt).await? == Some(0), "openssl made no certificate");
+    let flag = |name: &str| name.to_owned();
+    Ok([
+        flag("--control-cert"),
+        certificate.clone(),
+        flag("--control-key"),
+        key,
+        flag("--control-client-ca"),
+        certificate,
+    ])
+}
+
+/// Changes the policy at that moment; when all agents had it.
+async fn change(cast: &Cast, at: Instant) -> anyhow::Result<Instant> {
+    tokio::time::sleep_until(at).await;
     let (text, limit) = cast.policy.read()?;
     let (changed, _) = cast.policy.with_requests(&text, limit.requests * 3 / 2)?;
     let took = cast.change(&changed).await?;
     println!("the limit was changed under load, in force everywhere after {:.1} ms", took.as_secs_f64() * 1e3);
-
-    let mut open: Vec<_> = questions();
-    let all = open.len();
-    let mut reasons = BTreeMap::new();
-    let deadline = Instant::now() + PATIENCE;
-    while !open.is_empty() && Instant::now() < deadline {
-        let mut left = Vec::new();
-        for question in open {
-            match prometheus.query(&question.expr).await {
-                Ok(series) if series.iter().any(is_a_number) => {}
-                Ok(series) => {
-                    let found = if series.is_empty() { "nothing" } else { "no number" };
-                    reasons.insert(question.place.clone(), format!("finds {found}: {}", question.expr));
-                    left.push(question);
-                }
-                Err(error) => {
-                    reasons.insert(question.place.clone(), format!("{error:#}: {}", question.expr));
-                    left.push(question);
-                }
-            }
-        }
-        open = left;
-        tokio::time::sleep(POLL).await;
-    }
-    for question in &open {
-        println!("FAILED {}: {}", question.place, reasons[&question.place]);
-    }
-    println!("{} of {all} queries found something", all - open.len());
-    if draw {
-        // As much from after the change as from before it.
-        tokio::time::sleep_until(started + 3 * BEFORE).await;
-        pictures::draw(workspace, &prometheus, fill).await?;
-    }
-    Ok(open.is_empty())
+    Ok(Instant::now())
 }
 
-/// Every query that a reader's Grafana would send.
-fn questions() -> Vec<Question> {
-    let mut all = Vec::new();
+/// What the queries in the board's file find.
+async fn answers(board: &Board, prometheus: &Prometheus, span: &Span) -> anyhow::Result<Given> {
+    let dashboard: Value = serde_json::from_str(&board.json())?;
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut answers = BTreeMap::new();
+    for panel in list(&dashboard["panels"]) {
+        let step = if panel["interval"].is_null() { STEP } else { BAR };
+        for target in list(&panel["targets"]) {
+            let text = |name: &str| target[name].as_str().unwrap_or_default().to_owned();
+            let expr = fill(&text("expr"));
+            let series = if target["range"] == true {
+                prometheus.range(&expr, span, step).await?
+            } else {
+                prometheus.query(&expr).await?
+            };
+            answers.insert(format!("{}/{}", panel["id"], text("refId")), series);
+        }
+    }
+    let mut annotations = Vec::new();
+    for annotation in list(&dashboard["annotations"]["list"]) {
+        let expr = fill(annotation["target"]["expr"].as_str().context("an annotation without a query")?);
+        let found = prometheus.range(&expr, span, STEP).await?;
+        let begins = found.iter().filter_map(|series| Some(series.values.first()?.0));
+        annotations.extend(begins.filter(|at| *at > span.start).map(|at| Mark { at, color: Colour::Change.id() }));
+    }
+    let chosen = CHOSEN.map(|(name, seen, _)| (name, seen)).into();
+    Ok(Given { dashboard, start: span.start, end: span.end, step: STEP, bar: BAR, chosen, answers, annotations })
+}
+
+/// Pictures in few colours, for the manual.
+async fn keep(workspace: &Workspace, pictures: &Path, interrupt: &CancellationToken) -> anyhow::Result<()> {
+    let folder = workspace.root().join(PICTURES);
+    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     for board in boards() {
-        for panel in board.panels() {
-            for query in &panel.queries {
-                let place = format!("{}: {}: {}", board.uid, panel.title, query.legend);
-                all.push(Question { place, expr: fill(query.expr) });
-            }
-        }
-        for variable in board.variables {
-            let place = format!("{}: variable {}", board.uid, variable.name);
-            let inner = variable.query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
-            let (series, label) = inner.and_then(|inner| inner.rsplit_once(", ")).expect("label_values(series, label)");
-            all.push(Question { place, expr: format!("count by ({label}) ({})", fill(series)) });
-        }
-        if let Some(annotation) = &board.annotation {
-            let place = format!("{}: annotation {}", board.uid, annotation.name);
-            // At the moment of the change, whenever that was.
-            all.push(Question { place, expr: format!("max_over_time(({})[5m:1s])", fill(annotation.expr)) });
+        for theme in ["light", "dark"] {
+            let name = format!("{}-{theme}.png", board.uid);
+            let mut pngquant = Command::new("pngquant");
+            pngquant.args(["--force", "--strip", "--speed=1", "--nofs", "64", "--output"]);
+            pngquant.arg(folder.join(&name)).arg(pictures.join(&name));
+            ensure!(finish("pngquant", &mut pngquant, interrupt).await? == Some(0), "pngquant failed");
+            println!("{PICTURES}/{name} written");
         }
     }
-    all
-}
-
-fn fill(expr: &str) -> String {
-    VARIABLES.iter().fold(expr.to_owned(), |expr, (name, value)| expr.replace(name, value))
-}
-
-fn is_a_number(series: &Series) -> bool {
-    series.value.as_ref().is_some_and(|(_, value)| value.parse::<f64>().is_ok_and(f64::is_finite))
+    Ok(())
 }

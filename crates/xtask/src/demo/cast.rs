@@ -36,6 +36,8 @@ pub(crate) struct Cast {
     pub(crate) policy: PolicyFile,
     policy_name: String,
     pub(crate) agents: Vec<Agent>,
+    /// Where the app listens, once it does.
+    app: String,
     children: Vec<Child>,
 }
 
@@ -60,6 +62,7 @@ impl Cast {
             policy_name: policy.name()?,
             policy,
             agents: Vec::new(),
+            app: String::new(),
             children: Vec::new(),
         })
     }
@@ -92,10 +95,9 @@ impl Cast {
             listen: String,
         }
         let app: App = self.start_with_addresses("app", "weir-testapp", &["serve", "--listen", "127.0.0.1:0"]).await?;
+        self.app = app.listen;
         for number in 1..=AGENTS {
-            let free = "127.0.0.1:0";
-            let flags = ["--listen", free, "--control", free, "--telemetry", free, "--upstream", &app.listen];
-            let agent = self.start_with_addresses(&format!("agent-{number}"), "weir-agent", &flags).await?;
+            let agent = self.start_agent(&format!("agent-{number}"), &[]).await?;
             self.agents.push(agent);
         }
         let mut operator = self.program("weir-operator");
@@ -116,6 +118,18 @@ impl Cast {
         Ok(())
     }
 
+    /// One more agent in front of the app, which gets no policy.
+    pub(crate) async fn another(&mut self, flags: &[String]) -> anyhow::Result<Agent> {
+        self.start_agent("another", flags).await
+    }
+
+    async fn start_agent(&mut self, name: &str, more: &[String]) -> anyhow::Result<Agent> {
+        let (free, app) = ("127.0.0.1:0", self.app.clone());
+        let mut flags = vec!["--listen", free, "--control", free, "--telemetry", free, "--upstream", &app];
+        flags.extend(more.iter().map(String::as_str));
+        self.start_with_addresses(name, "weir-agent", &flags).await
+    }
+
     /// The load on all agents in turn, and the lines that it reports.
     pub(crate) fn start_load(&self, rate: f64) -> anyhow::Result<(Child, Lines<BufReader<ChildStdout>>)> {
         let mut command = self.program("weir-testapp");
@@ -130,12 +144,18 @@ impl Cast {
         Ok((load, BufReader::new(stdout).lines()))
     }
 
-    /// A load on all agents in turn that goes on beside everything else, until the end; `flags` say what is asked for.
-    pub(crate) fn keep_loading(&mut self, name: &str, path: &str, flags: &[&str]) -> anyhow::Result<()> {
+    /// A load on these addresses in turn that goes on beside everything else, until the end; `flags` say what is asked for.
+    pub(crate) fn keep_loading(
+        &mut self,
+        name: &str,
+        addresses: &[SocketAddr],
+        path: &str,
+        flags: &[&str],
+    ) -> anyhow::Result<()> {
         let mut command = self.program("weir-testapp");
         command.arg("load").args(flags);
-        for agent in &self.agents {
-            command.args(["--url", &format!("http://{}{path}", agent.listen)]);
+        for address in addresses {
+            command.args(["--url", &format!("http://{address}{path}")]);
         }
         self.spawn(name, &mut command)
     }

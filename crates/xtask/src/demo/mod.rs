@@ -24,7 +24,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::rates::{Line, Rates};
-pub(crate) use self::{cast::Cast, screen::Screen};
+pub(crate) use self::{agents::Agent, cast::Cast, screen::Screen};
 use crate::workspace::Workspace;
 
 /// How often the load reports; windows are cut at these moments.

@@ -21,9 +21,13 @@ const TOOLS: &[Need] = &[
     ("flock", "one build of these at a time"),
     ("sha256sum", "names the cache by what decides its content"),
 ];
-const PROMETHEUS: &[Need] = &[
+const DASHBOARDS: &[Need] = &[
     ("prometheus", "scrapes the demo and answers the dashboards' queries"),
     ("promtool", "tests the alerts; comes with Prometheus"),
+    ("node", "bundles the page of Grafana's panels; 18 or later"),
+    ("npm", "installs Grafana's panels"),
+    ("chromium", "shows the dashboards"),
+    ("openssl", "makes a certificate for a control port"),
 ];
 const E2E: &[Need] = &[
     ("docker", "the nodes of the kind cluster are containers"),
@@ -50,7 +54,7 @@ pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<
             Stage::Tools if !debian_root => needs.extend(TOOLS),
             Stage::E2e if !debian_root => needs.extend(E2E),
             // Installed by the stage itself.
-            Stage::Dashboards if !debian_root => needs.extend(PROMETHEUS),
+            Stage::Dashboards if !debian_root => needs.extend(DASHBOARDS),
             _ => {}
         }
     }

@@ -45,7 +45,7 @@ pub(super) enum Stage {
     Examples,
     /// cargo xtask demo
     Demo,
-    /// Every alert with promtool, every query of every dashboard with a Prometheus that scrapes the demo's programs
+    /// Every alert with promtool; every dashboard in Grafana's own panels, from a Prometheus that scrapes the demo's programs
     Dashboards,
     /// Scenarios on a kind cluster of two nodes
     E2e,

@@ -1,0 +1,184 @@
+//! A dashboard as Grafana reads it, from the few things that differ between panels.
+//!
+//! Every panel has a unit, a description and a legend, because its constructor asks for them. Places are given in rows
+//! from left to right, so that no panel lies over another.
+
+mod colour;
+mod panel;
+
+use serde_json::{Value, json};
+
+pub(crate) use self::{
+    colour::{Colour, FIXED},
+    panel::{Kind, Link, Panel, Query, Unit},
+};
+
+/// Grafana's grid is so many columns wide.
+const COLUMNS: u32 = 24;
+
+/// What a panel shows of the data source of the board.
+const SOURCE: &str = "${datasource}";
+
+/// Of the dashboards that this one was made for: what Grafana migrates to when it loads an older one.
+const SCHEMA: u32 = 42;
+
+/// A page.
+pub(crate) struct Board {
+    /// Also the name of its file.
+    pub(crate) uid: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) description: &'static str,
+    /// Behind the cluster, which every board asks for first.
+    pub(crate) variables: &'static [Variable],
+    /// What `LABELS` stands for in its queries: the labels that its variables choose.
+    pub(crate) selector: &'static str,
+    /// Marked in every panel over time.
+    pub(crate) annotation: Option<Annotation>,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// What a reader chooses at the top of a page.
+pub(crate) struct Variable {
+    pub(crate) name: &'static str,
+    /// `label_values(…)` of a series that only exists where there is something to choose.
+    pub(crate) query: &'static str,
+    pub(crate) choice: Choice,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    One,
+    /// Several at once, and all of them to begin with.
+    Many,
+    /// One or all, and all to begin with. All are those without the label, too.
+    OneOrAll,
+}
+
+/// Only several Prometheuses that write to one place need a label that tells their clusters apart.
+const CLUSTER: Variable =
+    Variable { name: "cluster", query: "label_values(weir_build_info, cluster)", choice: Choice::OneOrAll };
+
+/// Moments that a query finds.
+pub(crate) struct Annotation {
+    pub(crate) name: &'static str,
+    pub(crate) expr: &'static str,
+}
+
+/// Panels beside each other.
+pub(crate) struct Row {
+    pub(crate) title: &'static str,
+    pub(crate) height: u32,
+    pub(crate) panels: Vec<Panel>,
+}
+
+impl Board {
+    pub(crate) fn panels(&self) -> impl Iterator<Item = &Panel> {
+        self.rows.iter().flat_map(|row| &row.panels)
+    }
+
+    pub(crate) fn variables(&self) -> impl Iterator<Item = &Variable> {
+        std::iter::once(&CLUSTER).chain(self.variables)
+    }
+
+    /// A query as Grafana gets it.
+    pub(crate) fn written(&self, expr: &str) -> String {
+        expr.replace("LABELS", self.selector)
+    }
+
+    /// The file's text.
+    pub(crate) fn json(&self) -> String {
+        let mut panels = Vec::new();
+        let mut id = 0;
+        let mut next = || {
+            id += 1;
+            id
+        };
+        let mut y = 0;
+        for row in &self.rows {
+            panels.push(json!({
+                "id": next(), "type": "row", "title": row.title, "collapsed": false, "panels": [],
+                "gridPos": {"x": 0, "y": y, "w": COLUMNS, "h": 1},
+            }));
+            y += 1;
+            let width = COLUMNS / u32::try_from(row.panels.len()).expect("a row has a handful of panels");
+            for (column, panel) in (0..).zip(&row.panels) {
+                let place = json!({"x": column * width, "y": y, "w": width, "h": row.height});
+                panels.push(panel.json(self, next(), &place));
+            }
+            y += row.height;
+        }
+        let board = json!({
+            "uid": self.uid,
+            "title": self.title,
+            "description": self.description,
+            "tags": ["weir"],
+            "schemaVersion": SCHEMA,
+            "editable": true,
+            "graphTooltip": 1, // one cursor for all panels
+            "time": {"from": "now-1h", "to": "now"},
+            "refresh": "10s",
+            "timezone": "browser",
+            "links": [{
+                "title": "Weir", "type": "dashboards", "tags": ["weir"], "asDropdown": false, "includeVars": true,
+                "keepTime": true, "icon": "external link", "targetBlank": false, "tooltip": "The other dashboards of Weir",
+                "url": "",
+            }],
+            "templating": {"list": self.templating()},
+            "annotations": {"list": self.annotation.iter().map(|it| it.json(self)).collect::<Vec<_>>()},
+            "panels": panels,
+        });
+        let mut text = serde_json::to_string_pretty(&board).expect("no map has keys that are not strings");
+        text.push('\n');
+        text
+    }
+
+    fn templating(&self) -> Vec<Value> {
+        let source = json!({
+            "name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "hide": 0,
+        });
+        std::iter::once(source).chain(self.variables().map(Variable::json)).collect()
+    }
+}
+
+impl Variable {
+    fn json(&self) -> Value {
+        let Self { name, query, choice } = self;
+        let mut value = json!({
+            "name": name,
+            "label": name,
+            "type": "query",
+            "datasource": {"type": "prometheus", "uid": SOURCE},
+            "query": {"query": query, "refId": "variable"},
+            "definition": query,
+            "refresh": 2, // when the time range changes
+            "sort": 1,
+            "multi": *choice == Choice::Many,
+            "includeAll": *choice != Choice::One,
+        });
+        match choice {
+            Choice::One => {}
+            Choice::Many => {
+                value["allValue"] = json!(".+");
+                value["current"] = json!({"text": ["All"], "value": ["$__all"]});
+            }
+            Choice::OneOrAll => {
+                value["allValue"] = json!(".*");
+                value["current"] = json!({"text": "All", "value": "$__all"});
+            }
+        }
+        value
+    }
+}
+
+impl Annotation {
+    fn json(&self, board: &Board) -> Value {
+        json!({
+            "name": self.name,
+            "datasource": {"type": "prometheus", "uid": SOURCE},
+            "enable": true,
+            "hide": false,
+            "iconColor": Colour::Change.id(),
+            "target": {"refId": "Anno", "expr": board.written(self.expr), "interval": "15s"},
+        })
+    }
+}

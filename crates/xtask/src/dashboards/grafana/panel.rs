@@ -1,0 +1,270 @@
+//! One panel: what it asks, and how Grafana shows what was found.
+
+use std::borrow::Cow;
+
+use serde_json::{Value, json};
+
+use super::{Board, Colour, FIXED, SOURCE};
+
+/// One picture.
+pub(crate) struct Panel {
+    pub(crate) title: &'static str,
+    pub(crate) description: &'static str,
+    pub(crate) unit: Unit,
+    pub(crate) kind: Kind,
+    pub(crate) queries: Vec<Query>,
+    /// From so much on it has this colour; the first is for whatever is less.
+    thresholds: (Colour, &'static [(f64, Colour)]),
+    /// What it says where nothing was found.
+    pub(crate) nothing: Option<&'static str>,
+    link: Option<Link>,
+}
+
+/// An expression, and what its series are called.
+pub(crate) struct Query {
+    /// `LABELS` stands for the labels that the board's variables choose.
+    pub(crate) expr: Cow<'static, str>,
+    pub(crate) legend: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The last value, large, with its name below.
+    Stat,
+    /// The name of the last value, large.
+    Name,
+    Lines,
+    /// Lines that add up.
+    Stacked,
+    /// What happened in each interval, for what is rare: a rate would be a small fraction, and gone between two looks.
+    Bars,
+    /// A row for each series; these labels are its columns, under these headings.
+    Table(&'static [(&'static str, &'static str)]),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Count,
+    RequestsPerSecond,
+    /// Of one.
+    Share,
+    Seconds,
+    Bytes,
+    Cores,
+}
+
+/// Where a series leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// The board of the policy that its labels name.
+    Policy,
+    /// The board of the agent that its labels name.
+    Agent,
+}
+
+impl Unit {
+    /// As Grafana has it.
+    fn id(self) -> &'static str {
+        match self {
+            Self::Count | Self::Cores => "short",
+            Self::RequestsPerSecond => "reqps",
+            Self::Share => "percentunit",
+            Self::Seconds => "s",
+            Self::Bytes => "bytes",
+        }
+    }
+}
+
+impl Link {
+    fn json(self) -> Value {
+        let (title, to) = match self {
+            Self::Policy => ("Policy ${__field.labels.policy}", "weir-policy?var-policy=${__field.labels.policy}"),
+            Self::Agent => ("Agent of ${__field.labels.pod}", "weir-agent?var-pod=${__field.labels.pod}"),
+        };
+        let rest = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}";
+        json!({"title": title, "url": format!("/d/{to}&var-namespace=${{__field.labels.namespace}}&{rest}")})
+    }
+}
+
+impl Query {
+    pub(crate) fn new(expr: impl Into<Cow<'static, str>>, legend: &'static str) -> Self {
+        Self { expr: expr.into(), legend }
+    }
+
+    /// The share that one number is of another, with both of them in its name.
+    pub(crate) fn of_how_many(part: &str, whole: &str, legend: &'static str) -> Self {
+        let share = format!("({part}) / ({whole} > 0)");
+        let named = |name, number| format!(" * on () group_left ({name}) count_values(\"{name}\", {number})");
+        Self::new(share + &named("part", part) + &named("whole", whole), legend)
+    }
+}
+
+impl Panel {
+    pub(crate) fn new(
+        kind: Kind,
+        title: &'static str,
+        description: &'static str,
+        unit: Unit,
+        queries: Vec<Query>,
+    ) -> Self {
+        Self { title, description, unit, kind, queries, thresholds: (Colour::Plain, &[]), nothing: None, link: None }
+    }
+
+    /// Colours by value; in a panel over time they are lines.
+    pub(crate) fn from(self, less: Colour, steps: &'static [(f64, Colour)]) -> Self {
+        Self { thresholds: (less, steps), ..self }
+    }
+
+    /// The colour of a value.
+    pub(crate) fn colour_at(&self, value: f64) -> Colour {
+        let (less, steps) = self.thresholds;
+        steps.iter().rev().find(|(from, _)| value >= *from).map_or(less, |(_, colour)| *colour)
+    }
+
+    /// That nothing is found may be as it should be: this is what it means.
+    pub(crate) fn or_says(self, nothing: &'static str) -> Self {
+        Self { nothing: Some(nothing), ..self }
+    }
+
+    pub(crate) fn leads_to(self, link: Link) -> Self {
+        Self { link: Some(link), ..self }
+    }
+
+    /// Whether its queries are about a span of time and not only about now.
+    pub(crate) fn is_over_time(&self) -> bool {
+        matches!(self.kind, Kind::Lines | Kind::Stacked | Kind::Bars)
+    }
+
+    pub(super) fn json(&self, board: &Board, id: u32, place: &Value) -> Value {
+        let over_time = self.is_over_time();
+        let targets = self.queries.iter().zip('A'..).map(|(query, letter)| {
+            let mut target = json!({
+                "refId": letter.to_string(),
+                "datasource": {"type": "prometheus", "uid": SOURCE},
+                "editorMode": "code",
+                "expr": board.written(&query.expr),
+                "legendFormat": query.legend,
+                "instant": !over_time,
+                "range": over_time,
+            });
+            if let Kind::Table(_) = self.kind {
+                target["format"] = json!("table");
+            }
+            target
+        });
+        let kind = match self.kind {
+            Kind::Stat | Kind::Name => "stat",
+            Kind::Lines | Kind::Stacked | Kind::Bars => "timeseries",
+            Kind::Table(_) => "table",
+        };
+        let mut panel = json!({
+            "id": id,
+            "type": kind,
+            "title": self.title,
+            "description": self.description,
+            "datasource": {"type": "prometheus", "uid": SOURCE},
+            "gridPos": place,
+            "fieldConfig": {"defaults": self.defaults(), "overrides": self.overrides()},
+            "options": self.options(place),
+            "targets": targets.collect::<Vec<_>>(),
+        });
+        match self.kind {
+            // Shorter ones would hold no two scrapes.
+            Kind::Bars => panel["interval"] = json!("1m"),
+            Kind::Table(columns) => panel["transformations"] = organized(columns),
+            _ => {}
+        }
+        panel
+    }
+
+    fn defaults(&self) -> Value {
+        let mut defaults = json!({"unit": self.unit.id(), "min": 0, "thresholds": self.steps()});
+        if self.unit == Unit::Share {
+            defaults["max"] = json!(1);
+        }
+        if let Some(nothing) = self.nothing {
+            defaults["noValue"] = json!(nothing);
+        }
+        if let Some(link) = self.link {
+            defaults["links"] = json!([link.json()]);
+        }
+        if self.is_over_time() {
+            defaults["color"] = json!({"mode": "palette-classic"});
+            defaults["custom"] = self.drawn();
+        } else {
+            defaults["color"] = json!({"mode": "thresholds"});
+        }
+        if self.kind == Kind::Bars {
+            defaults["decimals"] = json!(0);
+        }
+        defaults
+    }
+
+    /// How lines look.
+    fn drawn(&self) -> Value {
+        let bars = self.kind == Kind::Bars;
+        let adds_up = bars || self.kind == Kind::Stacked;
+        json!({
+            "drawStyle": if bars { "bars" } else { "line" },
+            "lineWidth": if bars { 0 } else { 1 },
+            "showPoints": "never",
+            "spanNulls": false,
+            "fillOpacity": if bars { 80 } else if adds_up { 40 } else { 8 },
+            "stacking": {"mode": if adds_up { "normal" } else { "none" }, "group": "A"},
+            "thresholdsStyle": {"mode": if self.thresholds.1.is_empty() { "off" } else { "dashed" }},
+        })
+    }
+
+    fn steps(&self) -> Value {
+        let (less, steps) = self.thresholds;
+        let steps = steps.iter().map(|(from, colour)| json!({"value": from, "color": colour.id()}));
+        let all = std::iter::once(json!({"value": null, "color": less.id()})).chain(steps);
+        json!({"mode": "absolute", "steps": all.collect::<Vec<_>>()})
+    }
+
+    /// The colours of those of its series that have one of their own.
+    fn overrides(&self) -> Vec<Value> {
+        if !self.is_over_time() {
+            return Vec::new();
+        }
+        let shown = |legend: &str| self.queries.iter().any(|query| query.legend == legend);
+        let mine = FIXED.into_iter().filter(|(name, label, _)| shown(label.unwrap_or(name)));
+        mine.map(|(name, _, colour)| colour.of_series(name)).collect()
+    }
+
+    fn options(&self, place: &Value) -> Value {
+        match self.kind {
+            Kind::Stat | Kind::Name => json!({
+                "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": false},
+                "textMode": if self.kind == Kind::Name { "name" } else { "value_and_name" },
+                "colorMode": "value", "graphMode": "none", "justifyMode": "auto", "orientation": "auto", "wideLayout": false,
+            }),
+            Kind::Lines | Kind::Stacked | Kind::Bars => {
+                // Beside the lines a table has the height of the panel; below them a list needs the width.
+                let wide = place["w"].as_u64().is_some_and(|width| width >= 12);
+                let legend = if wide {
+                    let last = if self.kind == Kind::Bars { "sum" } else { "lastNotNull" };
+                    json!({"displayMode": "table", "placement": "right", "calcs": [last], "showLegend": true})
+                } else {
+                    json!({"displayMode": "list", "placement": "bottom", "calcs": [], "showLegend": true})
+                };
+                json!({"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}})
+            }
+            Kind::Table(_) => json!({"showHeader": true, "cellHeight": "sm", "sortBy": []}),
+        }
+    }
+}
+
+/// Only these columns, in their order.
+fn organized(columns: &[(&str, &str)]) -> Value {
+    let names = columns.iter().map(|(label, heading)| ((*label).to_owned(), json!(heading)));
+    let order = columns.iter().zip(0..).map(|((label, _), place)| ((*label).to_owned(), json!(place)));
+    json!([{
+        "id": "organize",
+        "options": {
+            "excludeByName": {"Time": true, "Value": true},
+            "renameByName": names.collect::<serde_json::Map<_, _>>(),
+            "indexByName": order.collect::<serde_json::Map<_, _>>(),
+        },
+    }])
+}

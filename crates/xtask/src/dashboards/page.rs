@@ -1,0 +1,148 @@
+//! The page of e2e/panels, which draws dashboards with Grafana's own panels: builds it, gives it what Prometheus answered,
+//! and hears what it shows.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+use super::prometheus::Series;
+use crate::{bench::finish, workspace::Workspace};
+
+const SOURCE: &str = "e2e/panels";
+const LOCK: &str = "package-lock.json";
+/// A copy of the lock file that the installed packages are those of.
+const INSTALLED: &str = "node_modules/.installed-from";
+
+/// What the page is given of one board.
+#[derive(Debug, Serialize)]
+pub(super) struct Given {
+    pub(super) dashboard: Value,
+    pub(super) start: f64,
+    pub(super) end: f64,
+    /// Seconds from one value of a line to the next.
+    pub(super) step: u32,
+    /// And from one bar to the next.
+    pub(super) bar: u32,
+    /// What its variables say.
+    pub(super) chosen: BTreeMap<&'static str, &'static str>,
+    /// By panel and query: `7/A`.
+    pub(super) answers: BTreeMap<String, Vec<Series>>,
+    pub(super) annotations: Vec<Mark>,
+}
+
+/// An annotation.
+#[derive(Debug, Serialize)]
+pub(super) struct Mark {
+    pub(super) at: f64,
+    pub(super) color: &'static str,
+}
+
+/// What the page shows of one board in one theme.
+#[derive(Debug, Deserialize)]
+pub(super) struct Shown {
+    pub(super) uid: String,
+    pub(super) theme: String,
+    pub(super) panels: Vec<ShownPanel>,
+    /// What the browser's console complained of.
+    pub(super) errors: Vec<String>,
+    /// The colours of the dashboard by their names, as the theme has them.
+    pub(super) colours: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ShownPanel {
+    pub(super) title: String,
+    /// What it says in place of values.
+    pub(super) empty: Option<String>,
+    pub(super) canvases: usize,
+    /// The texts of a table, its heading first.
+    pub(super) rows: Vec<String>,
+    pub(super) values: Vec<ShownValue>,
+    pub(super) legend: Vec<Entry>,
+    /// The beginnings of texts that are cut off or scroll.
+    pub(super) overflows: Vec<String>,
+    pub(super) unknown_unit: Option<String>,
+}
+
+/// A value that is shown large.
+#[derive(Debug, Deserialize)]
+pub(super) struct ShownValue {
+    pub(super) title: String,
+    pub(super) number: f64,
+    pub(super) colour: String,
+}
+
+/// A series in a legend.
+#[derive(Debug, Deserialize)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) colour: String,
+}
+
+/// The page, built.
+pub(super) struct Page {
+    folder: PathBuf,
+    interrupt: CancellationToken,
+}
+
+impl Page {
+    /// Installs the packages of the lock file, unless they are there, and bundles the page; all below the target folder.
+    pub(super) async fn build(workspace: &Workspace, interrupt: &CancellationToken) -> anyhow::Result<Self> {
+        let folder = workspace.target().join("panels");
+        copy(&workspace.root().join(SOURCE), &folder)?;
+        let page = Self { folder, interrupt: interrupt.clone() };
+        let lock = fs::read(page.folder.join(LOCK)).with_context(|| format!("read {SOURCE}/{LOCK}"))?;
+        let installed = page.folder.join(INSTALLED);
+        if fs::read(&installed).ok().as_ref() != Some(&lock) {
+            println!("installing Grafana's panels with npm into {} …", page.folder.display());
+            page.run("npm", &["ci", "--loglevel=error", "--no-progress"]).await?;
+            fs::write(&installed, lock).with_context(|| format!("write {}", installed.display()))?;
+        }
+        page.run("node", &["build.mjs", "built"]).await?;
+        Ok(page)
+    }
+
+    /// Writes a picture of each board in each theme to `into`, which has nothing else in it.
+    pub(super) async fn show(&self, boards: &[Given], into: &Path) -> anyhow::Result<Vec<Shown>> {
+        let (given, report) = (into.join("boards.json"), into.join("shown.json"));
+        fs::write(&given, serde_json::to_vec(boards)?).with_context(|| format!("write {}", given.display()))?;
+        let [given_path, into_path, report_path] = [&given, into, &report].map(|path| path.display().to_string());
+        self.run("node", &["show.mjs", "built", &given_path, &into_path, &report_path]).await?;
+        let text = fs::read(&report).with_context(|| format!("read {report_path}"))?;
+        serde_json::from_slice(&text).with_context(|| format!("{report_path} is not what {SOURCE} should report"))
+    }
+
+    async fn run(&self, program: &str, args: &[&str]) -> anyhow::Result<()> {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(&self.folder);
+        let code = finish(program, &mut command, &self.interrupt).await?;
+        ensure!(code == Some(0), "{program} {} failed in {}", args.join(" "), self.folder.display());
+        Ok(())
+    }
+}
+
+/// Files of a folder and of those in it; what else is in the other folder stays.
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_name() == "node_modules" {
+            // Of somebody who tried the page by hand.
+        } else if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), &target).with_context(|| format!("copy {}", entry.path().display()))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! Every query of every board, as a reader's Grafana would send it, and whether it finds something.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    boards,
+    prometheus::{Prometheus, Series},
+};
+
+/// What the dashboards' variables say here, as a reader sees it, and as queries have it.
+pub(super) const CHOSEN: [(&str, &str, &str); 5] = [
+    ("cluster", "All", ".*"),
+    ("namespace", "default", "default"),
+    ("policy", "checkout", "checkout"),
+    ("rule", "All", ".+"),
+    ("pod", "All", ".+"),
+];
+
+/// What Grafana itself puts into queries: a scrape is a second here.
+const GRAFANAS: [(&str, &str); 3] = [("__rate_interval", "5s"), ("__interval", "5s"), ("__range", "35s")];
+
+/// A query and whose it is.
+struct Question {
+    place: String,
+    expr: String,
+}
+
+/// Whether every query has found something in time, asked once in a pause.
+pub(super) async fn answered(prometheus: &Prometheus, patience: Duration, pause: Duration) -> bool {
+    let mut open: Vec<_> = questions();
+    let all = open.len();
+    let mut reasons = BTreeMap::new();
+    let deadline = Instant::now() + patience;
+    while !open.is_empty() && Instant::now() < deadline {
+        let mut left = Vec::new();
+        for question in open {
+            match prometheus.query(&question.expr).await {
+                Ok(series) if series.iter().any(is_a_number) => continue,
+                Ok(series) => {
+                    let found = if series.is_empty() { "nothing" } else { "no number" };
+                    reasons.insert(question.place.clone(), format!("finds {found}: {}", question.expr));
+                }
+                Err(error) => {
+                    reasons.insert(question.place.clone(), format!("{error:#}: {}", question.expr));
+                }
+            }
+            left.push(question);
+        }
+        open = left;
+        tokio::time::sleep(pause).await;
+    }
+    for question in &open {
+        println!("FAILED {}: {}", question.place, reasons[&question.place]);
+    }
+    println!("{} of {all} queries found something", all - open.len());
+    open.is_empty()
+}
+
+/// Every query that a reader's Grafana would send.
+fn questions() -> Vec<Question> {
+    let mut all = Vec::new();
+    for board in boards() {
+        for panel in board.panels() {
+            for query in &panel.queries {
+                let place = format!("{}: {}: {}", board.uid, panel.title, query.legend);
+                let expr = fill(&board.written(&query.expr));
+                // Some only find something while it happens, whenever that was.
+                let expr = if panel.is_over_time() { format!("last_over_time(({expr})[5m:1s])") } else { expr };
+                all.push(Question { place, expr });
+            }
+        }
+        for variable in board.variables() {
+            let place = format!("{}: variable {}", board.uid, variable.name);
+            let inner = variable.query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
+            let (series, label) = inner.and_then(|inner| inner.rsplit_once(", ")).expect("label_values(series, label)");
+            all.push(Question { place, expr: format!("count by ({label}) ({})", fill(series)) });
+        }
+        if let Some(annotation) = &board.annotation {
+            let place = format!("{}: annotation {}", board.uid, annotation.name);
+            // At the moment of the change, whenever that was.
+            all.push(Question {
+                place,
+                expr: format!("max_over_time(({})[5m:1s])", fill(&board.written(annotation.expr))),
+            });
+        }
+    }
+    all
+}
+
+/// With values in place of variables.
+pub(super) fn fill(expr: &str) -> String {
+    let chosen = CHOSEN.into_iter().map(|(name, _, value)| (name, value));
+    chosen.chain(GRAFANAS).fold(expr.to_owned(), |expr, (name, value)| expr.replace(&format!("${name}"), value))
+}
+
+fn is_a_number(series: &Series) -> bool {
+    series.value.as_ref().is_some_and(|(_, value)| value.parse::<f64>().is_ok_and(f64::is_finite))
+}

@@ -1,0 +1,88 @@
+//! Panels that stand on several boards, each with the labels that its board chooses.
+
+use super::grafana::{Colour, Kind, Panel, Query, Unit};
+
+/// What became of requests.
+pub(super) fn decisions(description: &'static str) -> Panel {
+    let queries = vec![
+        Query::new(
+            r#"clamp_min(sum(rate(weir_requests_total{LABELS,decision="allowed"}[$__rate_interval])) - (sum(rate(weir_wait_seconds_count{LABELS}[$__rate_interval])) or vector(0)), 0)"#,
+            "allowed",
+        ),
+        Query::new("sum(rate(weir_wait_seconds_count{LABELS}[$__rate_interval]))", "waiting"),
+        Query::new(r#"sum(rate(weir_requests_total{LABELS,decision="limited"}[$__rate_interval]))"#, "limited"),
+        Query::new(r#"sum(rate(weir_requests_total{LABELS,decision="shadow_limited"}[$__rate_interval]))"#, "shadow"),
+        Query::new(r#"sum(rate(weir_requests_total{LABELS,decision="bypassed"}[$__rate_interval]))"#, "bypassed"),
+    ];
+    Panel::new(Kind::Stacked, "Decisions", description, Unit::RequestsPerSecond, queries)
+}
+
+/// The share that was refused, now.
+pub(super) fn limited() -> Panel {
+    Panel::new(
+        Kind::Stat,
+        "Limited",
+        "Share of all decisions that were refusals; a request that matches several rules counts once for each.",
+        Unit::Share,
+        vec![Query::new(
+            r#"sum(rate(weir_requests_total{LABELS,decision="limited"}[$__rate_interval])) / sum(rate(weir_requests_total{LABELS}[$__rate_interval]))"#,
+            "of all decisions",
+        )],
+    )
+    .from(Colour::Plain, &[(0.01, Colour::Limited), (0.5, Colour::Fault)])
+    .or_says("no requests")
+}
+
+/// The share that passed because no rule is about it, now.
+pub(super) fn unmatched() -> Panel {
+    Panel::new(
+        Kind::Stat,
+        "Matched by no rule",
+        "Share of the requests that no rule of any policy matched: they pass, whatever they are.",
+        Unit::Share,
+        vec![Query::new(
+            "sum(rate(weir_unmatched_requests_total{LABELS}[$__rate_interval])) / sum(rate(weir_protocol_requests_total{LABELS}[$__rate_interval]))",
+            "of all requests",
+        )],
+    )
+    .from(Colour::Plain, &[(0.2, Colour::Warning), (0.8, Colour::Fault)])
+    .or_says("no requests")
+}
+
+/// How long the certificate is good that ends first.
+pub(super) fn certificate() -> Panel {
+    Panel::new(
+        Kind::Stat,
+        "Certificate ends in",
+        "How long the certificate of a control port is good that ends first. An agent gets another one eight hours before, and WeirCertificateExpiresSoon fires at six.",
+        Unit::Seconds,
+        vec![Query::new(
+            "bottomk(1, weir_control_certificate_expiry_timestamp_seconds{LABELS} - time())",
+            "{{pod}}",
+        )],
+    )
+    .from(Colour::Fault, &[(21_600.0, Colour::Warning), (25_200.0, Colour::Good)])
+    .or_says("no control port has one")
+}
+
+/// The lines of those with the most over the whole time: a legend has room for so many, and the busiest of each moment would be
+/// others all the time.
+pub(super) fn most(count: u8, by: &str, counter: &str, legend: &'static str) -> Query {
+    let lines = format!("sum by ({by}) (rate({counter}[$__rate_interval]))");
+    Query::new(format!("{lines} and topk({count}, sum by ({by}) (rate({counter}[$__range] @ end())))"), legend)
+}
+
+/// The same of a number that is not counted.
+pub(super) fn highest(count: u8, by: &str, gauge: &str, legend: &'static str) -> Query {
+    Query::new(format!("sum by ({by}) ({gauge}) and topk({count}, sum by ({by}) ({gauge} @ end()))"), legend)
+}
+
+/// The median and the slowest hundredth of a histogram.
+pub(super) fn quantiles(bucket: &str) -> Vec<Query> {
+    [("0.5", "P50"), ("0.99", "P99")]
+        .map(|(quantile, name)| {
+            let buckets = format!("sum by (le) (rate({bucket}[$__rate_interval]))");
+            Query::new(format!("histogram_quantile({quantile}, {buckets})"), name)
+        })
+        .into()
+}

@@ -1,0 +1,177 @@
+//! What must be true of what the page shows: no panel without data, nothing cut off, and colours that mean the same everywhere.
+
+use std::collections::BTreeMap;
+
+use super::{
+    grafana::{Board, Colour, FIXED, Kind, Panel},
+    page::{Shown, ShownPanel},
+};
+
+/// Every fault, with its place.
+pub(super) fn faults(boards: &[Board], shown: &[Shown]) -> Vec<String> {
+    let mut all = Vec::new();
+    for board in boards {
+        for theme in ["light", "dark"] {
+            let here = format!("{} in {theme}", board.uid);
+            match shown.iter().find(|shown| shown.uid == board.uid && shown.theme == theme) {
+                None => all.push(format!("{here}: not shown")),
+                Some(shown) => {
+                    all.extend(shown.errors.iter().map(|error| format!("{here}: the console says: {error}")));
+                    let of_board = board.panels().flat_map(|panel| of_panel(panel, shown));
+                    all.extend(of_board.map(|fault| format!("{here}: {fault}")));
+                }
+            }
+        }
+    }
+    all
+}
+
+fn of_panel(panel: &Panel, shown: &Shown) -> Vec<String> {
+    let Some(found) = shown.panels.iter().find(|found| found.title == panel.title) else {
+        return vec![format!("{}: not shown", panel.title)];
+    };
+    let mut faults = Vec::new();
+    if let Some(text) = &found.empty {
+        faults.push(format!("shows nothing but {text:?}"));
+    } else if let Kind::Stat | Kind::Name = panel.kind {
+        faults.extend(of_values(panel, found, &shown.colours));
+    } else if let Kind::Table(columns) = panel.kind {
+        // A label that no series has makes no column.
+        let first = found.rows.first().map_or("", String::as_str);
+        let rest = columns.iter().fold(first, |rest, (_, heading)| rest.strip_prefix(heading).unwrap_or(rest));
+        if first.is_empty() || !rest.is_empty() || found.rows.len() < 2 {
+            faults.push(format!("shows the rows {:?}", found.rows));
+        }
+    } else {
+        faults.extend(of_lines(found, &shown.colours));
+    }
+    faults.extend(found.overflows.iter().map(|text| format!("has no room for {text:?}")));
+    faults.extend(found.unknown_unit.iter().map(|unit| format!("Grafana knows no unit {unit}")));
+    faults.into_iter().map(|fault| format!("{}: {fault}", panel.title)).collect()
+}
+
+/// Each large value has the colour of its step.
+fn of_values(panel: &Panel, found: &ShownPanel, colours: &BTreeMap<String, String>) -> Vec<String> {
+    if found.values.is_empty() {
+        return vec!["shows no value".to_owned()];
+    }
+    let wrong = found.values.iter().filter_map(|value| {
+        let wanted = colours.get(panel.colour_at(value.number).id());
+        let (title, number, colour) = (&value.title, value.number, &value.colour);
+        (wanted != Some(colour)).then(|| format!("{title} is {number} in {colour}, not in {wanted:?}"))
+    });
+    wrong.collect()
+}
+
+/// There are lines, and a decision's colour is that decision's alone.
+fn of_lines(found: &ShownPanel, colours: &BTreeMap<String, String>) -> Vec<String> {
+    let mut faults = Vec::new();
+    if found.canvases == 0 || found.legend.is_empty() {
+        faults.push(format!("draws {} canvases with {} series", found.canvases, found.legend.len()));
+    }
+    let taken =
+        |colour: &str| FIXED.into_iter().find(|(_, _, fixed)| colours.get(fixed.id()).is_some_and(|it| it == colour));
+    for entry in &found.legend {
+        let wanted = FIXED.into_iter().find(|(name, _, _)| *name == entry.name).map(|(_, _, colour)| colour);
+        let (name, colour) = (&entry.name, &entry.colour);
+        match (wanted, taken(colour)) {
+            (None, None) => {}
+            (Some(wanted), _) if colours.get(wanted.id()) == Some(colour) => {}
+            (Some(wanted), _) => faults.push(format!("{name} is {colour}, not {}", described(wanted, colours))),
+            (None, Some((other, _, _))) => faults.push(format!("{name} is {colour}, which is that of {other}")),
+        }
+    }
+    faults
+}
+
+fn described(colour: Colour, colours: &BTreeMap<String, String>) -> String {
+    let shade = colours.get(colour.id()).map_or("which the board does not have", String::as_str);
+    format!("{} ({shade})", colour.id())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dashboards::grafana::{Query, Row, Unit};
+
+    fn board() -> Board {
+        let query = || vec![Query::new("a", "{{rule}}")];
+        let panels = vec![
+            Panel::new(Kind::Stat, "Share", ".", Unit::Share, query()).from(Colour::Fault, &[(1.0, Colour::Good)]),
+            Panel::new(Kind::Lines, "Lines", ".", Unit::Count, query()),
+            Panel::new(Kind::Table(&[("a", "A"), ("b", "B")]), "Table", ".", Unit::Count, query()),
+        ];
+        Board {
+            uid: "b",
+            title: "B",
+            description: "",
+            variables: &[],
+            selector: "",
+            annotation: None,
+            rows: vec![Row { title: "R", height: 4, panels }],
+        }
+    }
+
+    fn found(change: impl Fn(&mut serde_json::Value)) -> Vec<String> {
+        let both = ["light", "dark"].map(|theme| {
+            let mut shown = json!({
+                "uid": "b", "theme": theme, "errors": [],
+                "colours": {"light-green": "rgb(0, 9, 0)", "semi-dark-red": "rgb(9, 0, 0)", "semi-dark-orange": "rgb(9, 5, 0)"},
+                "panels": [
+                    {"title": "Share", "values": [{"title": "2 of 2", "number": 1.0, "colour": "rgb(0, 9, 0)"}]},
+                    {"title": "Lines", "canvases": 1, "legend": [
+                        {"name": "limited", "colour": "rgb(9, 5, 0)"}, {"name": "mine", "colour": "rgb(1, 1, 1)"},
+                    ]},
+                    {"title": "Table", "rows": ["AB", "12"]},
+                ],
+            });
+            for panel in shown["panels"].as_array_mut().expect("panels") {
+                for (field, value) in [("canvases", json!(0)), ("rows", json!([])), ("values", json!([])), ("legend", json!([])), ("overflows", json!([]))] {
+                    if panel[field].is_null() {
+                        panel[field] = value;
+                    }
+                }
+            }
+            if theme == "dark" {
+                change(&mut shown);
+            }
+            serde_json::from_value(shown).expect("what a page reports")
+        });
+        faults(&[board()], &both)
+    }
+
+    #[test]
+    fn a_page_that_shows_everything_has_no_fault() {
+        assert_eq!(found(|_| {}), [""; 0]);
+    }
+
+    #[test]
+    fn every_fault_is_found_with_its_place() {
+        type Change = fn(&mut serde_json::Value);
+        let cases: [(Change, &str); 9] = [
+            (|page| page["uid"] = json!("other"), "b in dark: not shown"),
+            (|page| page["errors"] = json!(["oh"]), "b in dark: the console says: oh"),
+            (|page| page["panels"][1]["empty"] = json!("No data"), "b in dark: Lines: shows nothing but \"No data\""),
+            (|page| page["panels"][1]["canvases"] = json!(0), "b in dark: Lines: draws 0 canvases with 2 series"),
+            (|page| page["panels"][1]["overflows"] = json!(["mine"]), "b in dark: Lines: has no room for \"mine\""),
+            (
+                |page| page["panels"][1]["legend"][0]["colour"] = json!("rgb(1, 1, 1)"),
+                "b in dark: Lines: limited is rgb(1, 1, 1), not semi-dark-orange (rgb(9, 5, 0))",
+            ),
+            (
+                |page| page["panels"][1]["legend"][1]["colour"] = json!("rgb(9, 5, 0)"),
+                "b in dark: Lines: mine is rgb(9, 5, 0), which is that of limited",
+            ),
+            (
+                |page| page["panels"][0]["values"][0]["number"] = json!(0.5),
+                "b in dark: Share: 2 of 2 is 0.5 in rgb(0, 9, 0), not in Some(\"rgb(9, 0, 0)\")",
+            ),
+            (|page| page["panels"][2]["rows"] = json!(["AB"]), "b in dark: Table: shows the rows [\"AB\"]"),
+        ];
+        for (change, expected) in cases {
+            assert_eq!(found(change), [expected]);
+        }
+    }
+}
