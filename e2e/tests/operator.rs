@@ -50,6 +50,8 @@ use self::{
 mod availability;
 #[path = "operator/edited.rs"]
 mod edited;
+#[path = "operator/health.rs"]
+mod health;
 #[path = "operator/identity.rs"]
 mod identity;
 #[path = "operator/many.rs"]

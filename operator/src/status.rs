@@ -1,12 +1,13 @@
 //! The status of a policy, from what was compiled, what is targeted, how the pods stand and what they let through.
 //!
 //! Pure. It says what the pods acknowledged, never what is intended; a condition's transition time moves only when its
-//! status flips.
+//! status flips. `Ready`, `Reconciling`, `Stalled` and `Programmed` say the same as `Accepted` and `Enforced` in the words
+//! that other tools look for.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use weir_api::condition_types::{ACCEPTED, ENFORCED};
-use weir_api::{Drift, Enforcement, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic};
+use weir_api::condition_types::{ACCEPTED, ENFORCED, PROGRAMMED, READY, RECONCILING, STALLED};
+use weir_api::{Drift, DriftReason, Enforcement, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic};
 
 use crate::compile::{Compiled, Good};
 use crate::observed::Standing;
@@ -66,7 +67,7 @@ impl Tally {
 /// Builds the status. `previous` is the one that was last written.
 pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: Timestamp) -> RateLimitPolicyStatus {
     let tally = Tally::of(facts.targeted, facts.others);
-    let condition = |type_: &str, (status, reason, message): (bool, &str, String)| {
+    let condition = |type_: &str, (status, reason, message): Said| {
         let status = if status { "True" } else { "False" };
         let before = previous.and_then(|p| p.conditions.iter().find(|c| c.type_ == type_ && c.status == status));
         Condition {
@@ -78,9 +79,20 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
             message: shorten(message, LONGEST_CONDITION),
         }
     };
+    let (accepted, enforced) = (accepted(facts), enforced(facts, tally));
+    let health = health(facts, &accepted, &enforced);
+    let conditions = [
+        Some((ACCEPTED, accepted.clone())),
+        programmed(&health, &accepted).map(|said| (PROGRAMMED, said)),
+        Some((ENFORCED, enforced)),
+        Some((READY, (matches!(health, Health::Ready(..)), health.reason(), health.message().to_owned()))),
+        // These two are there only while they are true.
+        matches!(health, Health::UnderWay(..)).then(|| (RECONCILING, health.said())),
+        matches!(health, Health::Stalled(..)).then(|| (STALLED, health.said())),
+    ];
     RateLimitPolicyStatus {
         observed_generation: Some(facts.compiled.generation),
-        conditions: vec![condition(ACCEPTED, accepted(facts)), condition(ENFORCED, enforced(facts, tally))],
+        conditions: conditions.into_iter().flatten().map(|(type_, said)| condition(type_, said)).collect(),
         revision: facts.compiled.rules.as_ref().map(|rules| rules.revision.clone()),
         last_known_good: facts.compiled.good.as_ref().and_then(Good::kept),
         enforcement: Some(Enforcement {
@@ -97,7 +109,61 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
     }
 }
 
-fn accepted(facts: &Facts<'_>) -> (bool, &'static str, String) {
+/// What a condition says: whether it is true, why in one word, and in one sentence.
+type Said = (bool, &'static str, String);
+
+/// What other tools ask for: is it done, does it go on by itself, or must somebody do something?
+enum Health {
+    Ready(&'static str, String),
+    UnderWay(&'static str, String),
+    Stalled(&'static str, String),
+}
+
+impl Health {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Ready(reason, _) | Self::UnderWay(reason, _) | Self::Stalled(reason, _) => reason,
+        }
+    }
+
+    fn message(&self) -> &str {
+        match self {
+            Self::Ready(_, message) | Self::UnderWay(_, message) | Self::Stalled(_, message) => message,
+        }
+    }
+
+    fn said(&self) -> Said {
+        (true, self.reason(), self.message().to_owned())
+    }
+}
+
+fn health(facts: &Facts<'_>, accepted: &Said, enforced: &Said) -> Health {
+    let refused = |(_, standing): &(_, Standing)| matches!(standing, Standing::Drifted(DriftReason::Refused, _));
+    let (_, reason, message) = if accepted.0 { enforced } else { accepted };
+    let message = message.clone();
+    match (accepted.0, *reason) {
+        // A target that is applied together with its policy may come after it.
+        (false, "TargetNotFound") => Health::UnderWay(reason, message),
+        (false, _) => Health::Stalled(reason, message),
+        (true, _) if facts.others.iter().any(refused) => Health::Stalled("Refused", message),
+        (true, "Enforced" | "NoPods") => Health::Ready(reason, message),
+        (true, _) => Health::UnderWay(reason, message),
+    }
+}
+
+/// Whether the pods have it, as GEP-713 says; nothing of a policy that is not accepted.
+fn programmed(health: &Health, accepted: &Said) -> Option<Said> {
+    let (is_done, reason) = match health {
+        _ if !accepted.0 => return None,
+        Health::Ready("NoPods", _) => (true, "NoPods"),
+        Health::Ready(..) => (true, "Programmed"),
+        Health::UnderWay(..) => (false, "Reconciling"),
+        Health::Stalled(reason, _) => (false, *reason),
+    };
+    Some((is_done, reason, health.message().to_owned()))
+}
+
+fn accepted(facts: &Facts<'_>) -> Said {
     if !facts.compiled.faults.is_empty() {
         return (false, "Invalid", sentence(&facts.compiled.faults, "; "));
     }
@@ -108,7 +174,7 @@ fn accepted(facts: &Facts<'_>) -> (bool, &'static str, String) {
 }
 
 /// The word that `Enforced` gives for its state.
-pub fn enforced(facts: &Facts<'_>, tally: Tally) -> (bool, &'static str, String) {
+pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
     let Tally { targeted, enforcing, .. } = tally;
     let Some(rules) = &facts.compiled.rules else {
         return (

@@ -5,12 +5,20 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Types of the conditions in [`RateLimitPolicyStatus::conditions`] (GEP-713).
+/// Types of the conditions in [`RateLimitPolicyStatus::conditions`] (GEP-713, and kstatus for tools that wait).
 pub mod condition_types {
     /// The policy is valid and its targets exist.
     pub const ACCEPTED: &str = "Accepted";
     /// Every targeted pod has acknowledged the newest revision.
     pub const ENFORCED: &str = "Enforced";
+    /// What is accepted is in all targeted pods; absent of a policy that is not accepted.
+    pub const PROGRAMMED: &str = "Programmed";
+    /// Nothing is left to do: all targeted pods enforce the policy, or there are none yet.
+    pub const READY: &str = "Ready";
+    /// It is not ready and goes on by itself; absent otherwise.
+    pub const RECONCILING: &str = "Reconciling";
+    /// It is not ready, and somebody has to do something; absent otherwise.
+    pub const STALLED: &str = "Stalled";
 }
 
 /// What is known of a policy. Numbers of pods are what the pods acknowledged, never what is intended.
@@ -21,7 +29,8 @@ pub struct RateLimitPolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
-    /// `Accepted` and `Enforced`, each with the generation it is about.
+    /// `Accepted`, `Programmed`, `Enforced` and `Ready`, and `Reconciling` or `Stalled` while they hold; each with the generation it
+    /// is about.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -134,7 +134,9 @@ impl Stage {
                 .into(),
             Self::Tools => vec![Step::new(airgap(workspace).join("build.sh"), &["binaries"])],
             Self::Integration => vec![
-                Step::new(workspace.root().join("e2e/kubeconform/build.sh"), &[]).arg(kubeconform(workspace)),
+                Step::new(workspace.root().join("e2e/kubeconform/build.sh"), &[])
+                    .arg(compiled(workspace, "kubeconform")),
+                Step::new(workspace.root().join("e2e/health/build.sh"), &[]).arg(compiled(workspace, "health")),
                 tests(&[
                     "test",
                     "--locked",
@@ -147,7 +149,8 @@ impl Stage {
                     "--no-fail-fast",
                 ])
                 .env("WEIR_KUBE_BIN", tools(workspace)?.display().to_string())
-                .env("WEIR_KUBECONFORM", kubeconform(workspace)),
+                .env("WEIR_KUBECONFORM", compiled(workspace, "kubeconform"))
+                .env("WEIR_HEALTH", compiled(workspace, "health")),
             ],
             Self::Helm => helm::steps(workspace, &tools(workspace)?.join("helm"))?,
             Self::Examples => ["axum", "tonic", "live"]
@@ -173,9 +176,9 @@ pub(crate) fn tools(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join("bin"))
 }
 
-/// Where kubeconform is compiled to. Go keeps what it is made of.
-fn kubeconform(workspace: &Workspace) -> String {
-    workspace.scratch().join("kubeconform").display().to_string()
+/// Where a program in Go is compiled to. Go keeps what it is made of.
+fn compiled(workspace: &Workspace, program: &str) -> String {
+    workspace.scratch().join(program).display().to_string()
 }
 
 fn xtask(args: &[&str]) -> anyhow::Result<Step> {
