@@ -90,9 +90,10 @@ impl Followed {
         Beside { status: self.echo.into_known(), version: self.version }
     }
 
-    /// Whether to write this status now, as which number: because it is new, or because somebody wrote over the last.
-    pub fn writes(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> Option<u64> {
-        let is_due = self.pace.admits(now, status) || (self.echo.is_foreign(now) && self.pace.repeats(now, status));
+    /// Whether to write this status now, in which pods are waited for or not, as which number: because it is new, or because somebody wrote over the last.
+    pub fn writes(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> Option<u64> {
+        let is_due =
+            self.pace.admits(now, status, waits) || (self.echo.is_foreign(now) && self.pace.repeats(now, status));
         is_due.then(|| self.echo.send(now))
     }
 }
@@ -125,14 +126,14 @@ mod tests {
         let now = crate::clock::now();
         let found = Beside { status: Some(Box::new(status(1))), version: Some("7".to_owned()) };
         let mut followed = begin(found);
-        assert_eq!(followed.writes(now, &status(2)), Some(1));
+        assert_eq!(followed.writes(now, &status(2), false), Some(1));
         let mut again = begin(followed.leave());
-        assert_eq!(again.writes(now, &status(2)), Some(1), "it was dropped with its term");
+        assert_eq!(again.writes(now, &status(2), false), Some(1), "it was dropped with its term");
 
         let stored = Stored { status: Some(Box::new(status(2))), version: Some("8".to_owned()) };
         again.landed(now, 1, stored);
         let mut at_rest = begin(again.leave());
-        assert_eq!(at_rest.writes(now, &status(2)), None, "it is there");
+        assert_eq!(at_rest.writes(now, &status(2), false), None, "it is there");
     }
 
     /// What was shown of the last minute has to go when the minute is over.

@@ -74,7 +74,7 @@ impl Engine {
                 let _ = self.reports.send(Message::Announce(announcement));
             }
             let status = status::build(&facts, followed.pace.written(), clock::timestamp());
-            if let Some(number) = followed.writes(now, &status) {
+            if let Some(number) = followed.writes(now, &status, tally.waiting > 0) {
                 let (key, uid, file) = (key.clone(), compiled.uid.clone(), compiled.file.clone());
                 let (version, term) = (followed.version.clone(), self.shared.term.clone());
                 let status = status.clone();

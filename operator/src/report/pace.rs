@@ -1,17 +1,16 @@
 //! When a status is worth writing. Pure, one [`Pace`] per policy.
 //!
-//! What the pods enforce is written at once. A state that is expected to pass (`Pending`) is held back for a moment, so
+//! What the pods enforce is written at once. A state in which pods are waited for is held back for a moment, so
 //! that a change that every pod acknowledges within milliseconds is one write and not two. Numbers of traffic are
 //! written now and then, when they moved by more than noise, and once more when they stopped moving: the last write
-//! agrees exactly with what the agents counted.
+//! agrees exactly with what the agents counted. A pod that stays away is no reason not to wait for the others.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_api::condition_types::ENFORCED;
 use weir_api::{DriftReason, RateLimitPolicyStatus, Traffic};
 
-/// How long `Pending` must last to be written.
+/// How long pods must be waited for until that is written.
 const HOLD: Duration = Duration::from_millis(250);
 /// Where only the counts of pods and their names changed, and what is said of them did not: a rollout of thousands of pods
 /// is written so often at most.
@@ -28,6 +27,8 @@ pub struct Pace {
     interval: Duration,
     written: Option<RateLimitPolicyStatus>,
     written_at: Option<Instant>,
+    /// Whether pods were waited for in what was written.
+    waited: bool,
     held_since: Option<Instant>,
     seen: Option<Traffic>,
     moved_at: Option<Instant>,
@@ -36,7 +37,7 @@ pub struct Pace {
 impl Pace {
     /// `written` is the status that the policy has already.
     pub fn new(interval: Duration, written: Option<RateLimitPolicyStatus>) -> Self {
-        Self { interval, written, written_at: None, held_since: None, seen: None, moved_at: None }
+        Self { interval, written, written_at: None, waited: false, held_since: None, seen: None, moved_at: None }
     }
 
     /// What was last written.
@@ -49,15 +50,16 @@ impl Pace {
         self.held_since.is_none() && self.written.as_ref() == Some(status)
     }
 
-    /// Whether to write this status now. If so, it counts as written.
-    pub fn admits(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {
+    /// Whether to write this status now; `waits`: pods are expected to change it soon. If so, it counts as written.
+    pub fn admits(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> bool {
         if self.seen != status.traffic {
             self.seen.clone_from(&status.traffic);
             self.moved_at = Some(now);
         }
-        let admitted = self.is_due(now, status);
+        let admitted = self.is_due(now, status, waits);
         if admitted {
             self.put_down(now, status);
+            self.waited = waits;
         }
         admitted
     }
@@ -78,15 +80,17 @@ impl Pace {
         self.held_since = None;
     }
 
-    fn is_due(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {
+    fn is_due(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> bool {
         let same = self.written.as_ref().is_some_and(|written| essence(written) == essence(status));
         if !same {
             let held_since = *self.held_since.get_or_insert(now);
-            if is_pending(status) && now.duration_since(held_since) < HOLD {
+            if waits && now.duration_since(held_since) < HOLD {
                 return false;
             }
             let only_counts = self.written.as_ref().is_some_and(|written| said(written) == said(status));
-            return !only_counts || self.written_at.is_none_or(|at| now.duration_since(at) >= COUNTS);
+            // The last acknowledgement is news, however little came before it.
+            let is_over = self.waited && !waits;
+            return !only_counts || is_over || self.written_at.is_none_or(|at| now.duration_since(at) >= COUNTS);
         }
         self.held_since = None;
         let rested = self.written_at.is_none_or(|at| now.duration_since(at) >= self.interval);
@@ -134,10 +138,6 @@ fn said(status: &RateLimitPolicyStatus) -> Said<'_> {
             .map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_str(), c.observed_generation))
             .collect(),
     }
-}
-
-fn is_pending(status: &RateLimitPolicyStatus) -> bool {
-    status.conditions.iter().any(|condition| condition.type_ == ENFORCED && condition.reason == "Pending")
 }
 
 fn moved(before: Option<&Traffic>, after: Option<&Traffic>) -> bool {

@@ -1,5 +1,6 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use weir_api::Enforcement;
+use weir_api::condition_types::ENFORCED;
 
 use super::*;
 
@@ -31,49 +32,49 @@ fn millis(count: u64) -> Duration {
 async fn what_the_pods_enforce_is_written_at_once() {
     let now = Instant::now();
     let mut pace = Pace::new(INTERVAL, None);
-    assert!(pace.admits(now, &status("NoPods", 0, 0)));
-    assert!(!pace.admits(now, &status("NoPods", 0, 0)));
-    assert!(pace.admits(now + millis(1), &status("Drifted", 2, 0)));
-    assert!(pace.admits(now + millis(2), &status("Enforced", 3, 0)));
+    assert!(pace.admits(now, &status("NoPods", 0, 0), false));
+    assert!(!pace.admits(now, &status("NoPods", 0, 0), false));
+    assert!(pace.admits(now + millis(1), &status("Drifted", 2, 0), false));
+    assert!(pace.admits(now + millis(2), &status("Enforced", 3, 0), false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn pending_is_written_only_if_it_lasts() {
     let now = Instant::now();
     let mut pace = Pace::new(INTERVAL, Some(status("Enforced", 3, 0)));
-    assert!(!pace.admits(now, &status("Pending", 0, 0)));
-    assert!(!pace.admits(now + millis(100), &status("Pending", 2, 0)));
-    assert!(!pace.admits(now + millis(200), &status("Enforced", 3, 0)), "nothing was ever different");
-    assert!(!pace.admits(now + millis(300), &status("Pending", 2, 0)), "it waits anew");
-    assert!(pace.admits(now + millis(300) + HOLD, &status("Pending", 2, 0)));
+    assert!(!pace.admits(now, &status("Pending", 0, 0), true));
+    assert!(!pace.admits(now + millis(100), &status("Pending", 2, 0), true));
+    assert!(!pace.admits(now + millis(200), &status("Enforced", 3, 0), false), "nothing was ever different");
+    assert!(!pace.admits(now + millis(300), &status("Pending", 2, 0), true), "it waits anew");
+    assert!(pace.admits(now + millis(300) + HOLD, &status("Pending", 2, 0), true));
 }
 
 #[tokio::test(start_paused = true)]
 async fn noise_is_not_written_and_movement_now_and_then() {
     let now = Instant::now();
     let mut pace = Pace::new(INTERVAL, None);
-    assert!(pace.admits(now, &status("Enforced", 3, 1000)));
-    assert!(!pace.admits(now + millis(1000), &status("Enforced", 3, 2000)), "too soon");
-    assert!(pace.admits(now + INTERVAL, &status("Enforced", 3, 2000)));
+    assert!(pace.admits(now, &status("Enforced", 3, 1000), false));
+    assert!(!pace.admits(now + millis(1000), &status("Enforced", 3, 2000), false), "too soon");
+    assert!(pace.admits(now + INTERVAL, &status("Enforced", 3, 2000), false));
     let mut at = now + INTERVAL;
     for allowed in [2010, 1990, 2040, 1960, 2001, 2000, 2039] {
         at += millis(2000);
-        assert!(!pace.admits(at, &status("Enforced", 3, allowed)), "{allowed} is noise");
+        assert!(!pace.admits(at, &status("Enforced", 3, allowed), false), "{allowed} is noise");
     }
-    assert!(pace.admits(at + millis(1000), &status("Enforced", 3, 2041)));
+    assert!(pace.admits(at + millis(1000), &status("Enforced", 3, 2041), false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_final_numbers_are_written_exactly() {
     let now = Instant::now();
     let mut pace = Pace::new(INTERVAL, None);
-    assert!(pace.admits(now, &status("Enforced", 3, 1000)));
+    assert!(pace.admits(now, &status("Enforced", 3, 1000), false));
     let last = status("Enforced", 3, 1001);
     let mut at = now;
     let mut written = 0;
     for _ in 0..100 {
         at += millis(500);
-        written += u32::from(pace.admits(at, &last));
+        written += u32::from(pace.admits(at, &last, false));
     }
     assert_eq!(written, 1);
     assert_eq!(pace.written(), Some(&last));
@@ -84,9 +85,9 @@ async fn what_is_held_back_is_not_repeated() {
     let now = Instant::now();
     let mut pace = Pace::new(INTERVAL, Some(status("Enforced", 3, 0)));
     assert!(pace.repeats(now, &status("Enforced", 3, 0)));
-    assert!(!pace.admits(now, &status("Pending", 2, 0)));
+    assert!(!pace.admits(now, &status("Pending", 2, 0), true));
     assert!(!pace.repeats(now, &status("Pending", 2, 0)));
-    assert!(pace.admits(now + HOLD, &status("Pending", 2, 0)));
+    assert!(pace.admits(now + HOLD, &status("Pending", 2, 0), true));
     assert!(pace.repeats(now + HOLD, &status("Pending", 2, 0)), "it is not held back any more");
 }
 
@@ -97,11 +98,29 @@ async fn a_rollout_of_many_pods_is_written_once_a_second_and_its_end_in_any_case
     let (mut at, mut written) = (now, 0);
     for enforcing in 1..=1000 {
         at += millis(10);
-        written += u32::from(pace.admits(at, &status("Drifted", enforcing, 0)));
+        written += u32::from(pace.admits(at, &status("Drifted", enforcing, 0), false));
     }
     assert_eq!(written, 10);
     at += millis(10);
-    assert!(pace.admits(at, &status("Enforced", 1000, 0)), "another word is written at once");
-    assert!(!pace.admits(at + millis(10), &status("Enforced", 1001, 0)));
-    assert!(pace.admits(at + COUNTS, &status("Enforced", 1001, 0)), "what was held back is written in the end");
+    assert!(pace.admits(at, &status("Enforced", 1000, 0), false), "another word is written at once");
+    assert!(!pace.admits(at + millis(10), &status("Enforced", 1001, 0), false));
+    assert!(pace.admits(at + COUNTS, &status("Enforced", 1001, 0), false), "what was held back is written in the end");
+}
+
+/// A change among three pods of which one is away.
+#[tokio::test(start_paused = true)]
+async fn a_silent_pod_hides_no_acknowledgement_of_the_others() {
+    let now = Instant::now();
+    let changed = |enforcing| RateLimitPolicyStatus { observed_generation: Some(2), ..status("Drifted", enforcing, 0) };
+    let mut pace = Pace::new(INTERVAL, Some(status("Drifted", 2, 0)));
+    assert!(!pace.admits(now, &changed(0), true), "none of them enforces it, and two will in a moment");
+    assert!(!pace.admits(now + millis(5), &changed(1), true));
+    assert!(pace.admits(now + millis(10), &changed(2), false), "all who answer have answered");
+
+    // Those that take longer are waited for, and told as soon as they are in.
+    let at = now + millis(10_000);
+    let changed = |enforcing| RateLimitPolicyStatus { observed_generation: Some(3), ..status("Drifted", enforcing, 0) };
+    assert!(!pace.admits(at, &changed(1), true));
+    assert!(pace.admits(at + HOLD, &changed(1), true));
+    assert!(pace.admits(at + HOLD + millis(10), &changed(2), false));
 }
