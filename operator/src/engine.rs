@@ -279,8 +279,8 @@ impl Engine {
     fn settle(&mut self, key: &ObjectKey) {
         let (pod, cohort) = (self.world.pods.get(key), self.plan.cohort(key));
         let is_open = pod.zip(cohort).is_some_and(|(pod, cohort)| {
-            // A policy without rules in force is in no content.
-            let all_have_rules = cohort.policies.len() == cohort.content.policies.len();
+            // A policy without rules in force is in no content, and one that has grown too large is not in it as it should be.
+            let all_have_rules = cohort.policies.len() == cohort.content.policies.len() && cohort.left_out.is_empty();
             let is_settled = all_have_rules && self.observed.is_settled(key, pod, &cohort.content);
             !cohort.policies.is_empty() && !is_settled
         });

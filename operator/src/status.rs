@@ -9,6 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use weir_api::condition_types::{ACCEPTED, ENFORCED, PROGRAMMED, READY, RECONCILING, STALLED};
 use weir_api::{Drift, DriftReason, Enforcement, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic};
 
+use weir_wire::MAX_SNAPSHOT_BYTES;
+
 use crate::compile::{Compiled, Good};
 use crate::observed::Standing;
 use crate::traffic::Counts;
@@ -16,6 +18,8 @@ use crate::world::{ObjectKey, Workload};
 
 /// Drifted pods that are named.
 const NAMED: usize = 10;
+/// Why a policy is not accepted that does not fit beside the others.
+pub const TOO_LARGE: &str = "SnapshotTooLarge";
 /// The longest message of a drifted pod, in bytes.
 const LONGEST_MESSAGE: usize = 256;
 /// The longest message of a condition, in bytes.
@@ -28,6 +32,8 @@ pub struct Facts<'a> {
     pub compiled: &'a Compiled,
     /// The workloads that it names and that do not exist.
     pub missing: &'a [Workload],
+    /// Into how many pods it does not fit.
+    pub left_out: usize,
     /// How many pods it targets.
     pub targeted: usize,
     /// How those of them stand to it that do not enforce it.
@@ -170,6 +176,9 @@ fn accepted(facts: &Facts<'_>) -> Said {
     if !facts.missing.is_empty() {
         return (false, "TargetNotFound", format!("not found: {}", sentence(facts.missing, ", ")));
     }
+    if facts.left_out > 0 {
+        return (false, TOO_LARGE, too_large(facts));
+    }
     (true, "Accepted", "the policy is valid and its targets exist".to_owned())
 }
 
@@ -193,6 +202,9 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
         let missing = sentence(facts.missing, ", ");
         return (false, "TargetNotFound", format!("not found: {missing}; {count}"));
     }
+    if facts.left_out > 0 {
+        return (false, TOO_LARGE, format!("{}; {count}", too_large(facts)));
+    }
     if targeted == 0 {
         return (false, "NoPods", "no running pod is targeted".to_owned());
     }
@@ -204,6 +216,16 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
         .collect();
     let reason = if tally.drifted > 0 { "Drifted" } else { "Pending" };
     (false, reason, format!("{count}; {}", worst.join(", ")))
+}
+
+fn too_large(facts: &Facts<'_>) -> String {
+    format!(
+        "does not fit into {} of {} pods: all policies of a pod take {} KiB at most, the oldest first, and what has grown \
+         stays as it was; let fewer policies target these pods, or write fewer rules and overrides",
+        facts.left_out,
+        facts.targeted,
+        MAX_SNAPSHOT_BYTES / 1024
+    )
 }
 
 fn drifted(others: &[(&ObjectKey, Standing)]) -> Vec<Drift> {

@@ -49,7 +49,7 @@ fn status_of(
     let (others, targeted): (Vec<_>, usize) = (others.collect(), pods.len());
     let counts = Counts { allowed: 962, limited: 38, ..Counts::default() };
     let rules = [("all".to_owned(), counts)];
-    let facts = Facts { compiled, missing, targeted, others: &others, traffic: (&rules, counts) };
+    let facts = Facts { compiled, missing, left_out: 0, targeted, others: &others, traffic: (&rules, counts) };
     build(&facts, previous, Timestamp::from_second(now).unwrap())
 }
 
@@ -160,6 +160,20 @@ fn other_tools_see_what_is_done_what_goes_on_and_what_needs_somebody() {
         let status = status_of(&compiled, targets, &standings, None, 1);
         assert_eq!([READY, RECONCILING, STALLED, PROGRAMMED].map(|type_| said(&status, type_)), expected, "{what}");
     }
+}
+
+#[test]
+fn a_policy_that_does_not_fit_is_not_accepted() {
+    let (compiled, others) = (compiled(true, vec![]), []);
+    let traffic: (&[_], _) = (&[], Counts::default());
+    let facts = Facts { compiled: &compiled, missing: &[], left_out: 2, targeted: 3, others: &others, traffic };
+    let status = build(&facts, None, Timestamp::UNIX_EPOCH);
+    for type_ in [ACCEPTED, ENFORCED, READY] {
+        assert_eq!(said(&status, type_), Some(("False", "SnapshotTooLarge")), "{type_}");
+    }
+    assert_eq!(said(&status, STALLED), Some(("True", "SnapshotTooLarge")));
+    let message = &condition(&status, ACCEPTED).message;
+    assert!(message.starts_with("does not fit into 2 of 3 pods: all policies of a pod take 1024 KiB"), "{message}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use weir_api::condition_types::ENFORCED;
 use weir_wire::PolicyRules;
 
 use crate::changes::describe;
-use crate::status::Tally;
+use crate::status::{TOO_LARGE, Tally};
 
 /// The same words are not told again within this time.
 const ONCE_IN: Duration = Duration::from_secs(300);
@@ -83,6 +83,7 @@ impl Story {
             "Enforced" => self.enforced(now, message, tally),
             "Drifted" => self.warn("Drifted", message),
             "Invalid" => self.warn("Invalid", message),
+            TOO_LARGE => self.warn(TOO_LARGE, message),
             "NoPods" | "TargetNotFound" => {
                 if let Some(change) = &mut self.change {
                     change.timed = false;

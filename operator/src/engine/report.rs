@@ -59,6 +59,7 @@ impl Engine {
             let facts = Facts {
                 compiled,
                 missing: &targets.missing,
+                left_out: self.plan.left_out(key),
                 targeted: targets.pods,
                 others: &others,
                 traffic: (&glance.rules, glance.all),

@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use weir_wire::PolicyRules;
+use weir_wire::{MAX_SNAPSHOT_BYTES, PolicyRules};
 
 use crate::compile::revision_of;
+
+/// The most that policies take as JSON, so that the snapshot around them is no longer than agents take.
+const MOST: usize = MAX_SNAPSHOT_BYTES - 256;
 
 /// The policies of one or more agents: a snapshot without its sequence.
 #[derive(Debug)]
@@ -19,8 +22,13 @@ pub struct Content {
 }
 
 impl Content {
-    /// Of these policies, in this order.
+    /// What fits of these policies, in this order.
     pub(super) fn new(policies: Vec<Arc<PolicyRules>>) -> Self {
+        let content = Self::of(policies);
+        if content.json.len() <= MOST { content } else { Self::of(fitting(content.policies, &[])) }
+    }
+
+    fn of(policies: Vec<Arc<PolicyRules>>) -> Self {
         let revision = snapshot_revision(&policies);
         Self::named(revision, policies)
     }
@@ -49,8 +57,13 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// The content of these policies: one that is there already, or a new one.
-    pub(super) fn of(&mut self, policies: Vec<Arc<PolicyRules>>) -> Arc<Content> {
+    /// What fits of these policies, in the place of `before`: a content that is there already, or a new one.
+    pub(super) fn of(&mut self, policies: Vec<Arc<PolicyRules>>, before: &[Arc<PolicyRules>]) -> Arc<Content> {
+        let content = self.whole(policies);
+        if content.json.len() <= MOST { content } else { self.whole(fitting(content.policies.clone(), before)) }
+    }
+
+    fn whole(&mut self, policies: Vec<Arc<PolicyRules>>) -> Arc<Content> {
         let revision = snapshot_revision(&policies);
         if let Some(content) = self.known.get(&revision).and_then(Weak::upgrade) {
             return content;
@@ -63,6 +76,25 @@ impl Contents {
         self.known.insert(revision, Arc::downgrade(&content));
         content
     }
+}
+
+/// The policies that fit into a snapshot, the first first. One that has grown too large stays as it was before.
+fn fitting(policies: Vec<Arc<PolicyRules>>, before: &[Arc<PolicyRules>]) -> Vec<Arc<PolicyRules>> {
+    let mut left = MOST;
+    let mut fits = |policy: &Arc<PolicyRules>| {
+        let length = serde_json::to_string(policy.as_ref()).map_or(usize::MAX, |json| json.len());
+        // With the comma that comes before the next.
+        let rest = length.checked_add(1).and_then(|length| left.checked_sub(length));
+        left = rest.unwrap_or(left);
+        rest.is_some()
+    };
+    let mut fitting = Vec::with_capacity(policies.len());
+    for policy in policies {
+        let earlier = || before.iter().find(|earlier| earlier.uid == policy.uid).cloned();
+        let fit = if fits(&policy) { Some(policy) } else { earlier().filter(&mut fits) };
+        fitting.extend(fit);
+    }
+    fitting
 }
 
 /// Names a list of policies, in whatever order they come.

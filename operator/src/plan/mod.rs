@@ -14,6 +14,8 @@ pub use self::content::Content;
 use self::content::Contents;
 pub use self::selecting::foresee;
 use self::selecting::{in_order, selects};
+use weir_wire::PolicyRules;
+
 use crate::compile::{Compiled, Target};
 use crate::world::{Membership, ObjectKey, Touched, Workload, World};
 
@@ -51,6 +53,8 @@ pub struct Cohort {
     pods: BTreeSet<ObjectKey>,
     /// The policies that target it, also those with nothing in force.
     pub policies: BTreeSet<ObjectKey>,
+    /// Those of them whose newest rules no longer fit into the snapshot.
+    pub left_out: BTreeSet<ObjectKey>,
     /// What each of its agents should enforce.
     pub content: Arc<Content>,
 }
@@ -77,6 +81,13 @@ impl Plan {
     /// What a policy targets.
     pub fn targets(&self, policy: &ObjectKey) -> Option<&Targets> {
         self.targets.get(policy)
+    }
+
+    /// How many of a policy's pods its newest rules do not fit into any more.
+    pub fn left_out(&self, policy: &ObjectKey) -> usize {
+        let cohorts = self.targets.get(policy).into_iter().flat_map(|targets| &targets.cohorts);
+        let cohorts = cohorts.filter_map(|id| self.cohorts.get(id));
+        cohorts.filter(|cohort| cohort.left_out.contains(policy)).map(|cohort| cohort.pods.len()).sum()
     }
 
     /// How many pods are targeted by any policy.
@@ -109,7 +120,15 @@ impl Plan {
         for id in stale {
             let Some(cohort) = self.cohorts.get_mut(&id) else { continue };
             let on_pod = cohort.policies.iter().filter_map(|key| compiled.get_key_value(key));
-            let content = self.contents.of(in_order(on_pod));
+            let content = self.contents.of(in_order(on_pod), &cohort.content.policies);
+            let left_out = left_out(&cohort.policies, compiled, &content);
+            for policy in cohort.left_out.symmetric_difference(&left_out) {
+                if let Some(targets) = self.targets.get_mut(policy) {
+                    targets.changes += 1;
+                    moved.insert(policy.clone());
+                }
+            }
+            cohort.left_out = left_out;
             if content.revision != cohort.content.revision {
                 pods.extend(cohort.pods.iter().cloned());
             }
@@ -185,7 +204,8 @@ impl Plan {
             membership: key.1.clone(),
             pods: BTreeSet::new(),
             policies: BTreeSet::new(),
-            content: self.contents.of(Vec::new()),
+            left_out: BTreeSet::new(),
+            content: self.contents.of(Vec::new(), &[]),
         };
         self.cohorts.insert(id, cohort);
         self.by_namespace.entry(key.0.clone()).or_default().insert(id);
@@ -279,6 +299,18 @@ fn is_about(world: &World, policy: &ObjectKey, compiled: &Compiled, cohort: &Coh
     compiled.target.as_ref().is_some_and(|target| {
         selects(&world.workloads, &policy.namespace, target, &cohort.namespace, &cohort.membership)
     })
+}
+
+/// The policies of a cohort whose rules are not in its content, though there are rules.
+fn left_out(
+    policies: &BTreeSet<ObjectKey>,
+    compiled: &BTreeMap<ObjectKey, Compiled>,
+    content: &Content,
+) -> BTreeSet<ObjectKey> {
+    let rules = policies.iter().filter_map(|key| Some((key, compiled.get(key)?.rules.as_ref()?)));
+    let fits: HashMap<&str, &str> = content.policies.iter().map(|it| (&*it.uid, &*it.revision)).collect();
+    let is_out = |rules: &PolicyRules| fits.get(&*rules.uid) != Some(&&*rules.revision);
+    rules.filter(|(_, rules)| is_out(rules)).map(|(key, _)| key.clone()).collect()
 }
 
 /// A pod came to these policies, left them, or is another one now.

@@ -299,3 +299,63 @@ fn a_pod_to_come_is_foreseen_as_it_will_be_planned() {
     assert_eq!(content(&planned, "shop", "web").body(1), foreseen.body(1));
     assert!(foresee(&world.workloads, compiler.compiled(), "nowhere", BTreeMap::new()).policies.is_empty());
 }
+
+#[test]
+fn what_does_not_fit_into_a_snapshot_is_left_out_and_what_has_grown_stays_as_it_was() {
+    let web = labels(&[("app", "web")]);
+    let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
+    let key = |name: &str| ObjectKey::new("shop", name);
+    let mut update = |world: &World, touched: &Touched, compiler: &mut Compiler, names: &[&str]| {
+        compiler.update(&world.policies, &touched.policies, |_| None);
+        let planned = plan.update(world, compiler.compiled(), touched);
+        let content = content(&plan, "shop", "web");
+        let fits: Vec<(&str, usize)> = content
+            .policies
+            .iter()
+            .map(|it| (it.name.as_str(), it.rules[0].matches[0].paths[0].len() / 1000))
+            .collect();
+        let out: Vec<&str> = names.iter().copied().filter(|name| plan.left_out(&key(name)) > 0).collect();
+        let length = content.body(u64::MAX).len();
+        assert!(length <= weir_wire::MAX_SNAPSHOT_BYTES, "{length} bytes");
+        let foreseen = foresee(&world.workloads, compiler.compiled(), "shop", labels(&[("app", "web")]));
+        assert!(foreseen.body(u64::MAX).len() <= weir_wire::MAX_SNAPSHOT_BYTES);
+        (format!("{fits:?}"), format!("{out:?}"), planned.policies)
+    };
+    let add =
+        |world: &mut World, touched: &mut Touched, name: &str, created: i64, generation: i64, kilobytes: usize| {
+            let path = format!("/{}", "x".repeat(kilobytes * 1000));
+            let limit = json!({"name": "a", "requests": 50, "per": "1s"});
+            let spec = json!({"selector": {"matchLabels": {"app": "web"}},
+            "rules": [{"name": "all", "match": [{"paths": [path]}], "limits": [limit]}]});
+            let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+            let created = Some(Timestamp::from_second(created).unwrap());
+            let policy = Policy { uid: name.to_owned(), generation, created, spec, file: None };
+            world.apply(Change::Policy(key(name), Some((policy, Beside::default()))), touched);
+        };
+    let names = ["a", "b", "c", "d", "small"];
+    let mut touched = Touched::default();
+    let pod = Pod { uid: "web".to_owned(), membership: Membership::Pod(web).into(), agent: at("http://1:1") };
+    world.apply(Change::Pod(key("web"), Some(pod)), &mut touched);
+    for (age, name) in names.iter().enumerate() {
+        let kilobytes = if *name == "small" { 1 } else { 300 };
+        add(&mut world, &mut touched, name, i64::try_from(age).unwrap(), 1, kilobytes);
+    }
+    let (fits, out, _) = update(&world, &touched, &mut compiler, &names);
+    assert_eq!(fits, r#"[("a", 300), ("b", 300), ("c", 300), ("small", 1)]"#);
+    assert_eq!(out, r#"["d"]"#);
+
+    let mut touched = Touched::default();
+    add(&mut world, &mut touched, "c", 2, 2, 500);
+    let (fits, out, told) = update(&world, &touched, &mut compiler, &names);
+    assert_eq!(fits, r#"[("a", 300), ("b", 300), ("c", 300), ("small", 1)]"#, "its last rules went away");
+    assert_eq!(out, r#"["c", "d"]"#);
+    assert!(told.contains(&key("c")));
+
+    // Room for what was left out, which is told of it.
+    let mut touched = Touched::default();
+    world.apply(Change::Policy(key("a"), None), &mut touched);
+    let (fits, out, told) = update(&world, &touched, &mut compiler, &names);
+    assert_eq!(fits, r#"[("b", 300), ("c", 500), ("small", 1)]"#);
+    assert_eq!(out, r#"["d"]"#);
+    assert!(told.contains(&key("c")) && !told.contains(&key("small")), "{told:?}");
+}
