@@ -48,6 +48,8 @@ use self::{
 
 #[path = "operator/availability.rs"]
 mod availability;
+#[path = "operator/bypassed.rs"]
+mod bypassed;
 #[path = "operator/edited.rs"]
 mod edited;
 #[path = "operator/health.rs"]
@@ -302,6 +304,11 @@ impl Stage {
 
     /// A pod whose agent listens on this port of loopback.
     async fn pod_object(&self, name: &str, port: &str) -> Result<()> {
+        self.pod_of(name, port, &json!([container()])).await
+    }
+
+    /// The same with these containers.
+    async fn pod_of(&self, name: &str, port: &str, containers: &Value) -> Result<()> {
         let pods: Api<Pod> = self.api();
         let pod = json!({
             "metadata": {
@@ -309,7 +316,7 @@ impl Stage {
                 "labels": {"app": "web", "weir.dev/agent": "enabled"},
                 "annotations": {"weir.dev/control-port": port},
             },
-            "spec": {"containers": [container()]},
+            "spec": {"containers": containers},
         });
         pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
         let address = json!({"status": {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}], "phase": "Running"}});

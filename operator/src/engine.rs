@@ -232,7 +232,7 @@ impl Engine {
                     }
                 }
                 Change::Policy(key, None) => drop(self.found.remove(key)),
-                Change::Pod(..) | Change::Workload(..) => {}
+                Change::Pod(..) | Change::Workload(..) | Change::Service(..) => {}
             }
             if self.world.apply(change, &mut self.touched) {
                 self.changed_at.get_or_insert(now);

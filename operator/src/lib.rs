@@ -19,6 +19,7 @@ pub mod cli;
 pub mod clock;
 pub mod compile;
 pub mod documents;
+pub mod doors;
 pub mod engine;
 pub mod followed;
 pub mod identity;

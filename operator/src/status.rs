@@ -6,12 +6,13 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use weir_api::condition_types::{ACCEPTED, ENFORCED, PROGRAMMED, READY, RECONCILING, STALLED};
+use weir_api::condition_types::{ACCEPTED, BYPASSABLE, ENFORCED, PROGRAMMED, READY, RECONCILING, STALLED};
 use weir_api::{Drift, DriftReason, Enforcement, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic};
 
 use weir_wire::MAX_SNAPSHOT_BYTES;
 
 use crate::compile::{Compiled, Good};
+use crate::doors::Bypass;
 use crate::observed::Standing;
 use crate::traffic::Counts;
 use crate::world::{ObjectKey, Workload};
@@ -20,6 +21,8 @@ use crate::world::{ObjectKey, Workload};
 const NAMED: usize = 10;
 /// Why a policy is not accepted that does not fit beside the others.
 pub const TOO_LARGE: &str = "SnapshotTooLarge";
+/// Why a policy is not enforced although all its pods acknowledged it.
+pub const BYPASSED: &str = "Bypassed";
 /// The longest message of a drifted pod, in bytes.
 const LONGEST_MESSAGE: usize = 256;
 /// The longest message of a condition, in bytes.
@@ -32,6 +35,8 @@ pub struct Facts<'a> {
     pub compiled: &'a Compiled,
     /// The workloads that it names and that do not exist.
     pub missing: &'a [Workload],
+    /// How requests come past the agents, or past the limits.
+    pub bypasses: &'a [Bypass],
     /// Into how many pods it does not fit.
     pub left_out: usize,
     /// How many pods it targets.
@@ -92,9 +97,10 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
         programmed(&health, &accepted).map(|said| (PROGRAMMED, said)),
         Some((ENFORCED, enforced)),
         Some((READY, (matches!(health, Health::Ready(..)), health.reason(), health.message().to_owned()))),
-        // These two are there only while they are true.
+        // These are there only while they are true.
         matches!(health, Health::UnderWay(..)).then(|| (RECONCILING, health.said())),
         matches!(health, Health::Stalled(..)).then(|| (STALLED, health.said())),
+        bypassable(facts.bypasses).map(|said| (BYPASSABLE, said)),
     ];
     RateLimitPolicyStatus {
         observed_generation: Some(facts.compiled.generation),
@@ -152,6 +158,7 @@ fn health(facts: &Facts<'_>, accepted: &Said, enforced: &Said) -> Health {
         (false, "TargetNotFound") => Health::UnderWay(reason, message),
         (false, _) => Health::Stalled(reason, message),
         (true, _) if facts.others.iter().any(refused) => Health::Stalled("Refused", message),
+        (true, BYPASSED) => Health::Stalled(reason, message),
         (true, "Enforced" | "NoPods") => Health::Ready(reason, message),
         (true, _) => Health::UnderWay(reason, message),
     }
@@ -164,6 +171,7 @@ fn programmed(health: &Health, accepted: &Said) -> Option<Said> {
         Health::Ready("NoPods", _) => (true, "NoPods"),
         Health::Ready(..) => (true, "Programmed"),
         Health::UnderWay(..) => (false, "Reconciling"),
+        Health::Stalled(BYPASSED, _) => (true, "Programmed"),
         Health::Stalled(reason, _) => (false, *reason),
     };
     Some((is_done, reason, health.message().to_owned()))
@@ -208,6 +216,10 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
     if targeted == 0 {
         return (false, "NoPods", "no running pod is targeted".to_owned());
     }
+    if enforcing == targeted && facts.bypasses.iter().any(Bypass::is_main_way) {
+        let ways = bypassable(facts.bypasses).map(|(_, _, ways)| ways).unwrap_or_default();
+        return (false, BYPASSED, format!("{count}, but {ways}"));
+    }
     if enforcing == targeted {
         return (true, "Enforced", count);
     }
@@ -216,6 +228,19 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
         .collect();
     let reason = if tally.drifted > 0 { "Drifted" } else { "Pending" };
     (false, reason, format!("{count}; {}", worst.join(", ")))
+}
+
+/// What there is to say of ways past the agents and past the limits, if there are any.
+pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
+    let reason = match bypasses.iter().find(|way| way.is_main_way()).or(bypasses.first())? {
+        Bypass::Port { .. } => "ServicePort",
+        Bypass::Names { .. } => "HeadlessService",
+        Bypass::Policy { .. } => "OtherPolicy",
+    };
+    let is_service = |way: &&Bypass| !matches!(way, Bypass::Policy { .. });
+    let meant =
+        bypasses.iter().find(is_service).map(|_| " (if a Service is meant to: annotate it weir.dev/bypass: allowed)");
+    Some((true, reason, sentence(bypasses, "; ") + meant.unwrap_or_default()))
 }
 
 fn too_large(facts: &Facts<'_>) -> String {

@@ -49,7 +49,8 @@ fn status_of(
     let (others, targeted): (Vec<_>, usize) = (others.collect(), pods.len());
     let counts = Counts { allowed: 962, limited: 38, ..Counts::default() };
     let rules = [("all".to_owned(), counts)];
-    let facts = Facts { compiled, missing, left_out: 0, targeted, others: &others, traffic: (&rules, counts) };
+    let facts =
+        Facts { compiled, missing, bypasses: &[], left_out: 0, targeted, others: &others, traffic: (&rules, counts) };
     build(&facts, previous, Timestamp::from_second(now).unwrap())
 }
 
@@ -163,10 +164,48 @@ fn other_tools_see_what_is_done_what_goes_on_and_what_needs_somebody() {
 }
 
 #[test]
+fn a_way_past_the_agents_is_told_and_nothing_is_enforced_where_it_is_the_main_one() {
+    let (compiled, others) = (compiled(true, vec![]), []);
+    let traffic: (&[_], _) = (&[], Counts::default());
+    let service = || "web".to_owned();
+    let port = Bypass::Port { service: service(), port: 80, app: 8080, agent: 8480 };
+    let names = Bypass::Names { service: service(), app: 8080, agent: 8480 };
+    let policy = Bypass::Policy { policy: "open".to_owned(), rule: "all".to_owned() };
+    for (way, reason, enforced, part) in [
+        (
+            port,
+            "ServicePort",
+            ("False", "Bypassed"),
+            "port 80 of Service web leads to port 8080 of the pods, past the agent",
+        ),
+        (names, "HeadlessService", ("True", "Enforced"), "headless Service web"),
+        (policy, "OtherPolicy", ("False", "Bypassed"), "rule all of policy open lets every request"),
+    ] {
+        let bypasses = [way];
+        let facts = Facts {
+            compiled: &compiled,
+            missing: &[],
+            bypasses: &bypasses,
+            left_out: 0,
+            targeted: 3,
+            others: &others,
+            traffic,
+        };
+        let status = build(&facts, None, Timestamp::UNIX_EPOCH);
+        assert_eq!(said(&status, BYPASSABLE), Some(("True", reason)));
+        assert!(condition(&status, BYPASSABLE).message.contains(part), "{status:#?}");
+        assert_eq!(said(&status, ENFORCED), Some(enforced), "{reason}");
+        assert_eq!(said(&status, PROGRAMMED).map(|said| said.0), Some("True"), "{reason}");
+        assert_eq!(said(&status, STALLED).is_some(), enforced.0 == "False", "{reason}");
+    }
+}
+
+#[test]
 fn a_policy_that_does_not_fit_is_not_accepted() {
     let (compiled, others) = (compiled(true, vec![]), []);
     let traffic: (&[_], _) = (&[], Counts::default());
-    let facts = Facts { compiled: &compiled, missing: &[], left_out: 2, targeted: 3, others: &others, traffic };
+    let facts =
+        Facts { compiled: &compiled, missing: &[], bypasses: &[], left_out: 2, targeted: 3, others: &others, traffic };
     let status = build(&facts, None, Timestamp::UNIX_EPOCH);
     for type_ in [ACCEPTED, ENFORCED, READY] {
         assert_eq!(said(&status, type_), Some(("False", "SnapshotTooLarge")), "{type_}");

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_api::RateLimitPolicyStatus;
-use weir_api::condition_types::ENFORCED;
+use weir_api::condition_types::{BYPASSABLE, ENFORCED};
 use weir_wire::PolicyRules;
 
 use crate::changes::describe;
-use crate::status::{TOO_LARGE, Tally};
+use crate::status::{BYPASSED, TOO_LARGE, Tally};
 
 /// The same words are not told again within this time.
 const ONCE_IN: Duration = Duration::from_secs(300);
@@ -40,6 +40,8 @@ pub struct Story {
     change: Option<Change>,
     /// The reason of `Enforced` that was last told or was so at the start.
     told: Option<String>,
+    /// The way past the agents that was last told.
+    bypass: Option<String>,
     recent: HashMap<&'static str, (String, Instant)>,
 }
 
@@ -57,8 +59,10 @@ impl Story {
             status.revision.is_some() && status.revision.as_deref() == rules.as_ref().map(|r| r.revision.as_str())
         });
         let told = known.and_then(|status| status.conditions.iter().find(|c| c.type_ == ENFORCED));
+        let found = status.and_then(|status| status.conditions.iter().find(|c| c.type_ == BYPASSABLE));
+        let bypass = found.map(|condition| condition.message.clone());
         let change = known.is_none().then_some(Change { from: None, timed: true });
-        Self { rules, since: now, change, told: told.map(|c| c.reason.clone()), recent: HashMap::new() }
+        Self { rules, since: now, change, told: told.map(|c| c.reason.clone()), bypass, recent: HashMap::new() }
     }
 
     /// Since when the newest rules are wanted.
@@ -84,7 +88,7 @@ impl Story {
             "Drifted" => self.warn("Drifted", message),
             "Invalid" => self.warn("Invalid", message),
             TOO_LARGE => self.warn(TOO_LARGE, message),
-            "NoPods" | "TargetNotFound" => {
+            "NoPods" | "TargetNotFound" | BYPASSED => {
                 if let Some(change) = &mut self.change {
                     change.timed = false;
                 }
@@ -102,6 +106,13 @@ impl Story {
         }
         self.recent.insert(telling.reason, (telling.note.clone(), now));
         Some(telling)
+    }
+
+    /// What is to be told of the ways past the agents: each change of them, but not their end, which the condition says.
+    pub fn bypass(&mut self, way: Option<String>) -> Option<Telling> {
+        let before = std::mem::replace(&mut self.bypass, way.clone());
+        let note = way.filter(|way| before.as_ref() != Some(way))?;
+        Some(Telling { warning: true, reason: BYPASSABLE, note, took: None })
     }
 
     fn enforced(&mut self, now: Instant, message: &str, tally: Tally) -> Option<Telling> {

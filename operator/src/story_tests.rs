@@ -78,6 +78,29 @@ async fn drift_is_told_once_and_so_is_its_end() {
     assert!(drifted(&mut story, minutes(20)).is_some());
 }
 
+#[test]
+fn a_way_past_the_agents_is_told_once_and_not_again_after_a_restart() {
+    let now = crate::clock::now();
+    let way = || Some("port 80 of Service web".to_owned());
+    let mut story = Story::begin(now, Some(rules(50)), None);
+    let said = story.bypass(way()).unwrap();
+    assert_eq!((said.warning, said.reason, said.note), (true, "Bypassable", way().unwrap()));
+    assert_eq!(story.bypass(way()), None);
+    assert_eq!(story.bypass(None), None);
+    assert!(story.bypass(way()).is_some(), "it is open again");
+
+    let condition = Condition {
+        type_: BYPASSABLE.to_owned(),
+        status: "True".to_owned(),
+        reason: "ServicePort".to_owned(),
+        message: way().unwrap(),
+        observed_generation: Some(1),
+        last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
+    };
+    let status = RateLimitPolicyStatus { conditions: vec![condition], ..RateLimitPolicyStatus::default() };
+    assert_eq!(Story::begin(now, Some(rules(50)), Some(&status)).bypass(way()), None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_was_so_before_the_start_is_not_told() {
     let start = Instant::now();

@@ -11,6 +11,8 @@ use jiff::Timestamp;
 use kube::core::Selector;
 use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus};
 
+use crate::doors::{Doors, Service};
+
 /// Namespace and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
@@ -77,8 +79,9 @@ pub struct Pod {
 /// What decides whether a policy targets a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Membership {
-    /// A pod of a cluster: policies of its namespace that select these labels.
-    Pod(BTreeMap<String, String>),
+    /// A pod of a cluster: policies of its namespace that select these labels. Its doors select nothing, and are the same in
+    /// pods of one template.
+    Pod(BTreeMap<String, String>, Doors),
     /// A standalone agent with labels: policies of any namespace whose selector matches them.
     Labelled(BTreeMap<String, String>),
     /// A standalone agent without labels: every policy.
@@ -133,6 +136,8 @@ pub struct World {
     pub pods: BTreeMap<ObjectKey, Pod>,
     /// The pods that each workload selects; `None` for one that selects none.
     pub workloads: BTreeMap<Workload, Option<Selector>>,
+    /// What each Service leads to; which pods, is among the workloads.
+    pub services: BTreeMap<ObjectKey, Service>,
     /// Every membership that a pod has, once.
     memberships: HashSet<Arc<Membership>>,
 }
@@ -155,8 +160,10 @@ pub enum Change {
     Policy(ObjectKey, Option<(Policy, Beside)>),
     /// A pod.
     Pod(ObjectKey, Option<Pod>),
-    /// A workload.
+    /// A workload that is no Service.
     Workload(Workload, Option<Option<Selector>>),
+    /// A Service: the pods that it selects, and what it leads to.
+    Service(ObjectKey, Option<(Option<Selector>, Service)>),
 }
 
 /// What a source shows beside a policy.
@@ -190,6 +197,15 @@ impl World {
                 put(&mut self.pods, key, value, &mut touched.pods)
             }
             Change::Workload(key, value) => put(&mut self.workloads, key, value, &mut touched.workloads),
+            Change::Service(key, value) => {
+                let (selector, service) = value.unzip();
+                let workload = Workload { kind: WorkloadKind::Service, key: key.clone() };
+                let is_new = put(&mut self.services, key, service, &mut BTreeSet::new());
+                if is_new {
+                    touched.workloads.insert(workload.clone());
+                }
+                put(&mut self.workloads, workload, selector, &mut touched.workloads) || is_new
+            }
         }
     }
 
@@ -260,7 +276,8 @@ mod tests {
     fn pods_of_one_template_share_their_labels() {
         let (mut world, mut touched) = (World::default(), Touched::default());
         let mut add = |name: &str, app: &str| {
-            let membership = Membership::Pod(BTreeMap::from([("app".to_owned(), app.to_owned())])).into();
+            let membership =
+                Membership::Pod(BTreeMap::from([("app".to_owned(), app.to_owned())]), Doors::default()).into();
             let pod = Pod { uid: name.to_owned(), membership, agent: Agent::Pending };
             world.apply(Change::Pod(ObjectKey::new("shop", name), Some(pod)), &mut touched);
             world.pods[&ObjectKey::new("shop", name)].membership.clone()

@@ -42,6 +42,12 @@ use crate::{Deadline, PodSelector, RateLimitPolicyStatus, TargetRef};
         description = "Share of the last minute's requests that was refused",
         json_path = ".status.summary.limited"
     ),
+    printcolumn(
+        name = "Bypass",
+        type_ = "string",
+        description = "What lets requests past the agents or past the limits",
+        json_path = ".status.conditions[?(@.type=='Bypassable')].reason"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]

@@ -17,6 +17,8 @@ pub mod condition_types {
     pub const READY: &str = "Ready";
     /// It is not ready and goes on by itself; absent otherwise.
     pub const RECONCILING: &str = "Reconciling";
+    /// Requests can come to the app past its agent, or past the limits; absent otherwise.
+    pub const BYPASSABLE: &str = "Bypassable";
     /// It is not ready, and somebody has to do something; absent otherwise.
     pub const STALLED: &str = "Stalled";
 }
@@ -29,7 +31,7 @@ pub struct RateLimitPolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
-    /// `Accepted`, `Programmed`, `Enforced` and `Ready`, and `Reconciling` or `Stalled` while they hold; each with the generation it
+    /// `Accepted`, `Programmed`, `Enforced` and `Ready`, and `Reconciling`, `Stalled` or `Bypassable` while they hold; each with the generation it
     /// is about.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]

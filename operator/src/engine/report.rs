@@ -59,13 +59,16 @@ impl Engine {
             let facts = Facts {
                 compiled,
                 missing: &targets.missing,
+                bypasses: &targets.bypasses,
                 left_out: self.plan.left_out(key),
                 targeted: targets.pods,
                 others: &others,
                 traffic: (&glance.rules, glance.all),
             };
             let (_, reason, message) = status::enforced(&facts, tally);
-            if let Some(telling) = followed.story.tell(now, reason, &message, tally) {
+            let way = status::bypassable(&targets.bypasses).map(|(_, _, message)| message);
+            let tellings = [followed.story.tell(now, reason, &message, tally), followed.story.bypass(way)];
+            for telling in tellings.into_iter().flatten() {
                 if let Some(took) = telling.took {
                     self.metrics.propagated(took);
                 }

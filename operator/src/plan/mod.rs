@@ -4,12 +4,14 @@
 //! Deployment's pods are one, and a change of a policy is worked out once for all of them. An update looks at what changed,
 //! and what it leads to is the same as if everything had been worked out anew, down to the bytes.
 
+mod bypasses;
 mod content;
 mod selecting;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use self::bypasses::bypasses;
 pub use self::content::Content;
 use self::content::Contents;
 pub use self::selecting::foresee;
@@ -17,7 +19,8 @@ use self::selecting::{in_order, selects};
 use weir_wire::PolicyRules;
 
 use crate::compile::{Compiled, Target};
-use crate::world::{Membership, ObjectKey, Touched, Workload, World};
+use crate::doors::Bypass;
+use crate::world::{Membership, ObjectKey, Touched, Workload, WorkloadKind, World};
 
 /// Who should enforce what.
 #[derive(Debug, Default)]
@@ -69,6 +72,8 @@ pub struct Targets {
     pub missing: Vec<Workload>,
     /// Grows whenever the policy, its pods or the workloads that it names changed.
     pub changes: u64,
+    /// How requests come to its pods past the agent or past its limits.
+    pub bypasses: Vec<Bypass>,
     names: Vec<Workload>,
 }
 
@@ -100,8 +105,10 @@ impl Plan {
         let was_standalone = self.is_standalone();
         let mut pods = touched.pods.clone();
         let (mut fresh, mut stale, mut moved) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        // The policies whose requests may come to the pods by other ways now.
+        let mut ways = self.near(touched.workloads.iter());
         for pod in &touched.pods {
-            self.place(world, pod, &mut fresh, &mut moved);
+            self.place(world, pod, &mut fresh, &mut moved, &mut ways);
         }
         let mut policies = touched.policies.clone();
         if was_standalone != self.is_standalone() {
@@ -119,6 +126,7 @@ impl Plan {
         stale.extend(fresh);
         for id in stale {
             let Some(cohort) = self.cohorts.get_mut(&id) else { continue };
+            ways.extend(cohort.policies.iter().cloned());
             let on_pod = cohort.policies.iter().filter_map(|key| compiled.get_key_value(key));
             let content = self.contents.of(in_order(on_pod), &cohort.content.policies);
             let left_out = left_out(&cohort.policies, compiled, &content);
@@ -134,8 +142,30 @@ impl Plan {
             }
             cohort.content = content;
         }
+        for policy in ways {
+            let Some(targets) = self.targets.get(&policy) else { continue };
+            let found = bypasses(world, &policy, targets.cohorts.iter().map(|id| &self.cohorts[id]));
+            if found != targets.bypasses
+                && let Some(targets) = self.targets.get_mut(&policy)
+            {
+                targets.bypasses = found;
+                targets.changes += 1;
+                moved.insert(policy);
+            }
+        }
         policies.append(&mut moved);
         Planned { pods, policies }
+    }
+
+    /// The policies of the namespaces of these Services.
+    fn near<'a>(&self, workloads: impl Iterator<Item = &'a Workload>) -> BTreeSet<ObjectKey> {
+        let services = workloads.filter(|workload| workload.kind == WorkloadKind::Service);
+        let namespaces: BTreeSet<&str> = services.map(|service| &*service.key.namespace).collect();
+        let of = |namespace| {
+            let from = self.targets.range(ObjectKey::new(namespace, "")..);
+            from.map(|(policy, _)| policy).take_while(move |policy| policy.namespace == namespace)
+        };
+        namespaces.into_iter().flat_map(of).cloned().collect()
     }
 
     fn is_standalone(&self) -> bool {
@@ -149,6 +179,7 @@ impl Plan {
         pod: &ObjectKey,
         fresh: &mut BTreeSet<CohortId>,
         moved: &mut BTreeSet<ObjectKey>,
+        ways: &mut BTreeSet<ObjectKey>,
     ) {
         let membership = world.pods.get(pod).map(|found| found.membership.clone());
         let now = membership.map(|membership| self.cohort_of(&pod.namespace, membership, fresh));
@@ -156,7 +187,7 @@ impl Plan {
         if before != now {
             if let Some(id) = before {
                 self.pods.remove(pod);
-                self.leave(id, pod, moved);
+                self.leave(id, pod, moved, ways);
             }
             if let Some(id) = now {
                 self.pods.insert(pod.clone(), id);
@@ -169,7 +200,13 @@ impl Plan {
         }
     }
 
-    fn leave(&mut self, id: CohortId, pod: &ObjectKey, moved: &mut BTreeSet<ObjectKey>) {
+    fn leave(
+        &mut self,
+        id: CohortId,
+        pod: &ObjectKey,
+        moved: &mut BTreeSet<ObjectKey>,
+        ways: &mut BTreeSet<ObjectKey>,
+    ) {
         let cohort = self.cohorts.get_mut(&id).expect("a pod's cohort is there");
         cohort.pods.remove(pod);
         count(&mut self.targets, &cohort.policies, -1, moved);
@@ -181,6 +218,7 @@ impl Plan {
             if let Some(targets) = self.targets.get_mut(&policy) {
                 targets.cohorts.remove(&id);
             }
+            ways.insert(policy);
         }
         if let Some(ids) = self.by_namespace.get_mut(&namespace) {
             ids.remove(&id);
@@ -192,7 +230,7 @@ impl Plan {
     }
 
     fn cohort_of(&mut self, namespace: &str, membership: Arc<Membership>, fresh: &mut BTreeSet<CohortId>) -> CohortId {
-        let namespace = if matches!(*membership, Membership::Pod(_)) { namespace } else { OUTSIDE };
+        let namespace = if matches!(*membership, Membership::Pod(..)) { namespace } else { OUTSIDE };
         let key = (namespace.to_owned(), membership);
         if let Some(id) = self.by_membership.get(&key) {
             return *id;

@@ -8,6 +8,7 @@ use weir_wire::PolicyRules;
 
 use super::Content;
 use crate::compile::{Compiled, Target};
+use crate::doors::Doors;
 use crate::world::{Membership, ObjectKey, Workload};
 
 /// The workloads that exist, with the pods that each selects.
@@ -25,9 +26,9 @@ pub(super) fn selects(
         (Membership::Everything, _) => true,
         (Membership::Labelled(labels), Target::Labels(selector)) => selector.matches(labels),
         (Membership::Labelled(_), Target::Workloads(_)) => false,
-        (Membership::Pod(_), _) if of_pod != of_policy => false,
-        (Membership::Pod(labels), Target::Labels(selector)) => selector.matches(labels),
-        (Membership::Pod(labels), Target::Workloads(wanted)) => wanted
+        (Membership::Pod(..), _) if of_pod != of_policy => false,
+        (Membership::Pod(labels, _), Target::Labels(selector)) => selector.matches(labels),
+        (Membership::Pod(labels, _), Target::Workloads(wanted)) => wanted
             .iter()
             .filter_map(|workload| workloads.get(workload)?.as_ref())
             .any(|selector| selector.matches(labels)),
@@ -41,7 +42,7 @@ pub fn foresee(
     namespace: &str,
     labels: BTreeMap<String, String>,
 ) -> Content {
-    let membership = Membership::Pod(labels);
+    let membership = Membership::Pod(labels, Doors::default());
     // Sorted by namespace: others' policies are not even looked at.
     let of_namespace =
         compiled.range(ObjectKey::new(namespace, "")..).take_while(|(policy, _)| policy.namespace == namespace);

@@ -1,4 +1,5 @@
 use jiff::Timestamp;
+use kube::core::Selector;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::json;
@@ -6,10 +7,25 @@ use weir_wire::Snapshot;
 
 use super::*;
 use crate::compile::Compiler;
+use crate::doors::{Doors, Service};
 use crate::world::{Agent, Beside, Change, Pod, Policy, WorkloadKind};
 
 fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn member(labels: BTreeMap<String, String>) -> Membership {
+    Membership::Pod(labels, Doors::default())
+}
+
+/// As in pods of a template with an agent at 8480 in front of an app at 8080.
+fn guarded(labels: BTreeMap<String, String>) -> Membership {
+    Membership::Pod(labels, Doors { guarded: Some(8080), agent: 8480, names: BTreeMap::new() })
+}
+
+fn service(labels: BTreeMap<String, String>, target_port: u16) -> (Option<Selector>, Service) {
+    let object = json!({"spec": {"ports": [{"port": 80, "targetPort": target_port}]}, "metadata": {}});
+    (Some(labels.into_iter().collect()), Service::of(&serde_json::from_value(object).unwrap()))
 }
 
 fn add_pod(world: &mut World, namespace: &str, name: &str, membership: Membership, agent: Agent) {
@@ -73,10 +89,10 @@ fn content(plan: &Plan, namespace: &str, name: &str) -> Arc<Content> {
 fn who_is_targeted() {
     let web = labels(&[("app", "web")]);
     let mut world = World::default();
-    add_pod(&mut world, "shop", "web", Membership::Pod(web.clone()), at("http://1:1"));
-    add_pod(&mut world, "shop", "bare", Membership::Pod(web.clone()), Agent::Absent("why".into()));
-    add_pod(&mut world, "shop", "db", Membership::Pod(labels(&[("app", "db")])), at("http://2:1"));
-    add_pod(&mut world, "other", "web", Membership::Pod(web.clone()), at("http://3:1"));
+    add_pod(&mut world, "shop", "web", member(web.clone()), at("http://1:1"));
+    add_pod(&mut world, "shop", "bare", member(web.clone()), Agent::Absent("why".into()));
+    add_pod(&mut world, "shop", "db", member(labels(&[("app", "db")])), at("http://2:1"));
+    add_pod(&mut world, "other", "web", member(web.clone()), at("http://3:1"));
     for (kind, name, selector) in
         [(WorkloadKind::Deployment, "web", Some(web.into_iter().collect())), (WorkloadKind::Service, "empty", None)]
     {
@@ -125,7 +141,7 @@ fn agents_outside_of_a_cluster_are_targeted_by_every_policy_or_by_their_labels()
 #[test]
 fn policies_on_a_pod_are_ordered_by_age_then_name() {
     let mut world = World::default();
-    add_pod(&mut world, "shop", "web", Membership::Pod(labels(&[("app", "web")])), at("http://1:1"));
+    add_pod(&mut world, "shop", "web", member(labels(&[("app", "web")])), at("http://1:1"));
     for (name, created) in [("young", 3), ("b", 2), ("a", 2), ("z-oldest", 1)] {
         let target = json!({"selector": {"matchLabels": {"app": "web"}}});
         add_policy(&mut world, &ObjectKey::new("shop", name), created, &target);
@@ -138,11 +154,11 @@ fn policies_on_a_pod_are_ordered_by_age_then_name() {
 
 #[test]
 fn pods_with_the_same_policies_share_a_content() {
-    let web = |version: &str| Membership::Pod(labels(&[("app", "web"), ("version", version)]));
+    let web = |version: &str| member(labels(&[("app", "web"), ("version", version)]));
     let mut world = World::default();
     add_pod(&mut world, "shop", "a", web("1"), at("http://1:1"));
     add_pod(&mut world, "shop", "b", web("2"), at("http://2:1"));
-    add_pod(&mut world, "shop", "none", Membership::Pod(BTreeMap::new()), at("http://3:1"));
+    add_pod(&mut world, "shop", "none", member(BTreeMap::new()), at("http://3:1"));
     add_policy(&mut world, &ObjectKey::new("shop", "p"), 1, &json!({"selector": {"matchLabels": {"app": "web"}}}));
     let plan = planned(&world);
     let shared = content(&plan, "shop", "a");
@@ -160,7 +176,7 @@ fn pods_with_the_same_policies_share_a_content() {
 fn a_change_touches_the_pods_that_it_is_about_and_no_others() {
     let mut world = World::default();
     for (app, name) in [("web", "a"), ("web", "b"), ("db", "c")] {
-        add_pod(&mut world, "shop", name, Membership::Pod(labels(&[("app", app)])), at("http://1:1"));
+        add_pod(&mut world, "shop", name, member(labels(&[("app", app)])), at("http://1:1"));
     }
     let (p, q) = (ObjectKey::new("shop", "p"), ObjectKey::new("shop", "q"));
     let by = |app: &str| json!({"selector": {"matchLabels": {"app": app}}});
@@ -196,7 +212,7 @@ proptest! {
     /// However it came to be: a plan that was kept up to date is the one that is worked out from nothing, and no policy's
     /// targets change without being told.
     #[test]
-    fn step_by_step_is_the_same_as_all_at_once(steps in vec((0..6_u8, 0..4_usize, 0..3_usize, 0..3_usize), 1..60)) {
+    fn step_by_step_is_the_same_as_all_at_once(steps in vec((0..8_u8, 0..4_usize, 0..3_usize, 0..3_usize), 1..60)) {
         const APPS: [&str; 3] = ["web", "db", "cache"];
         const NAMESPACES: [&str; 3] = ["shop", "bank", "shop"];
         let (mut world, mut plan, mut compiler) = (World::default(), Plan::default(), Compiler::default());
@@ -212,7 +228,8 @@ proptest! {
                     let membership = match (name, place) {
                         (3, 2) => Membership::Everything,
                         (2, 2) => Membership::Labelled(app_labels),
-                        _ => Membership::Pod(app_labels),
+                        (1, _) => guarded(app_labels),
+                        _ => member(app_labels),
                     };
                     let pod = Pod { uid: version.to_string(), membership: membership.into(), agent: at("http://1:1") };
                     Change::Pod(key, Some(pod))
@@ -228,7 +245,9 @@ proptest! {
                 }
                 3 => Change::Policy(key, None),
                 4 => Change::Workload(workload, Some(Some(app_labels.into_iter().collect()))),
-                _ => Change::Workload(workload, None),
+                5 => Change::Workload(workload, None),
+                6 => Change::Service(key, Some(service(app_labels, if name == 0 { 8480 } else { 8080 }))),
+                _ => Change::Service(key, None),
             };
             world.apply(change, &mut touched);
             // Some changes are handled together.
@@ -260,6 +279,7 @@ proptest! {
         }
         for policy in world.policies.keys() {
             prop_assert_eq!(pods_of(&plan, policy), pods_of(&fresh, policy));
+            prop_assert_eq!(&plan.targets(policy).unwrap().bypasses, &fresh.targets(policy).unwrap().bypasses);
             prop_assert_eq!(&plan.targets(policy).unwrap().missing, &fresh.targets(policy).unwrap().missing);
         }
         prop_assert_eq!((plan.pods.len(), plan.cohorts.len()), (fresh.pods.len(), fresh.cohorts.len()));
@@ -294,10 +314,59 @@ fn a_pod_to_come_is_foreseen_as_it_will_be_planned() {
     let snapshot: Snapshot = serde_json::from_str(&foreseen.body(1)).unwrap();
     assert_eq!((snapshot.policies.len(), snapshot.revision), (2, foreseen.revision.clone()));
 
-    add_pod(&mut world, "shop", "web", Membership::Pod(web), at("http://1:1"));
+    add_pod(&mut world, "shop", "web", member(web), at("http://1:1"));
     let planned = planned(&world);
     assert_eq!(content(&planned, "shop", "web").body(1), foreseen.body(1));
     assert!(foresee(&world.workloads, compiler.compiled(), "nowhere", BTreeMap::new()).policies.is_empty());
+}
+
+#[test]
+fn ways_past_an_agent_come_and_go_with_services_pods_and_policies() {
+    let web = labels(&[("app", "web")]);
+    let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
+    let key = |name: &str| ObjectKey::new("shop", name);
+    let target = json!({"selector": {"matchLabels": {"app": "web"}}});
+    let mut ways = |world: &mut World, change: Change| {
+        let mut touched = Touched::default();
+        world.apply(change, &mut touched);
+        compiler.update(&world.policies, &touched.policies, |_| None);
+        let of_p = |plan: &Plan| plan.targets(&key("p")).map(|targets| (targets.changes, targets.bypasses.clone()));
+        let before = of_p(&plan);
+        let planned = plan.update(world, compiler.compiled(), &touched);
+        let is_told = of_p(&plan) == before || planned.policies.contains(&key("p"));
+        assert!(is_told, "it changed, and nobody says so");
+        plan.targets(&key("p")).map_or(Vec::new(), |targets| targets.bypasses.clone())
+    };
+    let past = vec![Bypass::Port { service: "web".to_owned(), port: 80, app: 8080, agent: 8480 }];
+    let pod = Pod { uid: "a".to_owned(), membership: guarded(web.clone()).into(), agent: at("http://1:1") };
+    let written =
+        |name: &str, target| Change::Policy(key(name), Some((policy(&key(name), 1, target), Beside::default())));
+
+    assert_eq!(ways(&mut world, written("p", &target)), []);
+    assert_eq!(ways(&mut world, Change::Service(key("web"), Some(service(web.clone(), 8080)))), [], "no pods");
+    assert_eq!(ways(&mut world, Change::Pod(key("a"), Some(pod.clone()))), past);
+    assert_eq!(ways(&mut world, Change::Service(key("web"), Some(service(web.clone(), 8480)))), []);
+    assert_eq!(ways(&mut world, Change::Service(key("web"), Some(service(web.clone(), 8080)))), past);
+    assert_eq!(ways(&mut world, Change::Service(key("db"), Some(service(labels(&[("app", "db")]), 8080)))), past);
+    assert_eq!(ways(&mut world, Change::Pod(key("a"), None)), [], "nobody is there to be reached");
+    assert_eq!(ways(&mut world, Change::Pod(key("a"), Some(pod))), past);
+    assert_eq!(ways(&mut world, Change::Service(key("web"), None)), []);
+
+    // Another policy that lets everything through, and one that does so only in part.
+    for (name, rule, expected) in [
+        ("q", json!({"name": "open", "action": "Bypass", "match": [{"paths": ["/healthz"]}]}), vec![]),
+        ("q", json!({"name": "open", "action": "Bypass"}), vec![("q", "open")]),
+        ("p", json!({"name": "open", "action": "Bypass"}), vec![("q", "open")]),
+    ] {
+        let mut written = policy(&key(name), 2, &target);
+        written.generation = world.policies.get(&key(name)).map_or(1, |policy| policy.generation + 1);
+        let spec = json!({"selector": target["selector"], "rules": [rule]});
+        written.spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+        let found = ways(&mut world, Change::Policy(key(name), Some((written, Beside::default()))));
+        let policy = |(policy, rule): &(&str, &str)| Bypass::Policy { policy: (*policy).into(), rule: (*rule).into() };
+        assert_eq!(found, expected.iter().map(policy).collect::<Vec<_>>(), "{rule}");
+    }
+    assert_eq!(ways(&mut world, Change::Policy(key("q"), None)), []);
 }
 
 #[test]
@@ -334,7 +403,7 @@ fn what_does_not_fit_into_a_snapshot_is_left_out_and_what_has_grown_stays_as_it_
         };
     let names = ["a", "b", "c", "d", "small"];
     let mut touched = Touched::default();
-    let pod = Pod { uid: "web".to_owned(), membership: Membership::Pod(web).into(), agent: at("http://1:1") };
+    let pod = Pod { uid: "web".to_owned(), membership: member(web).into(), agent: at("http://1:1") };
     world.apply(Change::Pod(key("web"), Some(pod)), &mut touched);
     for (age, name) in names.iter().enumerate() {
         let kilobytes = if *name == "small" { 1 } else { 300 };

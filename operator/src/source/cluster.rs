@@ -69,9 +69,8 @@ pub async fn run(client: Client, namespaces: Vec<String>, proof: Proof, updates:
             objects::daemon_set,
             |key| objects::workload_gone(WorkloadKind::DaemonSet, key),
         ));
-        watches.spawn(follow("Service", api::<Service>(&client, namespace), sink, objects::service, |key| {
-            objects::workload_gone(WorkloadKind::Service, key)
-        }));
+        let gone = |key| Change::Service(key, None);
+        watches.spawn(follow("Service", api::<Service>(&client, namespace), sink, objects::service, gone));
     }
     drop(updates);
     while watches.join_next().await.is_some() {}

@@ -12,6 +12,7 @@ use kube::core::Selector;
 use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus};
 
 use super::pod::Pod;
+use crate::doors::{Doors, Service as Ports};
 use crate::inject::{INJECT, NOT_INJECTED};
 use crate::world::{Agent, Beside, Change, Fault, Membership, ObjectKey, Policy, Workload, WorkloadKind};
 
@@ -78,9 +79,15 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: Proof) -> Change {
             Some(ip) => Agent::At(format!("{scheme}://{ip}:{port}").into()),
         }
     };
+    let doors = match &agent {
+        Agent::Absent(_) => Doors::default(),
+        Agent::Pending | Agent::At(_) => {
+            pod.spec.map(|spec| Doors::of(&spec.containers, &spec.init_containers)).unwrap_or_default()
+        }
+    };
     let pod = crate::world::Pod {
         uid: pod.metadata.uid.unwrap_or_default(),
-        membership: Membership::Pod(labels).into(),
+        membership: Membership::Pod(labels, doors).into(),
         agent,
     };
     Change::Pod(key, Some(pod))
@@ -140,9 +147,10 @@ pub(super) fn daemon_set(key: ObjectKey, object: DaemonSet) -> Change {
 
 /// A Service without a selector selects nothing: its endpoints are somebody else's business.
 pub(super) fn service(key: ObjectKey, object: Service) -> Change {
+    let ports = Ports::of(&object);
     let labels = object.spec.and_then(|spec| spec.selector).filter(|labels| !labels.is_empty());
     let selector = labels.map(|labels| labels.into_iter().collect::<Selector>());
-    Change::Workload(Workload { kind: WorkloadKind::Service, key }, Some(selector))
+    Change::Service(key, Some((selector, ports)))
 }
 
 fn workload(kind: WorkloadKind, key: ObjectKey, selector: Option<LabelSelector>) -> Change {
@@ -256,7 +264,7 @@ mod tests {
     fn a_service_without_selector_selects_nothing() {
         for spec in [json!({}), json!({"selector": {}})] {
             let object = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
-            let Change::Workload(_, Some(selector)) = service(ObjectKey::new("shop", "a"), object) else {
+            let Change::Service(_, Some((selector, _))) = service(ObjectKey::new("shop", "a"), object) else {
                 panic!("a service gives a change of a workload");
             };
             assert!(selector.is_none());

@@ -1,4 +1,5 @@
-//! A pod as it is watched: its metadata, and the two fields of its status that say where it is and whether it has ended.
+//! A pod as it is watched: its metadata, what its containers say of ports, and the two fields of its status that say where
+//! it is and whether it has ended.
 //!
 //! A page of a listing has hundreds of pods. Read as this, what nobody here asks for is skipped, not kept.
 
@@ -10,12 +11,25 @@ use kube::Resource;
 use kube::core::NamespaceResourceScope;
 use serde::Deserialize;
 
+use crate::doors::Container;
+
 /// A pod.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Pod {
     /// Who it is, with labels and annotations.
     pub(super) metadata: ObjectMeta,
+    pub(super) spec: Option<PodSpec>,
     pub(super) status: Option<PodStatus>,
+}
+
+/// Its containers.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PodSpec {
+    #[serde(default)]
+    pub(super) containers: Vec<Container>,
+    #[serde(default)]
+    pub(super) init_containers: Vec<Container>,
 }
 
 /// Where it is, and whether it has ended.

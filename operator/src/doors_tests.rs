@@ -1,0 +1,99 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn doors(containers: Value, init: Value) -> Doors {
+    let read = |value| serde_json::from_value::<Vec<Container>>(value).unwrap();
+    Doors::of(&read(containers), &read(init))
+}
+
+/// As injection leaves a pod whose app has a port of the name http: the agent has the name.
+fn injected() -> Doors {
+    let agent = json!({"name": "weir-agent", "args": ["--listen=[::]:8480", "--upstream=127.0.0.1:8080"],
+        "ports": [{"name": "http", "containerPort": 8480}, {"name": "weir-control", "containerPort": 8481}]});
+    let app = json!({"name": "app", "ports": [{"containerPort": 8080}, {"name": "metrics", "containerPort": 9090}]});
+    doors(json!([app]), json!([agent]))
+}
+
+fn service(spec: Value) -> Service {
+    Service::of(&serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap())
+}
+
+#[test]
+fn where_agent_and_app_are_is_in_the_arguments() {
+    let names = [("http", 8480), ("weir-control", 8481), ("metrics", 9090)];
+    let names: BTreeMap<_, _> = names.map(|(name, port)| (name.to_owned(), port)).into();
+    assert_eq!(injected(), Doors { guarded: Some(8080), agent: 8480, names });
+    for (what, agent, expected) in [
+        (
+            "by hand",
+            json!({"name": "limits", "args": ["--listen", "0.0.0.0:9000", "--upstream", "127.0.0.1:81"]}),
+            (Some(81), 9000),
+        ),
+        (
+            "in the command",
+            json!({"name": "a", "command": ["weir-agent", "--listen=:1", "--upstream=localhost:2"]}),
+            (Some(2), 1),
+        ),
+        (
+            "in front of something else",
+            json!({"name": "a", "args": ["--listen=:1", "--upstream=10.0.0.1:2"]}),
+            (None, 0),
+        ),
+        ("an app with such a flag", json!({"name": "a", "args": ["--listen=:80"]}), (None, 0)),
+        ("none", json!({"name": "a"}), (None, 0)),
+    ] {
+        let doors = doors(json!([agent]), json!([]));
+        assert_eq!((doors.guarded, doors.agent), expected, "{what}");
+    }
+    let agent = json!({"name": "weir-agent", "args": ["--listen=:8480", "--upstream=127.0.0.1:8080"]});
+    assert_eq!(doors(json!([]), json!([{"name": "weir-redirect"}, agent])).guarded, None, "it is redirected");
+}
+
+#[test]
+fn a_service_leads_through_the_agent_or_past_it() {
+    let past = |port| vec![Bypass::Port { service: "web".to_owned(), port, app: 8080, agent: 8480 }];
+    let names = || vec![Bypass::Names { service: "web".to_owned(), app: 8080, agent: 8480 }];
+    let one = |port: Value| json!({"ports": [port]});
+    for (what, spec, expected) in [
+        ("the agent's port", one(json!({"port": 80, "targetPort": 8480})), vec![]),
+        ("the app's port", one(json!({"port": 80, "targetPort": 8080})), past(80)),
+        ("the app's port, unsaid", one(json!({"port": 8080})), past(8080)),
+        ("the name that the agent took over", one(json!({"port": 80, "targetPort": "http"})), vec![]),
+        ("another port of the app", one(json!({"port": 9090, "targetPort": "metrics"})), vec![]),
+        ("a name that nobody has", one(json!({"port": 80, "targetPort": "web"})), vec![]),
+        (
+            "one of two",
+            json!({"ports": [{"port": 80, "targetPort": "http"}, {"port": 81, "targetPort": 8080}]}),
+            past(81),
+        ),
+        ("not TCP", one(json!({"port": 80, "targetPort": 8080, "protocol": "UDP"})), vec![]),
+        ("no ports", json!({}), vec![]),
+        ("headless without ports", json!({"clusterIP": "None"}), names()),
+        (
+            "headless, at the app's port",
+            json!({"clusterIP": "None", "ports": [{"port": 8080, "targetPort": "http"}]}),
+            names(),
+        ),
+        ("headless, at the agent's port", json!({"clusterIP": "None", "ports": [{"port": 8480}]}), vec![]),
+    ] {
+        assert_eq!(service(spec).bypasses("web", &injected()), expected, "{what}");
+    }
+    let by_hand = doors(
+        json!([{"name": "a", "args": ["--listen=:8480", "--upstream=127.0.0.1:8080"]},
+            {"name": "app", "ports": [{"name": "http", "containerPort": 8080}]}]),
+        json!([]),
+    );
+    assert_eq!(service(one(json!({"port": 80, "targetPort": "http"}))).bypasses("web", &by_hand), past(80));
+    assert_eq!(service(one(json!({"port": 80, "targetPort": 8080}))).bypasses("web", &Doors::default()), vec![]);
+}
+
+#[test]
+fn what_is_meant_to_lead_past_the_agent_is_not_told() {
+    for (value, count) in [("allowed", 0), ("true", 1)] {
+        let object =
+            json!({"metadata": {"annotations": {BYPASS_ANNOTATION: value}}, "spec": {"ports": [{"port": 8080}]}});
+        let service = Service::of(&serde_json::from_value(object).unwrap());
+        assert_eq!(service.bypasses("web", &injected()).len(), count, "{value}");
+    }
+}

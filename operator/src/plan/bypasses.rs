@@ -1,0 +1,39 @@
+//! How requests come to the pods of a policy past their agents, or past its limits. Pure.
+
+use std::collections::BTreeSet;
+
+use kube::core::SelectorExt;
+use weir_wire::{Action, Mode};
+
+use super::Cohort;
+use crate::doors::Bypass;
+use crate::world::{Membership, ObjectKey, Workload, WorkloadKind, World};
+
+/// The ways that Services and other policies open, each once.
+pub(super) fn bypasses<'a>(
+    world: &World,
+    policy: &ObjectKey,
+    cohorts: impl Iterator<Item = &'a Cohort> + Clone,
+) -> Vec<Bypass> {
+    let mut ways = BTreeSet::new();
+    let of_namespace = world.services.range(ObjectKey::new(&*policy.namespace, "")..);
+    for (key, service) in of_namespace.take_while(|(key, _)| key.namespace == policy.namespace) {
+        let workload = Workload { kind: WorkloadKind::Service, key: key.clone() };
+        let Some(Some(selector)) = world.workloads.get(&workload) else { continue };
+        for cohort in cohorts.clone() {
+            if let Membership::Pod(labels, doors) = &*cohort.membership
+                && selector.matches(labels)
+            {
+                ways.extend(service.bypasses(&key.name, doors));
+            }
+        }
+    }
+    for cohort in cohorts {
+        let others = cohort.content.policies.iter();
+        for other in others.filter(|other| other.name != policy.name && other.mode == Mode::Enforce) {
+            let open = other.rules.iter().find(|rule| rule.action == Action::Bypass && rule.matches.is_empty());
+            ways.extend(open.map(|rule| Bypass::Policy { policy: other.name.clone(), rule: rule.name.clone() }));
+        }
+    }
+    ways.into_iter().collect()
+}
