@@ -87,10 +87,13 @@ impl Store {
 
     fn first(&self, claim: &Claim) -> Lease {
         let now = Some(MicroTime(clock::timestamp()));
+        let labels = [("app.kubernetes.io/name", "weir"), ("app.kubernetes.io/managed-by", FIELD_MANAGER)];
+        let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let reserved = BTreeMap::from([(SEQUENCES_BELOW.to_owned(), claim.sequences_below.to_string())]);
         Lease {
             metadata: ObjectMeta {
                 name: Some(self.name.clone()),
+                labels: Some(labels.into()),
                 annotations: Some(reserved),
                 ..ObjectMeta::default()
             },

@@ -148,6 +148,10 @@ async fn follow<K>(
                 known.remove(&key);
                 sink.send(vec![gone(key)]).await
             }
+            Err(error) if is_undefined(&error) => {
+                tracing::warn!(kind, "the cluster does not serve this kind, trying again: {}", what_is_missing(kind));
+                !sink.updates.is_closed()
+            }
             Err(error) => {
                 tracing::warn!(kind, error = %format!("{error:#}"), "watch failed, trying again");
                 !sink.updates.is_closed()
@@ -156,6 +160,22 @@ async fn follow<K>(
         if !sent {
             return;
         }
+    }
+}
+
+/// Whether the apiserver does not know the kind that is watched.
+fn is_undefined(error: &watcher::Error) -> bool {
+    let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) = error else {
+        return false;
+    };
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+fn what_is_missing(kind: &str) -> &'static str {
+    if kind == "RateLimitPolicy" {
+        "its definition is not there; install the chart weir-crds. Until then agents keep what they have"
+    } else {
+        "every Kubernetes does; is this the apiserver of a cluster?"
     }
 }
 
@@ -183,5 +203,21 @@ impl Iterator for ShortBackoff {
 impl Backoff for ShortBackoff {
     fn reset(&mut self) {
         self.failures = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_kind_that_is_not_served_is_undefined() {
+        for (code, expected) in [(404, true), (403, false), (500, false)] {
+            let status = serde_json::json!({"status": "Failure", "message": "", "reason": "", "code": code});
+            let error = || kube::Error::Api(serde_json::from_value(status.clone()).unwrap());
+            assert_eq!(is_undefined(&watcher::Error::InitialListFailed(error())), expected, "{code}");
+            assert_eq!(is_undefined(&watcher::Error::WatchStartFailed(error())), expected, "{code}");
+        }
+        assert!(!is_undefined(&watcher::Error::NoResourceVersion));
     }
 }

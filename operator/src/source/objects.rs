@@ -107,8 +107,9 @@ fn why_absent(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, 
     } else if says(annotations, "enabled") {
         "weir.dev/inject is an annotation of it: make it a label, of the pod template or of the namespace"
     } else {
-        "it has no agent: label its template or its namespace weir.dev/inject: enabled, then kubectl rollout restart; or \
-         add the sidecar yourself, with the label weir.dev/agent: enabled"
+        "it has no agent: if its template or namespace says weir.dev/inject: enabled, no operator answered when it was \
+         created, and kubectl rollout restart gives it one; else label it so first, or add the sidecar yourself, labelled \
+         weir.dev/agent: enabled"
     }
     .into()
 }
@@ -232,7 +233,10 @@ mod tests {
     #[test]
     fn why_a_pod_has_no_agent_and_how_to_mend_it() {
         for (metadata, expected) in [
-            (json!({}), "it has no agent: label its template or its namespace weir.dev/inject: enabled"),
+            (
+                json!({}),
+                "it has no agent: if its template or namespace says weir.dev/inject: enabled, no operator answered",
+            ),
             (json!({"labels": {"weir.dev/agent": "disabled"}}), "it has no agent"),
             (
                 json!({"labels": {"weir.dev/inject": "enabled"}}),
