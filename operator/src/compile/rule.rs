@@ -34,10 +34,10 @@ pub(super) fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::R
         check_messages(rule, path, faults);
     }
     let max_keys = (!rule.key.is_empty()).then(|| faults.number(format!("{path}.maxKeys"), rule.max_keys.into(), 1));
-    if let Some(max_keys) = max_keys {
-        if let Err(wire::LogsTooLarge { path: at, message }) = wire::check_logs(&limits, &overrides, max_keys) {
-            faults.add(format!("{path}.{at}"), message);
-        }
+    if let Some(max_keys) = max_keys
+        && let Err(wire::LogsTooLarge { path: at, message }) = wire::check_logs(&limits, &overrides, max_keys)
+    {
+        faults.add(format!("{path}.{at}"), message);
     }
     wire::Rule {
         name: rule.name.clone(),
