@@ -201,7 +201,7 @@ impl Bounded {
             limit = limit.min(request * ratio);
         }
         let needed = kind.least.0.min(wanted).max(self.least);
-        enough(kind, "request", request, needed, &self.most.0)?;
+        // The limit first: a request is never more, and would be blamed for it.
         if limit_is_named {
             enough(
                 kind,
@@ -211,6 +211,7 @@ impl Bounded {
                 &self.most.1,
             )?;
         }
+        enough(kind, "request", request, needed, &self.most.0)?;
         let said = |asked: &Option<Quantity>, value: f64| match asked {
             Some(asked) if same(asked.value(), value) => Some(asked.clone()),
             _ => text(kind.name, value).parse().ok(),

@@ -63,12 +63,16 @@ fn less_than_an_agent_needs_is_told() {
             "ResourceQuota team leaves 16Mi of limits.memory, and the agent's limit of memory is 32Mi at least",
         ),
         (
+            quota(&json!({"limits.memory": "818Mi"}), &json!({"limits.memory": "680Mi"})),
+            "ResourceQuota team leaves 10Mi of limits.memory, and the agent's limit of memory is 32Mi at least",
+        ),
+        (
             quota(&json!({"requests.cpu": "1"}), &json!({"requests.cpu": "899m"})),
             "ResourceQuota team leaves 1m of requests.cpu, and the agent's request of cpu is 5m at least",
         ),
         (
             range(json!([{"type": "Container", "max": {"memory": "8Mi"}}])),
-            "LimitRange bounds lets a container have 8Mi, and the agent's request of memory is 16Mi at least",
+            "LimitRange bounds lets a container have 8Mi, and the agent's limit of memory is 32Mi at least",
         ),
         (
             range(json!([{"type": "Pod", "max": {"memory": "140Mi"}}])),
