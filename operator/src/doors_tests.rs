@@ -15,7 +15,7 @@ fn injected() -> Doors {
     doors(json!([app]), json!([agent]))
 }
 
-fn service(spec: Value) -> Service {
+fn service(spec: &Value) -> Service {
     Service::of(&serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap())
 }
 
@@ -77,15 +77,15 @@ fn a_service_leads_through_the_agent_or_past_it() {
         ),
         ("headless, at the agent's port", json!({"clusterIP": "None", "ports": [{"port": 8480}]}), vec![]),
     ] {
-        assert_eq!(service(spec).bypasses("web", &injected()), expected, "{what}");
+        assert_eq!(service(&spec).bypasses("web", &injected()), expected, "{what}");
     }
     let by_hand = doors(
         json!([{"name": "a", "args": ["--listen=:8480", "--upstream=127.0.0.1:8080"]},
             {"name": "app", "ports": [{"name": "http", "containerPort": 8080}]}]),
         json!([]),
     );
-    assert_eq!(service(one(json!({"port": 80, "targetPort": "http"}))).bypasses("web", &by_hand), past(80));
-    assert_eq!(service(one(json!({"port": 80, "targetPort": 8080}))).bypasses("web", &Doors::default()), vec![]);
+    assert_eq!(service(&one(json!({"port": 80, "targetPort": "http"}))).bypasses("web", &by_hand), past(80));
+    assert_eq!(service(&one(json!({"port": 80, "targetPort": 8080}))).bypasses("web", &Doors::default()), vec![]);
 }
 
 #[test]

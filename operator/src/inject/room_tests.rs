@@ -14,7 +14,7 @@ fn usual() -> Resources {
     parse_resources(r#"{"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}}"#).unwrap()
 }
 
-fn range(items: Value) -> Room {
+fn range(items: &Value) -> Room {
     let range = serde_json::from_value(json!({"metadata": {"name": "bounds"}, "spec": {"limits": items}})).unwrap();
     Room { ranges: vec![range], quotas: Vec::new() }
 }
@@ -71,11 +71,11 @@ fn less_than_an_agent_needs_is_told() {
             "ResourceQuota team leaves 1m of requests.cpu, and the agent's request of cpu is 5m at least",
         ),
         (
-            range(json!([{"type": "Container", "max": {"memory": "8Mi"}}])),
+            range(&json!([{"type": "Container", "max": {"memory": "8Mi"}}])),
             "LimitRange bounds lets a container have 8Mi, and the agent's limit of memory is 32Mi at least",
         ),
         (
-            range(json!([{"type": "Pod", "max": {"memory": "140Mi"}}])),
+            range(&json!([{"type": "Pod", "max": {"memory": "140Mi"}}])),
             "LimitRange bounds lets a pod have 140Mi, and the agent's",
         ),
     ] {
@@ -106,10 +106,10 @@ fn a_limit_range_is_kept() {
     ] {
         let mut item = item;
         item["type"] = "Container".into();
-        assert_eq!(fitted(&range(json!([item])))[..4], expected, "{item}");
+        assert_eq!(fitted(&range(&json!([item])))[..4], expected, "{item}");
     }
     let pod = json!([{"type": "Pod", "max": {"cpu": "260m", "memory": "256Mi"}}]);
-    assert_eq!(fitted(&range(pod))[..4], ["20m", "60m", "32Mi", "128Mi"]);
+    assert_eq!(fitted(&range(&pod))[..4], ["20m", "60m", "32Mi", "128Mi"]);
 }
 
 #[test]
