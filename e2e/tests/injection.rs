@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration,
-    core::v1::{Pod, Secret},
+    core::v1::{Pod, ResourceQuota, Secret},
 };
 use kube::{
     Api,
@@ -95,6 +95,63 @@ async fn pods_get_the_agent_and_the_policies_that_target_them() -> Result<()> {
     ensure!(self::agent(&stage.pod("closed", "asked", &asked).await?).is_err(), "the namespace said no");
 
     Ok(())
+}
+
+/// A namespace's quotas and limits refuse no pod because of the agent: it is fitted to them, or left out, and the status says so.
+#[tokio::test]
+async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
+    let stage = Stage::set("Ignore").await?;
+    stage.namespace("shop", Some("enabled")).await?;
+    stage.policy("shop", "checkout", 1).await?;
+    let _operator = stage.operator()?;
+    stage.until_injecting("shop").await?;
+    let create = async |kind: &str, spec: Value| {
+        let object = json!({
+            "apiVersion": "v1", "kind": kind, "metadata": {"name": "team", "namespace": "shop"}, "spec": spec,
+        });
+        stage.apply(&object).await
+    };
+    // What the app is given by default, an agent with the usual 20m and 128Mi would not fit.
+    let range = json!({
+        "type": "Container", "min": {"cpu": "30m"}, "max": {"memory": "64Mi"},
+        "default": {"cpu": "100m", "memory": "64Mi"}, "defaultRequest": {"cpu": "50m", "memory": "32Mi"},
+    });
+    create("LimitRange", json!({"limits": [range]})).await?;
+    let hard = json!({"limits.cpu": "1", "limits.memory": "256Mi", "requests.cpu": "1", "requests.memory": "256Mi"});
+    create("ResourceQuota", json!({"hard": hard})).await?;
+    // Of a controller, which there is none here; the apiserver itself adds what it lets in.
+    let quotas = stage.api::<ResourceQuota>("shop");
+    let used = async |memory: &str| {
+        let used = json!({"limits.cpu": "0", "limits.memory": memory, "requests.cpu": "0", "requests.memory": "0"});
+        let status = Patch::Merge(json!({"status": {"hard": hard, "used": used}}));
+        anyhow::Ok(quotas.patch_status("team", &PatchParams::default(), &status).await?)
+    };
+    used("0").await?;
+    let asked = json!({});
+    // The apiserver's own view of a quota is a moment behind.
+    stage
+        .until("the quota to be counted", async || {
+            Ok(stage
+                .dry_pod("shop", &asked)
+                .await
+                .is_ok_and(|pod| self::agent(&pod).is_ok_and(|agent| agent["resources"]["limits"]["cpu"] == "100m")))
+        })
+        .await?;
+    let fits = stage.pod("shop", "fits", &asked).await?;
+    let expected = json!({"requests": {"cpu": "30m", "memory": "32Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}});
+    ensure!(agent(&fits)?["resources"] == expected, "{:#}", agent(&fits)?["resources"]);
+
+    // 80Mi are left, of which the app has 64Mi.
+    used("176Mi").await?;
+    stage
+        .until("the quota to be nearly used up", async || {
+            Ok(stage.dry_pod("shop", &asked).await.is_ok_and(|pod| self::agent(&pod).is_err()))
+        })
+        .await?;
+    let full = stage.pod("shop", "full", &asked).await?;
+    let why = full["metadata"]["annotations"]["weir.dev/not-injected"].as_str().unwrap_or_default();
+    ensure!(why.starts_with("ResourceQuota team leaves 16Mi of limits.memory"), "{why}");
+    stage.until_status("shop", "checkout", |status| drifts(status, "ResourceQuota team leaves 16Mi")).await
 }
 
 /// What an operator that was away left behind shows in the status, with the mend.
