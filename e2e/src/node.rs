@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use k8s_openapi::api::core::v1::{Node as Object, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Node as Object, Pod};
 use kube::{Api, Client, api::ListParams};
 use tokio::{process::Command, time::timeout};
 
@@ -69,8 +69,18 @@ impl Node {
     /// Kills the containers of a pod, with no time to say goodbye.
     pub(crate) async fn kill(&self, pod: &Pod) -> Result<()> {
         let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+        self.kill_all(statuses).await
+    }
+
+    /// Kills one container of a pod, a sidecar maybe.
+    pub(crate) async fn kill_container(&self, pod: &Pod, name: &str) -> Result<()> {
+        let lists = pod.status.iter().flat_map(|status| [&status.init_container_statuses, &status.container_statuses]);
+        self.kill_all(lists.flatten().flatten().filter(|status| status.name == name)).await
+    }
+
+    async fn kill_all(&self, statuses: impl Iterator<Item = &ContainerStatus>) -> Result<()> {
         let ids: Vec<_> = statuses.filter_map(|it| it.container_id.as_deref()?.strip_prefix("containerd://")).collect();
-        ensure!(!ids.is_empty(), "the pod runs nothing");
+        ensure!(!ids.is_empty(), "the pod does not run it");
         docker(&[&["exec", &self.container, "sh", "-c", KILL, "sh"], &ids[..]].concat()).await
     }
 

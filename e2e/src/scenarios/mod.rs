@@ -7,6 +7,7 @@ mod injected;
 mod live_patch;
 mod operator_killed;
 mod outages;
+mod pod_life;
 mod released;
 mod rotated;
 mod scale;
@@ -38,6 +39,8 @@ pub(crate) enum Scenario {
     Rotated,
     /// Pods that come are limited before they count; pods that go are forgotten
     Scale,
+    /// Agents that restart keep their limits, and a rolling update fails no request
+    PodLife,
     /// Pods of a machine that is drained, the operators among them, come up elsewhere with their limits
     Drained,
     /// `helm test`, upgrade and rollback under load, and an uninstallation that blocks nobody: the last one
@@ -60,6 +63,7 @@ impl Scenario {
             Self::Outages => outages::run(space).await,
             Self::Rotated => rotated::run(space).await,
             Self::Scale => scale::run(space).await,
+            Self::PodLife => pod_life::run(space).await,
             Self::Drained => drained::run(space).await,
             Self::Released => released::run(space, release).await,
         }

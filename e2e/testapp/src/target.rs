@@ -90,10 +90,13 @@ impl Target {
         mut request: Request<Empty<Bytes>>,
     ) -> anyhow::Result<(Answer, Option<Connection>)> {
         if let Some(mut connection) = connection {
+            // As browsers and most libraries do: what is idempotent is asked again if a connection that worked before is closed
+            // without an answer (RFC 9110 section 9.2.2).
+            let again = request.method().is_idempotent().then(|| request.clone());
             match connection.try_send_request(request).await {
                 Ok(response) => return self.read(response, connection).await,
                 // A request that comes back was never sent: the idle connection had been closed meanwhile.
-                Err(mut error) => match error.take_message() {
+                Err(mut error) => match error.take_message().or(again) {
                     Some(unsent) => request = unsent,
                     None => return Err(error.into_error()).context("send"),
                 },

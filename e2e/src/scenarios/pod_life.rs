@@ -1,0 +1,114 @@
+//! An agent that restarts inside its pod keeps its limits, with operators and without, and a rolling update fails no
+//! request.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    conditions::{Seen, wait_for},
+    load::Load,
+    namespace::Space,
+    node::Node,
+    operator, policy, report, workload,
+};
+
+const SOON: Duration = Duration::from_secs(90);
+/// Of the policy that comes after its pods: what an agent of theirs began with would let much more through.
+const HOURLY: u64 = 3;
+const AGENT: &str = "weir-agent";
+
+pub(crate) async fn run(space: &Space) -> Result<()> {
+    let pods = policy::before_its_pods(space).await?;
+    space.apply(&hourly()).await?;
+    policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
+
+    restarted(space, &pods[0], "with operators").await?;
+    policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
+    rolled(space).await?;
+    let last = workload::ready(space, 2).await?.pop().context("there are two")?;
+
+    // Last: for a moment after operators are back, pods are created without an agent.
+    space.apply(&hourly()).await?;
+    policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
+    operator::kill(&space.client()).await?;
+    let alone = restarted(space, &last, "without operators").await;
+    // The other scenarios need it, whatever became of this one.
+    operator::bring_back(&space.client()).await?;
+    alone?;
+    policy::wait_enforced(space, policy::NAME, 2, SOON).await.map(drop)
+}
+
+fn hourly() -> String {
+    policy::bucket(HOURLY, HOURLY).replace("per: 1s", "per: 1h")
+}
+
+/// Kills the agent of a pod: afterwards it has the limit of now, and not that of its pod's creation.
+async fn restarted(space: &Space, name: &str, when: &str) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
+    let pod = pods.get(name).await?;
+    Node::below(&space.client(), &pod).await?.kill_container(&pod, AGENT).await?;
+    wait_for("the agent to be back", SOON, || async {
+        let pod = pods.get(name).await?;
+        let (_, restarts) = workload::identity(&pod);
+        Ok(Seen::when(workload::is_ready(&pod) && restarts.iter().sum::<i32>() == 1, workload::describe(&pod)))
+    })
+    .await?;
+    let url = format!("http://{}:8480/", workload::address(space, name).await?);
+    let load = when.replace(' ', "-");
+    let load = Load { name: &load, url: &url, addresses: 1, rate: 50, duration: Duration::from_secs(3) };
+    let counted = load.run(space).await?;
+    report::note(format!("restarted {when}: {} allowed, {} limited", counted.allowed, counted.limited));
+    ensure!(counted.allowed <= HOURLY && counted.limited > 0, "{name} has lost its limit {when}: {counted:?}");
+    Ok(())
+}
+
+/// Replaces all pods under a load of clients that keep their connections and have requests in flight all the time.
+async fn rolled(space: &Space) -> Result<()> {
+    space.apply(&policy::bucket(100_000, 100_000)).await?;
+    // Some nodes send new connections to a pod for a moment after its end: the app must be there for them, with Weir or without.
+    let template = |round: &str| {
+        let app = json!({"name": "app", "lifecycle": {"preStop": {"sleep": {"seconds": 3}}}});
+        json!({"spec": {
+            "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+            "template": {
+                "metadata": {"annotations": {"round": round}},
+                "spec": {"terminationGracePeriodSeconds": 15, "containers": [app]},
+            },
+        }})
+    };
+    patched(space, &template("first")).await?;
+    policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
+
+    let url = format!("{}slow?ms=1000", workload::SERVICE_URL);
+    let load = Load { name: "rolling", url: &url, addresses: 1, rate: 80, duration: Duration::from_secs(25) };
+    let load = load.start(space).await?;
+    patched(space, &template("second")).await?;
+    ensure!(load.is_running().await?, "the load ended before the update");
+    // Every request was answered, and with what the app said.
+    let counted = load.finish().await?;
+    report::note(format!("rolling update: {} of {} answered by the app", counted.allowed, counted.offered));
+    ensure!(counted.limited == 0 && counted.allowed == counted.offered, "{counted:?}");
+    Ok(())
+}
+
+/// Changes the Deployment and waits until only pods of the new template are there.
+async fn patched(space: &Space, patch: &Value) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(space.client(), &space.namespace);
+    let patched = deployments.patch(workload::NAME, &PatchParams::default(), &Patch::Strategic(patch)).await?;
+    let generation = patched.metadata.generation;
+    wait_for("the rolling update", SOON, || async {
+        let status = deployments.get(workload::NAME).await?.status.context("a Deployment has a status")?;
+        let counts = [status.replicas, status.updated_replicas, status.available_replicas];
+        let done = status.observed_generation == generation && counts == [Some(2); 3];
+        Ok(Seen::when(done, format!("{counts:?}")))
+    })
+    .await?;
+    workload::ready(space, 2).await.map(drop)
+}
