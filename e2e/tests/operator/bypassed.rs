@@ -16,7 +16,7 @@ impl Stage {
         Ok(agent)
     }
 
-    async fn service(&self, name: &str, spec: Value) -> Result<()> {
+    async fn service(&self, name: &str, spec: &Value) -> Result<()> {
         let mut object = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec});
         object["spec"]["selector"] = json!({"app": "web"});
         let parameters = PatchParams::apply("test").force();
@@ -33,7 +33,7 @@ async fn a_service_that_leads_past_the_agents_is_told_until_it_leads_to_them() -
     stage.create_policy("checkout", &selector(), 50).await?;
     stage.until_healthy("True", "Enforced", "Current", "Healthy").await?;
 
-    stage.service("web", json!({"ports": [{"port": 80, "targetPort": 8080}]})).await?;
+    stage.service("web", &json!({"ports": [{"port": 80, "targetPort": 8080}]})).await?;
     stage.until_healthy("False", "Bypassed", "Failed", "Degraded").await?;
     let status = stage.until("the way", |status| condition(status, "Bypassable").is_some()).await?;
     ensure!(enforced(&status) == ("False", "Bypassed") && count(&status) == "1/1", "{status:#?}");
@@ -42,13 +42,13 @@ async fn a_service_that_leads_past_the_agents_is_told_until_it_leads_to_them() -
     ensure!(way.reason == "ServicePort" && way.message.contains(told), "{way:#?}");
     stage.until_event("Bypassable", told).await?;
 
-    stage.service("web", json!({"ports": [{"port": 80, "targetPort": "http"}]})).await?;
+    stage.service("web", &json!({"ports": [{"port": 80, "targetPort": "http"}]})).await?;
     stage.until_healthy("True", "Enforced", "Current", "Healthy").await?;
     let status = stage.until("no way", |status| condition(status, "Bypassable").is_none()).await?;
     ensure!(enforced(&status) == ("True", "Enforced"), "{status:#?}");
 
     // The names of a StatefulSet's pods: they are told, and the Service that clients use is what counts.
-    stage.service("peers", json!({"clusterIP": "None", "ports": [{"port": 8080, "targetPort": "http"}]})).await?;
+    stage.service("peers", &json!({"clusterIP": "None", "ports": [{"port": 8080, "targetPort": "http"}]})).await?;
     let is_told = |status: &RateLimitPolicyStatus| {
         condition(status, "Bypassable").is_some_and(|way| way.reason == "HeadlessService")
     };
