@@ -134,7 +134,7 @@ async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
             Ok(stage
                 .dry_pod("shop", &asked)
                 .await
-                .is_ok_and(|pod| self::agent(&pod).is_ok_and(|agent| agent["resources"]["limits"]["cpu"] == "100m")))
+                .is_ok_and(|pod| agent(&pod).is_ok_and(|agent| agent["resources"]["limits"]["cpu"] == "100m")))
         })
         .await?;
     let fits = stage.pod("shop", "fits", &asked).await?;
@@ -145,7 +145,7 @@ async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
     used("176Mi").await?;
     stage
         .until("the quota to be nearly used up", async || {
-            Ok(stage.dry_pod("shop", &asked).await.is_ok_and(|pod| self::agent(&pod).is_err()))
+            Ok(stage.dry_pod("shop", &asked).await.is_ok_and(|pod| agent(&pod).is_err()))
         })
         .await?;
     let full = stage.pod("shop", "full", &asked).await?;

@@ -30,9 +30,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// SIGTERM or SIGINT.
+/// SIGTERM or SIGINT. SIGHUP, with which other programs are asked to read their files again, ends nothing: the agent looks at
+/// its files by itself.
 async fn told_to_stop() {
     let on = |kind| signal(kind).expect("signals can be listened to");
+    // That it is listened to is what keeps it from ending the process.
+    let _ignored = on(SignalKind::hangup());
     let (mut terminate, mut interrupt) = (on(SignalKind::terminate()), on(SignalKind::interrupt()));
     tokio::select! {
         _ = terminate.recv() => {}

@@ -141,6 +141,22 @@ async fn sigterm_finishes_what_is_in_flight() {
     assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("it ended"), Some(0));
 }
 
+/// Others read their files again then. The end of the process would take the limits away.
+#[tokio::test]
+async fn sighup_ends_nothing() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    // Ready, it listens to signals.
+    while agent.telemetry("/readyz").await.0 != 200 {
+        tokio::task::yield_now().await;
+    }
+    agent.hang_up();
+    // Signals are handled in the order of their numbers, so the process has seen this one before it goes on.
+    agent.hold();
+    agent.go_on();
+    assert_eq!(agent.telemetry("/healthz").await.0, 200);
+}
+
 #[tokio::test]
 async fn a_drain_ends_in_time() {
     let (app, mut started) = slow_app().await;

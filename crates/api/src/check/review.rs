@@ -58,7 +58,7 @@ pub fn review(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
     let blocked = findings.iter().any(|finding| matches!(finding, Finding::Blocking(_)));
     let mut later: Vec<Fault> = unique::check(&object, &SCHEMA);
     if !blocked {
-        later.extend(cel::check(&object, &SCHEMA));
+        later.extend(cel::check(&object));
     }
     // Of two that say the same of a field, the rule beside it knows what to write instead.
     let mut earlier: Vec<Fault> = findings.into_iter().map(Finding::into_fault).collect();

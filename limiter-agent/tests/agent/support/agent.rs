@@ -168,6 +168,10 @@ impl Agent {
         self.signal("TERM");
     }
 
+    pub(crate) fn hang_up(&self) {
+        self.signal("HUP");
+    }
+
     /// Lets it do nothing until `go_on`: what is sent to it meanwhile is there all at once.
     pub(crate) fn hold(&self) {
         self.signal("STOP");
