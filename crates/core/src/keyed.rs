@@ -310,14 +310,11 @@ impl Table {
             return self.answer(taken, Place::Override);
         }
         if let Some(cell) = self.find(mark) {
-            let take = || {
-                let taken = self.book.plain.take(cell.words, request, clock);
-                // Not forgotten in between, so these were its words.
-                (taken, cell.mark.load(Ordering::Acquire) == mark)
-            };
-            let (taken, is_its_own) =
-                self.noting(mark, request, take, |(taken, is_its_own)| taken.is_ok() && *is_its_own);
-            if is_its_own {
+            let is_its_own = || cell.mark.load(Ordering::Acquire) == mark;
+            let take = || self.book.plain.take(cell.words, request, clock);
+            let taken = self.noting(mark, request, take, |taken| taken.is_ok() && is_its_own());
+            // Not forgotten in between, so these were its words.
+            if is_its_own() {
                 return self.answer(taken, Place::Cell(cell.index));
             }
             if let Ok(granted) = taken {

@@ -4,7 +4,8 @@ use std::iter;
 use std::sync::Arc;
 
 use super::Clock;
-use crate::meter::{Kind, Memory, Meter, Past, Place, Stop, Taken, Trail, UNSET};
+use super::pasts::Trails;
+use crate::meter::{Kind, Memory, Meter, Past, Place, Stop, Taken, UNSET};
 use crate::rule::{Places, RuleRefused, Tightening, Tightest};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering};
@@ -38,8 +39,8 @@ pub(super) struct Old<'a> {
     pub(super) is_first: bool,
     /// What is known of the time before them, if that was kept.
     pub(super) pasts: Option<Arc<[Past]>>,
-    /// When the key was charged since, if that was noted.
-    pub(super) trail: Option<Trail>,
+    /// Where it was noted when the key was charged since, and the key.
+    pub(super) trails: Option<(&'a Trails, u64)>,
 }
 
 /// Keeps what is known of a key: takes what one thread knows, and returns what the first one knew.
@@ -273,12 +274,13 @@ impl Set {
         let before =
             |place: Option<usize>| Some(old.set.limits(old.words).nth(place?).expect("a place among the old limits"));
         let memory = if agree.is_some() { Memory::Few } else { Memory::None };
-        // What threads read of a trail may differ, unless they agree.
-        let trail = agree.and(old.trail.as_ref());
+        // Read once the words are sealed: all charges that they hold are noted then. What threads read may differ, unless they
+        // agree.
+        let trail = agree.and(old.trails).and_then(|(trails, mark)| trails.get(mark));
         let pasts = self.meters.iter().zip(kept).map(|(meter, &place)| match before(place) {
             Some((meter_before, old_words)) => {
                 let past = old.past(place.expect("found above"));
-                meter.past_after(meter_before, (old_words, trail), &past, old.since, memory)
+                meter.past_after(meter_before, (old_words, trail.as_ref()), &past, old.since, memory)
             }
             None => Past::none(meter.quota(), old.since),
         });

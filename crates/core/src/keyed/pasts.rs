@@ -59,7 +59,9 @@ pub(super) struct Trails {
 
 #[derive(Debug, Default)]
 struct Noted {
-    trails: HashMap<u64, Trail>,
+    trails: HashMap<u64, (u64, Trail)>,
+    /// How many trails there were so far: tells one of a key from a later one.
+    begun: u64,
     /// There were as many as there is room for. Keys that came later were charged without a note.
     is_full: bool,
 }
@@ -82,26 +84,20 @@ impl Trails {
         charge: impl FnOnce() -> T,
         is_admitted: impl FnOnce(&T) -> bool,
     ) -> T {
-        let is_noted = self.with(|noted| {
-            if noted.trails.len() >= FEW && !noted.trails.contains_key(&mark) {
-                noted.is_full = true;
-            }
-            if noted.is_full {
-                return noted.trails.get_mut(&mark).map(|trail| trail.note(at, cost)).is_some();
-            }
-            noted.trails.entry(mark).or_default().note(at, cost);
-            true
-        });
+        let noted_in = self.with(|noted| noted.note(mark, at, cost));
         let charged = charge();
-        if is_noted {
+        if let Some(noted_in) = noted_in {
             let is_admitted = is_admitted(&charged);
-            self.with(|noted| noted.trails.get_mut(&mark).map(|trail| trail.settle(cost, is_admitted)));
+            self.with(|noted| match noted.trails.get_mut(&mark) {
+                Some((number, trail)) if *number == noted_in => trail.settle(cost, is_admitted),
+                _ => {} // forgotten meanwhile
+            });
         }
         charged
     }
 
     pub(super) fn get(&self, mark: u64) -> Option<Trail> {
-        self.with(|noted| noted.trails.get(&mark).cloned())
+        self.with(|noted| noted.trails.get(&mark).map(|(_, trail)| trail.clone()))
     }
 
     /// The key was idle and goes: if it comes again, it is another.
@@ -111,5 +107,22 @@ impl Trails {
 
     fn with<T>(&self, step: impl FnOnce(&mut Noted) -> T) -> T {
         step(&mut self.of_keys.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Noted {
+    /// The number of the trail in which it is noted, if it is.
+    fn note(&mut self, mark: u64, at: Time, cost: u64) -> Option<u64> {
+        self.is_full |= self.trails.len() >= FEW && !self.trails.contains_key(&mark);
+        if self.is_full && !self.trails.contains_key(&mark) {
+            return None;
+        }
+        let begun = &mut self.begun;
+        let (number, trail) = self.trails.entry(mark).or_insert_with(|| {
+            *begun += 1;
+            (*begun, Trail::default())
+        });
+        trail.note(at, cost);
+        Some(*number)
     }
 }

@@ -141,7 +141,7 @@ impl Table {
             // A key that came in since is new.
             is_first: self.lineage.generation == 0 || self.pasts.is_some(),
             pasts: self.pasts.as_ref().and_then(|pasts| pasts.get(mark)),
-            trail: self.trails(since).and_then(|trails| trails.get(mark)),
+            trails: self.trails(since).map(|trails| (trails, mark)),
         })
     }
 
@@ -152,7 +152,7 @@ impl Table {
     /// Of guests there is no room for a past: what their words do not tell counts as used up.
     fn old_guest<'a>(&'a self, words: &'a [AtomicU64], since: Time) -> Old<'a> {
         let is_first = self.lineage.generation == 0;
-        Old { set: &self.book.guest, words, since, began: self.began(), is_first, pasts: None, trail: None }
+        Old { set: &self.book.guest, words, since, began: self.began(), is_first, pasts: None, trails: None }
     }
 
     fn succeed<'a>(&self, mark: u64, set: &Set, words: &[AtomicU64], old: impl FnOnce() -> Option<Old<'a>>) {

@@ -44,17 +44,22 @@ pub(super) struct Cell {
     /// Loom need not see it: the words order all that is done with it.
     past: OnceLock<Box<Past>>,
     /// For a while after a change. The first cell has none.
-    watch: Option<Box<Watch>>,
-    /// Whether that while may not be over: until then no decision is made at once.
-    is_watched: AtomicBool,
-    /// Claimed by the one who ends it.
-    is_ending: AtomicBool,
+    watch: Option<Box<Watching>>,
     /// Filled before the words are sealed.
     successor: Once<Arc<Cell>>,
     /// The requests that wait, of this cell and all its successors. Filled by the first that does.
     queue: Once<Arc<Queue>>,
     /// Held by the one who may fill `successor` and seal the words.
     pub(super) retuning: Mutex<()>,
+}
+
+/// Until it is over, no decision is made at once.
+#[derive(Debug)]
+struct Watching {
+    watch: Watch,
+    is_over: AtomicBool,
+    /// Claimed by the one who ends it.
+    is_ending: AtomicBool,
 }
 
 /// The state of one limit, in the cell itself where it is small.
@@ -77,7 +82,7 @@ impl Cell {
         cell
     }
 
-    fn with(meter: Meter, generation: u64, first: u64, since: Time, watch: Option<Box<Watch>>) -> Self {
+    fn with(meter: Meter, generation: u64, first: u64, since: Time, watch: Option<Watch>) -> Self {
         let words = Words::new(meter.words(), first);
         Self {
             meter,
@@ -89,9 +94,7 @@ impl Cell {
             heat: AtomicU64::new(0),
             since: AtomicU64::new(since.as_nanos()),
             past: OnceLock::new(),
-            is_watched: AtomicBool::new(watch.is_some()),
-            is_ending: AtomicBool::new(false),
-            watch,
+            watch: watch.map(Watching::new).map(Box::new),
             successor: Once::empty(),
             queue: Once::empty(),
             retuning: Mutex::new(()),
@@ -111,20 +114,20 @@ impl Cell {
 
     /// The trail, if a charge at this time has to be noted.
     fn watch(&self, now: Time) -> Option<&Watch> {
-        let watch = self.watch.as_deref()?;
+        let Watching { watch, is_over, is_ending } = self.watch.as_deref()?;
         if watch.is_on(now) {
             return Some(watch);
         }
-        if self.is_watched.load(Ordering::Acquire) && !self.is_ending.swap(true, Ordering::Relaxed) {
+        if !is_over.load(Ordering::Acquire) && !is_ending.swap(true, Ordering::Relaxed) {
             self.decide_at_once();
-            self.is_watched.store(false, Ordering::Release);
+            is_over.store(true, Ordering::Release);
         }
         None
     }
 
     #[inline(always)]
     fn is_watched(&self) -> bool {
-        self.watch.is_some() && self.is_watched.load(Ordering::Relaxed)
+        self.watch.as_ref().is_some_and(|watching| !watching.is_over.load(Ordering::Acquire))
     }
 
     /// Decides, and notes it if it has to be.
@@ -171,8 +174,7 @@ impl Cell {
     pub(super) fn check_at_once(&self, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
         let supply = match &self.meter.kind {
             Kind::Line(supply) => supply,
-            Kind::Counter(counter) if !self.is_watched() => return self.count_at_once(counter, now, cost),
-            Kind::Counter(_) => return None,
+            Kind::Counter(counter) => return self.count_at_once(counter, now, cost),
             Kind::Log(log) => return self.log_at_once(log, now, cost),
             Kind::Guarded(_) => return None, // never in a cell, whose words no lock guards
         };
@@ -257,6 +259,9 @@ impl Cell {
 
     #[inline(always)]
     fn count_at_once(&self, counter: &Counter, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
+        if self.is_watched() {
+            return None;
+        }
         let decided = counter.check_at_once(&self.words.few.0, now, cost)?;
         let standing = |windows| Standing::of_counter(counter.quota(), windows);
         Some(match decided {
@@ -309,7 +314,7 @@ impl Cell {
 
     /// Leases from now on, if this limit is one that can lend.
     fn lend(&self, supply: &Supply) -> Option<&Leases> {
-        if self.leases.get().is_none() && self.is_watched.load(Ordering::Acquire) {
+        if self.leases.get().is_none() && self.is_watched() {
             return None;
         }
         if self.leases.get().is_none() {
@@ -381,7 +386,7 @@ impl Cell {
     /// Seals the words and returns the successor. Only for the holder of `retuning`.
     pub(super) fn succeed(&self, quota: Quota, clock: impl Fn() -> Time) -> &Arc<Self> {
         let base = clock();
-        let watch = Watch::new(self.meter.quota(), quota, base).map(Box::new);
+        let watch = Watch::new(self.meter.quota(), quota, base);
         let next = Self::with(Meter::new(quota, base), self.generation + 1, UNSET, base, watch);
         self.successor.fill(Arc::new(next));
         let successor = self.successor.get().expect("filled above");
@@ -417,7 +422,8 @@ impl Cell {
             let returned = self.take_back(since);
             let words = returned.as_ref().map_or(self.words.all(), std::slice::from_ref);
             if successor.past.get().is_none() {
-                let watch = self.watch.as_ref().filter(|watch| watch.is_on(since) && self.is_watched());
+                let watching = self.watch.as_ref().filter(|_| self.is_watched());
+                let watch = watching.map(|watching| &watching.watch).filter(|watch| watch.is_on(since));
                 let trail = watch.map(|watch| watch.with(|trail| trail.clone()));
                 let words = (words, trail.as_ref());
                 let past = match self.past.get() {
@@ -435,6 +441,12 @@ impl Cell {
             successor.meter.begin(successor.words.all(), past, &self.meter, words);
         }
         successor
+    }
+}
+
+impl Watching {
+    fn new(watch: Watch) -> Self {
+        Self { watch, is_over: AtomicBool::new(false), is_ending: AtomicBool::new(false) }
     }
 }
 
