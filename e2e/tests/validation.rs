@@ -96,7 +96,7 @@ async fn kubectl_takes_the_generated_definition_and_the_examples() -> Result<()>
     kubectl(&["apply", "--validate=strict", "-n", NAMESPACE, "-f", "examples/"])?;
     let table = kubectl(&["get", "rlp", "-n", NAMESPACE])?;
     let columns: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
-    assert_eq!(columns, ["NAME", "MODE", "RULES", "ENFORCED", "LIMITED", "AGE"]);
+    assert_eq!(columns, ["NAME", "MODE", "RULES", "ENFORCED", "LIMITED", "BYPASS", "AGE"]);
     assert!(table.contains("search-limits") && table.contains("Shadow"), "{table}");
     Ok(())
 }

@@ -1,18 +1,13 @@
 //! The CEL rules beside the fields.
 
-use std::sync::LazyLock;
-
-use kube::core::cel::{CompiledSchema, ErrorKind, ValidationError, Validator, compile_schema};
+use kube::core::cel::{ErrorKind, ValidationError, Validator};
 use serde_json::Value;
 
-use super::{Fault, SCHEMA, quoted};
+use super::{Fault, quoted};
 
-/// The rules are compiled once: that takes far longer than to run them, and there may be thousands of documents.
-static RULES: LazyLock<CompiledSchema> = LazyLock::new(|| compile_schema(&SCHEMA));
-
-pub(super) fn check(document: &Value) -> Vec<Fault> {
-    let failures = Validator::new().validate_compiled(&RULES, document, None).err().into_iter().flatten();
-    failures.map(|failure| fault(failure, document, &SCHEMA)).collect()
+pub(super) fn check(document: &Value, schema: &Value) -> Vec<Fault> {
+    let failures = Validator::new().validate(schema, document, None).err().into_iter().flatten();
+    failures.map(|failure| fault(failure, document, schema)).collect()
 }
 
 fn fault(failure: ValidationError, document: &Value, schema: &Value) -> Fault {

@@ -109,7 +109,7 @@ fn examine(document: &Value) -> Result<Value, Vec<Fault>> {
             "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation",
         ));
     } else {
-        faults.extend(cel::check(&object));
+        faults.extend(cel::check(&object, &SCHEMA));
     }
     if faults.is_empty() { Ok(object) } else { Err(faults) }
 }

@@ -46,19 +46,22 @@ pub fn review(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
                 _ => know(value, SCHEMA["properties"].get(name), name, &mut unknown),
             }
         }
-        fields.remove("status"); // nobody but the operator writes it
+        fields.remove("status");
         let known = ["apiVersion", "kind", "metadata", "spec"];
         rename(fields, &known, "", &mut unknown);
     }
     faults.append(&mut unknown);
     defaults::apply(&mut object, &SCHEMA);
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status"); // nobody but the operator writes it, nor what it is before that
+    }
 
     let mut findings = metadata::check_name(&object);
     findings.extend(structure::review(&object, &SCHEMA));
     let blocked = findings.iter().any(|finding| matches!(finding, Finding::Blocking(_)));
     let mut later: Vec<Fault> = unique::check(&object, &SCHEMA);
     if !blocked {
-        later.extend(cel::check(&object));
+        later.extend(cel::check(&object, &SCHEMA));
     }
     // Of two that say the same of a field, the rule beside it knows what to write instead.
     let mut earlier: Vec<Fault> = findings.into_iter().map(Finding::into_fault).collect();
@@ -114,7 +117,8 @@ fn rename_in_metadata(value: &mut Value, unknown: &mut Vec<Fault>) {
 /// Finds fields that the schema does not have, and goes on with what they were probably meant to be.
 fn know(value: &mut Value, schema: Option<&Value>, path: &str, unknown: &mut Vec<Fault>) {
     match (value, schema) {
-        (Value::Object(fields), Some(schema)) => {
+        // Of a group of fields in place of something else no field is known, and that is said of the group.
+        (Value::Object(fields), Some(schema)) if schema.get("type").is_none_or(|kind| kind == "object") => {
             if schema.get("additionalProperties").is_none() {
                 let known = schema.get("properties").and_then(Value::as_object);
                 let names: Vec<&str> = known.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
