@@ -97,6 +97,8 @@ async fn look(
     interrupt: &CancellationToken,
 ) -> anyhow::Result<bool> {
     cast.build(&Screen::new(false)).await?;
+    // Before the load: packages may take minutes to come, and all that is shown must lie within one short span.
+    let page = Page::build(workspace, interrupt).await?;
     let operator = free_port()?;
     cast.start(Some(operator)).await?;
     let other = cast.another(&certified(cast.folder(), interrupt).await?).await?;
@@ -116,7 +118,7 @@ async fn look(
         ensure!(started.elapsed() < PATIENCE, "Prometheus is not ready after {} s", PATIENCE.as_secs());
         tokio::time::sleep(POLL).await;
     }
-    let (page, changed) = tokio::try_join!(Page::build(workspace, interrupt), change(cast, started + BEFORE))?;
+    let changed = change(cast, started + BEFORE).await?;
     let answered = answered(&prometheus, PATIENCE, POLL).await;
     tokio::time::sleep_until(changed + AFTER).await;
     let end = prometheus.now().await?;
