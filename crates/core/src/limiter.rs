@@ -321,7 +321,7 @@ impl Limiter {
     /// State is kept in requests. A window or a log goes on with what was counted, so a raise helps at once, and changing
     /// back restores what was there. A bucket goes on with what is left, cut to the new burst, and refills at the new rate.
     /// What is overdrawn or reserved stays as many requests. Between strategies, or windows of other periods, requests count
-    /// as late as they can have come. That is exact if another change came within ten periods before: for so long each charge
+    /// as late as they can have come. That is exact if another change came within sixteen periods before: for so long each charge
     /// is noted, under a short lock, and takes some 30 ns more. An equal quota touches nothing. To or from a sliding window log the first decision
     /// afterwards may have to go through the whole log.
     ///

@@ -354,7 +354,7 @@ impl RuleLimiter {
     /// and equal terms touch nothing. Keys stay; with a smaller bound no key comes in until enough of them are idle. This
     /// takes time in proportion to their number, in which those that are known are decided without waiting. A table of
     /// more than 32,768 keys remembers what their words hold, and no more: where strategies or periods differ, a key may
-    /// have to wait for a period. One of up to 4,096 keys also notes each charge for ten periods, as a limiter does.
+    /// have to wait for a period. One of up to 4,096 keys also notes each charge for sixteen periods, as a limiter does.
     /// Between keyed and not keyed there is nothing to keep: the result starts fresh.
     ///
     /// ```

@@ -14,7 +14,7 @@ use super::past::Span;
 use crate::{Quota, Strategy, Time};
 
 /// For how many periods notes are taken. A change that comes later loses less than a part in so many.
-const PERIODS: u64 = 10;
+const PERIODS: u64 = 16;
 
 /// Notes at most. When there are more, every other one of the older half goes.
 const MOST: usize = 128;
