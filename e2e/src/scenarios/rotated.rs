@@ -93,14 +93,19 @@ async fn impersonate(space: &Space, victim: &str) -> Result<()> {
     for field in ["restartPolicy", "startupProbe", "volumeMounts"] {
         agent.as_object_mut().context("a container")?.remove(field);
     }
-    agent["volumeMounts"] = json!([{"name": "stolen", "mountPath": "/var/run/secrets/weir.dev/identity"}]);
+    agent["volumeMounts"] = json!([
+        {"name": "stolen", "mountPath": "/var/run/secrets/weir.dev/identity"},
+        {"name": "weir-cache", "mountPath": "/var/lib/weir"},
+    ]);
     let impostor: Value = json!({
         "metadata": {"name": "impostor", "labels": {"app": "web", "weir.dev/agent": "enabled"}},
         "spec": {
             "automountServiceAccountToken": false,
             "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [agent],
-            "volumes": [{"name": "stolen", "secret": {"secretName": "stolen"}}],
+            "volumes": [
+                {"name": "stolen", "secret": {"secretName": "stolen"}}, {"name": "weir-cache", "emptyDir": {}},
+            ],
         },
     });
     pods.create(&PostParams::default(), &serde_json::from_value(impostor)?).await?;
