@@ -433,10 +433,7 @@ impl Supply {
         match last.checked_sub(first) {
             None => 0,
             Some(0) => count.saturating_sub(before),
-            Some(windows) => {
-                let rest = self.capacity.saturating_sub(before);
-                (windows - 1).saturating_mul(self.capacity).saturating_add(rest).saturating_add(count)
-            }
+            Some(windows) => windows.saturating_mul(self.capacity).saturating_add(count).saturating_sub(before),
         }
     }
 

@@ -11,7 +11,7 @@ const MOST: u64 = 128 * MIB;
 
 const MIB: u64 = 1024 * 1024;
 
-/// An agent has a moment of 8 bytes for each request of a log, and two words beside them.
+/// An agent holds 8 bytes for each request of a log, and two words more.
 const WORD: u64 = 8;
 const WORDS_BESIDE: u64 = 2;
 

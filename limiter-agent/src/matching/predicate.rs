@@ -249,7 +249,6 @@ mod tests {
                 let first = begun.now();
                 predicate.holds(&view);
                 let took = begun.now().duration_since(first);
-                eprintln!("{text}: {took:?}");
                 assert!(took < std::time::Duration::from_secs(1), "{text}: {took:?}");
             }
         }

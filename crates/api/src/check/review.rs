@@ -53,7 +53,7 @@ pub fn review(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
     faults.append(&mut unknown);
     defaults::apply(&mut object, &SCHEMA);
     if let Some(fields) = object.as_object_mut() {
-        fields.remove("status"); // nobody but the operator writes it, nor what it is before that
+        fields.remove("status"); // only the operator writes it; the default of the definition goes, too
     }
 
     let mut findings = metadata::check_name(&object);
@@ -63,7 +63,7 @@ pub fn review(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
     if !blocked {
         later.extend(cel::check(&object, &SCHEMA));
     }
-    // Of two that say the same of a field, the rule beside it knows what to write instead.
+    // If the schema and a rule both complain about a field, keep the rule's message: it says what to write instead.
     let mut earlier: Vec<Fault> = findings.into_iter().map(Finding::into_fault).collect();
     earlier.retain(|fault| !later.iter().any(|later| later.path == fault.path));
     faults.extend(earlier);

@@ -1,5 +1,6 @@
-//! What a table knows of each key from before its terms were in force, for as long as it matters, and when keys were
-//! charged since, for a while. Asked only when terms change.
+//! What a table remembers of each key besides its words. Pasts hold what was admitted before the terms were in force; only a
+//! change of terms reads and writes them. Trails hold when keys were charged since; for a while after a change, each charge
+//! writes them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,7 +61,7 @@ pub(super) struct Trails {
 #[derive(Debug, Default)]
 struct Noted {
     trails: HashMap<u64, (u64, Trail)>,
-    /// How many trails there were so far: tells one of a key from a later one.
+    /// Numbers the trails, so that a charge in flight never settles in a later trail of the same key.
     begun: u64,
     /// There were as many as there is room for. Keys that came later were charged without a note.
     is_full: bool,

@@ -1,5 +1,5 @@
-//! How near keys are to their limits: a look at a bounded number of them, for whoever watches. Nothing is charged or locked, and
-//! deciders are not held up.
+//! How near keys are to their limits, for metrics. A survey looks at a bounded number of keys. It charges nothing, takes no lock
+//! and blocks no decision.
 
 use super::Table;
 use super::book::Set;

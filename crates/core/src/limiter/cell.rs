@@ -314,10 +314,10 @@ impl Cell {
 
     /// Leases from now on, if this limit is one that can lend.
     fn lend(&self, supply: &Supply) -> Option<&Leases> {
-        if self.leases.get().is_none() && self.is_watched() {
-            return None;
-        }
         if self.leases.get().is_none() {
+            if self.is_watched() {
+                return None;
+            }
             self.leases.fill(Leases::of(supply)?);
             self.direct.store(0, Ordering::Relaxed);
             self.window.store(NEVER, Ordering::Relaxed);
