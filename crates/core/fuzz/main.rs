@@ -1,6 +1,6 @@
 //! Runs scripts of random bytes (see `script.rs`) for a while: `cargo xtask fuzz core --seconds 60`.
 //!
-//! A script that fails is made smaller, printed as hex and run again with `--replay HEX`; add it to `corpus.txt`, which
+//! A failing script is reduced, printed as hex and run again with `--replay HEX`. Add it to `corpus.txt`, which
 //! `tests/corpus.rs` runs.
 
 mod script;
@@ -28,10 +28,10 @@ fn main() -> ExitCode {
     fuzz(seed, Duration::from_secs(number("--seconds", 10)))
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long to go on is told in seconds")]
+#[expect(clippy::disallowed_methods, reason = "the duration of the run is given in seconds")]
 fn fuzz(seed: u64, time: Duration) -> ExitCode {
     let (begun, mut random, mut scripts) = (Instant::now(), Random(seed), 0_u64);
-    // A panic is a failure like others, and is told once, at its smallest.
+    // A panic is a failure like others: it is reported once, for the reduced script.
     std::panic::set_hook(Box::new(|_| {}));
     while begun.elapsed() < time {
         let length = 8 + usize::try_from(random.next()).unwrap_or(0) % LENGTH;
@@ -66,7 +66,7 @@ fn outcome(bytes: &[u8]) -> Result<(), String> {
     })
 }
 
-/// Leaves out and zeroes what is not needed to fail.
+/// Removes and zeroes bytes that the failure does not need.
 fn smaller(mut bytes: Vec<u8>) -> Vec<u8> {
     for size in [128, 32, 8, 4, 2, 1] {
         let mut at = 0;

@@ -1,8 +1,8 @@
-//! A script of quotas, changes, requests and times, made from any bytes, and what must hold whatever it says.
+//! A script of quotas, changes, requests and times, built from any bytes, and the properties that must hold for all
+//! scripts.
 //!
-//! As long as a limit has not been changed since all of it was free, it is held against the plain model of its strategy.
-//! After a change, until all is free again, it has to agree with itself: with what it said that remains, and with the
-//! moment that it told to come back.
+//! Until the first change since all of it was free, a limit is compared with the plain model of its strategy. After a
+//! change, until all is free again, it must be consistent with its own answers: what remains, and when to retry.
 
 #[path = "../tests/model/mod.rs"]
 mod model;
@@ -18,15 +18,15 @@ const STRATEGIES: [Strategy; 7] = Strategy::ALL;
 
 const START: u64 = 1_700_000_000_123_456_789;
 
-/// Where scripts end: beyond it a supply may stand still.
+/// Scripts end here: after it, a supply may stand still.
 const END: u64 = START + (1 << 61);
 
-/// A quota, if it is one.
+/// The numbers of a quota, valid or not.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Numbers {
-    /// What people write.
+    /// Numbers that people write.
     Small { strategy: u8, requests: u8, period: Period, burst: Option<u8>, debt: u8 },
-    /// What a fuzzer writes.
+    /// Numbers that a fuzzer writes.
     Any { strategy: u8, requests: u64, nanos: u64, burst: Option<u64>, debt: u64 },
 }
 
@@ -40,16 +40,16 @@ enum Period {
 
 #[derive(Arbitrary, Debug)]
 enum Step {
-    /// For so many thousandths of an interval, or of a period.
+    /// Waits this many thousandths of an interval, or of a period.
     Wait {
         thousandths: u16,
         of_period: bool,
     },
-    /// Until just before, at, or just after the next boundary of a window.
+    /// Waits until just before, at, or just after the next boundary of a window.
     Boundary {
         nudge: u8,
     },
-    /// As long as was told to, for this cost.
+    /// Waits as long as `retry_after` says for this cost.
     Obey {
         cost: Cost,
     },
@@ -60,7 +60,7 @@ enum Step {
         cost: Cost,
         thousandths: u16,
     },
-    /// The latest charge, at once or later.
+    /// Gives back the latest charge, now or later.
     GiveBack,
     Retune(Numbers),
 }
@@ -69,23 +69,23 @@ enum Step {
 enum Cost {
     One,
     Few(u8),
-    /// So many 255ths of the most there is, and this many more.
+    /// This many 255ths of the largest cost, plus this many.
     Share(u8, u8),
     Any(u64),
 }
 
-/// Runs the script that these bytes are.
+/// Runs the script that these bytes encode.
 ///
 /// # Errors
 ///
-/// What does not hold.
+/// The property that does not hold.
 pub(crate) fn run(bytes: &[u8]) -> Result<(), String> {
     let mut bytes = Unstructured::new(bytes);
     let quota = loop {
         if bytes.is_empty() {
             return Ok(());
         }
-        // Many numbers are not a quota.
+        // Many numbers are not a valid quota.
         if let Some(quota) = bytes.arbitrary::<Numbers>().map_err(|error| error.to_string())?.quota()? {
             break quota;
         }
@@ -97,7 +97,7 @@ pub(crate) fn run(bytes: &[u8]) -> Result<(), String> {
         now: START,
         latest: None,
     };
-    // As long as there are bytes: a script that says itself when it ends mostly does so at once.
+    // Until the bytes end: a script that encoded its own end would mostly end at once.
     for number in 0.. {
         if bytes.is_empty() || run.now > END {
             break;
@@ -112,10 +112,10 @@ pub(crate) fn run(bytes: &[u8]) -> Result<(), String> {
 struct Run {
     limiter: Limiter,
     quota: Quota,
-    /// None after a change, until all is free.
+    /// None after a change, until all is free again.
     model: Option<Model>,
     now: u64,
-    /// The latest charge, the time of it, and the model before it.
+    /// The latest charge, its time, and the model before it.
     latest: Option<(Charge, u64, Option<Model>)>,
 }
 
@@ -137,13 +137,13 @@ impl Run {
                     let moment = self.now.saturating_add(wait);
                     if moment <= END {
                         self.now = moment - 1;
-                        expect(
-                            self.refusal(cost) == Some(1),
-                            "one nanosecond before it was told to come it is refused",
-                        )?;
+                        expect(self.refusal(cost) == Some(1), "one nanosecond before its retry time it is refused")?;
                         self.now = moment;
                         self.check(cost)?;
-                        expect(self.latest.as_ref().is_some_and(|latest| latest.1 == moment), "who obeys is admitted")?;
+                        expect(
+                            self.latest.as_ref().is_some_and(|latest| latest.1 == moment),
+                            "a request at its retry time is admitted",
+                        )?;
                     }
                 }
             }
@@ -163,7 +163,7 @@ impl Run {
                 let model = self.model.clone();
                 if let Some(model) = &mut self.model {
                     let early = tolerance(self.quota);
-                    // What costs nothing takes no place, also in a line.
+                    // A request without cost takes no room, and no position in a queue.
                     let admits = cost == 0 || model.admits(self.now.saturating_add(early), cost);
                     expect(admits, "the model refuses")?;
                     model.charge(self.now, self.now, cost);
@@ -171,7 +171,7 @@ impl Run {
                 self.latest = Some((admitted.charge, self.now, model));
             }
             Err(refused) => {
-                // What costs nothing is refused where more is owed than there is.
+                // A request without cost is refused while the limit is overdrawn.
                 expect(self.is_leaky() || cost == 0 || cost > before.remaining(), "refused although it remained")?;
                 expect(refused.retry_after().is_some() == (cost <= self.quota.most()), "never, or some time")?;
                 expect(self.model.as_ref().is_none_or(|model| !model.admits(self.now, cost)), "the model admits")?;
@@ -194,10 +194,10 @@ impl Run {
             let early = tolerance(self.quota);
             let first = model.first(self.now, cost).ok_or("a place for what is never admitted")?;
             expect(at <= first && at.saturating_add(early) >= first, "its place was another")?;
-            expect(model.has_room_in_line(self.now.saturating_add(early), cost), "the line was full")?;
+            expect(model.has_room_in_queue(self.now.saturating_add(early), cost), "the queue was full")?;
             model.charge(self.now, at, cost);
         }
-        // Reservations ahead that are given back may leave some of it charged.
+        // Reservations ahead that are given back may stay charged in part.
         let model = before.filter(|_| at == self.now);
         self.latest = Some((reserved.charge, self.now, model));
         Ok(())
@@ -226,7 +226,8 @@ impl Run {
             *model = None;
         }
         let (free, after) = (before.remaining(), self.limiter.peek(self.time()).remaining());
-        // A window counts what came in its time, and a bucket with debt may be overdrawn: the tests of changes judge those.
+        // Windows count what came in their time, and a bucket with debt may be overdrawn: the tests of changes judge
+        // those.
         let is_bucket =
             |quota: Quota| matches!(quota.strategy(), Strategy::TokenBucket | Strategy::Gcra | Strategy::LeakyBucket);
         expect(!is_bucket(old) || !is_bucket(quota) || after <= free, "more requests are free than before")?;
@@ -236,7 +237,7 @@ impl Run {
         expect(!same_windows || after <= free + raised, "more is free than came on top")
     }
 
-    /// What holds at any time.
+    /// Checks what holds at any time.
     fn stands(&mut self) -> Result<(), String> {
         let standing = self.limiter.peek(self.time());
         expect(standing.remaining() <= self.quota.most(), "more remains than there is")?;
@@ -254,7 +255,7 @@ impl Run {
 
     fn refusal(&self, cost: u64) -> Option<u64> {
         let standing = self.limiter.peek(self.time());
-        // The log tells the least wait for the cost that was decided on.
+        // A log returns the shortest wait only for the cost of the decision.
         let wait = match self.quota.strategy() {
             Strategy::SlidingWindowLog if cost != 1 => None,
             _ => standing.retry_after(cost),
@@ -288,7 +289,7 @@ impl Run {
 }
 
 impl Numbers {
-    /// None if the numbers are not a quota, and an error if what is said about that is wrong.
+    /// None if the numbers are not a valid quota; an error if the fault is reported wrong.
     fn quota(self) -> Result<Option<Quota>, String> {
         let (strategy, requests, nanos, burst, debt) = match self {
             Self::Small { strategy, requests, period, burst, debt } => {
@@ -303,7 +304,7 @@ impl Numbers {
             Self::Any { strategy, requests, nanos, burst, debt } => (strategy, requests, nanos, burst, debt),
         };
         let strategy = STRATEGIES[usize::from(strategy) % STRATEGIES.len()];
-        // A log of a million makes a script slow.
+        // A log of a million requests would make a script slow.
         let requests = if strategy == Strategy::SlidingWindowLog { requests % 512 } else { requests };
         let period = Duration::from_nanos(nanos);
         let quota = match Quota::new(strategy, requests, period, burst) {
@@ -312,7 +313,7 @@ impl Numbers {
         };
         match quota {
             Ok(quota) => {
-                expect(quota.requests() == requests && quota.period() == period, "a quota says what it was told")?;
+                expect(quota.requests() == requests && quota.period() == period, "a quota returns its arguments")?;
                 expect(quota.requests() > 0 && quota.most() > 0 && quota.burst() > 0, "a quota is never zero")?;
                 Ok(Some(quota))
             }
@@ -330,7 +331,7 @@ impl Numbers {
     }
 }
 
-/// By how many nanoseconds a bucket may be early: see `tests/properties.rs`.
+/// How many nanoseconds a bucket may be early: see `tests/properties.rs`.
 fn tolerance(quota: Quota) -> u64 {
     let refill = u128::from(quota.most()) * quota.period().as_nanos() / u128::from(quota.requests());
     match quota.strategy() {

@@ -1,8 +1,8 @@
 //! Several limits on one request: all are charged or none.
 //!
-//! All are asked first, so that a refusal by the last one charges nothing, and then charged in order. Only if another
-//! thread was faster in between are charges given back. So nothing is ever admitted too much; while charges are on their
-//! way back another request may be refused that would have been admitted a moment later.
+//! All limits are asked first, so that a refusal by the last one charges nothing; then all are charged in order.
+//! Charges are given back only if another thread was faster in between. So the limits never admit too much. While
+//! charges are being given back, another request may be refused that would be admitted slightly later.
 
 use std::error::Error;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::{Limiter, MAX_LIMITS, Refused, Standing, Time};
 
 /// Charges `cost` to every limiter, or to none.
 ///
-/// `clock` is read once for the decision, and again only to give back; see [`Limiter::refund`].
+/// `clock` is read once for the decision, and a second time only to give charges back; see [`Limiter::refund`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,7 +39,7 @@ pub fn check_all(limiters: &[Limiter], clock: impl Fn() -> Time, cost: u64) -> R
     check_all_at(limiters, clock(), clock, cost, |_| {})
 }
 
-/// [`check_all`], which tells where each limiter then stands.
+/// [`check_all`], which also returns where each limiter stands afterwards.
 pub(crate) fn check_all_at(
     limiters: &[Limiter],
     now: Time,
@@ -67,7 +67,7 @@ pub(crate) fn check_all_at(
     Ok(charges)
 }
 
-/// Charges each limiter for a moment to come, or none, and says which is the last of these moments.
+/// Reserves a turn with each limiter, or with none. Returns the latest of these turns.
 pub(crate) fn charge_all_ahead(
     limiters: &[Limiter],
     now: Time,
@@ -94,7 +94,7 @@ pub(crate) fn charge_all_ahead(
     Ok((at, charges))
 }
 
-/// What [`check_all`] would say, charging nothing.
+/// What [`check_all`] would decide, without charging anything.
 pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), RefusedBy> {
     for (limit, limiter) in limiters.iter().enumerate() {
         limiter.ask(now, cost).map_err(|refused| RefusedBy { limit, refused })?;
@@ -119,7 +119,7 @@ pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), 
 /// ```
 #[derive(Debug)]
 pub struct Charges {
-    /// Place and generation for each of the limiters that were charged, the first ones.
+    /// Place and generation for each limiter that was charged. These are the first ones, in order.
     places: [(Place, u64); MAX_LIMITS],
     charged: usize,
 }
@@ -132,7 +132,7 @@ impl Charges {
         self.charged += 1;
     }
 
-    /// Gives all of it back to the limiters that were charged, in the same order; see [`Limiter::refund`].
+    /// Gives all charges back to the same limiters, in the same order; see [`Limiter::refund`].
     ///
     /// ```
     /// # use std::time::Duration;
@@ -151,7 +151,7 @@ impl Charges {
     }
 }
 
-/// Which of several limits refused, and how it stands.
+/// Which of several limits refused, and its state.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -166,9 +166,9 @@ impl Charges {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RefusedBy {
-    /// Its place among the limiters.
+    /// Index of the limiter.
     pub limit: usize,
-    /// Its refusal.
+    /// The limiter's refusal.
     pub refused: Refused,
 }
 

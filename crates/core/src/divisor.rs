@@ -1,6 +1,7 @@
-//! Division by a number that is fixed, without the processor's division, which takes longer than all else in a decision.
+//! Division by a fixed number, without the processor's division instruction, which takes longer than the rest of a
+//! decision.
 
-/// What is divided by. Never zero.
+/// The divisor. Never zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Divisor {
     by: u64,
@@ -14,10 +15,10 @@ impl Divisor {
         Self { by, reciprocal: u64::try_from(reciprocal).unwrap_or(u64::MAX) }
     }
 
-    /// Quotient and rest.
+    /// Quotient and remainder.
     #[inline]
     pub(crate) fn divide(self, number: u64) -> (u64, u64) {
-        // What the reciprocal lacks makes less than one: the quotient is right or one short.
+        // The error of the reciprocal is less than one in the product: the quotient is exact or one too small.
         let short = high(u128::from(number) * u128::from(self.reciprocal));
         let rest = number - short * self.by;
         if rest >= self.by { (short + 1, rest - self.by) } else { (short, rest) }

@@ -1,7 +1,8 @@
-//! When requests will go that are not charged yet: the arithmetic of a queue.
+//! When requests that are not charged yet will be admitted: the arithmetic of a queue.
 //!
-//! A forecast copies the words of all limits of a request, and then admits one request after the other on the copies, by the
-//! code that decides for real. It charges nothing, and it is exact as long as nothing else charges, refunds or retunes.
+//! A forecast copies the words of all limits of a request, and admits one request after the other on these copies, with
+//! the code that makes real decisions. It charges nothing. It is exact as long as nothing else charges, refunds or
+//! retunes.
 
 use std::time::Duration;
 
@@ -9,22 +10,22 @@ use crate::meter::{Meter, Stop};
 use crate::sync::AtomicU64;
 use crate::{Standing, Time};
 
-/// The limits of one queue, as they will be once all requests in it are gone.
+/// The limits of one queue, in the state after all its requests are admitted.
 #[derive(Debug)]
 pub(crate) struct Forecast {
     limits: Vec<Copied>,
-    /// When the last of them goes.
+    /// When the last request of the queue is admitted.
     at: Time,
 }
 
-/// A limit with words of its own.
+/// A limit, with its own copy of the words.
 #[derive(Debug)]
 struct Copied {
     meter: Meter,
     words: Vec<AtomicU64>,
 }
 
-/// The limit that a request has to wait for longest, and where it will stand.
+/// The limit with the longest wait, and its state then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Longest {
     pub(crate) limit: usize,
@@ -41,22 +42,22 @@ impl Forecast {
         Self { limits: limits.into_iter().map(copied).collect(), at: now }
     }
 
-    /// Whether only the sum of the costs matters, and not how it is split.
+    /// Whether only the sum of the costs matters, and not how it is split into requests.
     pub(crate) fn is_additive(&self) -> bool {
         matches!(self.limits.as_slice(), [only] if only.meter.is_additive())
     }
 
-    /// Admits a sum of costs, where that [is all that matters](Self::is_additive).
+    /// Admits a sum of costs. Only for [additive](Self::is_additive) limits.
     pub(crate) fn add(&mut self, cost: u64) {
         for Copied { meter, words } in &self.limits {
             meter.add(words, self.at, cost);
         }
     }
 
-    /// The first moment from `from` on at which this cost is admitted behind all that were; none if it never is.
+    /// The first time, not before `from`, at which this cost is admitted after all others; none if it never is.
     pub(crate) fn opens(&self, from: Time, cost: u64) -> Option<Time> {
         let mut at = self.at.max(from);
-        // A limit that admits goes on to do so, hence one round for each is enough.
+        // A limit that admits at one time admits at all later times, so one round per limit is enough.
         for _ in 0..=self.limits.len() {
             let before = at;
             for limit in &self.limits {
@@ -69,7 +70,7 @@ impl Forecast {
         Some(at)
     }
 
-    /// Admits this cost at a moment that [`opens`](Self::opens) gave.
+    /// Admits this cost at a time that [`opens`](Self::opens) returned.
     pub(crate) fn admit(&mut self, at: Time, cost: u64) {
         for Copied { meter, words } in &self.limits {
             let admitted = meter.check(words, at, cost);
@@ -78,7 +79,8 @@ impl Forecast {
         self.at = self.at.max(at);
     }
 
-    /// When a newcomer of this cost goes; an error is what refuses it, if it never does or a leaky bucket is full.
+    /// When a new request of this cost is admitted. The error is the limit that refuses it, if it is never admitted or
+    /// a leaky bucket is full.
     pub(crate) fn newcomer(&self, now: Time, cost: u64) -> Result<Time, Longest> {
         let opens = self.opens(now, cost).filter(|_| !self.overflows(now, cost));
         opens.ok_or_else(|| self.longest(now, cost))
@@ -89,7 +91,7 @@ impl Forecast {
         self.limits.iter().any(|Copied { meter, words }| meter.overflows(words, now, cost))
     }
 
-    /// What a request of this cost is refused by, at `now`.
+    /// The limit that refuses a request of this cost at `now`.
     pub(crate) fn longest(&self, now: Time, cost: u64) -> Longest {
         let from = self.at.max(now);
         let wait = |limit: &Copied| limit.wait(from, cost).unwrap_or(Duration::MAX);

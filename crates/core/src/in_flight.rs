@@ -1,5 +1,5 @@
-//! How many requests are under way at once: a limit without a rate. Who gets in holds a permit, and dropping it makes room.
-//! Nothing here waits.
+//! How many requests are in flight at once: a limit without a rate. A request that gets in holds a permit, and dropping
+//! the permit makes room. Nothing here waits.
 
 use std::error::Error;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// At most so much under way at once. Clones share one count.
+/// At most this much in flight at once. Clones share one count.
 ///
 /// ```
 /// use std::num::NonZeroU64;
@@ -33,7 +33,7 @@ struct State {
 }
 
 impl InFlight {
-    /// Nothing under way, and room for `limit`.
+    /// Nothing in flight, and room for `limit`.
     ///
     /// ```
     /// # use std::num::NonZeroU64;
@@ -44,7 +44,7 @@ impl InFlight {
         Self { state: Arc::new(State { in_use: AtomicU64::new(0), limit: AtomicU64::new(limit.get()) }) }
     }
 
-    /// Lets in what weighs `cost`, if there is room for all of it.
+    /// Lets a request of weight `cost` in, if there is room for all of it.
     ///
     /// ```
     /// # let in_flight = weir_core::InFlight::new(std::num::NonZeroU64::new(5).expect("not zero"));
@@ -57,7 +57,7 @@ impl InFlight {
     ///
     /// # Errors
     ///
-    /// [`Full`]. It cannot know when there will be room.
+    /// [`Full`]. It does not know when there will be room.
     pub fn acquire(&self, cost: u64) -> Result<Permit, Full> {
         let State { in_use, limit } = &*self.state;
         let mut before = in_use.load(Ordering::Acquire);
@@ -73,7 +73,7 @@ impl InFlight {
         }
     }
 
-    /// How much is under way.
+    /// How much is in flight.
     ///
     /// ```
     /// # let in_flight = weir_core::InFlight::new(std::num::NonZeroU64::new(5).expect("not zero"));
@@ -86,7 +86,7 @@ impl InFlight {
         self.state.in_use.load(Ordering::Acquire)
     }
 
-    /// How much may be under way.
+    /// How much may be in flight.
     ///
     /// ```
     /// # let in_flight = weir_core::InFlight::new(std::num::NonZeroU64::new(5).expect("not zero"));
@@ -96,7 +96,7 @@ impl InFlight {
         self.state.limit.load(Ordering::Acquire)
     }
 
-    /// Another limit from now on. What is under way stays so: with a lower limit nothing gets in until enough is done.
+    /// Sets the limit. Requests in flight stay: with a lower limit, none gets in until enough of them are done.
     ///
     /// ```
     /// # use std::num::NonZeroU64;
@@ -113,7 +113,7 @@ impl InFlight {
     }
 }
 
-/// Room that one request takes, until this is dropped.
+/// The room that one request takes until this is dropped.
 ///
 /// ```
 /// # let in_flight = weir_core::InFlight::new(std::num::NonZeroU64::MIN);
@@ -135,7 +135,7 @@ impl Drop for Permit {
     }
 }
 
-/// Too much is under way.
+/// Too much is in flight.
 ///
 /// ```
 /// # let in_flight = weir_core::InFlight::new(std::num::NonZeroU64::MIN);
@@ -144,11 +144,11 @@ impl Drop for Permit {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
-    /// What was under way.
+    /// How much was in flight.
     pub in_use: u64,
     /// The limit.
     pub limit: u64,
-    /// What the request would have cost.
+    /// The cost of the request that was refused.
     pub cost: u64,
 }
 

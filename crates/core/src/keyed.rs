@@ -1,17 +1,18 @@
 //! A bounded table of keys, each with its own words for all the limits of a rule.
 //!
-//! Keys come from clients, so the table must never grow beyond its bound, never do more than a bounded amount of work
-//! for one decision, and never let a client refill early by making it forget a key:
+//! Clients choose keys. So the table must never grow beyond its bound, never do more than a bounded amount of work for
+//! one decision, and never let a client refill early by making the table forget its key:
 //!
-//! - The memory of all cells is laid out at the start. A key that is known is found by a few words of it, and decided as a
-//!   [`Limiter`](crate::Limiter) decides: no lock, no word written but its own.
-//! - A key is forgotten only while all of its limits are at full credit, when another needs its room.
-//! - A key that finds no room is counted in the *overflow*, by itself: see `guests`. It is made when the first key needs it.
-//! - Keys with an override are known from the configuration and have words of their own beside the table.
+//! - The memory of all cells is reserved at the start. A known key is found by reading a few words, and decided like a
+//!   [`Limiter`](crate::Limiter): without a lock, and writing only its own words.
+//! - The table forgets a key only while all of its limits are at full credit, and only to give its cell to another key.
+//! - A key that finds no cell is counted on its own in the *overflow*: see `guests`. The overflow is created when the
+//!   first key needs it.
+//! - Keys with an override are known from the configuration and have words of their own outside of the table.
 //!
-//! Instead of keys the table holds 63 bits of a seeded hash of them. Two keys with the same 63 bits share one count, which
-//! among a million keys happens with a probability of 1 in 18 million, nobody outside can bring about, and can only refuse
-//! too much. What races there are is told in `room`, and how terms change in `succession`.
+//! The table holds 63 bits of a seeded hash instead of each key. Two keys with the same 63 bits share one count. Among
+//! a million keys this has a probability of 1 in 18 million; clients cannot cause it, and it can only refuse too much.
+//! `room` explains the races, and `succession` how terms change.
 
 mod book;
 mod cells;
@@ -36,17 +37,19 @@ use self::hash::Secrets;
 use self::pasts::{Pasts, Trails};
 use self::room::Region;
 pub use self::survey::KeySurvey;
+use crate::answer::{
+    Charged, KeyCharge, KeyPlace, Places, RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest,
+};
 use crate::meter;
 use crate::queue::Queues;
-use crate::rule::{Charged, KeyCharge, Places, RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Once, Ordering};
 use crate::{Standing, Terms, Time};
 
-/// Reads the time. Asked only to give back, and by retunes.
+/// Reads the time. Called only to give charges back, and by retunes.
 pub(crate) type Clock<'a> = &'a dyn Fn() -> Time;
 
-/// How many blocks of its path a new key may take room in.
+/// In how many blocks of its path a new key may take a cell.
 const NEAR: usize = 64;
 
 /// The limits of one rule, counted by key.
@@ -55,45 +58,45 @@ pub(crate) struct Table {
     lineage: Lineage,
     book: Book,
     max_keys: NonZeroUsize,
-    /// The bound in force: lowered while a smaller successor is being filled.
+    /// The capacity in force. Lowered while a smaller successor is being filled.
     capacity: AtomicUsize,
     cells: Cells,
-    /// The one limit of all keys, if it is a level on a line, and no key has an override.
+    /// The only limit of all keys, if it is a level on a line and no key has an override.
     sole: Option<Supply>,
     regions: Box<[Region]>,
     /// Keys with an override, by fingerprint.
     overrides: HashMap<u64, Own, BuildHasherDefault<AsItIs>>,
-    /// For how many keys without a cell each region has room.
+    /// How many keys without a cell each region has room for.
     guest_places: usize,
-    /// Words that nobody charges: those of any key that is not there.
+    /// Words that are never charged: the state of any key that is not in the table.
     blank: Vec<AtomicU64>,
-    /// The same where guests are counted.
+    /// Words that are never charged, for the meters of guests.
     guest_blank: Vec<AtomicU64>,
     /// When the successor took over what is not in a region, in nanoseconds of [`Time`].
     since: AtomicU64,
-    /// The same of this table, or when the first one was made.
+    /// When this table took over, or when the first table was created.
     began: AtomicU64,
-    /// What is known of keys from before, if words do not hold it: see `succession`.
+    /// What is known about earlier charges of keys, if the words do not hold it: see `succession`.
     pasts: Option<Pasts>,
-    /// When keys were charged, for a while after the terms changed.
+    /// When keys were charged, noted for a while after the terms changed.
     trails: Option<Trails>,
-    /// Filled before any word is sealed.
+    /// Set before any word is sealed.
     successor: Once<Arc<Table>>,
-    /// Held by the one who fills the successor, until all is there.
+    /// Held by the thread that fills the successor, until it is complete.
     retuning: Mutex<()>,
 }
 
-/// What a table has from those before it.
+/// What a table inherits from its predecessors.
 #[derive(Clone, Debug, Default)]
 struct Lineage {
-    /// Seeded, so that nobody outside can choose keys that fall together.
+    /// Seeded, so that clients cannot choose keys that collide.
     secrets: Secrets,
     counts: Arc<Counts>,
-    /// The requests that wait, by key.
+    /// The waiting requests, by key.
     queues: Arc<Queues>,
-    /// How many tables came before.
+    /// How many tables came before this one.
     generation: u64,
-    /// Where each limit was in the last of them, by name.
+    /// The index of each limit in the last of them, matched by name.
     kept: Vec<Option<usize>>,
 }
 
@@ -104,20 +107,12 @@ struct Own {
     words: Vec<AtomicU64>,
 }
 
-/// Of a table and all its successors.
+/// Counters of a table and all its successors.
 #[derive(Debug, Default)]
 struct Counts {
     tracked: AtomicUsize,
     evicted: AtomicU64,
     overflowed: AtomicU64,
-}
-
-/// Which words were charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Override,
-    Cell(usize),
-    Guest,
 }
 
 /// What all limits of a key have let through.
@@ -128,14 +123,14 @@ struct KeyTaken {
     tightest: Tightest,
 }
 
-/// What a table answers.
+/// The outcome of a request to a table.
 enum Answer<T> {
     Decided(Result<T, RuleRefused>),
     /// The key belongs to the successor.
     Moved,
 }
 
-/// How full a table of keys is. Counts are since it was made.
+/// How full a table of keys is. Counts start when the table is created.
 ///
 /// ```
 /// use std::num::NonZeroUsize;
@@ -154,13 +149,14 @@ enum Answer<T> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyStats {
-    /// Keys tracked now, without those that have an override: they are always there.
+    /// Keys tracked now, except for keys with an override, which are always tracked.
     pub tracked: u64,
-    /// Keys tracked at most. More are tracked for a while after it was lowered, until they are idle.
+    /// Keys tracked at most. After it was lowered, more keys are tracked until they are idle.
     pub capacity: u64,
-    /// Idle keys given up so far.
+    /// How many idle keys were removed so far.
     pub evicted: u64,
-    /// Requests decided in the overflow so far, because there was no room for their key. They are counted by key, too.
+    /// Requests that were decided in the overflow so far, because there was no cell for their key. They are counted by
+    /// key, too.
     pub overflowed: u64,
 }
 
@@ -209,7 +205,7 @@ impl Table {
         }
     }
 
-    /// Charges all limits of a key or none.
+    /// Charges all limits of a key, or none.
     #[inline(never)]
     pub(crate) fn charge(
         &self,
@@ -223,12 +219,12 @@ impl Table {
         Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest })
     }
 
-    /// The same for a known key, where its one limit is a level on a line and nobody is in the way: what most tables hold.
-    /// None if it is not that simple.
+    /// Charges a known key whose only limit is a level on a line, without contention: the most frequent case. None if
+    /// the case is not that simple.
     ///
-    /// Short, and all of it in sight of the compiler where it is called: the processor then fetches the cells of the next
-    /// requests while it waits for this one's. No mark or word is chosen by arithmetic on what is waited for: where a branch
-    /// chooses, the processor goes on by a guess, and elsewhere it stops. The clock is read once the cell is on its way.
+    /// The function is short and inlined, so the processor fetches the cells of the next requests while it waits for
+    /// this one. No mark or word is selected by arithmetic on a value that is still loading: a branch lets the
+    /// processor speculate, while arithmetic makes it stop. The clock is read after the load of the cell has started.
     #[inline(always)] // as in `Limiter::check`: an answer that is passed on in memory costs more than the decision
     pub(crate) fn charge_at_once(
         &self,
@@ -262,26 +258,26 @@ impl Table {
         }
         let standing = Standing::of_line(supply, after, floor, now);
         let charge =
-            KeyCharge { places: Places::One(charged), generation: self.lineage.generation, of: Place::Cell(index) };
+            KeyCharge { places: Places::One(charged), generation: self.lineage.generation, of: KeyPlace::Cell(index) };
         let tightest = Tightest { limit: 0, standing, override_index: None };
         Some(Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest }))
     }
 
-    /// The cell of a key, its mark and its one word.
+    /// The cell of a key, with its mark and its only word.
     #[inline(never)]
     fn find_word(&self, mark: u64) -> Option<(usize, &AtomicU64, &AtomicU64)> {
         let cell = self.find(mark)?;
         Some((cell.index, cell.mark, &cell.words[0]))
     }
 
-    /// Forgotten in between: these were another key's words.
+    /// The key was forgotten in between: these were another key's words.
     #[cold]
     #[inline(never)]
     fn forgotten(&self, word: &AtomicU64, place: meter::Place, clock: Clock<'_>) {
         self.book.plain.give_back(std::slice::from_ref(word), &[place], clock);
     }
 
-    /// Charges all limits of a key or none, for a moment to come.
+    /// Charges all limits of a key, or none, at its next turn.
     pub(crate) fn charge_ahead(
         &self,
         key: &[u8],
@@ -307,15 +303,15 @@ impl Table {
     fn take_here(&self, mark: u64, request: &Request, clock: Clock<'_>) -> Answer<KeyTaken> {
         if let Some((set, words)) = self.override_of(mark) {
             let taken = self.noting(mark, request, || set.take(words, request, clock), Result::is_ok);
-            return self.answer(taken, Place::Override);
+            return self.answer(taken, KeyPlace::Override);
         }
         if let Some(cell) = self.find(mark) {
             let is_its_own = || cell.mark.load(Ordering::Acquire) == mark;
             let take = || self.book.plain.take(cell.words, request, clock);
             let taken = self.noting(mark, request, take, |taken| taken.is_ok() && is_its_own());
-            // Not forgotten in between, so these were its words.
+            // The key was not forgotten in between, so these were its words.
             if is_its_own() {
-                return self.answer(taken, Place::Cell(cell.index));
+                return self.answer(taken, KeyPlace::Cell(cell.index));
             }
             if let Ok(granted) = taken {
                 self.book.plain.give_back(cell.words, granted.places.as_slice(), clock);
@@ -324,13 +320,13 @@ impl Table {
         self.let_in(mark, request, clock)
     }
 
-    /// The trails, if a charge at this time has to be noted.
+    /// The trails, if a charge at this time must be noted.
     #[inline(always)]
     fn trails(&self, now: Time) -> Option<&Trails> {
         self.trails.as_ref().filter(|trails| now.as_nanos() < trails.until())
     }
 
-    /// Charges a key, and notes it if it has to be.
+    /// Charges a key, and notes the charge if required.
     #[inline(always)]
     fn noting<T>(
         &self,
@@ -349,7 +345,7 @@ impl Table {
     }
 
     #[inline(always)]
-    fn answer(&self, taken: Result<Granted, Halt>, of: Place) -> Answer<KeyTaken> {
+    fn answer(&self, taken: Result<Granted, Halt>, of: KeyPlace) -> Answer<KeyTaken> {
         Answer::Decided(match taken {
             Ok(granted) => Ok(self.taken(granted, of)),
             Err(Halt::Refused(refused)) => Err(refused),
@@ -358,12 +354,12 @@ impl Table {
     }
 
     #[inline(always)]
-    fn taken(&self, granted: Granted, of: Place) -> KeyTaken {
+    fn taken(&self, granted: Granted, of: KeyPlace) -> KeyTaken {
         let Granted { at, places, tightest } = granted;
         KeyTaken { at, charge: KeyCharge { places, generation: self.lineage.generation, of }, tightest }
     }
 
-    /// What a charge would be told.
+    /// The answer that a charge would get.
     pub(crate) fn peek(&self, now: Time, key: &[u8], cost: u64) -> Result<Tightest, RuleRefused> {
         let mark = self.lineage.mark_of(key);
         let request = Request { now, cost, latest: None };
@@ -389,8 +385,8 @@ impl Table {
         self.peek_for_room(mark, request)
     }
 
-    /// Gives back what a key was charged. A key that was forgotten meanwhile was at full credit then: whatever cell it has
-    /// now is given nothing.
+    /// Gives back what a key was charged. If the key was forgotten meanwhile, it was at full credit then, so its new
+    /// cell is given nothing.
     pub(crate) fn refund(&self, key: &[u8], charge: &KeyCharge, clock: Clock<'_>) {
         let mut table = self;
         while table.lineage.generation < charge.generation {
@@ -402,9 +398,9 @@ impl Table {
         }
         let mark = self.lineage.mark_of(key);
         let charged = match charge.of {
-            Place::Guest => return table.refund_guest(mark, charge.places.as_slice(), clock),
-            Place::Override => table.override_of(mark),
-            Place::Cell(index) => {
+            KeyPlace::Guest => return table.refund_guest(mark, charge.places.as_slice(), clock),
+            KeyPlace::Override => table.override_of(mark),
+            KeyPlace::Cell(index) => {
                 table.find(mark).filter(|cell| cell.index == index).map(|cell| (&table.book.plain, cell.words))
             }
         };
@@ -453,7 +449,7 @@ impl Table {
         None
     }
 
-    /// The words of a key, if it has any.
+    /// The words of a key, if it has words.
     fn place_of(&self, mark: u64) -> Option<(&Set, &[AtomicU64])> {
         self.override_of(mark).or_else(|| Some((&self.book.plain, self.find(mark)?.words)))
     }
@@ -480,7 +476,7 @@ fn zeros(words: usize) -> Vec<AtomicU64> {
     vec![0; words].into_iter().map(AtomicU64::new).collect()
 }
 
-/// Fingerprints are hashes already.
+/// Fingerprints are already hashes.
 #[derive(Debug, Default)]
 struct AsItIs(u64);
 

@@ -1,46 +1,48 @@
-//! A limit that many cores admit by at once.
+//! A limit that many cores charge at once.
 //!
-//! One word gains nothing from a second core: each charge has to fetch its cache line from the core that charged before. So
-//! once threads are seen to get in each other's way, a limiter on a line (see `supply`) hands out *leases*: a slot for each
-//! core, with some seats in a row that were charged to the word at once. A thread takes seats from its own slot and meets
-//! others only when that is empty.
+//! A second core does not make one word faster: each charge must fetch the cache line from the core that charged
+//! before. So when threads contend, a limiter on a line (see `supply`) hands out *leases*: each core has a slot with
+//! some consecutive seats, which were charged to the word at once. A thread takes seats from its own slot and contends
+//! with others only when that slot is empty.
 //!
-//! This stays exact. A seat is taken once, and only while it lies between floor and ceiling of the moment: what the floor
-//! has passed by is lost, leased or not, as it would be in the bucket. And little is stranded:
+//! Leases stay exact. A seat is taken once, and only while it lies between floor and ceiling: a seat below the floor is
+//! lost, leased or not, as it would be in the bucket. And few seats are stranded:
 //!
-//! - A lease is a share of what is free, so all slots together hold a small part of it, and leases shrink as the limit comes
-//!   near. When there is too little for a lease, what is still leased to anybody is used up first, and then each charge
-//!   goes to the word. (What costs more than one needs its seats in one slot.)
-//! - Until then, whoever fetches a lease looks at one other slot. If half the time after which its seats are lost has passed, it takes
-//!   over those instead. So what one core does not use reaches another after as many fetches as there are slots.
+//! - A lease is a share of what is free. So all slots together hold a small part of it, and leases shrink as the limit
+//!   gets near. If there is too little for a lease, threads first use up the leases in all slots, and then charge the
+//!   word directly. (A cost above one needs all its seats in one slot.)
+//! - Otherwise, a thread that fetches a lease looks at one other slot. If half of the time until that slot's seats are
+//!   lost has passed, it takes those seats over instead. So seats that one core does not use reach another one after as
+//!   many fetches as there are slots.
 //!
-//! Something is lost under bursts and lulls: a slot is left with seats when its threads fall silent, others use the seats
-//! behind them, and the floor passes unused seats while the bucket is not full. By the word alone those would have
-//! been admitted. Measured with 2 to 15 slots in 144 patterns of 20,000 requests: 0.08 % of what the word admits, and 1.3 %
-//! in the worst pattern, which has peaks of 20 times the rate.
+//! Bursts and lulls lose some seats: a slot keeps seats when its threads stop, other threads use the seats behind them,
+//! and the floor passes unused seats while the bucket is not full. The word alone would have admitted those. Measured
+//! with 2 to 15 slots in 144 patterns of 20,000 requests: 0.08 % of what the word admits is lost, and 1.3 % in the
+//! worst pattern, which has peaks of 20 times the rate.
 
 use crate::meter::line::{self, swap};
-use crate::meter::{Place, SEALED, Sealed, Stop, Taken, load};
+use crate::meter::{Place, Stop, Taken};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering, known_slot, own_slot, slots, yield_now};
+use crate::word::{SEALED, Sealed, load};
 use crate::{Standing, Time};
 
-/// Requests of a lease, at least: fewer are not worth it.
+/// The smallest lease, in requests: a smaller one does not pay.
 const LEAST: u64 = 8;
 
-/// Requests of a lease that need no more of them to be worth it: what is leased and not used in time is lost.
+/// A lease of this many requests always pays. Larger ones only lose more: what is leased and not used in time is lost.
 const ENOUGH: u64 = 64;
 
-/// The slot's owner is about to put a lease there. None is left meanwhile.
+/// The slot's owner is about to store a lease. The slot is empty meanwhile.
 const FILLING: u64 = 1 << 63;
 
-/// A step of the tag, which tells apart what a slot held at different times.
+/// One step of the tag, which distinguishes what a slot held at different times.
 const TAG: u64 = 1 << 32;
 
-/// A slot's own seal: with it the lower half is negative, so that no cost is met by what is left there.
+/// The seal of a slot. It makes the lower half negative, so no cost fits into what is left there.
 const CLOSED: u64 = 1 << 31;
 
-/// How often a slot is tried that another thread is filling, which takes a few nanoseconds.
+/// How often a thread retries a slot that another thread is filling, which takes a few nanoseconds.
 const PATIENCE: usize = if cfg!(loom) { 2 } else { 100 };
 
 /// Requests left in a slot.
@@ -51,20 +53,20 @@ pub(crate) struct Leases {
     slots: Box<[Slot]>,
 }
 
-/// Alone on its cache lines, two of which some processors fetch together.
+/// Aligned to two cache lines, because some processors fetch two together.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Slot {
-    /// Filling or not, tag, closed or not, requests left.
+    /// Filling flag, tag, closed flag, requests left.
     state: AtomicU64,
-    /// The level at which the last of its seats ends. Written only while filling.
+    /// The level at which the slot's last seat ends. Written only while filling.
     end: AtomicU64,
-    /// Where the floor was when the lease was put here. Written only while filling.
+    /// The floor when the lease was stored. Written only while filling.
     since: AtomicU64,
 }
 
 impl Leases {
-    /// None if the burst is too small to lend any of it.
+    /// None if the burst is too small for leases.
     pub(crate) fn of(supply: &Supply) -> Option<Self> {
         let slots = slots();
         let empty = |_| Slot { state: AtomicU64::new(0), end: AtomicU64::new(0), since: AtomicU64::new(0) };
@@ -72,18 +74,18 @@ impl Leases {
         (supply.lends() && leases.size(supply, 0, 0).is_some()).then_some(leases)
     }
 
-    /// Requests of a lease: a share of what is free, so that all slots together hold no more than an eighth of it, and a
-    /// 64th where that makes [`ENOUGH`] of them. None if it is too little.
+    /// The size of a lease in requests: a share of what is free, so that all slots together hold at most an eighth of
+    /// it, or a 64th if that still gives each slot [`ENOUGH`]. None if that is too little.
     fn size(&self, supply: &Supply, level: u64, floor: u64) -> Option<u64> {
         let free = (floor + supply.capacity()).saturating_sub(level.max(floor)) / supply.unit();
         let share = free / self.slots.len() as u64;
         Some((share / 8).min((share / 64).max(ENOUGH)).min(LEFT)).filter(|&size| size >= LEAST)
     }
 
-    /// Seats from the own slot, if that takes one look. Their end, as the mark of a charge.
+    /// Takes seats from the own slot without retries. Returns their end, as the mark of a charge.
     #[inline(always)] // as in `Limiter::check`
     pub(crate) fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64) -> Option<u64> {
-        // A thread that has no slot yet is beyond all of them.
+        // A thread without a slot has an index beyond all slots.
         let own = self.slots.get(known_slot())?;
         own.take_at_once(supply, floor, cost, |units| supply.whole_or_less(units))?.ok()
     }
@@ -97,8 +99,8 @@ impl Leases {
         }
     }
 
-    /// The own slot has not enough: with a lease for the requests to come if there is plenty, and else what others have
-    /// leased before the word.
+    /// The own slot has too little. Takes a lease for this and later requests if there is plenty; otherwise uses the
+    /// leases of other slots before the word.
     #[cold]
     fn fetch(&self, own: usize, supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
         let (floor, slot, level) = (supply.floor(now), &self.slots[own], load(word)?);
@@ -128,7 +130,7 @@ impl Leases {
         self.last_resort(supply, word, now, cost)
     }
 
-    /// The word; and before a refusal, the seats that somebody was just putting into a slot.
+    /// Charges the word. Before a refusal, waits for seats that another thread is putting into a slot.
     fn last_resort(&self, supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
         let floor = supply.floor(now);
         for _ in 0..PATIENCE {
@@ -145,26 +147,26 @@ impl Leases {
             if !filling {
                 return Err(refused);
             }
-            // Stopped by the system in between, perhaps: a few turns, then it is refused all the same.
+            // That thread may be preempted: yield a few times, then refuse anyway.
             yield_now();
         }
         line::check(supply, word, now, cost)
     }
 
-    /// The clock was set back. The word is about to start again below the seats that are leased, and will pass them later:
-    /// they would be there twice.
+    /// Handles a clock that was set back. The word is about to restart below the leased seats and will pass them later:
+    /// they would exist twice.
     #[cold]
     fn forget(&self, supply: &Supply, floor: u64) {
         for slot in &self.slots {
             let Ok(state) = slot.load() else { return };
             if state & FILLING == 0 && supply.is_set_back(slot.end.load(Ordering::Acquire), floor) {
-                // Taken meanwhile by a thread that reads the clock as it was: then that thread had them.
+                // On failure, a thread that read the clock before it was set back took the seats: it keeps them.
                 slot.swap(state, (state & !LEFT).wrapping_add(TAG) & !FILLING);
             }
         }
     }
 
-    /// A lease from the word, if there is plenty.
+    /// Takes a lease from the word, if there is plenty.
     fn borrow(&self, supply: &Supply, word: &AtomicU64, floor: u64) -> Result<Option<(u64, u64)>, Sealed> {
         let mut level = load(word)?;
         while let Some(size) = self.size(supply, level, floor) {
@@ -177,7 +179,7 @@ impl Leases {
         Ok(None)
     }
 
-    /// The lease of another slot, if half the time after which it is lost has passed.
+    /// The lease of another slot, if half of the time until it is lost has passed.
     fn expiring(
         &self,
         own: usize,
@@ -194,7 +196,7 @@ impl Leases {
         other.take_over(supply, floor)
     }
 
-    /// Gives back seats that end at `place.mark`: into a slot, so that they keep their place on the line.
+    /// Gives back seats that end at `place.mark`: to a slot, so that they keep their position on the line.
     pub(crate) fn refund(&self, supply: &Supply, place: &Place) {
         let (others, own) = self.slots.split_at(own_slot());
         for _ in 0..PATIENCE {
@@ -203,15 +205,15 @@ impl Leases {
             }
             yield_now();
         }
-        // All of them are being filled all the while: the seats stay charged.
+        // If all slots are being filled the whole time, the seats stay charged.
     }
 
-    /// How many units are leased and still there.
+    /// How many units are leased and not used yet.
     pub(crate) fn left(&self, supply: &Supply, floor: u64) -> u64 {
         self.slots.iter().map(|slot| slot.left(supply, floor) * supply.unit()).sum()
     }
 
-    /// Makes all slots final.
+    /// Closes all slots for good.
     pub(crate) fn seal(&self) {
         for slot in &self.slots {
             slot.state.fetch_or(CLOSED, Ordering::SeqCst);
@@ -219,7 +221,7 @@ impl Leases {
     }
 }
 
-/// Where the limit stands is told by the word: what others have leased counts as gone.
+/// The standing comes from the word: seats leased to others count as used.
 #[inline]
 fn taken(supply: &Supply, end: u64, floor: u64, now: Time, cost: u64, word: &AtomicU64) -> Taken {
     let level = word.load(Ordering::Relaxed) & !SEALED;
@@ -238,8 +240,8 @@ impl Filling {
 }
 
 impl Slot {
-    /// Takes requests from the slot, if it has as many. Returns the level at which their seats end, or that the slot changed
-    /// meanwhile. `whole` says how many requests are in so many units, or one less.
+    /// Takes requests from the slot, if it has enough. Returns the level at which their seats end, or that the slot
+    /// changed meanwhile. `whole` returns how many requests are in some units, or one less.
     #[inline(always)] // as in `Limiter::check`
     fn take_at_once(
         &self,
@@ -250,19 +252,19 @@ impl Slot {
     ) -> Option<Result<u64, ()>> {
         let state = self.state.load(Ordering::Acquire);
         let end = self.end.load(Ordering::Acquire);
-        // Closed, it is negative.
+        // Negative if closed.
         let left = (state << 32).cast_signed() >> 32;
         if left < cost.min(CLOSED).cast_signed() {
             return None;
         }
         let left = left.cast_unsigned();
-        // Beyond the ceiling is what a clock that lags must not take; and below the floor, so far beyond that it is one
-        // comparison, what is lost.
+        // Seats beyond the ceiling must not be taken by a lagging clock. Seats below the floor are lost; the
+        // subtraction makes them so large that one comparison covers both.
         let here = end.wrapping_sub(floor);
         if here > supply.capacity() {
             return None;
         }
-        // Of a lease that the floor has begun to pass by, what lies above it.
+        // If the floor has passed a part of the lease, the seats above the floor.
         let passed = if left * supply.unit() <= here { 0 } else { left - whole(here) };
         if left - passed < cost {
             return None;
@@ -282,7 +284,7 @@ impl Slot {
         }
     }
 
-    /// Takes all that is left, if half the time has passed after which it is lost. Returns its end, and how much.
+    /// Takes all seats, if half of the time until they are lost has passed. Returns their end, and how many.
     fn take_over(&self, supply: &Supply, floor: u64) -> Result<Option<(u64, u64)>, Sealed> {
         let state = self.load()?;
         let (end, since) = (self.end.load(Ordering::Acquire), self.since.load(Ordering::Relaxed));
@@ -294,14 +296,14 @@ impl Slot {
         Ok(self.swap(state, state & !LEFT).then_some((end, left)))
     }
 
-    /// The right to fill the slot if it is empty.
+    /// The right to fill the slot, if it is empty.
     fn begin(&self, floor: u64) -> Option<Filling> {
         let state = self.load().ok()?;
         let is_empty = state & LEFT == 0 || self.end.load(Ordering::Acquire) <= floor;
         (is_empty && state & FILLING == 0).then(|| self.lock(state))?
     }
 
-    /// The right to fill the slot. Only one thread at a time has it; the others of this slot go to the word meanwhile.
+    /// The right to fill the slot. Only one thread has it at a time; other threads of this slot use the word meanwhile.
     fn lock(&self, state: u64) -> Option<Filling> {
         let next = (state & !LEFT).wrapping_add(TAG) & !FILLING;
         self.swap(state, next | FILLING).then_some(Filling { state: next })
@@ -310,12 +312,12 @@ impl Slot {
     #[expect(clippy::needless_pass_by_value, reason = "the right is used once")]
     fn fill(&self, filling: Filling, end: u64, left: u64) {
         self.end.store(end, Ordering::Release);
-        // Closed meanwhile: what is left stays charged.
+        // If the slot was closed meanwhile, the remaining seats stay charged.
         self.swap(filling.state | FILLING, filling.state | left);
     }
 
-    /// Puts seats back that end at `mark`. Those of a slot lie in a row, so they may count as lower seats than they are:
-    /// lost to the floor sooner, never used later. False if the slot is being filled.
+    /// Puts back seats that end at `mark`. The seats of a slot are consecutive, so these may count as lower seats than
+    /// they are: the floor passes them sooner, and they are never used later. False if the slot is being filled.
     fn put_back(&self, supply: &Supply, mark: u64, cost: u64) -> bool {
         let Ok(state) = self.load() else { return true };
         let (left, end) = (state & LEFT, self.end.load(Ordering::Acquire));
@@ -343,7 +345,7 @@ impl Slot {
         if state & CLOSED == 0 { Ok(state) } else { Err(Sealed) }
     }
 
-    /// Whether the state was the first of these, and is now the second.
+    /// Replaces the state if it is still `from`.
     fn swap(&self, from: u64, to: u64) -> bool {
         self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }

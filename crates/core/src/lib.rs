@@ -22,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What an answer knows, and how a limit is changed while it is in use:
+//! What an answer contains, and how to change a limit that is in use:
 //!
 //! ```
 //! use std::time::Duration;
@@ -44,15 +44,15 @@
 //! # Ok::<(), weir_core::InvalidQuota>(())
 //! ```
 //!
-//! # What there is
+//! # Overview
 //!
 //! | for | use |
 //! |---|---|
 //! | one limit | [`Limiter`]: [`check`](Limiter::check) now, [`enqueue`](Limiter::enqueue) to wait, [`peek`](Limiter::peek), [`retune`](Limiter::retune); [`reserve`](Limiter::reserve) as in `x/time/rate` |
 //! | several limits on one request | [`check_all`]: all are charged or none |
-//! | the limits of a rule, for everybody or by key | [`RuleLimiter`] over [`Terms`]; keys are bounded, and known ones take no lock |
+//! | the limits of a rule, for all requests together or by key | [`RuleLimiter`] over [`Terms`]; keys are bounded, and known ones take no lock |
 //! | several rules on one request | [`charge_all`] |
-//! | how much is under way at once | [`InFlight`] |
+//! | how many requests are in flight at once | [`InFlight`] |
 //!
 //! # Strategies
 //!
@@ -66,13 +66,16 @@
 //! | `LeakyBucket` | evenly paced; up to `burst` wait in line | one word |
 //! | `Gcra` | strict spacing; `burst` is 1 by default | one word |
 //!
-//! All of them take costs above one, reserve, give back, and follow a change to any other. Every answer knows how many
-//! requests remain and how long to wait, rounded so that whoever obeys is admitted.
+//! All strategies support costs above one, reservations and refunds, and can change to any other strategy. Every answer
+//! has the number of remaining requests and the time to wait, rounded so that a client that waits this long is
+//! admitted.
 //!
-//! Nothing here reads a clock, spawns or does input and output: time is an argument ([`Time`]). A decision waits for no
-//! other thread; only before a refusal may it give up to a hundred turns to one that is just handing over a place. Only changes of a limit and keys that are new take a lock. How it works is told in `ARCHITECTURE.md`.
+//! This crate reads no clock, spawns no thread and does no I/O: time is an argument ([`Time`]). A decision does not
+//! wait for other threads, with one exception: before a refusal it may yield up to a hundred times to a thread that is
+//! just handing over seats. Only changes of a limit and new keys take a lock. `docs/design/counting.md` explains it.
 
 mod all;
+mod answer;
 mod divisor;
 mod forecast;
 mod in_flight;
@@ -89,14 +92,17 @@ mod supply;
 mod sync;
 mod terms;
 mod time;
+mod windows;
+mod word;
 
 pub use all::{Charges, RefusedBy, check_all};
+pub use answer::{RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest};
 pub use in_flight::{Full, InFlight, Permit};
 pub use keyed::{KeyStats, KeySurvey};
 pub use limiter::{Admitted, Charge, Limiter, Refused, Reserved};
 pub use queue::{Position, Ticket};
 pub use quota::{InvalidQuota, Quota, Strategy};
-pub use rule::{RuleAdmitted, RuleCharge, RuleChargedAhead, RuleLimiter, RuleRefused, Tightest};
+pub use rule::RuleLimiter;
 pub use rules::{Ask, RuleRefusedAt, charge_all};
 pub use standing::Standing;
 pub use terms::{InvalidTerms, MAX_LIMITS, Terms};

@@ -1,5 +1,5 @@
-//! One limit, shared by any number of threads. Nobody waits for another thread to decide, but for a few turns
-//! of the scheduler where a place is just being handed over.
+//! One limit, shared by any number of threads. A decision does not wait for other threads, except that it may yield a
+//! few times to a thread that is just handing over seats.
 
 mod cell;
 
@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use self::cell::Cell;
 use crate::forecast::{Forecast, Longest};
-use crate::meter::{Meter, Place, SEALED, Stop, Taken};
+use crate::meter::{Meter, Place, Stop, Taken};
 use crate::queue::NoPlace;
 use crate::sync::{Ordering, lock};
+use crate::word::SEALED;
 use crate::{Quota, Standing, Ticket, Time};
 
 /// A limit that threads share. Clones share one state.
@@ -38,7 +39,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter with all of its burst free.
+    /// A limiter whose burst is completely free.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -74,7 +75,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`Refused`], which knows when to come back.
+    /// [`Refused`], with the time after which to retry.
     #[inline(always)] // an answer that is passed on in memory costs more than the decision: 20 ns with the clock instead of 10
     pub fn check(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
         match self.cell.check_at_once(now, cost) {
@@ -83,8 +84,8 @@ impl Limiter {
         }
     }
 
-    /// Everything that is not one look and one compare-and-swap. Kept apart so that those are inlined, and what their
-    /// caller does not want of the answer is never worked out.
+    /// Everything beyond one load and one compare-and-swap. A separate function, so that these are inlined and the
+    /// compiler drops what the caller does not use of the answer.
     #[inline(never)]
     fn check_with_patience(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
         let mut cell = &*self.cell;
@@ -99,12 +100,13 @@ impl Limiter {
         }
     }
 
-    /// Takes a place for `cost` at the first moment at which there is one, if that is not after `latest`. Whoever comes
-    /// later gets a later place; whoever cannot be served in time is refused at once, and charged nothing.
+    /// Reserves `cost` at the first time at which it fits, if that is not after `latest`. Later callers get later
+    /// times. A request that cannot be served by `latest` is refused at once and charged nothing.
     ///
-    /// At most twelve hours ahead; for [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter) within the window
-    /// that is running. A place in a later window of [`FixedWindow`](crate::Strategy::FixedWindow) gives up what is left of
-    /// those before. Who does not go gives the place back with [`refund`](Self::refund).
+    /// Reservations reach at most twelve hours ahead; for
+    /// [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter), to the end of the current window. A reservation
+    /// in a later window of [`FixedWindow`](crate::Strategy::FixedWindow) gives up what is left of the windows before.
+    /// Give an unused reservation back with [`refund`](Self::refund).
     ///
     /// ```
     /// use std::time::Duration;
@@ -122,7 +124,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`Refused`], which knows when the request would be admitted without waiting.
+    /// [`Refused`], with the time after which the request would be admitted without waiting.
     #[inline]
     pub fn reserve(&self, now: Time, cost: u64, latest: Time) -> Result<Reserved, Refused> {
         if now <= latest
@@ -133,7 +135,7 @@ impl Limiter {
         self.reserve_ahead(now, cost, latest)
     }
 
-    /// All that may have to wait, and refusals.
+    /// The path for requests that may have to wait, and for refusals.
     #[inline(never)]
     fn reserve_ahead(&self, now: Time, cost: u64, latest: Time) -> Result<Reserved, Refused> {
         let mut cell = &*self.cell;
@@ -148,12 +150,13 @@ impl Limiter {
         }
     }
 
-    /// Waits in the limiter's queue, if its turn comes by `latest`, or at any time without one. It is charged nothing yet: at
-    /// its turn (see [`Ticket::position`]) it asks with [`check`](Self::check) like any other, and then drops the ticket.
+    /// Joins the limiter's queue if its turn comes by `latest`; without `latest`, it always joins. Nothing is charged
+    /// yet: at its turn (see [`Ticket::position`]), the request calls [`check`](Self::check) like any other, and then
+    /// drops the ticket.
     ///
-    /// First come, first served: a newcomer goes when all that wait before it are gone. When one of them leaves, those behind
-    /// move forward. All handles of a limiter share its queue, also across changes of its quota. Requests that do not wait
-    /// may pass those that do: ask [`queue_len`](Self::queue_len) first.
+    /// First come, first served: a new request is admitted after all that wait before it. When one of them leaves,
+    /// those behind it move forward. All handles of a limiter share its queue, also across changes of its quota.
+    /// Requests that do not wait can overtake those that do: check [`queue_len`](Self::queue_len) first.
     ///
     /// ```
     /// use std::time::Duration;
@@ -174,7 +177,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`Refused`], which knows when the request would go behind the queue.
+    /// [`Refused`], with the time after which the request would be admitted behind the queue.
     pub fn enqueue(&self, now: Time, cost: u64, latest: Option<Time>) -> Result<Ticket, Refused> {
         let queue = self.cell.queue();
         match queue.join(now, cost, latest, || self.forecast(now)) {
@@ -206,7 +209,7 @@ impl Limiter {
         Forecast::new(now, [self.copy(now)])
     }
 
-    /// The limit as it is, to go on with elsewhere.
+    /// A copy of the limit in its current state, to continue elsewhere.
     pub(crate) fn copy(&self, now: Time) -> (Meter, Vec<u64>) {
         let mut cell = &*self.cell;
         loop {
@@ -217,7 +220,7 @@ impl Limiter {
         }
     }
 
-    /// What [`check`](Self::check) would say, charging nothing.
+    /// What [`check`](Self::check) would return, without charging anything.
     pub(crate) fn ask(&self, now: Time, cost: u64) -> Result<Standing, Refused> {
         let mut cell = &*self.cell;
         loop {
@@ -229,7 +232,7 @@ impl Limiter {
         }
     }
 
-    /// Where the limiter stands, charging nothing.
+    /// The limiter's standing, without charging anything.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -278,13 +281,13 @@ impl Limiter {
 
     /// Gives back a charge of this limiter.
     ///
-    /// At once, it leaves no trace; later, what would have been lost meanwhile is not given back: after the end of its window,
-    /// once it is refilled anyway, and after a retune, a charge gives back nothing. Of places that are reserved ahead, those
-    /// behind keep their moments: what is given back is what nobody has been promised yet. A sliding window log takes back
-    /// the latest charge only.
+    /// If it is given back at once, the charge leaves no trace. Later, only what is not lost anyway is given back:
+    /// nothing after the end of its window, after its tokens were refilled, or after a retune. Reservations behind it
+    /// keep their times: only what is not promised to them is given back. A sliding window log takes back only the
+    /// latest charge.
     ///
-    /// `clock` is read after the state: only so is its time not earlier than that of any charge in it. Let it read the
-    /// clock, not repeat an earlier reading.
+    /// `clock` is called after the state was read, so that its time is not before any charge in that state. It must
+    /// read the clock, not repeat an earlier reading.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -301,7 +304,7 @@ impl Limiter {
         let mut cell = &*self.cell;
         while cell.generation <= charge.generation {
             if cell.generation == charge.generation {
-                // Sealed meanwhile: it stays charged.
+                // If the state was sealed meanwhile, it stays charged.
                 if cell.refund(&charge.place, &clock).is_ok()
                     && let Some(queue) = cell.known_queue()
                 {
@@ -316,17 +319,18 @@ impl Limiter {
         }
     }
 
-    /// Puts another quota in force and keeps what was consumed, while other threads go on deciding.
+    /// Puts another quota in force and keeps what was consumed, while other threads continue to decide.
     ///
-    /// State is kept in requests. A window or a log goes on with what was counted, so a raise helps at once, and changing
-    /// back restores what was there. A bucket goes on with what is left, cut to the new burst, and refills at the new rate.
-    /// What is overdrawn or reserved stays as many requests. Between strategies, or windows of other periods, requests count
-    /// as late as they can have come. That is exact if another change came within sixteen periods before: for so long each charge
-    /// is noted, under a short lock, and takes some 30 ns more. An equal quota touches nothing. To or from a sliding window log the first decision
-    /// afterwards may have to go through the whole log.
+    /// State is kept in requests. A window or a log keeps its counts, so a raise takes effect at once, and changing
+    /// back restores the old state. A bucket keeps the tokens that are left, cut to the new burst, and refills at the
+    /// new rate. Debts and reservations stay as many requests. Between strategies, or windows of different periods,
+    /// each request counts at the latest time at which it can have come. This is exact if another change came within
+    /// sixteen periods before: for this long, each charge is noted under a short lock, which takes some 30 ns more. An
+    /// equal quota changes nothing. After a change to or from a sliding window log, the first decision may have to read
+    /// the whole log.
     ///
-    /// The limiter returned starts at the new quota. All others of the same state follow to it, one step for each retune
-    /// that came since they were made: drop them when you can. `clock` is read after the state, as for
+    /// The returned limiter starts at the new quota. All other handles of the same state follow it, with one step for
+    /// each retune since they were created: drop them when you can. `clock` is called after the state was read, as for
     /// [`refund`](Self::refund).
     ///
     /// ```
@@ -387,13 +391,13 @@ impl Limiter {
 /// ```
 #[derive(Debug)]
 pub struct Admitted {
-    /// Where the limiter stands, this request counted.
+    /// The limiter's standing, including this request.
     pub standing: Standing,
-    /// What can be given back.
+    /// The charge, to be given back if it is not used.
     pub charge: Charge,
 }
 
-/// A request that may go, now or later.
+/// A request that is admitted, now or later.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -413,11 +417,11 @@ pub struct Admitted {
 /// ```
 #[derive(Debug)]
 pub struct Reserved {
-    /// The moment from which it may go.
+    /// The time from which it is admitted.
     pub at: Time,
-    /// Where the limiter stands, this request counted.
+    /// The limiter's standing, including this request.
     pub standing: Standing,
-    /// What can be given back.
+    /// The charge, to be given back if it is not used.
     pub charge: Charge,
 }
 
@@ -460,15 +464,15 @@ pub struct Charge {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Refused {
-    /// Where the limiter stood.
+    /// The limiter's standing.
     pub standing: Standing,
-    /// What the request would have cost.
+    /// The cost of the request.
     pub cost: u64,
 }
 
 impl Refused {
-    /// How long until the request would be admitted, if nothing else is; none if it never will be, because its cost
-    /// exceeds what can be admitted at once.
+    /// How long until the request would be admitted, if no other is. None if it never will be, because its cost exceeds
+    /// what can be admitted at once.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -1,34 +1,31 @@
-//! One limit: the arithmetic of its quota, and the atomic steps on the few words that are its state. Who owns the words,
-//! a limiter or a cell in a table of keys, does not matter here; nothing here allocates or reads a clock, and
-//! nothing waits but a log, for a few turns of the scheduler, before it refuses.
+//! One limit: the arithmetic of its quota, and the atomic steps on the few words that hold its state. A limiter or a
+//! cell in a table of keys may own the words. Nothing here allocates or reads a clock. Nothing waits, except that a log
+//! may yield a few times before it refuses.
 //!
-//! Words that are all zero have all of the burst free. A change of the quota makes a new meter over new words: the old
-//! ones are *sealed* with their top bit, which no charge can pass any more; then whoever comes first works out the new
-//! ones from them, and all that try get the same.
+//! Words that are all zero have the whole burst free. A change of the quota creates a new meter with new words. The top
+//! bit of the old words is set: they are *sealed*, and no charge can change them any more. The first thread that needs
+//! the new words computes them from the old ones; all threads that try compute the same.
 
 mod counter;
 mod epoch;
 mod guarded;
 pub(crate) mod line;
 mod log;
+mod outcome;
 mod past;
 mod trail;
 
-pub(crate) use self::counter::{Counter, Windows};
+pub(crate) use self::counter::Counter;
 use self::epoch::Epoch;
 pub(crate) use self::guarded::Guarded;
 pub(crate) use self::log::Log;
+pub(crate) use self::outcome::{Place, Stop, Taken};
 pub(crate) use self::past::{Memory, Past};
 pub(crate) use self::trail::{Trail, Watch, noted_until};
 use crate::supply::{Supply, Tokens};
 use crate::sync::{AtomicU64, Ordering};
+use crate::word::{SEALED, Sealed, UNSET, load, set};
 use crate::{Quota, Standing, Strategy, Time};
-
-/// Set in words that are final, because there is a successor.
-pub(crate) const SEALED: u64 = 1 << 63;
-
-/// The first word of a successor whose state nobody has worked out yet. No state and no sealed state looks like it.
-pub(crate) const UNSET: u64 = u64::MAX;
 
 /// How one limit is counted.
 #[derive(Clone, Debug)]
@@ -36,58 +33,18 @@ pub(crate) struct Meter {
     pub(crate) kind: Kind,
 }
 
-/// By what: strategies of one kind differ only in arithmetic.
+/// The kind of state. Strategies of one kind differ only in arithmetic.
 #[derive(Clone, Debug)]
-#[repr(u8)] // a tag of its own: to tell it from what a number beside it cannot be takes four instructions more
+#[repr(u8)] // an explicit tag: one in a niche of another field takes four more instructions
 pub(crate) enum Kind {
     /// One word.
     Line(Supply),
-    /// Two.
+    /// Two words.
     Counter(Counter),
-    /// A word, and one for each request.
+    /// Three words, and one for each request.
     Log(Log),
-    /// Words that a lock guards.
+    /// Words that are guarded by a lock.
     Guarded(Guarded),
-}
-
-/// A charge that was made.
-#[derive(Debug)]
-pub(crate) struct Taken {
-    /// When it may go.
-    pub(crate) at: Time,
-    pub(crate) standing: Standing,
-    pub(crate) place: Place,
-}
-
-/// What giving it back needs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    /// When it was charged.
-    pub(crate) at: Time,
-    pub(crate) cost: u64,
-    /// The level after it, the window, or the number of requests before it.
-    pub(crate) mark: u64,
-}
-
-impl Place {
-    pub(crate) const NONE: Self = Self { at: Time::from_nanos(0), cost: 0, mark: 0 };
-}
-
-/// Why nothing was charged.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    Refused(Standing),
-    Sealed,
-}
-
-/// The words are final, or not worked out yet: the successor is to be asked, or helped.
-#[derive(Debug)]
-pub(crate) struct Sealed;
-
-impl From<Sealed> for Stop {
-    fn from(_: Sealed) -> Self {
-        Self::Sealed
-    }
 }
 
 impl Meter {
@@ -113,7 +70,7 @@ impl Meter {
         }
     }
 
-    /// How many words the state takes.
+    /// How many words the state has.
     pub(crate) fn words(&self) -> usize {
         match &self.kind {
             Kind::Line(_) => 1,
@@ -123,9 +80,9 @@ impl Meter {
         }
     }
 
-    /// The words as they are, to go on with elsewhere.
+    /// A copy of the words, to continue elsewhere.
     pub(crate) fn copy(&self, words: &[AtomicU64]) -> Result<Vec<u64>, Sealed> {
-        // Of a log the first is sealed alone; others use the same bit.
+        // Only the first word of a log is ever sealed; its other words use the same bit.
         let sealed = if let Kind::Log(_) = self.kind { 1 } else { self.words() };
         let (first, others) = words[..self.words()].split_at(sealed);
         let mut copy = first.iter().map(load).collect::<Result<Vec<_>, _>>()?;
@@ -133,14 +90,14 @@ impl Meter {
         Ok(copy)
     }
 
-    /// Whether a sum of costs is admitted when its parts are, one after the other: where levels are times, so that no part
-    /// goes a fraction of a nanosecond later than it could.
+    /// Whether a sum of costs is admitted exactly when its parts are, one after the other. True if levels are times, so
+    /// that no part is delayed by a fraction of a nanosecond.
     pub(crate) fn is_additive(&self) -> bool {
         matches!(&self.kind, Kind::Line(supply) if supply.is_time())
     }
 
-    /// Charges a sum of costs, however much there is room for. Only where sums [are all that matters](Self::is_additive),
-    /// and nothing else writes.
+    /// Charges a sum of costs, even beyond the limit. Only for [additive](Self::is_additive) limits, while nothing else
+    /// writes.
     pub(crate) fn add(&self, words: &[AtomicU64], now: Time, cost: u64) {
         if let Kind::Line(supply) = &self.kind {
             let level = words[0].load(Ordering::Relaxed);
@@ -148,7 +105,7 @@ impl Meter {
         }
     }
 
-    /// Whether this cost is more than a leaky bucket holds.
+    /// Whether this cost exceeds the capacity of a leaky bucket.
     pub(crate) fn overflows(&self, words: &[AtomicU64], now: Time, cost: u64) -> bool {
         matches!(&self.kind, Kind::Line(supply) if supply.overflows(words[0].load(Ordering::Relaxed), now, cost))
     }
@@ -164,7 +121,7 @@ impl Meter {
         }
     }
 
-    /// Charges if there is room until `latest`, and says when.
+    /// Charges if there is room by `latest`. Returns when.
     pub(crate) fn reserve(&self, words: &[AtomicU64], now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
         match &self.kind {
             Kind::Line(supply) => line::reserve(supply, &words[0], now, cost, latest),
@@ -174,7 +131,7 @@ impl Meter {
         }
     }
 
-    /// What [`check`](Self::check) would say, charging nothing.
+    /// What [`check`](Self::check) would return, without charging anything.
     pub(crate) fn ask(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
         match &self.kind {
             Kind::Line(supply) => line::ask(supply, &words[0], now, cost),
@@ -193,7 +150,7 @@ impl Meter {
         }
     }
 
-    /// Gives back. `clock` is read after the state.
+    /// Gives back a charge. `clock` is called after the state was read.
     pub(crate) fn refund(&self, words: &[AtomicU64], place: &Place, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
         match &self.kind {
             Kind::Line(supply) => line::refund(supply, &words[0], place, clock),
@@ -203,8 +160,8 @@ impl Meter {
         }
     }
 
-    /// Whether all of the burst is free, so that forgetting the words refills nothing early, and whoever finds them has
-    /// all of it free at any later time. False if they are sealed or unset.
+    /// Whether the whole burst is free, so that forgetting the words refills nothing early, and the words have the
+    /// whole burst free at any later time. False if they are sealed or unset.
     pub(crate) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
         match &self.kind {
             Kind::Line(supply) => load(&words[0]).is_ok_and(|level| supply.is_idle(level, now)),
@@ -214,12 +171,12 @@ impl Meter {
         }
     }
 
-    /// Makes the words final.
+    /// Seals the words.
     pub(crate) fn seal(&self, words: &[AtomicU64]) {
         let sealed = match self.kind {
             Kind::Counter(_) => 2,
             Kind::Line(_) | Kind::Log(_) => 1,
-            // The lock keeps charges away, and each bit of a packed word is in use.
+            // The lock keeps charges out, and a packed word has no free bit for a seal.
             Kind::Guarded(_) => 0,
         };
         for word in &words[..sealed] {
@@ -227,17 +184,18 @@ impl Meter {
         }
     }
 
-    /// All of the burst free, in words that nobody has set yet.
+    /// Starts unset words with the whole burst free.
     pub(crate) fn start(&self, words: &[AtomicU64]) {
-        // Whoever was faster put the state there.
+        // Fails if another thread was faster and stored the state.
         let _ = words[0].compare_exchange(UNSET, 0, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// What is known of the time before `since`, when this meter takes over from one with these sealed words; and the words
-    /// that it begins with. `since` is not earlier than any charge in the old ones, and `past` is what was known before them.
+    /// What is known of the time before `since`, when this meter takes over from one with these sealed words, and the
+    /// first words of this meter. `since` is not earlier than any charge in the old words, and `past` is what was known
+    /// before them.
     ///
-    /// Everything is kept in requests. A window or a log goes on with what was admitted in its time, by whatever strategy.
-    /// A bucket goes on with the tokens that are left, cut to its burst; what is owed stays as many requests.
+    /// State is kept in requests. A window or a log continues with what was admitted in its time, under any strategy. A
+    /// bucket continues with the tokens that are left, cut to its burst; debts stay as many requests.
     pub(crate) fn past_after(
         &self,
         old: &Self,
@@ -250,11 +208,11 @@ impl Meter {
         if let Some(trail) = trail {
             epoch.learn(trail.admitted());
         }
-        // A log begins with the moments of what came before.
+        // A log starts with the times of the requests before.
         let spans = match (memory, &self.kind) {
             (Memory::None, Kind::Line(_) | Kind::Counter(_) | Kind::Guarded(_)) => Vec::new(),
-            (Memory::Few, Kind::Line(_) | Kind::Counter(_)) => past.with(&epoch, memory),
-            _ => past.with(&epoch, Memory::Many),
+            (Memory::Few, Kind::Line(_) | Kind::Counter(_)) => epoch.after(past, memory),
+            _ => epoch.after(past, Memory::Many),
         };
         let mut next = Past { began: since.as_nanos(), is_first: false, first: [0; 2], tokens, forgiven: 0, spans };
         let admitted_since = |moment: u64| {
@@ -298,8 +256,8 @@ impl Meter {
         next
     }
 
-    /// What a bucket would have left for a key of which nothing is known: as much as this meter lets through at once, or what
-    /// the words say that such keys begin with.
+    /// What a bucket would have left for an unknown key: as much as this meter admits at once, or what the start words
+    /// of such keys say.
     pub(crate) fn tokens_at_start(&self, words: &[AtomicU64], now: Time) -> Tokens {
         match &self.kind {
             Kind::Line(supply) if !supply.is_window() => supply.tokens(words[0].load(Ordering::Relaxed), now),
@@ -307,7 +265,7 @@ impl Meter {
         }
     }
 
-    /// Begins with these tokens, if it is a bucket.
+    /// Starts a bucket with these tokens.
     pub(crate) fn start_with(&self, words: &[AtomicU64], tokens: Tokens, now: Time) {
         if let Kind::Line(supply) = &self.kind
             && !supply.is_window()
@@ -316,14 +274,14 @@ impl Meter {
         }
     }
 
-    /// Raises a level to that of other words. Only for words that are not charged yet.
+    /// Raises the level to that of other words. Only for words that are not charged yet.
     pub(crate) fn raise(&self, words: &[AtomicU64], to: &[AtomicU64]) {
         if let Kind::Line(_) = &self.kind {
             words[0].fetch_max(to[0].load(Ordering::Relaxed), Ordering::SeqCst);
         }
     }
 
-    /// Whether the words of this meter do not hold all that those of the old one did.
+    /// Whether the words of this meter hold less than those of the old one.
     pub(crate) fn forgets(&self, old: &Self) -> bool {
         match (&self.kind, &old.kind) {
             (Kind::Line(supply), Kind::Line(before)) if supply.is_window() => !supply.has_windows_of(before),
@@ -334,13 +292,13 @@ impl Meter {
         }
     }
 
-    /// Works out `words`, whose first is [`UNSET`] and whose others are zero: this meter takes over from one with these
-    /// sealed words.
+    /// Computes `words`, of which the first is [`UNSET`] and the others are zero. This meter takes over from one with
+    /// these sealed words.
     pub(crate) fn begin(&self, words: &[AtomicU64], past: &Past, old: &Self, old_words: &[AtomicU64]) {
         match (&self.kind, &old.kind) {
             (Kind::Line(_), _) => set(&words[0], past.first[0]),
             (Kind::Counter(_), _) => {
-                // The first word last: it says that both are there. The second is never zero again.
+                // The first word is written last: it marks both as set. The second is never zero again.
                 let _ = words[1].compare_exchange(0, past.first[1], Ordering::SeqCst, Ordering::SeqCst);
                 set(&words[0], past.first[0]);
             }
@@ -350,7 +308,7 @@ impl Meter {
         }
     }
 
-    /// What was admitted under this meter, as its sealed words tell, and what a bucket would have left.
+    /// What was admitted under this meter, according to its sealed words, and what a bucket would have left.
     fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'_>, Tokens) {
         let at = since.as_nanos();
         match &self.kind {
@@ -384,16 +342,4 @@ impl Meter {
             }
         }
     }
-}
-
-/// A state that can be charged.
-#[inline]
-pub(crate) fn load(word: &AtomicU64) -> Result<u64, Sealed> {
-    let state = word.load(Ordering::SeqCst);
-    if state & SEALED == 0 { Ok(state) } else { Err(Sealed) }
-}
-
-/// The state worked out for an unset word. If another thread was faster, it put the same there.
-fn set(word: &AtomicU64, state: u64) {
-    let _ = word.compare_exchange(UNSET, state, Ordering::SeqCst, Ordering::SeqCst);
 }

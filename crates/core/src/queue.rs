@@ -1,11 +1,11 @@
 //! Requests that wait for a limit, first come, first served.
 //!
-//! A queue holds no charge: the request at its head is charged when it goes, by all its limits at once. So a request that
-//! leaves gives back its place and nothing else, and those behind it move forward. A newcomer's wait follows from a
-//! [`Forecast`], which lets all that wait go before it.
+//! A queue holds no charge: the request at its head is charged by all its limits at once when it is admitted. So a
+//! request that leaves gives up its position and nothing else, and those behind it move forward. A [`Forecast`] that
+//! admits all waiting requests first gives the wait of a new request.
 //!
-//! The queue has no timer and no thread. Its owner asks for a request's [`Position`] and brings a waker; the head learns from the
-//! limit when to try again.
+//! The queue has no timer and no thread. The owner asks for a request's [`Position`] and passes a waker; the limit
+//! tells the head when to try again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,19 +16,20 @@ use crate::Time;
 use crate::forecast::{Forecast, Longest};
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 
-/// How long a request that was called may take to come before others pass it. If it comes later it is first again, so a task
-/// that was held up loses its turn and not its place.
+/// How long a request that was called may take before others pass it. If it comes later, it is first again: a task that
+/// was delayed loses its turn, not its position.
 const GRACE: Duration = Duration::from_millis(2);
 
-/// How many requests behind the head watch whether it comes for its turn. The others sleep until they are called, but for a look
-/// at this interval.
+/// How many requests behind the head check whether it comes for its turn. The others sleep until they are called,
+/// except for one check per such interval.
 const WATCH: usize = 4;
 const PATROL: Duration = Duration::from_millis(250);
 
-/// How many are called together when the head did not come: callers who gave up and still hold their tickets come in crowds.
+/// How many requests are called together when the head did not come: callers that gave up but still hold their tickets
+/// come in crowds.
 const ROLL: usize = 64;
 
-/// Called at a moment that the caller did not know.
+/// The caller did not know the time of the call.
 const UNKNOWN: Time = Time::from_nanos(0);
 
 /// The requests that wait for one limit, or for one key of a rule.
@@ -40,14 +41,14 @@ pub(crate) struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By number, in order of coming.
+    /// By number, in order of arrival.
     entries: BTreeMap<u64, Entry>,
     next: u64,
-    /// The cost of all that count.
+    /// The cost of all requests that count.
     total: u64,
-    /// The limits once all that wait are gone; none if it has to be worked out again.
+    /// The limits after all waiting requests were admitted; none if it must be computed again.
     tail: Option<Forecast>,
-    /// Of a key that has no queue any more: look for its queue again.
+    /// The key no longer has this queue: look up its queue again.
     closed: bool,
 }
 
@@ -55,7 +56,7 @@ struct State {
 struct Entry {
     cost: u64,
     latest: Option<Time>,
-    /// When it tries to go, or is expected to.
+    /// When it tries to be admitted, or is expected to.
     due: Time,
     /// When it was called, until it comes.
     called: Option<Time>,
@@ -63,16 +64,16 @@ struct Entry {
     stands: Stands,
 }
 
-/// How a request stands in its queue.
+/// The state of a request in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stands {
     /// In order.
     Present,
     /// It waits for another limit, and lets others pass.
     Aside,
-    /// It did not come for its turn: it counts again when it does.
+    /// It did not come for its turn. It counts again when it does.
     Passed,
-    /// It cannot go in time any more.
+    /// It can no longer be admitted in time.
     Late,
 }
 
@@ -83,7 +84,7 @@ pub(crate) struct Queues {
     waiting: AtomicUsize,
 }
 
-/// A place in the queue of a limit. Dropping it leaves the queue.
+/// A position in the queue of a limit. Dropping it leaves the queue.
 ///
 /// ```
 /// use std::task::Waker;
@@ -105,7 +106,7 @@ pub(crate) struct Queues {
 pub struct Ticket {
     queue: Arc<Queue>,
     number: u64,
-    /// Of a key: where the queue is kept, and the key's mark.
+    /// For the queue of a key: the queues of the table, and the key's mark.
     kept: Option<(Arc<Queues>, u64)>,
 }
 
@@ -126,19 +127,20 @@ pub struct Ticket {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// It may ask its limits: they say whether it goes.
+    /// It may ask its limits, which decide whether it is admitted.
     Head,
-    /// Others are before it. It is woken when it is its turn; it should look again at this time, in case they never come.
+    /// Others are before it. It is woken when it is its turn, and should check again at this time, in case those before
+    /// it never come.
     Behind(Time),
-    /// A change of the limit made its wait longer than it can wait.
+    /// After a change of the limit, its wait is longer than it can wait.
     Late,
 }
 
-/// Why a request may not wait.
+/// Why a request cannot wait.
 #[derive(Debug)]
 pub(crate) enum NoPlace {
     Refused(Longest),
-    /// The queue is not the key's any more.
+    /// The queue no longer belongs to the key.
     Closed,
 }
 
@@ -147,28 +149,29 @@ impl Entry {
         self.stands == Stands::Present
     }
 
-    /// Whether those behind it have to reckon with it.
+    /// Whether the requests behind it must wait for it.
     fn counts(&self) -> bool {
         matches!(self.stands, Stands::Present | Stands::Aside)
     }
 }
 
 impl State {
-    /// Calls the first that is there. To be woken once the lock is released.
+    /// Calls the first request that is present. The caller wakes the waker after it released the lock.
     fn call_first(&mut self) -> Option<Waker> {
         let first = self.entries.values_mut().find(|entry| entry.is_present())?;
         first.called = Some(UNKNOWN);
         first.waker.clone()
     }
 
-    /// Passes those that were called and did not come. The number of the first that is there, and until when it has to come.
+    /// Passes requests that were called and did not come. Returns the number of the first one that is present, and
+    /// until when it must come.
     fn first(&mut self, now: Time, wakers: &mut Vec<Waker>) -> Option<(u64, Time)> {
         let (mut passed, mut first, mut calls) = (0, None, 0);
         for (number, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.is_present()) {
             if first.is_some() && calls == 0 {
                 break;
             }
-            // One that has no waker cannot be called.
+            // A request without a waker cannot be called.
             if first.is_none() && entry.waker.is_none() && entry.due.saturating_add(GRACE) <= now {
                 entry.called = Some(entry.due);
             }
@@ -185,7 +188,7 @@ impl State {
             }
             if first.is_none() {
                 let until = entry.due.saturating_add(GRACE);
-                // The one behind those that were passed is the head now. One that is overdue may not be the only one.
+                // The request behind those that were passed is the head now. If it is overdue, others may be, too.
                 calls = if until <= now { ROLL } else { usize::from(passed > 0) };
                 first = Some((*number, if calls > 0 { now.saturating_add(GRACE) } else { until }));
             }
@@ -200,15 +203,15 @@ impl State {
         first
     }
 
-    /// Whether fewer than [`WATCH`] are before it.
+    /// Whether fewer than [`WATCH`] requests are before it.
     fn is_near(&self, number: u64) -> bool {
         self.entries.range(..number).filter(|(_, entry)| entry.is_present()).take(WATCH).count() < WATCH
     }
 
-    /// When a newcomer of this cost would go.
+    /// The forecast for a new request.
     fn forecast(&mut self, now: Time, forecast: impl FnOnce() -> Forecast) -> &mut Forecast {
         let (entries, total) = (&self.entries, self.total);
-        // While no request waits, they are charged without asking here.
+        // While no request waits, charges do not pass through the queue.
         self.tail.take_if(|_| total == 0);
         self.tail.get_or_insert_with(|| {
             let mut tail = forecast();
@@ -225,7 +228,7 @@ impl State {
         })
     }
 
-    /// In order again, to be called when it is first.
+    /// Returns a request to its order, to be called when it is first.
     fn come_back(&mut self, number: u64) {
         let entry = self.entries.get_mut(&number).expect("a ticket has its entry");
         if !entry.counts() {
@@ -254,7 +257,7 @@ impl Queue {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Takes the last place, if its turn comes by `latest`. `forecast` copies the limits as they are.
+    /// Takes the last position, if its turn comes by `latest`. `forecast` copies the limits in their current state.
     pub(crate) fn join(
         &self,
         now: Time,
@@ -289,7 +292,7 @@ impl Queue {
         joined
     }
 
-    /// When a newcomer would go, behind all that wait; an error is what would refuse it.
+    /// When a new request would be admitted, behind all that wait. The error is the limit that would refuse it.
     pub(crate) fn opens(&self, now: Time, cost: u64, forecast: impl FnOnce() -> Forecast) -> Result<Time, Longest> {
         lock(&self.state).forecast(now, forecast).newcomer(now, cost)
     }
@@ -342,7 +345,7 @@ impl Queue {
         called.into_iter().for_each(Waker::wake);
     }
 
-    /// What the limits can admit has grown, or shrunk: the head looks again.
+    /// The limits can admit more, or less, than before: the head checks again.
     pub(crate) fn wake_head(&self) {
         if self.len() > 0 {
             let mut state = lock(&self.state);
@@ -353,7 +356,7 @@ impl Queue {
         }
     }
 
-    /// The limits are others: those who cannot go in time any more learn so at once.
+    /// The limits changed: requests that can no longer be admitted in time are refused at once.
     pub(crate) fn reassess(&self, now: Time, forecast: impl FnOnce() -> Forecast) {
         if self.len() == 0 {
             return;
@@ -414,12 +417,12 @@ impl Queues {
         if self.waiting.load(Ordering::Relaxed) == 0 { None } else { lock(&self.by_key).get(&mark).cloned() }
     }
 
-    /// All keys that requests wait for.
+    /// All keys that have waiting requests.
     pub(crate) fn all(&self) -> Vec<(u64, Arc<Queue>)> {
         lock(&self.by_key).iter().map(|(mark, queue)| (*mark, Arc::clone(queue))).collect()
     }
 
-    /// As [`Queue::join`], in the queue of a key.
+    /// [`Queue::join`] for the queue of a key.
     pub(crate) fn join(
         self: &Arc<Self>,
         mark: u64,
@@ -459,7 +462,7 @@ impl Ticket {
         Self { queue: Arc::clone(queue), number, kept: None }
     }
 
-    /// Whether it is this request's turn. `waker` is woken when it may be, until the ticket is dropped.
+    /// Whether it is this request's turn. `waker` is woken when that may have changed, until the ticket is dropped.
     ///
     /// ```
     /// # use std::task::Waker;
@@ -475,7 +478,7 @@ impl Ticket {
         self.queue.position(self.number, now, Some(waker))
     }
 
-    /// Whether it is at the head, for a request that looks once and does not wait yet.
+    /// Whether it is at the head, for a request that checks once and does not wait yet.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -490,7 +493,7 @@ impl Ticket {
         self.queue.position(self.number, now, None) == Position::Head
     }
 
-    /// The limits did not let it go: it stays at the head, and tries again at this time.
+    /// The limits did not admit it: it stays at the head, and tries again at this time.
     ///
     /// ```
     /// # use std::task::Waker;
@@ -509,7 +512,7 @@ impl Ticket {
         self.queue.stand(self.number, Stands::Present, at);
     }
 
-    /// It waits for another limit until this time: those behind may pass, and it keeps its place.
+    /// It waits for another limit until this time: requests behind it may pass, and it keeps its position.
     ///
     /// ```
     /// # use std::task::Waker;

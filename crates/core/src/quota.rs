@@ -1,4 +1,4 @@
-//! What a limit allows. A [`Quota`] that exists is valid: later code never meets a zero or a number that does not fit.
+//! What a limit allows. Every [`Quota`] is valid: later code never sees a zero or a number that does not fit.
 
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,7 @@ const LARGEST: u64 = 1 << 61;
 /// The most that a sliding window counter counts: two counts and the window's index share 126 bits.
 const MOST_COUNTED: u64 = 1 << 30;
 
-/// The most moments that a sliding window log keeps: 8 MiB.
+/// The longest sliding window log: 8 MiB.
 const LONGEST_LOG: u64 = 1 << 20;
 
 /// How requests are counted.
@@ -19,44 +19,44 @@ const LONGEST_LOG: u64 = 1 << 20;
 /// use std::time::Duration;
 /// use weir_core::{Limiter, Quota, Strategy, Time};
 ///
-/// // Ten a second, asked for twice as many at once: who takes the rest?
+/// // Ten per second, and twenty requests at once.
 /// let now = Time::from_nanos(0);
 /// let at_once = |strategy| {
 ///     let limiter = Limiter::new(now, Quota::new(strategy, 10, Duration::from_secs(1), None)?);
 ///     Ok::<_, weir_core::InvalidQuota>((0..20).filter(|_| limiter.check(now, 1).is_ok()).count())
 /// };
-/// assert_eq!(at_once(Strategy::TokenBucket)?, 10); // what was saved up
-/// assert_eq!(at_once(Strategy::FixedWindow)?, 10); // all of the window
-/// assert_eq!(at_once(Strategy::Gcra)?, 1); // the others keep their distance
+/// assert_eq!(at_once(Strategy::TokenBucket)?, 10); // the saved burst
+/// assert_eq!(at_once(Strategy::FixedWindow)?, 10); // the whole window
+/// assert_eq!(at_once(Strategy::Gcra)?, 1); // strict spacing
 /// # Ok::<(), weir_core::InvalidQuota>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Strategy {
-    /// `requests` in each window of one period, windows being aligned to the Unix epoch. Around the boundary of two
-    /// windows twice as many can pass within less than a period: choose another strategy where that matters.
+    /// `requests` in each window of one period, aligned to the Unix epoch. Around the boundary of two windows, twice as
+    /// many can pass within less than a period: choose another strategy if that matters.
     FixedWindow,
-    /// `requests` in a window that slides: those of this window and, of the last one, the share by which it still lies
-    /// within one period. Two counts instead of a list; exact if the last window's requests came evenly. A caller that
-    /// always takes what it can gets one request less than the limit in each window: 9 of 10, 999 of 1,000, and half of a
-    /// limit of 1.
+    /// `requests` in a sliding window: those of the current window, plus those of the last window times the share of it
+    /// that is still within one period. It needs two counts instead of a list, and is exact if the requests of the last
+    /// window came evenly. A caller that always takes as much as possible gets one request less than the limit in each
+    /// window: 9 of 10, 999 of 1,000, and half of a limit of 1.
     SlidingWindowCounter,
-    /// Exactly `requests` in any period: the moment of each is kept, in 8 bytes.
+    /// Exactly `requests` in any period: the time of each request is kept, in 8 bytes.
     SlidingWindowLog,
-    /// `requests` per period flow in steadily, and up to `burst` of them (by default `requests`) are saved up.
+    /// `requests` per period flow in steadily, and up to `burst` of them (by default `requests`) are saved.
     TokenBucket,
-    /// The same, and it may be overdrawn by `debt`, which is paid back before anything is saved up again; see
+    /// A token bucket that may be overdrawn by `debt`, which it pays back before it saves again; see
     /// [`Quota::with_debt`].
     TokenBucketWithDebt,
-    /// Requests pass one emission interval apart and never sooner; up to `burst` (by default `requests`) wait in line for
-    /// their turn. Only [`Limiter::reserve`](crate::Limiter::reserve) waits in line; a check that comes too soon is
-    /// refused.
+    /// Requests pass one emission interval apart and never sooner; up to `burst` (by default `requests`) wait in the
+    /// queue for their turn. Only [`Limiter::reserve`](crate::Limiter::reserve) and the queue wait; a check that comes
+    /// too soon is refused.
     LeakyBucket,
     /// A token bucket with strict spacing: `burst` is 1 by default, so requests pass one emission interval apart.
     Gcra,
 }
 
 impl Strategy {
-    /// All of them.
+    /// All strategies.
     ///
     /// ```
     /// use weir_core::Strategy;
@@ -74,7 +74,7 @@ impl Strategy {
     ];
 }
 
-/// A valid limit: so many requests per period, by one strategy, with so much burst.
+/// A valid limit: requests per period, a strategy and a burst.
 ///
 /// ```
 /// use std::time::Duration;
@@ -96,8 +96,9 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// A limit of `requests` per `period`. `burst` is how many may come at once, for [`Strategy::LeakyBucket`] how many may
-    /// wait; by default 1 for [`Strategy::Gcra`] and `requests` for the others. A window has none beside its `requests`.
+    /// A limit of `requests` per `period`. `burst` is how many may come at once; for [`Strategy::LeakyBucket`], how
+    /// many may wait. It defaults to 1 for [`Strategy::Gcra`] and to `requests` for the others. Windows have no
+    /// `burst`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -143,7 +144,7 @@ impl Quota {
         Ok(Self { strategy, requests, period_nanos, burst, debt: 0 })
     }
 
-    /// The same, but the bucket may be overdrawn by `debt` requests. Without it the debt is zero.
+    /// This quota, with a bucket that may be overdrawn by `debt` requests. The default is zero.
     ///
     /// ```
     /// use std::time::Duration;
@@ -209,8 +210,7 @@ impl Quota {
         Duration::from_nanos(self.period_nanos)
     }
 
-    /// How many requests can be admitted at once, for a leaky bucket how many can wait in line; for a window its
-    /// `requests`.
+    /// How many requests can be admitted at once; for a leaky bucket, how many can wait; for a window, its `requests`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -225,7 +225,7 @@ impl Quota {
         self.burst
     }
 
-    /// By how many requests the bucket may be overdrawn.
+    /// How many requests the bucket may be overdrawn by.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -238,8 +238,8 @@ impl Quota {
         self.debt
     }
 
-    /// The most that one request can cost and still be admitted some time: `burst`, with the `debt`; for a leaky bucket
-    /// those that wait and the one that goes.
+    /// The largest cost that a request can have and still be admitted: `burst` plus `debt`; for a leaky bucket, `burst`
+    /// plus the request that is admitted.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -257,7 +257,7 @@ impl Quota {
     }
 }
 
-/// Why numbers do not make a [`Quota`], and how to mend it.
+/// Why numbers do not make a [`Quota`], and how to fix them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -282,20 +282,20 @@ pub enum InvalidQuota {
     ZeroBurst,
     /// `burst` is more than 2^61.
     BurstTooLarge,
-    /// A window with a `burst`.
+    /// A window has a `burst`.
     BurstOfWindow,
     /// A sliding window counter of more than 2^30 requests.
     CounterTooLarge,
     /// A sliding window log of more than 2^20 requests.
     LogTooLong,
-    /// A `debt` for a strategy that has none.
+    /// A `debt` for a strategy without debt.
     DebtOfOther,
     /// `burst` and `debt` are more than 2^61 together.
     DebtTooLarge,
 }
 
 impl InvalidQuota {
-    /// The argument that is to be mended: `requests`, `period`, `burst` or `debt`.
+    /// The argument to fix: `requests`, `period`, `burst` or `debt`.
     ///
     /// ```
     /// assert_eq!(weir_core::InvalidQuota::BurstOfWindow.field(), "burst");

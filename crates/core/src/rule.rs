@@ -1,13 +1,10 @@
-//! The limits of a rule as one thing, counted for everybody together or by key.
-
-mod answer;
+//! All limits of a rule together, counted for all requests or by key.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-pub(crate) use self::answer::{Charged, KeyCharge, Places, Tightening};
-pub use self::answer::{RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest};
 use crate::all::{ask_all, charge_all_ahead, check_all_at};
+use crate::answer::{Charged, RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest};
 use crate::forecast::Forecast;
 use crate::keyed::{Request, Table};
 use crate::queue::{NoPlace, Queue};
@@ -52,7 +49,7 @@ impl RuleLimiter {
     ///
     /// let rule = RuleLimiter::shared(now, Terms::new([("burst", quota)])?);
     /// rule.charge(|| now, &[], 10)?;
-    /// assert!(rule.charge(|| now, &[], 1).is_err()); // whoever asks
+    /// assert!(rule.charge(|| now, &[], 1).is_err()); // for any key
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn shared(now: Time, terms: Terms) -> Self {
@@ -60,25 +57,26 @@ impl RuleLimiter {
         Self { counted: Counted::Shared { terms: Arc::new(terms), limiters, queue: Arc::default() } }
     }
 
-    /// Counts each key on its own. Up to `max_keys` of them have a cell, where a known key takes no lock. Others are counted
-    /// in the *overflow*, under a short lock of a part of the table: also a key for which there is no cell never gets more
-    /// than its limits, and is refused nothing because of others, until there are more than 16 times `max_keys` keys in use.
-    /// Beyond that keys are refused in proportion, and still none gets too much.
+    /// Counts each key on its own. Up to `max_keys` keys have a cell, and a known key takes no lock there. Other keys
+    /// are counted in the *overflow*, under a short lock on a part of the table. A key without a cell never gets more
+    /// than its limits either, and is not refused because of other keys until more than 16 times `max_keys` keys are in
+    /// use. Beyond that, keys are refused in proportion, and still none gets too much.
     ///
-    /// In the overflow a [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) keeps six moments of a key instead of all.
-    /// That is all it needs for up to six requests and for clients that send in bursts; one that sends evenly can use about
-    /// five sixths of its limit there. What a reservation or a charge in the overflow is given back for after a retune,
-    /// or after its key had to make room for others, stays charged.
+    /// In the overflow, a [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) keeps six times per key instead of
+    /// all. That is exact for up to six requests and for clients that send in bursts; a client that sends evenly can
+    /// use about five sixths of its limit there. A reservation or charge in the overflow cannot be given back after a
+    /// retune, or after its key lost its place to another: it stays charged.
     ///
-    /// The memory of cells is set aside at the start: 9 bytes for each of `max_keys`, and 9 for each word of their limits. A
-    /// [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter) has two, a
-    /// [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) three and one for each of its requests, all others one. It is
-    /// not much more than 1 GiB: `max_keys` is lowered to what fits, and [`KeyStats::capacity`] tells to how many.
+    /// The memory of cells is reserved at the start: 9 bytes for each of `max_keys`, and 9 more for each word of their
+    /// limits. A [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter) has two words, a
+    /// [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) three plus one for each of its requests, all others one.
+    /// It is not much more than 1 GiB: `max_keys` is lowered to what fits, and [`KeyStats::capacity`] returns the
+    /// lowered number.
     ///
-    /// The overflow takes memory from the first key on that finds no cell, as keys come: at most 96 bytes for each of
-    /// `max_keys` and 204 for each limit, a `SlidingWindowLog` counting for three limits; and where any limit is a
-    /// `SlidingWindowCounter`, whose requests count for two periods, it is twice as much. That is 300 bytes for one token
-    /// bucket, 20 MB for 65,536 keys, and never more than about 1 GiB.
+    /// The overflow takes memory as keys come, from the first key without a cell on: at most 96 bytes for each of
+    /// `max_keys` plus 204 for each limit. A `SlidingWindowLog` counts as three limits. If any limit is a
+    /// `SlidingWindowCounter`, whose requests count for two periods, it takes twice as much. That is 300 bytes for one
+    /// token bucket, 20 MB for 65,536 keys, and never more than about 1 GiB.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
@@ -97,9 +95,9 @@ impl RuleLimiter {
         Self { counted: Counted::ByKey(Arc::new(Table::new(now, terms, max_keys))) }
     }
 
-    /// Charges `cost` to every limit, or to none. A rule that is not keyed takes no notice of `key`.
+    /// Charges `cost` to every limit, or to none. A rule that does not count by key ignores `key`.
     ///
-    /// `clock` is read once for the decision, and again only to give back what a lost race had charged; see
+    /// `clock` is read once for the decision, and a second time only to give back charges after a lost race; see
     /// [`Limiter::refund`].
     ///
     /// ```
@@ -151,12 +149,12 @@ impl RuleLimiter {
         Ok(RuleAdmitted { charge, tightest: tightest.with_override(None) })
     }
 
-    /// Charges a cost that was incurred already, such as the bytes of an answer: what is not there yet is taken from what is to come, of
-    /// each limit by itself, until `latest` at most. All limits are charged or none. `at` is when the last of them will have
-    /// it.
+    /// Charges a cost that was already incurred, such as the bytes of a response. If a limit does not have enough now,
+    /// it is charged in advance, up to `latest`. All limits are charged or none. `at` is the time at which the last of
+    /// them has enough.
     ///
-    /// It is no promise that a request may go then: with several limits each is charged for a moment of its own. Requests that
-    /// have to wait use [`enqueue`](Self::enqueue).
+    /// This does not mean that a request may be sent at that time: with several limits, each is charged for its own
+    /// time. Requests that wait use [`enqueue`](Self::enqueue).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -196,8 +194,8 @@ impl RuleLimiter {
         Ok(RuleChargedAhead { at, charge, tightest: tightest.with_override(None) })
     }
 
-    /// Waits in the rule's queue, or in the key's, if its turn comes by `latest`, or at any time without one. As
-    /// [`Limiter::enqueue`], for all limits of the rule: at its turn the request asks with [`charge`](Self::charge).
+    /// Joins the queue of the rule or of the key if its turn comes by `latest`; without `latest`, it always joins. As
+    /// [`Limiter::enqueue`], for all limits of the rule: at its turn, the request calls [`charge`](Self::charge).
     ///
     /// ```
     /// use std::time::Duration;
@@ -218,7 +216,7 @@ impl RuleLimiter {
     ///
     /// # Errors
     ///
-    /// [`RuleRefused`], by the limit that the request would wait for longest.
+    /// [`RuleRefused`], with the limit that the request would wait for longest.
     pub fn enqueue(&self, now: Time, key: &[u8], cost: u64, latest: Option<Time>) -> Result<Ticket, RuleRefused> {
         match &self.counted {
             Counted::ByKey(table) => table.enqueue(key, now, cost, latest),
@@ -232,7 +230,7 @@ impl RuleLimiter {
         }
     }
 
-    /// How many requests wait, with this key.
+    /// How many requests wait with this key.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -254,7 +252,7 @@ impl RuleLimiter {
         }
     }
 
-    /// When a newcomer would go, behind all that wait.
+    /// When a new request would be admitted, behind all that wait.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -271,7 +269,7 @@ impl RuleLimiter {
     ///
     /// # Errors
     ///
-    /// [`RuleRefused`], if it never would.
+    /// [`RuleRefused`], if it never would be.
     pub fn opens(&self, now: Time, key: &[u8], cost: u64) -> Result<Time, RuleRefused> {
         match &self.counted {
             Counted::ByKey(table) => table.opens(key, now, cost),
@@ -285,7 +283,7 @@ impl RuleLimiter {
         Forecast::new(now, limiters.iter().map(|limiter| limiter.copy(now)))
     }
 
-    /// What [`charge`](Self::charge) would say, charging nothing and making no entry for the key.
+    /// What [`charge`](Self::charge) would return, without charging anything or adding the key to the table.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
@@ -316,7 +314,7 @@ impl RuleLimiter {
         }
     }
 
-    /// Gives back what `key` was charged, through the limiter that charged it; see [`Limiter::refund`].
+    /// Gives back what `key` was charged; see [`Limiter::refund`]. Use the limiter that charged it.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
@@ -347,15 +345,15 @@ impl RuleLimiter {
         }
     }
 
-    /// Puts other terms in force and keeps what was consumed, while other threads go on deciding; see
+    /// Puts other terms in force and keeps what was consumed, while other threads continue to decide; see
     /// [`Limiter::retune`]. `max_keys` is none for a rule that counts all requests together.
     ///
-    /// A limit is the same if its name is the same. Limits that are new start fresh, those that are gone are forgotten,
-    /// and equal terms touch nothing. Keys stay; with a smaller bound no key comes in until enough of them are idle. This
-    /// takes time in proportion to their number, in which those that are known are decided without waiting. A table of
-    /// more than 32,768 keys remembers what their words hold, and no more: where strategies or periods differ, a key may
-    /// have to wait for a period. One of up to 4,096 keys also notes each charge for sixteen periods, as a limiter does.
-    /// Between keyed and not keyed there is nothing to keep: the result starts fresh.
+    /// Limits are matched by name. New limits start empty, removed limits are forgotten, and equal terms change
+    /// nothing. Keys stay; with a smaller capacity, no new key enters until enough keys are idle. The change takes time
+    /// in proportion to the number of keys; meanwhile, known keys are decided without waiting. For more than 32,768
+    /// keys, only their words are kept: if strategies or periods differ, a key may have to wait for one period. A table
+    /// of up to 4,096 keys also notes each charge for sixteen periods, as a limiter does. Nothing is kept between a
+    /// keyed and a shared rule: the result starts empty.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
@@ -395,8 +393,8 @@ impl RuleLimiter {
         }
     }
 
-    /// How near keys are to their limits, if the rule counts by key. Looks at `most` places for keys at most, others as time
-    /// goes on, and not at keys in the overflow. Charges nothing and holds nobody up.
+    /// How near keys are to their limits, if the rule counts by key. Reads at most `most` cells, others each time, and
+    /// no keys in the overflow. Charges nothing and delays no decision.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::{RuleAdmitted, RuleLimiter, RuleRefused, Time};
 
-/// One of several rules that a request has to pass.
+/// One of several rules that a request must pass.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -27,10 +27,11 @@ pub struct Ask<'a> {
     pub key: &'a [u8],
 }
 
-/// Charges `cost` to every rule, or to none. What was charged is put in `charged`, in order; after a refusal that is
+/// Charges `cost` to every rule, or to none. The charges are stored in `charged`, in order; after a refusal it is
 /// empty.
 ///
-/// As with [`check_all`](crate::check_all) all are asked first, and `clock` is read again only to give back.
+/// As in [`check_all`](crate::check_all), all rules are asked first, and `clock` is read again only to give charges
+/// back.
 ///
 /// ```
 /// use std::time::Duration;
@@ -81,7 +82,7 @@ pub fn charge_all(
     Ok(())
 }
 
-/// Which of several rules refused, and how.
+/// Which of several rules refused, and its refusal.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -96,9 +97,9 @@ pub fn charge_all(
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRefusedAt {
-    /// Its place among the rules.
+    /// Index of the rule.
     pub ask: usize,
-    /// Its refusal.
+    /// The rule's refusal.
     pub refused: RuleRefused,
 }
 

@@ -1,12 +1,12 @@
-//! Where a limiter stood when it was asked. Numbers are worked out only when somebody wants them.
+//! The state of a limiter at a decision. Its numbers are computed only when they are read.
 
 use std::time::Duration;
 
-use crate::meter::Windows;
 use crate::supply::{Stand, Supply};
+use crate::windows::Windows;
 use crate::{Quota, Time};
 
-/// What a limiter had left at the moment of a decision: a snapshot that does not change any more.
+/// What a limiter had left at a decision: a snapshot that no longer changes.
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,18 +34,18 @@ enum Counted {
     Log(Logged),
 }
 
-/// Where a log stands: it cannot be asked later. In nanoseconds from then on.
+/// The standing of a log, which cannot be computed later. In nanoseconds from the decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Logged {
     pub(crate) remaining: u64,
-    /// The cost that was decided on, and how long until it would be admitted.
+    /// The cost of the decision, and how long until it would be admitted.
     pub(crate) cost: u64,
     pub(crate) opens: u64,
     pub(crate) reset: u64,
 }
 
 impl Logged {
-    /// The same where a request of this cost has to wait, whatever a search found.
+    /// This standing for a request of this cost that must wait, whatever a search found.
     pub(crate) fn closed(self, cost: u64, opens: u64) -> Self {
         let (remaining, reset) = (self.remaining.min(cost.saturating_sub(1)), self.reset.max(opens));
         Self { remaining, opens: self.opens.max(opens), reset, ..self }
@@ -66,7 +66,7 @@ impl Standing {
         Self { quota, counted: Counted::Log(logged) }
     }
 
-    /// Where a limit stands for a request that comes behind a queue, and goes after `opens` if it ever does.
+    /// The standing for a request behind a queue, which is admitted after `opens` if it ever is.
     pub(crate) fn queued(quota: Quota, cost: u64, opens: Option<Duration>) -> Self {
         let nanos = |wait: Duration| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         let opens = opens.map_or(u64::MAX, nanos);
@@ -89,7 +89,7 @@ impl Standing {
         self.quota
     }
 
-    /// How many requests could still be admitted at once, in whole requests.
+    /// How many requests could be admitted at once now, in whole requests.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -109,7 +109,7 @@ impl Standing {
         }
     }
 
-    /// How long until all of the burst is free again, if nothing else is admitted; for a window, until it ends.
+    /// How long until the whole burst is free again, if no other request is admitted; for a window, until it ends.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -131,11 +131,12 @@ impl Standing {
         }
     }
 
-    /// How long until a request of this cost would be admitted, if nothing else is: zero if it would be now, none if
-    /// it exceeds what can ever be admitted. Rounded up: a client that waits this long is admitted.
+    /// How long until a request of this cost would be admitted, if no other is: zero if it would be now, none if it
+    /// exceeds what can ever be admitted. Rounded up: a client that waits this long is admitted.
     ///
-    /// A sliding window log tells the least wait for the cost that was decided on (by
-    /// [`Limiter::peek`](crate::Limiter::peek), for one), and for others that must wait the one until all of it is free.
+    /// A sliding window log returns the shortest wait for the cost of the decision (also of
+    /// [`Limiter::peek`](crate::Limiter::peek)). For other costs that must wait, it returns the time until all of the
+    /// log is free.
     ///
     /// ```
     /// # use std::time::Duration;

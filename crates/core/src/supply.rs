@@ -1,31 +1,30 @@
-//! The arithmetic of every strategy, on plain numbers: no atomics and no decisions about concurrency here.
+//! The arithmetic of every strategy, on plain numbers: no atomics, no concurrency.
 //!
-//! A limiter is seen as a supply that only grows, measured in *units* (a request is a fixed number of units), and a
-//! *level*: how far along the supply has been used up. `floor(now)` is what has flowed by and is lost if nobody took
-//! it, `ceiling(now) = floor(now) + capacity` is what has been supplied so far. A charge lifts the level, first to the
-//! floor if it lies below, then by its cost, and is admitted if it stays within the ceiling:
-//!
+//! A limiter is a supply that only grows, measured in *units* (a request is a fixed number of units), and a *level*:
+//! how much of the supply is used up. `floor(now)` is the supply that has passed and is lost if it was not used;
+//! `ceiling(now) = floor(now) + capacity` is the total supply so far. A charge raises the level, first to the floor if
+//! it is below, then by its cost. It is admitted if the level stays within the ceiling:
 //! ```text
 //! level' = max(level, floor(now)) + cost      admitted when      level' <= ceiling(now)
 //! ```
 //!
-//! The level is the whole state, one word, for every strategy; strategies differ only in how the floor grows. For
-//! buckets it grows steadily: the level is then the theoretical arrival time of GCRA (ITU-T I.371), counted in units
-//! of supply instead of nanoseconds. For windows it grows at each boundary, by the nanoseconds of a period: never less than
-//! `requests`, so that a level is the start of a window and a count, also a count above a limit that was lowered. A leaky
-//! bucket goes by the same line, but a request is let through only when the floor has reached all that came before it.
+//! The level is the whole state of every strategy, in one word; strategies differ only in how the floor grows. For
+//! buckets it grows steadily: the level is then the theoretical arrival time of GCRA (ITU-T I.371), counted in units of
+//! supply instead of nanoseconds. For windows it grows at each boundary, by the nanoseconds of a period. That is never
+//! less than `requests`, so a level encodes the start of a window and a count, even a count above a lowered limit. A
+//! leaky bucket uses the same line, but admits a request only when the floor has reached everything that came before
+//! it.
 //!
-//! One may think of seats in a row: whoever is let through at a moment takes seats that nobody has, between the floor and
-//! the ceiling of that moment. In any stretch of time that makes at most the burst and what flowed in meanwhile, whatever
-//! the order in which the seats are taken: this is why threads may hold seats for a while (see `lease`), and why a
-//! *reservation* is no more than a seat beyond the ceiling of now.
+//! Think of numbered seats: an admitted request takes free seats between the floor and the ceiling. In any stretch of
+//! time there are at most the burst plus what flows in meanwhile, in whatever order the seats are taken. So threads may
+//! hold seats for a while (see `lease`), and a *reservation* is simply a seat beyond the current ceiling.
 //!
-//! Counting in units of supply makes costs whole numbers; it is time that is converted, from one base, with one
-//! division rounded down (by a reciprocal, and exact all the same). So errors never add up: where the emission interval is a whole number of nanoseconds the
-//! arithmetic is exact, and where it is not (3 per second) a request comes less than two nanoseconds early, whatever
-//! the run's length. A unit is as small as fits: 2^62 ns (146 years) of supply and one burst stay below 2^63, which
-//! leaves the top bit to the limiter. With a burst that takes longer than 146 years to refill units get coarser, but
-//! never coarser than the burst / 2^62.
+//! In units of supply, costs are whole numbers; only time is converted, from one base, with one division rounded down
+//! (by a reciprocal, and still exact). So errors never add up. If the emission interval is a whole number of
+//! nanoseconds, the arithmetic is exact; if not (3 per second), a request comes less than two nanoseconds early,
+//! however long the run. A unit is as small as fits: 2^62 ns (146 years) of supply and one burst stay below 2^63, which
+//! leaves the top bit to the limiter. If a burst takes longer than 146 years to refill, units are coarser, but never
+//! coarser than the burst / 2^62.
 
 mod stand;
 
@@ -34,61 +33,58 @@ use std::time::Duration;
 pub(crate) use self::stand::Stand;
 use crate::{Quota, Strategy, Time};
 
-/// How long a supply grows after its base: 146 years. Later it stands still.
+/// How long a supply grows after its base: 146 years. After that it stands still.
 const HORIZON: u64 = 1 << 62;
 
-/// Half of that. Until then the floor stays below 2^62, for the flow is less than two units a nanosecond.
+/// Half of the horizon. Until then the floor stays below 2^62, because the flow is less than two units per nanosecond.
 const DIRECT: u64 = HORIZON / 2;
 
-/// How far ahead of such a floor no sealed level is: those are 2^63 and more.
+/// No sealed level is within this distance of such a floor: sealed levels are 2^63 and more.
 const NEVER_SEALED: u64 = 1 << 62;
 
 /// Levels stay below this.
 const LEVELS: u64 = (1 << 63) - 2;
 
-/// How far ahead a place may be reserved.
-const LINE: Duration = Duration::from_hours(12);
+/// How far ahead reservations reach.
+const MAX_AHEAD: Duration = Duration::from_hours(12);
 
-/// A level this far ahead of the clock cannot come from threads that read it in different order: the clock was set
-/// back.
-pub(crate) const SET_BACK: Duration = Duration::from_hours(24);
-
-/// The same in nanoseconds.
+/// [`SET_BACK`](crate::time::SET_BACK) in nanoseconds.
 const DAY: u64 = 86_400_000_000_000;
 
-/// How long before the first reading of a clock its base lies: 36 years. Before the base nothing flows, so a clock that was
-/// ahead then may be set back by as much. It is half of what [`DIRECT`] covers: the other half is time to come.
+/// How long before the first clock reading the base lies: 36 years. Nothing flows before the base, so a clock that was
+/// ahead at first may be set back by this much. It is half of what [`DIRECT`] covers; the other half is the future.
 pub(crate) const BEHIND: u64 = DIRECT / 2;
 
-/// How a quota supplies its units, from a base in time on: `flow` times `each` every `nanos`. A bucket's come one by one
-/// (each is 1), a window's at once (flow is 1).
+/// How a quota supplies its units from a base time on: `flow` times `each` every `nanos`. A bucket supplies single
+/// units (`each` is 1), a window supplies all at once (`flow` is 1).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Supply {
     quota: Quota,
     flow: u64,
     each: u64,
     nanos: u64,
-    /// Whether it supplies one unit each nanosecond, so that levels are times: of most quotas.
+    /// Whether it supplies one unit per nanosecond, so that levels are times. True for most quotas.
     is_time: bool,
-    /// `flow / nanos`, which is less than two, in 2^-63, rounded down.
+    /// `flow / nanos`, which is less than two, in multiples of 2^-63, rounded down.
     per_nano: u64,
     /// Units of one request.
     unit: u64,
-    /// Requests of a unit, in 2^-64: the next below, also where that is a whole number.
+    /// Requests per unit, in multiples of 2^-64: the next lower number, even if the exact value is a whole number.
     per_unit: u64,
     /// Units between floor and ceiling: what can be admitted at once.
     capacity: u64,
-    /// The same without one request.
+    /// The capacity without one request.
     spare: u64,
-    /// Units of a day and of the costliest request: no level is further ahead of the floor unless the clock was set back.
+    /// Units of one day and of the most expensive request: no level is further ahead of the floor unless the clock was
+    /// set back.
     day: u64,
-    /// For windows the start of one.
+    /// For windows, the start of one.
     base: Time,
     /// See [`Supply::direct`].
     direct: u64,
 }
 
-/// What a bucket has left: `parts` / `unit` requests; fewer than none if it is overdrawn or places ahead are promised.
+/// What a bucket has left: `parts` / `unit` requests. Negative if it is overdrawn or has reservations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tokens {
     pub(crate) parts: i128,
@@ -96,7 +92,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// The same in other units, rounded down.
+    /// These tokens in other units, rounded down.
     pub(crate) fn in_units(self, unit: u64) -> i128 {
         if unit == self.unit {
             return self.parts;
@@ -108,7 +104,7 @@ impl Tokens {
 }
 
 impl Supply {
-    /// All of the burst is free at `now`, and was before.
+    /// A supply whose whole burst is free at `now` and before.
     pub(crate) fn new(quota: Quota, now: Time) -> Self {
         let (requests, period) = (quota.requests(), quota.period_nanos());
         let (now, behind) = (now.as_nanos(), now.as_nanos().min(BEHIND));
@@ -119,7 +115,8 @@ impl Supply {
             let unit = unit_of_bucket(quota);
             let divisor = gcd(requests * unit, period);
             let nanos = period / divisor;
-            // Whole steps, so that a unit comes `nanos` after the first reading and not in between.
+            // The base is a whole number of steps back, so that a unit comes `nanos` after the first reading and not
+            // earlier.
             (unit, requests * unit / divisor, 1, nanos, at_once(&quota) * unit, now - behind / nanos * nanos)
         };
         let base = Time::from_nanos(base);
@@ -127,7 +124,7 @@ impl Supply {
         let supplied = narrow((u128::from(per_nano) * u128::from(DAY)) >> 63);
         let (is_time, spare) = ((flow, each, nanos) == (1, 1, 1), capacity - unit);
         let day = if quota.strategy() == Strategy::FixedWindow {
-            // A window that is used up and begins within a day. One request more would be of a window beyond.
+            // A window that is used up and starts within a day. One more request would belong to a later window.
             (DAY.div_ceil(period) + 1).saturating_mul(each)
         } else {
             (supplied + 2).saturating_add(quota.most().saturating_mul(unit))
@@ -146,15 +143,15 @@ impl Supply {
         self.unit
     }
 
-    /// Whole requests in so many units, or one less; never less where one unit more, times the units of a request, is
-    /// within 2^64.
+    /// Whole requests in this many units, or one less. Exact if one unit more, times the units of a request, is within
+    /// 2^64.
     #[inline(always)]
     pub(crate) fn whole_or_less(&self, units: u64) -> u64 {
-        // The reciprocal lacks at most a 2^64th, and always something, so that one unit more never makes it a request more.
+        // The reciprocal is too small by at most 2^-64, and never exact, so one unit more never adds a request.
         narrow((u128::from(units + 1) * u128::from(self.per_unit)) >> 64)
     }
 
-    /// Units that come at once.
+    /// Units that are supplied at once.
     pub(crate) fn each(&self) -> u64 {
         self.each
     }
@@ -164,7 +161,7 @@ impl Supply {
         self.capacity
     }
 
-    /// Whether seats may be taken in any order: not where each has to wait for those before it.
+    /// Whether seats may be taken in any order: false if each must wait for those before it.
     pub(crate) fn lends(&self) -> bool {
         !self.is_line()
     }
@@ -177,7 +174,7 @@ impl Supply {
         self.quota.strategy() == Strategy::LeakyBucket
     }
 
-    /// What has flowed by until `now`.
+    /// The supply that has passed by `now`.
     #[inline]
     pub(crate) fn floor(&self, now: Time) -> u64 {
         let elapsed = match now.as_nanos().checked_sub(self.base.as_nanos()) {
@@ -187,19 +184,19 @@ impl Supply {
         self.flowed(elapsed)
     }
 
-    /// What has flowed by after so many nanoseconds, up to [`HORIZON`].
+    /// The supply that has passed after this many nanoseconds, up to [`HORIZON`].
     #[inline(always)]
     pub(crate) fn flowed(&self, elapsed: u64) -> u64 {
         if self.is_time {
             return elapsed;
         }
-        // What the reciprocal lacks makes less than one, so the quotient is right or one short.
+        // The error of the reciprocal is less than one in the product: the quotient is exact or one too small.
         let (_, quotient) = (2 * elapsed).carrying_mul(self.per_nano, 0);
         let rest = elapsed.wrapping_mul(self.flow).wrapping_sub(quotient.wrapping_mul(self.nanos));
         (quotient + u64::from(rest >= self.nanos)) * self.each
     }
 
-    /// The same while the window of this number goes on, which a division found before.
+    /// The supply that has passed while the window of this number lasts, which an earlier division computed.
     #[inline(always)]
     pub(crate) fn flowed_in(&self, window: u64, elapsed: u64) -> Option<u64> {
         // A window supplies as many units as its period has nanoseconds.
@@ -207,18 +204,18 @@ impl Supply {
         (elapsed.wrapping_sub(start) < self.nanos).then_some(start)
     }
 
-    /// What has elapsed where that is nothing yet, or too much.
+    /// The elapsed time if it is before the base or beyond the horizon.
     #[cold]
     fn beyond_horizon(&self, now: Time) -> u64 {
         if now < self.base { 0 } else { HORIZON }
     }
 
-    /// What has been supplied until `now`.
+    /// The total supply by `now`.
     pub(crate) fn ceiling(&self, now: Time) -> u64 {
         self.floor(now) + self.capacity
     }
 
-    /// The first moment at which the floor reaches `level`.
+    /// The first time at which the floor reaches `level`.
     fn reached(&self, level: u64) -> Time {
         let elapsed = if self.is_window() {
             level.div_ceil(self.each).saturating_mul(self.nanos)
@@ -228,12 +225,12 @@ impl Supply {
         Time::from_nanos(self.base.as_nanos().saturating_add(elapsed))
     }
 
-    /// The last moment at which the floor is not above `level`.
+    /// The last time at which the floor is not above `level`.
     pub(crate) fn last_at(&self, level: u64) -> Time {
         self.reached(level.saturating_add(1)).saturating_sub(Duration::from_nanos(1))
     }
 
-    /// The level after a charge when the floor is there, or none if it is refused.
+    /// The level after a charge at this floor. None if it is refused.
     #[inline]
     pub(crate) fn charge(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
         let after = level.max(floor).checked_add(cost.checked_mul(self.unit)?)?;
@@ -241,7 +238,7 @@ impl Supply {
         within.then_some(after)
     }
 
-    /// Whether it supplies one unit each nanosecond: what has flowed is then what has elapsed.
+    /// Whether it supplies one unit per nanosecond, so that the flow equals the elapsed time.
     pub(crate) fn is_time(&self) -> bool {
         self.is_time
     }
@@ -252,15 +249,15 @@ impl Supply {
         self.direct
     }
 
-    /// Nanoseconds since the base, modulo 2^64: before the base, they are beyond [`direct`](Self::direct).
+    /// Nanoseconds since the base, modulo 2^64. Times before the base give values beyond [`direct`](Self::direct).
     #[inline(always)]
     pub(crate) fn elapsed(&self, now: Time) -> u64 {
         now.as_nanos().wrapping_sub(self.base.as_nanos())
     }
 
-    /// [`charge`](Self::charge) in as few steps as can be, for a floor of less than [`direct`](Self::direct). None if it is
-    /// refused, or needs a longer look. A level that is sealed or unset is too far ahead for any charge, so nobody has to
-    /// look for that before.
+    /// [`charge`](Self::charge) in as few steps as possible, for a floor of less than [`direct`](Self::direct). None if
+    /// it is refused, or needs the slow path. A sealed or unset level is too far ahead for any charge, so it needs no
+    /// check of its own.
     #[inline(always)]
     pub(crate) fn charge_at_once(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
         let (units, spare) = self.room_for(cost)?;
@@ -268,24 +265,24 @@ impl Supply {
         if start - floor <= spare { Some(start + units) } else { None }
     }
 
-    /// The same in a window in which something was charged before: a level below the floor needs a longer look. No maximum,
-    /// which has to wait for the time: what the level is after the charge hangs on none, and a processor that expects the
-    /// charge to be let through begins to write it before it knows the time.
+    /// `charge_at_once` in a window that was already charged: a level below the floor needs the slow path. There is no
+    /// maximum of level and floor, which would wait for the time: the level after the charge does not depend on the
+    /// time, and a processor that predicts an admission starts to write it before it knows the time.
     #[inline(always)]
     pub(crate) fn charge_in_window(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
         let (units, spare) = self.room_for(cost)?;
         if level >= floor && level - floor <= spare { Some(level + units) } else { None }
     }
 
-    /// Whether a charge that was not made at once is refused; if not, it needs a longer look: the level is sealed, unset, or
-    /// from a clock that was set back, or the cost is out of the ordinary.
+    /// Whether a charge that failed on the fast path is refused. Otherwise it needs the slow path: the level is sealed,
+    /// unset, or from a clock that was set back, or the cost is unusual.
     #[inline(always)]
     pub(crate) fn refuses_at_once(&self, level: u64, floor: u64, cost: u64) -> bool {
         let ahead = level.saturating_sub(floor);
         self.room_for(cost).is_some_and(|(_, spare)| ahead > spare) && ahead <= self.day
     }
 
-    /// The units of a cost, and how far ahead of the floor a level may be that it is added to; none if there is no such cost.
+    /// The units of a cost, and how far ahead of the floor a level may be to add it. None if the cost is impossible.
     #[inline(always)]
     fn room_for(&self, cost: u64) -> Option<(u64, u64)> {
         if cost == 1 {
@@ -295,13 +292,13 @@ impl Supply {
         Some((units, self.capacity.checked_sub(units)?))
     }
 
-    /// The level after a charge that may wait, and the moment at which it may go; none if it is too much at any time,
-    /// would have to wait for longer than until `latest`, or the line is full.
+    /// The level after a charge that may wait, and when the request is admitted. None if the cost is too large at any
+    /// time, the wait would be longer than `latest`, or the queue is full.
     pub(crate) fn reserve(&self, level: u64, now: Time, cost: u64, latest: Time) -> Option<(u64, Time)> {
         let (floor, most) = (self.floor(now), self.quota.most());
         let mut before = level.max(floor);
         if self.is_window() && before % self.each + cost > most {
-            // A request is of one window.
+            // A request belongs to one window.
             before = before.next_multiple_of(self.each);
         }
         let after = before.checked_add(cost.checked_mul(self.unit)?)?;
@@ -310,15 +307,15 @@ impl Supply {
         }
         let due = if self.is_line() { before } else { after.saturating_sub(self.capacity) };
         let at = if due <= floor { now } else { self.reached(due).max(now) };
-        (at <= latest.min(now.saturating_add(LINE)) && after < LEVELS).then_some((after, at))
+        (at <= latest.min(now.saturating_add(MAX_AHEAD)) && after < LEVELS).then_some((after, at))
     }
 
-    /// The level after charging a sum of costs, whatever there is room for.
+    /// The level after charging a sum of costs, even beyond the limit.
     pub(crate) fn add(&self, level: u64, now: Time, cost: u64) -> u64 {
         level.max(self.floor(now)).saturating_add(cost.saturating_mul(self.unit)).min(LEVELS)
     }
 
-    /// Whether this cost is more than a leaky bucket holds: the one that goes and the burst that waits.
+    /// Whether this cost exceeds a leaky bucket: the request that is admitted and the burst that waits.
     pub(crate) fn overflows(&self, level: u64, now: Time, cost: u64) -> bool {
         let floor = self.floor(now);
         let after = level.max(floor).saturating_add(cost.saturating_mul(self.unit));
@@ -327,11 +324,12 @@ impl Supply {
 
     /// The level after giving back a charge of `cost` made at `charged_at`, which lifted the level to `mark`.
     ///
-    /// What has flowed in since then is not given back: it may have been lost on a bucket that was full only because
-    /// of this charge, or taken by others. So a charge given back at once leaves no trace, in a window at any time
-    /// within it, and none ever gives more than was not yet refilled. For this `now` must not be earlier than any time
-    /// that went into `level`. While places beyond the ceiling are promised, those after it keep their moments: a bucket gives
-    /// back what they do not need of it, and a window or a leaky bucket, which cannot move a part of a cost, only the last place.
+    /// What has flowed in since then is not given back: it may have been lost from a bucket that was full only because
+    /// of this charge, or used by others. So a charge that is given back at once leaves no trace (in a window, at any
+    /// time within it), and a refund never gives more than was not refilled yet. For this, `now` must not be earlier
+    /// than any time in `level`. With reservations beyond the ceiling, those after this one keep their times. A bucket
+    /// gives back what they do not need of it; a window or a leaky bucket, which cannot move a part of a cost, gives
+    /// back only the last reservation.
     pub(crate) fn refund(&self, level: u64, charged_at: Time, now: Time, cost: u64, mark: u64) -> u64 {
         let mut units = cost.saturating_mul(self.unit);
         let lost = if level > self.ceiling(now) {
@@ -349,19 +347,19 @@ impl Supply {
         level.saturating_sub(units.saturating_sub(lost))
     }
 
-    /// Whether `level` is so far ahead that the clock must have been set back. Then all is used up, and refilled from now
-    /// on.
+    /// Whether `level` is so far ahead that the clock must have been set back. Then the limit is used up, and refills
+    /// from now on.
     #[inline]
     pub(crate) fn is_set_back(&self, level: u64, floor: u64) -> bool {
         level > floor.saturating_add(self.day)
     }
 
-    /// Whether all of the burst is free, so that forgetting `level` refills nothing early.
+    /// Whether the whole burst is free, so that forgetting `level` refills nothing early.
     pub(crate) fn is_idle(&self, level: u64, now: Time) -> bool {
         level <= self.floor(now)
     }
 
-    /// What a level leaves of a bucket at `since`. It may be used up, and then be owed.
+    /// What a level leaves of a bucket at `since`. Negative if there is a debt.
     pub(crate) fn tokens(&self, level: u64, since: Time) -> Tokens {
         let (floor, ceiling) = (self.floor(since), self.ceiling(since));
         let level = if self.is_set_back(level, floor) { ceiling } else { level.max(floor) };
@@ -369,43 +367,43 @@ impl Supply {
         Tokens { parts: i128::from(ceiling) - debt - i128::from(level), unit: self.unit }
     }
 
-    /// The level at which a bucket that takes over at `since` has these tokens, or a full burst if that is less. What is
-    /// owed stays as many requests, and is worked off at the new rate.
+    /// The level at which a bucket that takes over at `since` has these tokens, or a full burst if that is less. A debt
+    /// stays as many requests, and is paid back at the new rate.
     pub(crate) fn with_tokens(&self, tokens: Tokens, since: Time) -> u64 {
         let debt = i128::from(self.quota.debt()) * i128::from(self.unit);
         let left = (tokens.in_units(self.unit) + debt).min(i128::from(self.capacity));
         let level = i128::from(self.ceiling(since)) - left;
-        u64::try_from(level).unwrap_or(u64::MAX).min(self.ceiling(since.saturating_add(LINE)))
+        u64::try_from(level).unwrap_or(u64::MAX).min(self.ceiling(since.saturating_add(MAX_AHEAD)))
     }
 
-    /// Whether both count by the same windows.
+    /// Whether both have the same windows.
     pub(crate) fn has_windows_of(&self, other: &Self) -> bool {
         self.is_window() && other.is_window() && self.nanos == other.nanos
     }
 
-    /// The level of a window in which so many requests were admitted; `ahead` more have places in later ones.
+    /// The level of a window in which `used` requests were admitted, with `ahead` more reserved in later windows.
     pub(crate) fn with_used(&self, used: u64, ahead: u64, since: Time) -> u64 {
         let (window, _) = self.window_of(self.floor(since));
         match ahead.checked_sub(1) {
             None => self.in_window(window, used),
             Some(last) => {
-                let latest = self.ceiling(since.saturating_add(LINE));
+                let latest = self.ceiling(since.saturating_add(MAX_AHEAD));
                 self.in_window(window.saturating_add(1 + last / self.capacity), last % self.capacity + 1).min(latest)
             }
         }
     }
 
-    /// What is left of the window of `since`.
+    /// What is left of the window at `since`.
     pub(crate) fn left_in_window(&self, level: u64, since: Time) -> u64 {
         self.ceiling(since).saturating_sub(level.max(self.floor(since)))
     }
 
-    /// The window of a level, as its number, and the count in it.
+    /// The number of the window of a level, and the count in it.
     pub(crate) fn window_of(&self, level: u64) -> (u64, u64) {
         (level / self.each, level % self.each)
     }
 
-    /// The level of so many requests in a window. More than a window holds make it full.
+    /// The level of this many requests in a window. More than a window holds makes it full.
     fn in_window(&self, window: u64, count: u64) -> u64 {
         (window.saturating_mul(self.each)).saturating_add(count.min((self.each - 1).max(self.capacity))).min(LEVELS)
     }
@@ -419,12 +417,12 @@ impl Supply {
         narrow(at.saturating_sub(u128::from(self.base.as_nanos()))).min(LEVELS)
     }
 
-    /// Where the window of `since` started.
+    /// The start of the window at `since`.
     pub(crate) fn start_of_window(&self, since: Time) -> u64 {
         self.base.as_nanos().saturating_add(self.floor(since))
     }
 
-    /// Units between two levels, those that no request can have left out.
+    /// Units between two levels, without the gaps that no request can have used.
     fn between(&self, low: u64, high: u64) -> u64 {
         if !self.is_window() {
             return high.saturating_sub(low);
@@ -437,7 +435,7 @@ impl Supply {
         }
     }
 
-    /// Where a level stands at `now`, when the floor is there.
+    /// What a level means at `now`, when the floor is `floor`.
     #[inline]
     pub(crate) fn stand(&self, level: u64, floor: u64, now: Time) -> Stand {
         Stand::new(self.unit, self.elapsed(now).cast_signed(), level, floor)
@@ -449,17 +447,17 @@ fn at_once(quota: &Quota) -> u64 {
     if quota.strategy() == Strategy::LeakyBucket { 1 } else { quota.most() }
 }
 
-/// Until a supply of `units` each `nanos` has reached `level`, rounded up.
+/// The time until a supply of `units` per `nanos` reaches `level`, rounded up.
 fn time_of(level: u64, units: u64, nanos: u64) -> u64 {
-    // Of most quotas, and a division of 128 bits less.
+    // True for most quotas; saves a division of 128 bits.
     if units == nanos {
         return level;
     }
     narrow((u128::from(level) * u128::from(nanos)).div_ceil(u128::from(units)))
 }
 
-/// Units of one request: the least that makes the flow a whole number of units per nanosecond, for time is no finer; and
-/// if that does not fit, as many as do.
+/// Units per request: the smallest number that makes the flow a whole number of units per nanosecond, because time has
+/// no finer resolution. If that does not fit, as many as fit.
 fn unit_of_bucket(quota: Quota) -> u64 {
     let (requests, period) = (quota.requests(), quota.period_nanos());
     let supplied = (u128::from(requests) << 62).div_ceil(u128::from(period)) + u128::from(quota.most());
@@ -482,9 +480,10 @@ fn narrow(wide: u128) -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::meter::{SEALED, UNSET};
+    use crate::word::{SEALED, UNSET};
 
-    /// Of all kinds, among them one request in 73 years, the largest burst, and rates that are no whole number of anything.
+    /// Supplies of all kinds, among them one request in 73 years, the largest burst, and rates that are not whole
+    /// numbers.
     fn supplies() -> impl Iterator<Item = Supply> {
         let numbers = [(1, 1 << 61), (3, 1_000_000_000), (10, 7), (100, 1_000_000_000), (999_999_937, 1_000_000_007)];
         let strategies = [Strategy::TokenBucket, Strategy::Gcra, Strategy::LeakyBucket, Strategy::FixedWindow];
@@ -552,7 +551,7 @@ mod tests {
                             None if refuses => assert!(after.is_none() && !supply.is_set_back(level, floor)),
                             None => {
                                 neither += 1;
-                                // What is simple is answered.
+                                // The fast path answers all simple cases.
                                 assert!(cost > 1 || after.is_none() && supply.is_set_back(level, floor));
                                 continue;
                             }

@@ -1,5 +1,5 @@
-//! The synchronisation that this crate uses. Under `--cfg loom` it is loom's, so that the tests in `tests/loom.rs`
-//! explore every interleaving of the very code that ships.
+//! The synchronisation primitives of this crate. Under `--cfg loom` they are loom's, so that `tests/loom.rs` explores
+//! every interleaving of the code that ships.
 
 #[cfg(loom)]
 mod explored;
@@ -21,7 +21,7 @@ pub(crate) use std::sync::{Mutex, MutexGuard};
 #[cfg(not(loom))]
 pub(crate) use std::thread::yield_now;
 
-/// How many slots a limit has whose threads get in each other's way: one for each core, and at least two.
+/// How many slots a contended limit has: one for each core, and at least two.
 pub(crate) fn slots() -> usize {
     static SLOTS: OnceLock<usize> = OnceLock::new();
     if cfg!(loom) {
@@ -32,11 +32,11 @@ pub(crate) fn slots() -> usize {
 
 #[cfg(not(loom))]
 thread_local! {
-    /// Which slot this thread uses; beyond all of them before it has one.
+    /// This thread's slot; `usize::MAX` before it has one.
     static SLOT: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) };
 }
 
-/// The slot of this thread: threads are numbered as they come.
+/// The slot of this thread. Threads are numbered in order of their first call.
 #[cfg(not(loom))]
 pub(crate) fn own_slot() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -47,15 +47,15 @@ pub(crate) fn own_slot() -> usize {
     known_slot()
 }
 
-/// The same if [`own_slot`] was asked before, and else none that there is.
+/// This thread's slot if it called [`own_slot`] before, otherwise a slot that does not exist.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn known_slot() -> usize {
     SLOT.get()
 }
 
-/// Loom runs all its threads on one of the system's. The last digit of their number tells them apart, and is the same
-/// whenever the same threads run: their hash is not.
+/// Loom runs all its threads on one system thread. The last digit of a loom thread's number identifies it, and is the
+/// same in every run; its hash is not.
 #[cfg(loom)]
 pub(crate) fn own_slot() -> usize {
     let thread = format!("{:?}", loom::thread::current().id());
@@ -67,13 +67,13 @@ pub(crate) fn known_slot() -> usize {
     own_slot()
 }
 
-/// Locks, also after a panic elsewhere: what these locks guard is whole at every step.
+/// Locks, also after a panic elsewhere: the guarded data is consistent at every step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A place that is filled once and never changes: `OnceLock`. Loom has none; there, an atomic flag beside it stands for
-/// the ordering that `OnceLock` gives, and for no more.
+/// A value that is set once and never changes: `OnceLock`. Loom has none; under loom, an atomic flag provides the
+/// ordering of `OnceLock` and nothing more.
 #[derive(Debug)]
 pub(crate) struct Once<T> {
     value: OnceLock<T>,
@@ -98,9 +98,9 @@ impl<T> Once<T> {
         self.value.get()
     }
 
-    /// Fills the place unless another thread did; it is filled when this returns.
+    /// Sets the value unless another thread did. It is set when this returns.
     pub(crate) fn fill(&self, value: T) {
-        // The loser's value is not needed.
+        // The losing thread's value is dropped.
         drop(self.value.set(value));
         #[cfg(loom)]
         self.filled.store(true, Ordering::Release);

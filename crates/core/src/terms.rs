@@ -1,4 +1,4 @@
-//! The limits of one rule, by name, and the other numbers that some keys get instead.
+//! The limits of one rule, by name, and the other numbers for keys with an override.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::Quota;
 
-/// How many limits a rule may have.
+/// The most limits that a rule may have.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -20,8 +20,8 @@ use crate::Quota;
 /// ```
 pub const MAX_LIMITS: usize = 8;
 
-/// The limits of one rule: what a [`RuleLimiter`](crate::RuleLimiter) enforces. A limit is known by its name: what was
-/// counted for it stays with the name when the terms change.
+/// The limits of one rule: what a [`RuleLimiter`](crate::RuleLimiter) enforces. A limit is identified by its name: when
+/// the terms change, counts stay with the name.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,13 +39,13 @@ pub const MAX_LIMITS: usize = 8;
 pub struct Terms {
     names: Vec<Box<str>>,
     quotas: Vec<Quota>,
-    /// Quotas in the order of `names`, one set for each override.
+    /// Quotas in the order of `names`, one list for each override.
     overrides: Vec<Vec<Quota>>,
     keys: HashMap<Box<[u8]>, usize>,
 }
 
 impl Terms {
-    /// Limits that all must admit. The order decides which of several refusals is told.
+    /// Limits that must all admit. If several refuse, the first one in order is reported.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -60,7 +60,7 @@ impl Terms {
     ///
     /// # Errors
     ///
-    /// [`InvalidTerms`] without a limit, with more than [`MAX_LIMITS`], or with two of one name.
+    /// [`InvalidTerms`] without a limit, with more than [`MAX_LIMITS`], or with two limits of the same name.
     pub fn new<N: Into<Box<str>>>(limits: impl IntoIterator<Item = (N, Quota)>) -> Result<Self, InvalidTerms> {
         let mut terms = Self { names: Vec::new(), quotas: Vec::new(), overrides: Vec::new(), keys: HashMap::new() };
         for (name, quota) in limits {
@@ -78,7 +78,7 @@ impl Terms {
         }
     }
 
-    /// The same, but for these keys the limits of the names given have other quotas.
+    /// These terms, with other quotas for these keys in the limits of these names.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -94,7 +94,7 @@ impl Terms {
     ///
     /// # Errors
     ///
-    /// [`InvalidTerms`] if a name is not one of the limits or comes twice, or if a key has an override already.
+    /// [`InvalidTerms`] if a name is not one of the limits or is repeated, or if a key already has an override.
     pub fn with_override<K: Into<Box<[u8]>>, N: Into<Box<str>>>(
         mut self,
         keys: impl IntoIterator<Item = K>,
@@ -136,7 +136,7 @@ impl Terms {
         self.names.iter().map(AsRef::as_ref).zip(self.quotas.iter().copied())
     }
 
-    /// Which override a key has, counted in the order in which they were added.
+    /// The index of a key's override, in the order in which overrides were added.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -176,12 +176,12 @@ impl Terms {
         self.overrides.len()
     }
 
-    /// All keys that have an override, each with its own.
+    /// All keys with an override, each with its override's index.
     pub(crate) fn overridden(&self) -> impl Iterator<Item = (&[u8], usize)> {
         self.keys.iter().map(|(key, &index)| (&**key, index))
     }
 
-    /// Where each limit was in `old`, by name.
+    /// The index in `old` of each limit, matched by name.
     pub(crate) fn places_in(&self, old: &Self) -> Vec<Option<usize>> {
         self.names.iter().map(|name| old.names.iter().position(|known| known == name)).collect()
     }
@@ -202,11 +202,11 @@ impl Terms {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidTerms {
-    /// A rule without a limit.
+    /// No limit.
     NoLimit,
-    /// A rule with more than [`MAX_LIMITS`] limits.
+    /// More than [`MAX_LIMITS`] limits.
     TooManyLimits,
-    /// Two limits of this name, in the rule or in one override.
+    /// Two limits with this name, in the rule or in one override.
     NameTwice(Box<str>),
     /// An override of a limit that the rule does not have.
     UnknownName(Box<str>),

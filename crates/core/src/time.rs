@@ -1,12 +1,16 @@
-//! Moments as plain numbers. This crate never reads a clock: every decision is told what time it is.
+//! Points in time as plain numbers. This crate never reads a clock: the caller passes the time to every decision.
 
 use std::time::Duration;
 
+/// A level this far ahead of the clock cannot come from threads that read it in different order: the clock was set
+/// back.
+pub(crate) const SET_BACK: Duration = Duration::from_hours(24);
+
 /// A moment: nanoseconds since the Unix epoch, as the caller counts them.
 ///
-/// Take Unix time once, when the process starts, and add what a monotonic clock measures from then on: windows are then
-/// aligned to Unix time, and time never runs backwards. All arithmetic saturates, so that no clock, however wrong, can
-/// make it panic.
+/// Read Unix time once when the process starts, and add what a monotonic clock measures from then on: windows are then
+/// aligned to Unix time, and time never runs backwards. All arithmetic saturates, so that a wrong clock cannot cause a
+/// panic.
 ///
 /// ```
 /// use std::time::Duration;
@@ -21,7 +25,7 @@ use std::time::Duration;
 pub struct Time(u64);
 
 impl Time {
-    /// The moment this many nanoseconds after the Unix epoch.
+    /// The time this many nanoseconds after the Unix epoch.
     ///
     /// ```
     /// # use weir_core::Time;
@@ -44,7 +48,7 @@ impl Time {
         self.0
     }
 
-    /// The moment `duration` later, or the last one there is (in the year 2554).
+    /// The time `duration` later, or the last representable one (in the year 2554).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -57,7 +61,7 @@ impl Time {
         Self(self.0.saturating_add(nanos(duration)))
     }
 
-    /// The moment `duration` earlier, or the Unix epoch.
+    /// The time `duration` earlier, or the Unix epoch.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -70,7 +74,7 @@ impl Time {
         Self(self.0.saturating_sub(nanos(duration)))
     }
 
-    /// How much later this is than `earlier`; zero if it is not later at all.
+    /// How much later this is than `earlier`; zero if it is not later.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -84,7 +88,7 @@ impl Time {
     }
 }
 
-/// Whole nanoseconds of a duration; those beyond 584 years count as 584 years.
+/// Whole nanoseconds of a duration; more than 584 years count as 584 years.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

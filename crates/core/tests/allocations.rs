@@ -1,5 +1,5 @@
-//! What was set aside when a limit was made is all that decisions take: none allocates, neither for a limit nor for a key
-//! that is known, however many limits a rule has.
+//! Decisions use only memory that was allocated when the limit was created: no decision allocates, for a limit or for a
+//! known key, however many limits a rule has.
 #![cfg(not(loom))]
 
 #[expect(dead_code, reason = "these tests need less of it")]
@@ -21,11 +21,11 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
 
-/// All threads are counted, so one test at a time.
+/// All threads are counted, so only one test runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// How often `work` allocates. The test harness has threads of its own, which allocate now and then: the fewest of some
-/// rounds are those of `work`.
+/// How often `work` allocates. Threads of the test harness allocate now and then, so this is the minimum of some
+/// rounds.
 fn allocations(mut work: impl FnMut()) -> usize {
     let rounds = (0..10).map(|_| {
         let region = Region::new(ALLOCATOR);
@@ -36,7 +36,7 @@ fn allocations(mut work: impl FnMut()) -> usize {
     rounds.min().expect("ten rounds")
 }
 
-/// Some are admitted and some refused, at a time that goes on.
+/// Times that go on: some requests are admitted and some refused.
 fn times() -> impl Iterator<Item = Time> {
     (0..100).map(|turn| START.saturating_add(Duration::from_millis(turn * 20)))
 }

@@ -1,4 +1,4 @@
-//! Runs every script that once failed (`fuzz/corpus.txt`), and as many new ones as take no time.
+//! Runs every script that once failed (`fuzz/corpus.txt`), and a small number of new ones.
 #![cfg(not(loom))]
 
 #[path = "../fuzz/script.rs"]

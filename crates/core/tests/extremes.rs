@@ -35,7 +35,7 @@ fn one_a_day() {
         assert!(wait <= longest, "{strategy:?}: {wait:?}");
         assert_eq!(drain(&limiter, after(wait - Duration::from_nanos(1))), 0, "{strategy:?}");
         assert_eq!(drain(&limiter, after(wait)), 1, "{strategy:?}");
-        // Two periods later whatever was used is free, day after day.
+        // After two periods, everything that was used is free again, day after day.
         for day in 1..400 {
             assert_eq!(drain(&limiter, after(wait + 2 * day * DAY)), 1, "{strategy:?}, day {day}");
         }
@@ -45,7 +45,7 @@ fn one_a_day() {
 #[test]
 fn a_thousand_million_a_second() {
     for strategy in STRATEGIES {
-        // One each nanosecond, where the strategy counts as far.
+        // One per nanosecond, if the strategy can count that many.
         let requests = if strategy == Strategy::SlidingWindowLog { 1 << 20 } else { 1_000_000_000 };
         let period = Duration::from_nanos(requests);
         let limiter = Limiter::new(START, quota(strategy, requests, period));
@@ -71,7 +71,7 @@ fn windows_of_a_millisecond_and_of_a_nanosecond() {
             for round in 0..1_000 {
                 let now = after(2 * round * period);
                 let admitted = drain(&limiter, now);
-                // Of two requests with an interval between them, a bucket of two may have got both.
+                // If an interval passes between two requests, a bucket of two may have admitted both.
                 let most = at_once(strategy, limiter.quota().most());
                 assert_eq!(admitted, most, "{strategy:?}, {requests} in {period:?}, round {round}");
             }
@@ -122,13 +122,13 @@ fn a_clock_that_stands_still_gives_each_reservation_a_moment_of_its_own() {
             (0..30).map_while(|_| limiter.reserve(START, 1, after(2 * SECOND)).ok()).map(|place| place.at).collect();
         assert!(moments.is_sorted(), "{strategy:?}: first come, first served");
         let count = match strategy {
-            // Within the window that is running; all ten of it are taken.
+            // Within the current window; all ten of it are used.
             Strategy::SlidingWindowCounter => 10,
-            // This window's, or this second's, and those of the next two.
+            // Those of this window, or of this second, and of the next two.
             Strategy::FixedWindow | Strategy::SlidingWindowLog => 30,
-            // The burst, and what flows in until the last moment.
+            // The burst, and what flows in by the latest time.
             Strategy::TokenBucket | Strategy::TokenBucketWithDebt | Strategy::Gcra => 30,
-            // The line is full.
+            // The queue is full.
             Strategy::LeakyBucket => 10,
         };
         assert_eq!(moments.len(), count, "{strategy:?}: {moments:?}");
@@ -188,7 +188,7 @@ fn a_clock_set_back_by_less_than_a_day_is_waited_for() {
 #[test]
 fn two_threads_whose_clocks_disagree_share_what_the_later_one_gives() {
     for strategy in STRATEGIES {
-        // One clock runs up to half a period behind the other.
+        // One clock is up to half a period behind the other.
         for lag in [1, 1_000_000, 499_999_999] {
             let limiter = Limiter::new(START, quota(strategy, 100, SECOND));
             let (ticks, last) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -208,11 +208,11 @@ fn two_threads_whose_clocks_disagree_share_what_the_later_one_gives() {
                 let behind = scope.spawn(|| run(lag));
                 run(0) + behind.join().expect("no panic")
             });
-            // Five seconds and the lag, if the one behind begins; and those that a window or a burst gives on top.
+            // Five seconds and the lag, if the thread that lags starts; plus what a window or a burst adds.
             let begun_earlier = lag.div_ceil(10_000_000);
             let most = begun_earlier + if strategy == Strategy::LeakyBucket { 501 } else { 600 };
             assert!(admitted <= most, "{strategy:?}, {lag} ns behind: {admitted}");
-            // How few depends on who runs when: whoever lags finds taken what the other took in its future.
+            // The minimum depends on scheduling: a thread that lags may find used up what the other took in its future.
             assert!(admitted > 0, "{strategy:?}, {lag} ns behind");
         }
     }

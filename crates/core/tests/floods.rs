@@ -1,7 +1,7 @@
-//! Floods of made-up keys: a full table serves every client that behaves well, and no key gets more than its limit.
+//! Floods of made-up keys: a full table serves every well-behaved client, and no key gets more than its limit.
 //!
-//! What a key may get is judged by its whole history, from the definitions of the strategies, without the arithmetic
-//! of the crate; see [`Histories::is_within`].
+//! The judge uses the whole history of each key and the definitions of the strategies, without the arithmetic of the
+//! crate; see [`Histories::is_within`].
 #![cfg(not(loom))]
 
 #[expect(dead_code, reason = "these tests need less of it")]
@@ -18,15 +18,15 @@ use self::suite::{STRATEGIES, quota};
 /// The start of a window of any length used here.
 const START: u64 = 1_800_000_000_000_000_000;
 
-/// A period that the numbers of requests used here divide.
+/// A period that is divisible by the numbers of requests in these tests.
 const PERIOD: u64 = 60_000_000_000;
 
-/// What was admitted for each key: when, and at which cost.
+/// What was admitted for each key: at which time, and with which cost.
 #[derive(Default)]
 struct Histories(HashMap<u64, Vec<(u64, u64)>>);
 
 impl Histories {
-    /// Whether a limit, by its definition, lets a key have one more request, and all of those before.
+    /// Whether the definition of a limit admits one more request of a key after all that were admitted.
     fn is_within(&self, quota: &Quota, key: u64, now: u64, cost: u64) -> bool {
         let history = self.0.get(&key).map_or(&[][..], Vec::as_slice);
         let (requests, period) = (u128::from(quota.requests()), quota.period().as_nanos());
@@ -45,7 +45,7 @@ impl Histories {
                 let young: u128 = earlier().filter(|&(at, _)| at + period > now).map(|(_, cost)| cost).sum();
                 young + cost <= requests
             }
-            // In no stretch of time more than the burst and what flowed in.
+            // In every stretch of time at most the burst plus what flowed in.
             Strategy::TokenBucket | Strategy::Gcra | Strategy::TokenBucketWithDebt => {
                 let mut sum = cost;
                 cost <= most
@@ -54,7 +54,7 @@ impl Histories {
                         sum * period <= most * period + requests * (now - at)
                     })
             }
-            // All before have had their time.
+            // All requests before have had their turn.
             Strategy::LeakyBucket => {
                 let mut sum = 0;
                 earlier().all(|(at, cost)| {
@@ -70,7 +70,7 @@ impl Histories {
     }
 }
 
-/// Numbers that look random and are the same in each run.
+/// Pseudo-random numbers that are the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -80,7 +80,7 @@ impl Dice {
     }
 }
 
-/// A rule, what each key had of it, and how many of those that behaved well were served.
+/// A rule, what each key got, and how many of the well-behaved clients were served.
 struct Scene {
     rule: RuleLimiter,
     quotas: Vec<Quota>,
@@ -99,12 +99,12 @@ impl Scene {
         self.quotas.iter().all(|quota| self.histories.is_within(quota, key, now, cost))
     }
 
-    /// One request: no key ever gets more than its limits.
+    /// Sends one request. No key ever gets more than its limits.
     fn send(&mut self, key: u64, now: u64, cost: u64) -> bool {
         let time = Time::from_nanos(now);
         let peeked = self.rule.peek(time, &key.to_be_bytes(), cost).is_ok();
         let admitted = self.rule.charge(|| time, &key.to_be_bytes(), cost).is_ok();
-        assert_eq!(peeked, admitted, "{:?}: key {key} was told otherwise by peek", self.quotas);
+        assert_eq!(peeked, admitted, "{:?}: key {key}: peek disagrees", self.quotas);
         if admitted {
             assert!(self.may(key, now, cost), "{:?}: key {key} got more than its limit at {now}", self.quotas);
             self.histories.add(key, now, cost);
@@ -112,7 +112,7 @@ impl Scene {
         admitted
     }
 
-    /// A request of a client that sends only what its limits allow.
+    /// Sends a request of a client that sends only what its limits allow.
     fn behave(&mut self, key: u64, now: u64, cost: u64) {
         if self.may(key, now, cost) {
             self.asked += 1;
@@ -142,8 +142,8 @@ fn life(quota: &Quota, cost: u64) -> u64 {
     }
 }
 
-/// A flood of `crowds` times as many made-up keys as the table has, all within the time for which a request counts; and
-/// clients that the table knew before, and others that are new, which send what they may at once and then by and by.
+/// A flood of `crowds` times as many made-up keys as the table has cells, all within the time for which a request
+/// counts. Known clients and new clients send what they may, first at once and then over time.
 fn flood(quotas: &[Quota], max_keys: usize, crowds: u64, cost: u64, seed: u64) -> Scene {
     let mut scene = Scene::new(quotas, max_keys);
     let mut dice = Dice(seed);
@@ -159,7 +159,7 @@ fn flood(quotas: &[Quota], max_keys: usize, crowds: u64, cost: u64, seed: u64) -
         let now = START + life + life * step / steps;
         made_up += 1;
         scene.send(made_up, now, cost);
-        // Over the whole time each known client comes about three times for each time that a request counts.
+        // Over the whole time, each known client comes about three times per time for which a request counts.
         if dice.below(steps) < 3 * known {
             let client = dice.below(known);
             for _ in 0..=dice.below(burst) {
@@ -172,7 +172,7 @@ fn flood(quotas: &[Quota], max_keys: usize, crowds: u64, cost: u64, seed: u64) -
                 scene.behave(newcomer, now, 1);
             }
         }
-        // Some send what is not allowed.
+        // Some send more than is allowed.
         if dice.below(50) == 0 {
             scene.send(made_up - dice.below(steps.min(1_000)), now, 1);
         }
@@ -185,7 +185,7 @@ fn flood(quotas: &[Quota], max_keys: usize, crowds: u64, cost: u64, seed: u64) -
 fn clients_that_behave_well_are_served_in_a_flood_by_every_strategy() {
     for strategy in STRATEGIES {
         for crowds in [1, 4, 16] {
-            // The stage of exact counts runs the large tables, in release.
+            // CI also runs this test in release mode, with larger tables.
             let (large, middle) = if cfg!(debug_assertions) { (100, 90) } else { (500, 300) };
             for (requests, max_keys) in [(1, large), (5, middle), (12, 64), (5, 7)] {
                 for cost in [1, requests] {
@@ -217,7 +217,7 @@ fn a_flood_closes_none_of_several_limits() {
     }
 }
 
-/// More keys than there are places for: those that come are refused in proportion, and none gets too much.
+/// More keys than places: keys are refused in proportion, and none gets too much.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn in_a_flood_without_measure_no_key_gets_more_than_its_limit() {
@@ -226,7 +226,7 @@ fn in_a_flood_without_measure_no_key_gets_more_than_its_limit() {
             let quota = quota(strategy, requests, Duration::from_nanos(PERIOD));
             let mut scene = flood(&[quota], 10, 64, requests, seed);
             let mut dice = Dice(seed);
-            // The same keys come again and again, so that many had to give way before.
+            // The same keys come again and again, so many of them have lost their places before.
             for turn in 0..40_000 {
                 let now = START + 6 * PERIOD + turn * PERIOD / 2_000;
                 scene.send(dice.below(900), now, 1 + dice.below(requests));
@@ -236,7 +236,7 @@ fn in_a_flood_without_measure_no_key_gets_more_than_its_limit() {
     }
 }
 
-/// Sizes of the table change in a flood, and the overflow moves to each.
+/// The size of the table changes during a flood, and the overflow moves to each new table.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn a_flood_goes_through_retunes() {
@@ -262,7 +262,7 @@ fn a_flood_goes_through_retunes() {
     }
 }
 
-/// What a key has used goes with it to other terms: by the larger of two limits it never gets too much.
+/// The usage of a key moves with it to other terms: it never gets more than the larger of two limits.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn no_retune_refills_the_overflow() {
@@ -286,7 +286,7 @@ fn no_retune_refills_the_overflow() {
     }
 }
 
-/// A charge that is given back may be made again, and no more than that.
+/// A charge that is given back can be made again, but no more than that.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn a_refund_in_the_overflow_gives_no_more_than_was_charged() {
@@ -318,7 +318,7 @@ fn a_refund_in_the_overflow_gives_no_more_than_was_charged() {
     }
 }
 
-/// A key that was counted without a cell gets one once it has nothing to take along.
+/// A key that was counted without a cell gets a cell when nothing of its usage counts any more.
 #[test]
 fn a_key_that_moves_into_a_cell_has_no_second_burst() {
     for strategy in STRATEGIES {
@@ -331,7 +331,7 @@ fn a_key_that_moves_into_a_cell_has_no_second_burst() {
         }
         let mut moved = false;
         for turn in 0..300 {
-            // Whatever is admitted is within the limit by all of the history.
+            // Everything that is admitted is within the limit, by the whole history.
             scene.send(bob, START + PERIOD / 2 + turn * PERIOD / 100, 1);
             if turn == 299 {
                 let later = START + 10 * PERIOD;

@@ -1,4 +1,4 @@
-//! What one limiter promises, on times made up: numbers that a reader can check by hand.
+//! The contract of one limiter, with made-up times and numbers that a reader can check by hand.
 #![cfg(not(loom))]
 
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn rates_are_right_over_a_long_run() {
             let period = Duration::from_millis(millis);
             let limiter = Limiter::new(START, quota(Strategy::TokenBucket, requests, period, Some(burst)));
             limiter.check(START, burst).expect("all of the burst is free");
-            // As long as it takes for half the burst to flow in, or for one request.
+            // Until half of the burst has flowed in, or one request.
             let expected = (burst / 2).max(1);
             let nanos = u128::from(expected) * period.as_nanos() / u128::from(requests);
             let nanos = u64::try_from(nanos).unwrap_or(u64::MAX).min(1 << 60);
@@ -103,9 +103,9 @@ fn a_bucket_keeps_what_is_left_cut_to_its_burst() {
     assert_eq!(limiter.peek(after(Duration::from_millis(1))).remaining(), 11, "it fills at the new rate");
 }
 
-/// Every quota that is none.
+/// Every kind of invalid quota.
 #[test]
-fn a_quota_is_valid_or_says_what_to_mend() {
+fn an_invalid_quota_says_what_to_fix() {
     let second = Duration::from_secs(1);
     let cases = [
         (Strategy::TokenBucket, 0, second, None, InvalidQuota::ZeroRequests, "requests"),
@@ -157,5 +157,5 @@ fn old_handles_follow_and_long_chains_are_dropped() {
     }
     assert_eq!(first.quota(), newest.quota());
     drop(newest);
-    drop(first); // as deep as the chain, it would overflow the stack
+    drop(first); // a recursive drop would overflow the stack
 }

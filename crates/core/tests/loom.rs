@@ -19,7 +19,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The start of a window.
 const NOW: Time = Time::from_nanos(1_000_000_000_000);
 
-/// So many a second, with this burst.
+/// A bucket with this many per second and this burst.
 fn bucket(requests: u64, burst: u64) -> Quota {
     Quota::new(Strategy::TokenBucket, requests, SECOND, Some(burst)).expect("valid")
 }
@@ -39,7 +39,7 @@ fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
     builder.check(test);
 }
 
-/// The same for each strategy.
+/// Runs a test for each strategy.
 fn model_each(preemptions: usize, test: impl Fn(Strategy) + Sync + Send + Copy + 'static) {
     for strategy in STRATEGIES {
         model(preemptions, move || test(strategy));
@@ -92,13 +92,13 @@ fn a_cost_of_two_fits_whole_or_not_at_all() {
 #[test]
 fn threads_that_read_the_clock_in_any_order_share_what_the_latest_gives() {
     model_each(3, |strategy| {
-        // One a second: in the second after next, one more whatever was before.
+        // One per second: two seconds later one more is free, whatever was charged before.
         let limiter = Limiter::new(NOW, quota(strategy, 1, SECOND));
         let other = limiter.clone();
         let thread = thread::spawn(move || u64::from(other.check(later(2 * SECOND), 1).is_ok()));
         let here = drain(&limiter, NOW);
         let there = thread.join().expect("no panic");
-        // Whoever reads an earlier time than a limiter has been told of may be counted at that one.
+        // A thread that reads an earlier time than the limiter has seen may be counted at the later time.
         let rest = drain(&limiter, later(2 * SECOND));
         let all = here + there + rest;
         assert!((1..=2).contains(&all), "{strategy:?}: {here} + {there} + {rest}");
@@ -106,7 +106,7 @@ fn threads_that_read_the_clock_in_any_order_share_what_the_latest_gives() {
     });
 }
 
-/// One thread is in the last moment of a window, the other in the first of the next.
+/// One thread is at the last nanosecond of a window, the other at the first of the next.
 #[test]
 fn across_a_boundary_the_counts_of_both_windows_hold() {
     model(3, || {
@@ -115,9 +115,9 @@ fn across_a_boundary_the_counts_of_both_windows_hold() {
         let thread = thread::spawn(move || drain(&other, next));
         let here = drain(&limiter, next.saturating_sub(Duration::from_nanos(1)));
         let there = thread.join().expect("no panic");
-        // All that was counted before the boundary counts in full at it.
+        // Everything that was counted before the boundary counts in full at the boundary.
         assert_eq!(here + there, 2);
-        // Half a window later half of those have left that were counted in the window before.
+        // Half a window later, half of the requests of the window before no longer count.
         let half = drain(&limiter, next.saturating_add(SECOND / 2));
         assert!(half <= 1, "{here} before, {there} after the boundary, {half}");
         assert_eq!(drain(&limiter, next.saturating_add(2 * SECOND)), 2, "time goes on");
@@ -137,7 +137,7 @@ fn across_a_boundary_each_window_has_its_own() {
     });
 }
 
-/// The log, lap after lap: entries are written after they are counted, and a lap later overwritten.
+/// The log, lap after lap: entries are written after they are counted, and overwritten one lap later.
 #[test]
 fn a_log_admits_no_more_in_any_period() {
     for requests in [1, 2] {
@@ -168,9 +168,9 @@ fn two_reservations_get_two_moments() {
         let mut moments = [reserve(&limiter), thread.join().expect("no panic")];
         moments.sort_unstable();
         let second = match strategy {
-            // Within the window that is running.
+            // Within the current window.
             Strategy::SlidingWindowCounter => [None, Some(NOW)],
-            // While the first moment is being written nobody can know when the next place opens.
+            // While the first time is being written, no thread can know when the next entry opens.
             Strategy::SlidingWindowLog if moments[0].is_none() => [None, Some(NOW)],
             _ => [Some(NOW), Some(later(SECOND))],
         };
@@ -220,7 +220,7 @@ fn a_refund_and_a_check_a_lap_later_share_no_place() {
     });
 }
 
-/// Whoever looked before a charge was made and given back comes too late for what it saw.
+/// A thread that looked before a charge was made and given back is too late for what it saw.
 #[test]
 fn a_place_that_is_given_back_and_taken_again_is_not_taken_by_an_earlier_look() {
     model_each(3, |strategy| {
@@ -236,7 +236,7 @@ fn a_place_that_is_given_back_and_taken_again_is_not_taken_by_an_earlier_look() 
     });
 }
 
-/// The log comes to the same place again, and after two laps with the same bit.
+/// The log returns to the same place, and after two laps with the same lap bit.
 #[test]
 fn a_look_of_two_laps_ago_admits_nobody() {
     model(3, || {
@@ -290,7 +290,7 @@ fn a_refund_while_time_goes_on_gives_nothing_that_was_lost() {
         let limiter = Limiter::new(NOW, bucket(1, 1));
         let charged = limiter.check(NOW, 1).expect("all is free").charge;
         let (other, ticking) = (limiter.clone(), Arc::clone(&clock));
-        // A second later the bucket is full again, whether the charge is given back or not.
+        // A second later the bucket is full again, whether or not the charge is given back.
         let thread = thread::spawn(move || {
             ticking.store(NOW.as_nanos() + second, Ordering::Release);
             u64::from(other.check(read(&ticking), 1).is_ok())
@@ -301,7 +301,7 @@ fn a_refund_while_time_goes_on_gives_nothing_that_was_lost() {
     });
 }
 
-/// From each kind of state to each kind.
+/// Changes from each kind of state to each other kind.
 const KINDS: [Strategy; 3] = [Strategy::TokenBucket, Strategy::SlidingWindowCounter, Strategy::SlidingWindowLog];
 
 fn model_each_change(test: impl Fn(Strategy, Strategy) + Sync + Send + Copy + 'static) {
@@ -332,7 +332,7 @@ fn a_retune_loses_no_charge_and_gives_no_burst() {
     });
 }
 
-/// A log's entry of the lap before says nothing of a request that is counted and not written down yet.
+/// A log's entry of the lap before must not stand for a request that is counted but not written yet.
 #[test]
 fn a_retune_a_lap_later_gives_no_place_twice() {
     for new in KINDS {
@@ -342,14 +342,14 @@ fn a_retune_a_lap_later_gives_no_place_twice() {
             let (decider, then) = (limiter.clone(), later(SECOND));
             let thread = thread::spawn(move || u64::from(decider.check(then, 1).is_ok()));
             let retuned = limiter.retune(|| then, quota(new, 2, SECOND));
-            // The one a period ago has left the log, and still counts for a counter.
+            // The request of a period ago has left the log, and still counts for a counter.
             let most = if new == Strategy::SlidingWindowLog { 2 } else { 1 };
             assert_eq!(thread.join().expect("no panic") + drain(&retuned, then), most, "to {new:?}");
         });
     }
 }
 
-/// Those that help the change through at the same time put the same there.
+/// Threads that compute the successor's state at the same time store the same state.
 #[test]
 fn two_that_help_a_retune_through_agree() {
     model_each_change(|old, new| {
@@ -406,7 +406,7 @@ fn a_refund_and_a_retune_do_not_add_up() {
         let left = drain(&limiter, NOW);
         let came_on_top = if new == Strategy::TokenBucket { 0 } else { 2 };
         let given_back = left - came_on_top;
-        // A log that is read just then by another may have given back one of two.
+        // A log that another thread is reading may have given back only one of two.
         let half = old == Strategy::SlidingWindowLog && new != Strategy::TokenBucket && given_back == 1;
         assert!(
             half || given_back == 0 || given_back == 2,
@@ -426,7 +426,7 @@ fn all_limits_are_charged_or_none() {
             let admitted = here + thread.join().expect("no panic");
             assert_eq!(admitted, 1);
             let left = limiters[0].peek(NOW).remaining();
-            // The log takes back the latest only: the loser's charge may stay.
+            // The log takes back only the latest charge: the losing thread's charge may stay.
             let least = if strategy == Strategy::SlidingWindowLog { 1 } else { 2 };
             assert!(left <= 2 && left >= least, "{strategy:?}: the loser's charge is given back, {left}");
             assert_eq!(limiters[1].peek(NOW).remaining(), 0);
@@ -462,7 +462,7 @@ fn permits_never_exceed_the_limit() {
 }
 
 #[test]
-fn a_lower_limit_holds_for_whoever_comes_after_it() {
+fn a_lower_limit_holds_for_later_requests() {
     model(3, || {
         let limit = in_flight(2);
         let held = limit.acquire(1).expect("room for two");

@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The start of a window.
 const NOW: Time = Time::from_nanos(1_000_000_000_000);
 
-/// When whatever was charged at `NOW` is free again, by any strategy.
+/// A time at which everything charged at `NOW` is free again, with every strategy.
 const LATER: Time = Time::from_nanos(1_002_000_000_000);
 
 fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
@@ -26,7 +26,7 @@ fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
     builder.check(test);
 }
 
-/// The same for each strategy.
+/// Runs a test for each strategy.
 fn model_each(preemptions: usize, test: impl Fn(Strategy) + Sync + Send + Copy + 'static) {
     for strategy in STRATEGIES {
         model(preemptions, move || test(strategy));
@@ -83,7 +83,8 @@ fn two_keys_do_not_share_the_last_room() {
     });
 }
 
-/// Each region has its own lock, and all have one bound. Which keys are of one region is not told: of these, some are not.
+/// Each region has its own lock; all share one capacity. The test does not know which keys share a region; of these,
+/// some do not.
 #[test]
 fn two_keys_of_different_regions_do_not_share_the_last_room() {
     for key in [b"bob", b"cid", b"dan", b"eve", b"fay"] {
@@ -102,8 +103,8 @@ fn two_keys_of_different_regions_do_not_share_the_last_room() {
     }
 }
 
-/// An idle key is charged while another takes its cell: the charge stays with it, or goes to the overflow, but is not
-/// forgotten with the cell.
+/// An idle key is charged while another key takes its cell. The charge stays with the key, or moves to the overflow,
+/// but is not forgotten with the cell.
 #[test]
 fn a_charge_is_not_forgotten_with_the_key() {
     model_each(3, |strategy| {
@@ -120,8 +121,8 @@ fn a_charge_is_not_forgotten_with_the_key() {
     });
 }
 
-/// The same where the other would have room beside the charge: nobody may find the words idle that were charged, and
-/// nobody a charge of his own in words that are another's.
+/// The other key would have room beside the charge. No thread may see charged words as idle, and no thread may find its
+/// charge in another key's words.
 #[test]
 fn a_charge_stays_with_its_key_where_another_would_fit_beside_it() {
     for strategy in [Strategy::TokenBucket, Strategy::SlidingWindowCounter, Strategy::SlidingWindowLog] {
@@ -132,16 +133,16 @@ fn a_charge_stays_with_its_key_where_another_would_fit_beside_it() {
             let thread = thread::spawn(move || take(&other, LATER, b"bob"));
             let ann = take(&rule, LATER, b"ann");
             assert_eq!((ann, thread.join().expect("no panic")), (1, 1), "{strategy:?}");
-            // Two for each, from the cell or from the overflow.
+            // Two for each key, in the cell or in the overflow.
             let (ann, bob) = (drain(&rule, LATER, b"ann"), drain(&rule, LATER, b"bob"));
-            // A log takes back only what came last: what bob's cell was charged by mistake may stay.
+            // A log takes back only the latest charge: what was charged to bob's cell by mistake may stay.
             let most = if strategy == Strategy::SlidingWindowLog { bob.min(1) } else { 1 };
             assert_eq!((ann, bob), (1, most), "{strategy:?}");
         });
     }
 }
 
-/// The same with several limits, of which the first is charged when the cell is taken away.
+/// With several limits, of which the first is charged when the cell is taken away.
 #[test]
 fn no_limit_forgets_a_charge_with_the_key() {
     model(2, || {
@@ -158,7 +159,7 @@ fn no_limit_forgets_a_charge_with_the_key() {
     });
 }
 
-/// Two keys come in where there is one idle one, and that one is charged.
+/// Two keys arrive when one cell is idle, and the idle key is charged.
 #[test]
 fn one_cell_is_taken_once() {
     model(2, || {
@@ -177,7 +178,7 @@ fn one_cell_is_taken_once() {
     });
 }
 
-/// What a forgotten key is given back must not be given to the one in its place.
+/// A refund of a forgotten key must not go to the key that has its cell now.
 #[test]
 fn a_refund_finds_its_own_key_or_nothing() {
     model_each(3, |strategy| {
@@ -188,7 +189,7 @@ fn a_refund_finds_its_own_key_or_nothing() {
         rule.refund(b"ann", charge, || LATER);
         let bob = thread.join().expect("no panic");
         let rest: u64 = [b"bob", b"cid"].map(|key| drain(&rule, LATER, key)).iter().sum();
-        // Each in the cell or in the overflow.
+        // Each is in the cell or in the overflow.
         assert_eq!((bob, rest), (1, 1), "{strategy:?}");
     });
 }
@@ -198,7 +199,7 @@ fn a_retune_loses_no_charge_and_gives_no_burst() {
     model_each(2, |strategy| {
         let rule = keyed(quota(strategy, 2, SECOND), 1);
         assert_eq!(take(&rule, NOW, b"key"), 1);
-        // A window counts on; a bucket keeps what is left, and may be overdrawn by more.
+        // A window keeps its count; a bucket keeps what is left, and may be overdrawn by more.
         let most = match strategy {
             Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => 4,
             Strategy::TokenBucketWithDebt => 3,
@@ -214,7 +215,7 @@ fn a_retune_loses_no_charge_and_gives_no_burst() {
     });
 }
 
-/// The key comes in by the old terms or by the new ones, once.
+/// The key enters under the old terms or under the new ones, once.
 #[test]
 fn a_key_that_comes_in_during_a_retune_comes_in_once() {
     model(3, || {
@@ -224,13 +225,13 @@ fn a_key_that_comes_in_during_a_retune_comes_in_once() {
         let rule = rule.retune(|| NOW, terms(quota(Strategy::TokenBucket, 2, SECOND)), Some(keys(1)));
         let there = thread.join().expect("no panic");
         let all = there + drain(&rule, NOW, b"key");
-        // By the old terms one was free and one is; by the new ones two.
+        // Under the old terms one was free and is free now; under the new ones two.
         assert!(all == 1 || all == 2, "{all}");
         assert_eq!((tracked(&rule), rule.keys().expect("keyed").overflowed), (1, 0));
     });
 }
 
-/// A key is forgotten for another while both go to the successor.
+/// A key is forgotten for another while both move to the successor.
 #[test]
 fn a_key_that_is_forgotten_during_a_retune_takes_no_charge_with_it() {
     model(2, || {
@@ -239,7 +240,7 @@ fn a_key_that_is_forgotten_during_a_retune_takes_no_charge_with_it() {
         let (one, other) = (rule.clone(), rule.clone());
         let bob = thread::spawn(move || take(&one, LATER, b"bob"));
         let ann = thread::spawn(move || take(&other, LATER, b"ann"));
-        // Also a key that comes in by the new terms has one.
+        // A key that enters under the new terms has one, too.
         let rule = rule.retune(|| LATER, terms(quota(Strategy::TokenBucket, 1, SECOND)), Some(keys(2)));
         let (ann, bob) = (ann.join().expect("no panic"), bob.join().expect("no panic"));
         let rest = [b"ann", b"bob"].map(|key| drain(&rule, LATER, key));
@@ -248,7 +249,7 @@ fn a_key_that_is_forgotten_during_a_retune_takes_no_charge_with_it() {
     });
 }
 
-/// A key without a cell is charged while it goes to the successor.
+/// A key without a cell is charged while it moves to the successor.
 #[test]
 fn the_overflow_goes_through_a_retune() {
     model_each(2, |strategy| {
@@ -263,7 +264,7 @@ fn the_overflow_goes_through_a_retune() {
             Strategy::FixedWindow | Strategy::SlidingWindowCounter => {
                 assert_eq!(all, 4, "{strategy:?}: a raise helps at once")
             }
-            // The words of a guest do not tell what a log that was full had to leave out.
+            // The words of a guest do not hold the requests that a full log had to leave out.
             Strategy::SlidingWindowLog => assert!(all == 4 || all == 2, "{all}"),
             _ => {
                 let more_debt = quota(strategy, 4, SECOND).debt() - quota(strategy, 2, SECOND).debt();
@@ -275,7 +276,7 @@ fn the_overflow_goes_through_a_retune() {
     });
 }
 
-/// A key without a cell gets an override while it is charged, and while another is.
+/// A key without a cell gets an override while it and another key are charged.
 #[test]
 fn an_override_takes_the_count_out_of_the_overflow() {
     model(2, || {
@@ -292,7 +293,7 @@ fn an_override_takes_the_count_out_of_the_overflow() {
     });
 }
 
-/// Two that are no longer known take and give back in the overflow.
+/// Two keys that are no longer known charge and give back in the overflow.
 #[test]
 fn guests_are_charged_and_given_back_one_after_the_other() {
     model(3, || {

@@ -16,10 +16,10 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The start of a window.
 const NOW: Time = Time::from_nanos(1_000_000_000_000);
 
-/// Enough for leases to be worth it.
+/// A burst that is large enough for leases.
 const BURST: u64 = 200;
 
-/// Those that lease: strategies on one line.
+/// The strategies that lease: those on one line.
 const LENDING: [Strategy; 4] =
     [Strategy::TokenBucket, Strategy::FixedWindow, Strategy::TokenBucketWithDebt, Strategy::Gcra];
 
@@ -27,18 +27,18 @@ fn model(test: impl Fn(Strategy) + Sync + Send + Copy + 'static) {
     for strategy in LENDING {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(2);
-        // Whatever is left is drained one by one.
+        // The rest is drained one by one.
         builder.max_branches = 100_000;
         builder.check(move || test(strategy));
     }
 }
 
-/// A limiter that lends, with so many left: one of them lies in a slot, the others in the word.
+/// A limiter with leases and this many requests left: one is in a slot, the others are in the word.
 fn lending(strategy: Strategy, left: u64) -> Limiter {
     let limiter = Limiter::new(NOW, quota(strategy, BURST, SECOND));
     let charge = limiter.check(NOW, 1).expect("all is free").charge;
     limiter.check(NOW, 1).expect("all is free");
-    // It is not the latest, so it goes back as the seat that it was.
+    // It is not the latest charge, so it is given back as the same seat.
     limiter.refund(charge, || NOW);
     if left < BURST - 1 {
         limiter.check(NOW, BURST - 1 - left).expect("there is more");
@@ -56,10 +56,10 @@ fn drain(limiter: &Limiter, now: Time) -> u64 {
     (0..1_000).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
 }
 
-/// A lease is fetched while another thread fetches one, and all that were leased are there in the end.
+/// A lease is fetched while another thread fetches one. In the end, all leased seats are used.
 #[test]
 fn all_are_admitted_and_no_more() {
-    // Plenty; just enough for one lease; none but what is leased and two others.
+    // Plenty; just enough for one lease; only the leased one and two others.
     for left in [BURST - 1, 130, 3] {
         model(move |strategy| {
             let limiter = lending(strategy, left);
@@ -67,7 +67,7 @@ fn all_are_admitted_and_no_more() {
             let thread = thread::spawn(move || take(&other, NOW) + take(&other, NOW));
             let here = take(&limiter, NOW) + take(&limiter, NOW);
             let there = thread.join().expect("no panic");
-            assert!(here + there >= 3.min(left), "{strategy:?}, {left}: nobody was refused while there was any");
+            assert!(here + there >= 3.min(left), "{strategy:?}, {left}: requests were refused while there was room");
             assert_eq!(here + there + drain(&limiter, NOW), left, "{strategy:?}, {left}");
         });
     }
@@ -84,7 +84,7 @@ fn three_threads_share_the_last_two() {
     });
 }
 
-/// A cost above one needs its seats side by side.
+/// A cost above one needs consecutive seats.
 #[test]
 fn a_cost_is_met_whole_or_not_at_all() {
     model(|strategy| {
@@ -103,13 +103,13 @@ fn as_time_goes_on_no_seat_is_taken_twice() {
     model(|strategy| {
         let limiter = lending(strategy, 3);
         let other = limiter.clone();
-        // Two more have flowed in by then; in a window none.
+        // Two more have flowed in by then; none in a window.
         let later = NOW.saturating_add(Duration::from_millis(10));
         let flown = if strategy == Strategy::FixedWindow { 0 } else { 2 };
         let thread = thread::spawn(move || take(&other, NOW) + take(&other, NOW));
         let here = take(&limiter, later) + take(&limiter, later);
         let all = here + thread.join().expect("no panic") + drain(&limiter, later);
-        // The floor may pass the one in the slot.
+        // The floor may pass the seat in the slot.
         assert!(all <= 3 + flown && all >= 2 + flown, "{strategy:?}: {all}");
     });
 }
@@ -124,8 +124,8 @@ fn a_retune_takes_leases_back_and_gives_nothing() {
             let retuned = limiter.retune(|| NOW, quota(Strategy::TokenBucket, 2 * BURST, SECOND));
             let there = thread.join().expect("no panic");
             let all = there + drain(&retuned, NOW);
-            // What was on its way into a slot stays charged: a lease at most.
-            // And what a bucket was overdrawn by is owed where there is no debt.
+            // Seats that were being put into a slot stay charged: at most one lease.
+            // Overdrawn requests are owed if the new quota has no debt.
             let debt = quota(strategy, BURST, SECOND).debt();
             assert!(all <= left && all + BURST / 16 >= left.saturating_sub(debt), "{strategy:?}: {all} of {left}");
             assert!(there >= 1 || debt > 0, "{strategy:?}");
@@ -147,7 +147,7 @@ fn what_is_given_back_is_free_once() {
         let here = take(&limiter, NOW) + take(&limiter, NOW);
         let there: u64 = thread.join().expect("no panic");
         let all = here + there + drain(&limiter, NOW);
-        // Where no slot has room for it, it stays charged.
+        // If no slot has room for it, it stays charged.
         assert!(all <= 2 && all >= 1, "{strategy:?}: {all}");
     });
 }

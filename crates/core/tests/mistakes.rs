@@ -1,5 +1,5 @@
-//! One test for each mistake that rate limiters are known to make, over all strategies. Each fails when the mistake is put
-//! in.
+//! One test for each mistake that rate limiters are known to make, over all strategies. Each test fails if the mistake
+//! is planted.
 #![cfg(not(loom))]
 
 mod suite;
@@ -26,7 +26,7 @@ fn drain(limiter: &Limiter, now: Time) -> u64 {
     (0..1_000_000).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
 }
 
-/// The same with reservations that would not wait.
+/// Drains with reservations that do not wait.
 fn drain_by_reservation(limiter: &Limiter, now: Time) -> u64 {
     (0..1_000_000).take_while(|_| limiter.reserve(now, 1, now).is_ok()).count() as u64
 }
@@ -36,8 +36,8 @@ fn changes() -> impl Iterator<Item = (Strategy, Strategy)> {
     STRATEGIES.into_iter().flat_map(|old| STRATEGIES.map(|new| (old, new)))
 }
 
-/// Mistake 1: A level in one atomic and the time of the last refill in another: between the two updates other threads refill
-/// twice (too many are admitted) or overwrite each other's refill (tokens are lost).
+/// Mistake 1: A level is in one atomic and the time of the last refill in another. Between the two updates, other
+/// threads refill twice (too many are admitted) or overwrite each other's refill (tokens are lost).
 #[test]
 fn mistake_1_two_atomics_for_one_state() {
     const ROUNDS: u32 = 100;
@@ -48,7 +48,7 @@ fn mistake_1_two_atomics_for_one_state() {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for round in 0..ROUNDS {
-                        // In the second after next whatever was used before is free again.
+                        // Two seconds later, everything that was used before is free again.
                         let now = after(2 * round * SECOND);
                         barrier.wait();
                         for _ in 0..200 {
@@ -63,8 +63,8 @@ fn mistake_1_two_atomics_for_one_state() {
     }
 }
 
-/// Mistake 2: All limits of a request are asked in one pass and charged in another, unchecked: threads that come between the
-/// passes are all admitted.
+/// Mistake 2: All limits of a request are checked in one pass and charged in another, without a second check: threads
+/// that run between the passes are all admitted.
 #[test]
 fn mistake_2_check_all_then_add_all() {
     for strategy in STRATEGIES {
@@ -88,14 +88,14 @@ fn mistake_2_check_all_then_add_all() {
     }
 }
 
-/// Mistake 3: A proxy charges the limit of the whole route, then that of the client, which refuses: one noisy client uses up
-/// what is there for everybody.
+/// Mistake 3: A proxy charges the limit of the whole route, then the limit of the client, which refuses: one noisy
+/// client uses up the route's limit for all clients.
 #[test]
 fn mistake_3_the_outer_limit_is_charged_although_the_inner_one_refuses() {
     for (outer, inner) in changes() {
         let limits = [Limiter::new(START, quota(outer, 100, SECOND)), Limiter::new(START, quota(inner, 1, SECOND))];
         assert!(check_all(&limits, || START, 1).is_ok());
-        // A leaky bucket lets nobody else go at this moment, and is the first to say so.
+        // A leaky bucket admits no other request at this time, and is the first to refuse.
         let refuses = if outer == Strategy::LeakyBucket { 0 } else { 1 };
         let before = limits[0].peek(START).reset_after();
         for _ in 0..1_000 {
@@ -106,7 +106,7 @@ fn mistake_3_the_outer_limit_is_charged_although_the_inner_one_refuses() {
     }
 }
 
-/// Mistake 4: A fixed window admits twice the limit around a boundary, and nobody says so. Here the documentation of
+/// Mistake 4: A fixed window admits twice the limit around a boundary, and its documentation does not say so. Here
 /// [`Strategy::FixedWindow`] says so; the strategies that slide or flow do not do it.
 #[test]
 fn mistake_4_twice_the_limit_around_a_boundary() {
@@ -124,7 +124,7 @@ fn mistake_4_twice_the_limit_around_a_boundary() {
     }
 }
 
-/// Mistake 5: A reload builds limiters from nothing: a client that is limited waits for the next change, and the effective
+/// Mistake 5: A reload creates limiters without state: a limited client waits for the next change, and the effective
 /// limit is unbounded. Here all changes together admit no more than the largest limit among them.
 #[test]
 fn mistake_5_a_reload_refills_every_bucket() {
@@ -138,13 +138,13 @@ fn mistake_5_a_reload_refills_every_bucket() {
             assert!(round == 0 || more == 0, "{old:?} to {new:?}: {more} in round {round}");
             admitted += more;
         }
-        // A bucket that may be overdrawn gives its debt, and no bucket a burst.
+        // A bucket that may be overdrawn adds its debt; no bucket adds a burst.
         let most = match new {
             Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => 1_000,
             _ => at_once(old, 10) + large.debt(),
         };
         assert!(admitted <= most, "{old:?} to {new:?}: {admitted}");
-        // The same reload, of an equal quota, gives nothing and takes nothing.
+        // The same reload with an equal quota gives nothing and takes nothing.
         let limiter = Limiter::new(START, small);
         limiter.check(START, 1).expect("all is free");
         let left = limiter.peek(START).remaining();
@@ -153,8 +153,8 @@ fn mistake_5_a_reload_refills_every_bucket() {
     }
 }
 
-/// Mistake 6: The rate changes and the arrival time that was worked out at the old rate is kept: after 10 an hour, 10 a second
-/// still refuse for six minutes.
+/// Mistake 6: The rate changes, but the arrival time that was computed at the old rate is kept: after 10 per hour, 10
+/// per second still refuse for six minutes.
 #[test]
 fn mistake_6_a_backlog_at_the_old_rate() {
     for strategy in [Strategy::TokenBucket, Strategy::TokenBucketWithDebt, Strategy::LeakyBucket, Strategy::Gcra] {
@@ -176,8 +176,8 @@ fn mistake_6_a_backlog_at_the_old_rate() {
     }
 }
 
-/// Mistake 7: `500ms` becomes `0s`, because durations are cut to seconds somewhere on the way; and a Retry-After that is rounded
-/// down sends clients back too early.
+/// Mistake 7: `500ms` becomes `0s`, because durations are truncated to seconds somewhere; or a Retry-After that is
+/// rounded down sends clients back too early.
 #[test]
 fn mistake_7_durations_cut_short() {
     let half = Duration::from_millis(500);
@@ -192,15 +192,16 @@ fn mistake_7_durations_cut_short() {
             assert!(wait > Duration::from_millis(100) && wait <= 2 * half, "{strategy:?}: {wait:?}");
             let moment = after(wait);
             assert!(limiter.check(moment.saturating_sub(Duration::from_nanos(1)), 1).is_err(), "{strategy:?}");
-            assert!(limiter.check(moment, 1).is_ok(), "{strategy:?}: whoever obeys {wait:?} is admitted");
+            assert!(limiter.check(moment, 1).is_ok(), "{strategy:?}: a client that waits {wait:?} is admitted");
         }
     }
 }
 
-/// Mistake 8: An even share of a small limit, for each thread or after a change, floors to zero, and everything is refused.
+/// Mistake 8: An even share of a small limit, for each thread or after a change, is rounded down to zero, and
+/// everything is refused.
 #[test]
 fn mistake_8_a_share_floors_to_zero() {
-    // Fewer requests than threads: somebody gets them.
+    // Fewer requests than threads: some thread gets them.
     for strategy in STRATEGIES {
         for most in [1, 5, 4_000] {
             let limiter = Limiter::new(START, quota(strategy, most, SECOND));
@@ -218,7 +219,7 @@ fn mistake_8_a_share_floors_to_zero() {
             assert_eq!(admitted.into_inner(), at_once(strategy, most), "{strategy:?}");
         }
     }
-    // One of 100 was admitted: of one that is all. But the next comes.
+    // One of 100 was admitted, which is all of a limit of one. The next one is admitted in time.
     for (old, new) in changes() {
         let limiter = Limiter::new(START, quota(old, 100, SECOND));
         limiter.check(START, 1).expect("all is free");
@@ -227,8 +228,8 @@ fn mistake_8_a_share_floors_to_zero() {
     }
 }
 
-/// Mistake 9: Zero means "unlimited" in one place and "block all" in another. Here it is refused where a limit is made, and says
-/// what to mend; a debt of zero is none.
+/// Mistake 9: Zero means "unlimited" in one place and "block all" in another. Here zero is refused when a limit is
+/// created, with what to fix; a debt of zero is no debt.
 #[test]
 fn mistake_9_a_zero_with_two_meanings() {
     for strategy in STRATEGIES {
@@ -244,7 +245,7 @@ fn mistake_9_a_zero_with_two_meanings() {
     assert_eq!(NonZeroU64::new(0), None, "what `InFlight::new` and `set_limit` take is never zero");
 }
 
-/// Mistake 10: A table of keys grows with every key that anybody sends, or is full for ever because idle keys stay.
+/// Mistake 10: A table of keys grows with every key that a client sends, or stays full because idle keys stay.
 #[test]
 fn mistake_10_keys_without_a_bound() {
     for strategy in STRATEGIES {
@@ -269,7 +270,8 @@ fn mistake_10_keys_without_a_bound() {
     }
 }
 
-/// Mistake 11: Refused requests are counted too: a client that does not stop is locked out, and raising the limit does not help.
+/// Mistake 11: Refused requests are counted, too: a client that does not stop is locked out, and raising the limit does
+/// not help.
 #[test]
 fn mistake_11_refused_requests_consume() {
     for strategy in STRATEGIES {
@@ -298,13 +300,13 @@ fn mistake_11_refused_requests_consume() {
     assert!(in_flight.acquire(1).is_ok());
 }
 
-/// Mistake 12: A subtraction of two times underflows when another thread was faster: a panic in a debug build, a huge wait or no
-/// limit in a release build.
+/// Mistake 12: A subtraction of two times underflows when another thread was faster: a panic in a debug build; a huge
+/// wait, or no limit, in a release build.
 #[test]
 fn mistake_12_times_out_of_order() {
     for strategy in STRATEGIES {
         let late = after(Duration::from_millis(2_005));
-        // Also the moment at which it was made is later than some readings.
+        // Even the time of its creation is later than some readings.
         let limiter = Limiter::new(late, quota(strategy, 10, SECOND));
         assert_eq!(drain(&limiter, late), at_once(strategy, 10), "{strategy:?}");
         for nanos in [0, 1, 1_000_000_000, 1_999_999_999, 2_004_999_999] {
@@ -316,10 +318,10 @@ fn mistake_12_times_out_of_order() {
             let wait = standing.retry_after(1).expect("within the burst");
             assert!(wait <= 5 * SECOND && standing.reset_after() <= 5 * SECOND, "{strategy:?}: {wait:?}");
         }
-        // One window later, and back in the one before.
+        // One window later, and back in the window before.
         drain(&limiter, late.saturating_add(3 * SECOND / 2));
         assert_eq!(drain(&limiter, after(Duration::from_millis(2_900))), 0, "{strategy:?}");
-        // A refund whose clock lags gives nothing that was lost.
+        // A refund with a lagging clock gives back nothing that was lost.
         let later = late.saturating_add(4 * SECOND);
         let charge = limiter.check(later, 1).expect("all is free again").charge;
         limiter.refund(charge, || START);

@@ -1,5 +1,5 @@
-//! Threads that read the clock in another order than they are charged. A refusal still gives a wait, and a caller that waits
-//! as long is admitted.
+//! Threads read the clock in another order than they are charged. A refusal still has a wait, and a caller that waits
+//! this long is admitted.
 #![cfg(not(loom))]
 
 #[expect(dead_code, reason = "what goes at one moment is not counted here")]
@@ -14,10 +14,10 @@ use self::suite::{STRATEGIES, quota};
 
 const START: u64 = 1_700_000_000_000_000_000;
 
-/// A moment in milliseconds, and a cost.
+/// A time in milliseconds, and a cost.
 type Request = (u64, u64);
 
-/// A limiter of ten a second that has decided on these.
+/// A limiter of ten per second after these decisions.
 fn after(strategy: Counted, requests: &[Request]) -> Limiter {
     let limiter = Limiter::new(at(0), quota(strategy, 10, Duration::from_secs(1)));
     for &(millis, cost) in requests {
@@ -30,7 +30,7 @@ fn at(millis: u64) -> Time {
     Time::from_nanos(START + millis * 1_000_000)
 }
 
-/// What is wrong about the last decision, if anything is.
+/// What is wrong with the last decision, if anything.
 fn wrong(strategy: Counted, requests: &[Request]) -> Option<String> {
     let (&(millis, cost), before) = requests.split_last()?;
     let now = at(millis);

@@ -1,8 +1,8 @@
-//! Limiters against the plain model of their strategy (`model/mod.rs`), decision by decision, on random arrivals, costs
-//! and reservations.
+//! Limiters compared with the plain model of their strategy (`model/mod.rs`), decision by decision, with random
+//! arrivals, costs and reservations.
 //!
-//! Windows, and buckets whose emission interval is a whole number of nanoseconds, agree to the nanosecond. Other buckets
-//! may be early by less than two nanoseconds, and none is ever late.
+//! Windows, and buckets whose emission interval is a whole number of nanoseconds, agree to the nanosecond. Other
+//! buckets may be early by less than two nanoseconds; none is ever late.
 #![cfg(not(loom))]
 
 mod model;
@@ -17,20 +17,20 @@ use weir_core::{Charge, Limiter, Quota, Refused, Standing, Strategy as Counting,
 use self::model::Model;
 use self::random::{Arrival, END, START, What, arrivals, for_each_strategy, is_window, quotas};
 
-/// How far ahead a place can be reserved.
-const LINE: Duration = Duration::from_hours(12);
+/// How far ahead reservations reach.
+const MAX_AHEAD: Duration = Duration::from_hours(12);
 
 fn at(nanos: u64) -> Time {
     Time::from_nanos(nanos)
 }
 
-/// By how many nanoseconds a limiter may be early.
+/// How many nanoseconds a limiter may be early.
 fn tolerance(quota: Quota) -> u64 {
     let period = quota.period().as_nanos();
     if is_window(quota.strategy()) || period.is_multiple_of(u128::from(quota.requests())) {
         return 0;
     }
-    // A unit of a burst that takes longer than 146 years to flow in is coarser.
+    // Units are coarser if a burst takes longer than 146 years to flow in.
     let refill = u128::from(quota.most()) * period / u128::from(quota.requests());
     2 + u64::try_from(refill >> 61).expect("bounds of the API")
 }
@@ -48,7 +48,7 @@ impl Pair {
         Self { limiter: Limiter::new(at(START), quota), model: Model::new(quota), quota, early: tolerance(quota) }
     }
 
-    /// Asks both.
+    /// Asks the limiter and the model.
     fn ask(&mut self, arrival: Arrival, now: u64, cost: u64) -> Result<(), TestCaseError> {
         let before = state(self.limiter.peek(at(now)));
         self.stands(now)?;
@@ -67,13 +67,14 @@ impl Pair {
         self.stands(now)
     }
 
-    /// Given back at once, a charge leaves no trace; two reservations ahead leave one, which is on the safe side.
+    /// A charge that is given back at once leaves no trace. Two reservations ahead leave one, which errs on the safe
+    /// side.
     fn is_given_back(&mut self, before: State, now: u64, goes: u64, cost: u64) -> Result<(), TestCaseError> {
         let after = state(self.limiter.peek(at(now)));
         match self.quota.strategy() {
-            // What is left of the window that runs was given up for the place in a later one.
+            // The reservation in a later window gave up the rest of the current window.
             Counting::FixedWindow if goes > now => self.model.charge(now, goes, 0),
-            // All its places are open only when the last of them was. Go on with a fresh log.
+            // All its entries open only when the last one does. Continue with a fresh log.
             Counting::SlidingWindowLog if goes > now && cost > 1 => {
                 prop_assert!(after.0 <= before.0 && after.1 >= before.1, "{after:?} after {before:?}");
                 *self = Self::new(self.quota);
@@ -83,7 +84,7 @@ impl Pair {
         Ok(())
     }
 
-    /// What was charged, and when it goes.
+    /// The charge, and when the request goes.
     fn check(&self, now: u64, cost: u64) -> Result<Option<(Charge, u64)>, TestCaseError> {
         let within = self.model.admits(now, cost);
         match self.limiter.check(at(now), cost) {
@@ -105,15 +106,15 @@ impl Pair {
             Ok(reserved) => {
                 let first = first.expect("within what can ever be admitted");
                 let goes = reserved.at.as_nanos();
-                prop_assert!(self.model.has_room_in_line(now + self.early, cost), "{cost} is too much for the line");
+                prop_assert!(self.model.has_room_in_queue(now + self.early, cost), "{cost} is too much for the queue");
                 prop_assert!(goes >= now && goes <= latest);
                 prop_assert!(goes <= first, "{cost} late by {} at {now}", goes - first);
                 prop_assert!(goes + self.early >= first, "{cost} early by {} at {now}", first - goes);
                 Ok(Some((reserved.charge, goes)))
             }
             Err(refused) => {
-                if let Some(first) = first.filter(|_| self.model.has_room_in_line(now, cost)) {
-                    let (next_window, line) = (first / period(self.quota) > now / period(self.quota), nanos(LINE));
+                if let Some(first) = first.filter(|_| self.model.has_room_in_queue(now, cost)) {
+                    let (next_window, line) = (first / period(self.quota) > now / period(self.quota), nanos(MAX_AHEAD));
                     let beyond = self.quota.strategy() == Counting::SlidingWindowCounter && next_window;
                     prop_assert!(
                         first > latest || first - now > line || beyond,
@@ -126,13 +127,13 @@ impl Pair {
         }
     }
 
-    /// Whoever obeys is admitted, and no later than needed.
+    /// A caller that waits as long as `retry_after` says is admitted, and not later than needed.
     fn says_when(&self, refused: &Refused, now: u64, cost: u64) -> Result<(), TestCaseError> {
         let wait = refused.retry_after().map(nanos);
         self.is_about(wait, self.model.first(now, cost).map(|first| first - now), "retry after")
     }
 
-    /// The numbers for headers.
+    /// Checks the numbers for headers.
     fn stands(&self, now: u64) -> Result<(), TestCaseError> {
         let standing = self.limiter.peek(at(now));
         let remaining = |now| most_admitted(&self.model, now, suite::at_once(self.quota.strategy(), self.quota.most()));
@@ -155,7 +156,7 @@ impl Pair {
     }
 }
 
-/// The largest cost that is admitted, by halving.
+/// The largest cost that is admitted, by bisection.
 fn most_admitted(model: &Model, now: u64, most: u64) -> u64 {
     let (mut admitted, mut not) = (0, most + 1);
     while not - admitted > 1 {
@@ -165,7 +166,7 @@ fn most_admitted(model: &Model, now: u64, most: u64) -> u64 {
     admitted
 }
 
-/// What remains, until when it is reset, and when the next one goes.
+/// What remains, the time until the reset, and the time until the next admission.
 type State = (u64, Duration, Option<Duration>);
 
 fn state(standing: Standing) -> State {
@@ -200,9 +201,9 @@ fn every_decision_is_the_models() {
     );
 }
 
-/// Also where the emission interval is no whole number of nanoseconds: what is said and what is decided agree.
+/// Answers and decisions agree, even if the emission interval is not a whole number of nanoseconds.
 #[test]
-fn whoever_obeys_is_admitted_and_not_a_moment_later_than_needed() {
+fn a_caller_that_waits_as_told_is_admitted_and_not_later_than_needed() {
     for_each_strategy(
         |quotas| (quotas, arrivals(60)),
         |(quota, arrivals)| {
@@ -235,7 +236,7 @@ fn whoever_obeys_is_admitted_and_not_a_moment_later_than_needed() {
     );
 }
 
-/// A charge given back at any time is at most as if it had never been made.
+/// A charge that is given back at any time is at most undone.
 #[test]
 fn a_late_refund_gives_no_more_than_was_taken() {
     for_each_strategy(
@@ -251,7 +252,7 @@ fn a_late_refund_gives_no_more_than_was_taken() {
                     break;
                 }
                 if arrival.ask == What::CheckAndGiveBack && !held.is_empty() {
-                    // Often the latest, or one from the middle.
+                    // Often the latest, sometimes one from the middle.
                     let (_, _, charge) =
                         held.swap_remove(held.len() / (1 + arrival.patience as usize % 3).min(held.len()) - 1);
                     limiter.refund(charge, || at(now));
@@ -273,7 +274,7 @@ fn a_late_refund_gives_no_more_than_was_taken() {
     );
 }
 
-/// Threads read the clock in one order and decide in another: what they get is at most what the latest reading gives.
+/// Threads read the clock in one order and decide in another: they get at most what the latest reading allows.
 #[test]
 fn late_readers_get_no_more() {
     for_each_strategy(
@@ -281,7 +282,7 @@ fn late_readers_get_no_more() {
         |(quota, arrivals, lags)| {
             let limiter = Limiter::new(at(START), quota);
             let mut model = Model::new(quota);
-            // What happened last happened at the latest moment that anybody who was admitted had read.
+            // The last event was at the latest time that any admitted thread had read.
             let (mut now, mut latest) = (START, 0);
             for (arrival, lag) in arrivals.into_iter().zip(lags) {
                 let cost;
@@ -341,7 +342,7 @@ proptest! {
 }
 
 proptest! {
-    /// Where nobody is in the way it is worked out on a way of its own.
+    /// Uncontended peeks take a path of their own.
     #[test]
     fn an_answer_says_what_a_look_says(
         requests in prop_oneof![1_u64..20, 20_u64..300],

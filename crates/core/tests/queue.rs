@@ -1,5 +1,6 @@
-//! Requests that wait: exact at the moment at which they go, first come first served, promised moments that are kept, and
-//! nothing lost when they leave. The judge keeps the history of all that went and knows each strategy by its definition only.
+//! Requests that wait: admitted exactly when possible, first come first served, never later than promised, and nothing
+//! is lost when they leave. The judge keeps the history of all admissions and knows only the definitions of the
+//! strategies.
 #![cfg(not(loom))]
 
 use std::num::NonZeroUsize;
@@ -12,7 +13,7 @@ const START: u64 = 1_700_000_000_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 const STRATEGIES: [Strategy; 7] = Strategy::ALL;
 
-/// Numbers that are the same in each run (xorshift).
+/// Pseudo-random numbers that are the same in each run (xorshift).
 struct Numbers(u64);
 
 impl Numbers {
@@ -28,11 +29,11 @@ impl Numbers {
     }
 }
 
-/// What went: when, and at what cost.
+/// The admissions: time and cost.
 type History = Vec<(u64, u64)>;
 
-/// Whether a history is within a quota, by the quota's definition. Where an emission interval is no whole number of
-/// nanoseconds, a request may come less than two of them early.
+/// Whether a history is within a quota, by the quota's definition. If an emission interval is not a whole number of
+/// nanoseconds, a request may come less than two nanoseconds early.
 fn judge(quota: Quota, history: &History) -> Result<(), String> {
     let (requests, period) = (u128::from(quota.requests()), quota.period().as_nanos());
     let fail = |at: u64, what: String| Err(format!("{quota:?} at {} ns: {what}", at - START));
@@ -101,7 +102,7 @@ struct Waits {
     again: u64,
 }
 
-/// A rule and those who wait for it, on a clock of its own.
+/// A rule and the requests that wait for it, on a made-up clock.
 struct World {
     rule: RuleLimiter,
     now: u64,
@@ -159,7 +160,8 @@ impl World {
         }
     }
 
-    /// Runs the world until a moment. `exact`: no request leaves, so all go to the nanosecond when promised.
+    /// Runs the world until `end`. With `exact`, no request leaves, so all are admitted at exactly the promised
+    /// nanosecond.
     fn run_until(&mut self, end: u64, exact: bool) {
         loop {
             let next = self.waiting.iter().map(|waits| waits.again.min(waits.leaves)).min();
@@ -219,7 +221,7 @@ fn quotas(numbers: &mut Numbers) -> Vec<Quota> {
 
 fn crowd(seed: u64, leaving_percent: u64) -> World {
     let mut numbers = Numbers(seed * 2 + 1);
-    // The first numbers of neighbouring seeds look alike.
+    // Similar seeds start with similar numbers.
     for _ in 0..20 {
         numbers.below(2);
     }
@@ -265,7 +267,7 @@ fn whatever_share_leaves_those_who_stay_go_no_later_and_none_too_many_go() {
     }
 }
 
-/// Those who stay get the limit: a caller who waits as long as it takes is always there, behind others of whom nearly all leave.
+/// Requests that stay get the limit: a patient caller is admitted although nearly all callers before it leave.
 #[test]
 fn those_who_stay_get_the_limit_and_a_lone_caller_goes_at_once() {
     for strategy in STRATEGIES {
@@ -276,7 +278,7 @@ fn those_who_stay_get_the_limit_and_a_lone_caller_goes_at_once() {
             let mut world = World::new(&[quota], false);
             for number in 0..20_000 {
                 let stays = !numbers.chance(percent);
-                // In the middle of the wait of all who came in the last half second.
+                // In the middle of the wait of all that came in the last half second.
                 let leaves = (!stays).then(|| numbers.below(SECOND / 2));
                 world.arrive(number, 1, SECOND / 2, leaves);
                 let next = world.now + SECOND / 2000;
@@ -294,7 +296,7 @@ fn those_who_stay_get_the_limit_and_a_lone_caller_goes_at_once() {
     }
 }
 
-/// The fault that this design replaced: a thousand places, given up in order of coming.
+/// The fault of an earlier design: a thousand reservations that are given up in order of arrival.
 #[test]
 fn a_thousand_who_leave_in_any_order_leave_nothing_behind() {
     for backwards in [false, true] {
@@ -312,7 +314,7 @@ fn a_thousand_who_leave_in_any_order_leave_nothing_behind() {
     }
 }
 
-/// A newcomer reckons with those who still wait, not with those who were there once.
+/// The wait of a new request counts those that still wait, not those that have left.
 #[test]
 fn a_newcomer_is_promised_a_place_behind_those_who_stayed() {
     for strategy in [Strategy::Gcra, Strategy::LeakyBucket, Strategy::SlidingWindowLog, Strategy::FixedWindow] {
@@ -326,7 +328,7 @@ fn a_newcomer_is_promised_a_place_behind_those_who_stayed() {
             world
         };
         let opens = |world: &World| world.rule.opens(world.time(), b"key", 1).expect("some time");
-        // Forty more come, promised places far behind, and leave from the middle.
+        // Forty more come, are promised times far ahead, and leave from the middle.
         let (stayed, mut world) = (of(0), of(40));
         let far = opens(&world);
         world.waiting.drain(3..43);
@@ -349,7 +351,7 @@ fn a_raise_brings_all_forward_and_a_cut_tells_those_who_are_too_late() {
         let position = |world: &World, place: usize| world.waiting[place].ticket.position(now, Waker::noop());
         assert!(matches!(position(&world, 9), Position::Behind(_)));
         world.rule = world.rule.retune(|| now, terms(4), max_keys);
-        // Four a second: eight of ten can go within two seconds.
+        // Four per second: eight of ten can be admitted within two seconds.
         for place in 0..10 {
             assert_eq!(position(&world, place) == Position::Late, place >= 8, "{place}, keyed: {keyed}");
         }
@@ -362,7 +364,7 @@ fn a_raise_brings_all_forward_and_a_cut_tells_those_who_are_too_late() {
     }
 }
 
-/// A task that holds its place and is never polled again must not stop the others.
+/// A task that holds its ticket and is never polled again must not block the others.
 #[test]
 fn a_head_that_does_not_come_is_passed() {
     let quota = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None).expect("valid");
@@ -374,7 +376,7 @@ fn a_head_that_does_not_come_is_passed() {
     let sleeper = world.waiting.remove(0);
     let at = |millis: u64| Time::from_nanos(sleeper.promised + SECOND / 50 + millis * 1_000_000);
     let position = |place: usize, at| world.waiting[place].ticket.position(at, Waker::noop());
-    // It is overdue, and called; and so are those behind it, of whom one comes.
+    // The head is overdue and called, and so are those behind it, of which one comes.
     assert!(matches!(position(1, at(0)), Position::Behind(_)));
     assert!(matches!(position(1, at(1)), Position::Behind(_)));
     assert_eq!(position(1, at(3)), Position::Head, "all before it were called and did not come");
@@ -383,7 +385,7 @@ fn a_head_that_does_not_come_is_passed() {
     assert_eq!(sleeper.ticket.position(at(3), Waker::noop()), Position::Head);
 }
 
-/// Reservations of one limiter, in the way of `x/time/rate`: each goes at the moment that it was promised, unless it is given back.
+/// Reservations of one limiter, as in `x/time/rate`: each goes at the promised time unless it is given back.
 #[test]
 fn reservations_that_are_given_back_let_none_too_many_go() {
     let mut given_back = 0;

@@ -1,6 +1,6 @@
-//! What a change of the quota keeps, from every strategy to every other, judged by an oracle that keeps the whole history
-//! (`history/mod.rs`): an equal quota touches nothing (R1), all is kept in requests (R2), no sequence of changes gives
-//! more than the limits in force (R3), and none starves anybody (R6).
+//! What a change of the quota keeps, from every strategy to every other. An oracle with the whole history
+//! (`history/mod.rs`) judges: an equal quota changes nothing (R1), state is kept in requests (R2), no sequence of
+//! changes gives more than the limits in force (R3), and none starves callers (R6).
 #![cfg(not(loom))]
 
 mod history;
@@ -31,7 +31,7 @@ fn state(standing: Standing) -> (u64, Duration, Option<Duration>) {
     (standing.remaining(), standing.reset_after(), standing.retry_after(1))
 }
 
-/// A limit in each of the ways in which it is counted.
+/// A limit in each form in which it is counted.
 enum Judged {
     Alone(Limiter),
     Rule(RuleLimiter),
@@ -78,9 +78,8 @@ impl Judged {
     }
 }
 
-/// Constant overload over a sequence of quotas, each in force for so many milliseconds: what each limit admitted, and what
-/// perfect memory would have. Every admission is judged by the history of what was admitted (R3); how many should not have
-/// been is counted.
+/// Constant overload over a sequence of quotas, each in force for `every` milliseconds: what each limit admitted, and
+/// what perfect memory would have admitted. The history judges every admission (R3) and counts those that it forbids.
 fn overload(quotas: &[Quota], every: u64, step: u64) -> Vec<Outcome> {
     let first = quotas[0];
     let mut perfect = Memory::new(first, START);
@@ -111,7 +110,7 @@ fn overload(quotas: &[Quota], every: u64, step: u64) -> Vec<Outcome> {
     judged.map(|(kind, _, _, [admitted, over])| Outcome { kind, admitted, over, perfect: all }).into()
 }
 
-/// What came of an overload.
+/// The outcome of an overload.
 struct Outcome {
     kind: &'static str,
     admitted: u64,
@@ -120,17 +119,18 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// None admitted that the history forbids, and at least this share of what perfect memory would, but for one request.
+    /// Whether nothing was admitted that the history forbids, and at least this share of what perfect memory would
+    /// admit, less one request.
     fn is_right(&self, percent: u64) -> bool {
         self.over == 0 && (self.admitted + 1) * 100 >= self.perfect * percent
     }
 }
 
-/// R6 and R3: any two strategies that take turns, at any frequency, with numbers that differ or not.
+/// R6 and R3: any two strategies that alternate, at any frequency, with equal or different numbers.
 #[test]
 fn two_that_take_turns_admit_what_perfect_memory_would() {
     let mut wrong = Vec::new();
-    // From every hundredth of a period to every tenth period; as often as periods end is the hardest.
+    // From every hundredth of a period to every tenth period. The hardest is as often as periods end.
     let frequencies: &[_] = if cfg!(debug_assertions) {
         &[(10, 150), (50, 40)]
     } else {
@@ -176,7 +176,7 @@ fn any_changes_admit_what_perfect_memory_would() {
     any_changes_of(&STRATEGIES);
 }
 
-/// The same where all that changes is numbers and periods.
+/// Changes of numbers and periods within one strategy.
 #[test]
 fn changes_within_a_strategy_admit_what_perfect_memory_would() {
     for strategy in &STRATEGIES {
@@ -206,7 +206,7 @@ fn any_changes_of(strategies: &'static [Counting]) {
     }
 }
 
-/// R3: a longer period asks for what a shorter one had no use for.
+/// R3: a longer period needs what shorter periods did not.
 #[test]
 fn what_is_older_than_all_periods_so_far_is_not_forgotten() {
     let (short, long) = (suite::quota(Counting::SlidingWindowLog, 10, TENTH), 10 * SECOND);
@@ -228,8 +228,8 @@ const BUCKETS: [Counting; 4] =
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// R3 and R6 of buckets, without an oracle: what flows in is admitted, with the largest burst, and nothing is rounded
-    /// away however often they change.
+    /// R3 and R6 of buckets, without an oracle: they admit what flows in plus the largest burst, and rounding loses
+    /// nothing however often they change.
     #[test]
     fn buckets_admit_the_integral(quotas in changes(&BUCKETS, 400), every in prop::sample::select(vec![1_u64, 7])) {
         let integral: f64 = quotas.iter().map(|quota| quota.requests() as f64 / quota.period().as_millis() as f64).sum();
@@ -244,7 +244,7 @@ proptest! {
     }
 }
 
-/// R2: a raise helps at once, a lowered limit counts on, and changing back restores what was there.
+/// R2: a raise takes effect at once, a lowered limit keeps its count, and changing back restores the state.
 #[test]
 fn windows_and_logs_keep_what_was_counted() {
     for counting in [Counting::FixedWindow, Counting::SlidingWindowCounter, Counting::SlidingWindowLog] {
@@ -260,13 +260,13 @@ fn windows_and_logs_keep_what_was_counted() {
             assert_eq!(judged.drain(now + 2 * MILLI), 960, "{counting:?}, {kind}: a raise helps at once");
             judged.change(now + 3 * MILLI, suite::quota(counting, 5, SECOND));
             assert_eq!(judged.drain(now + 400 * MILLI), 0, "{counting:?}, {kind}");
-            // It leaves no debt for the time to come.
+            // It leaves no debt for the future.
             assert_eq!(judged.drain(now + 2_000 * MILLI), 5, "{counting:?}, {kind}");
         }
     }
 }
 
-/// R2: buckets keep what is left, cut to the new burst, and what is overdrawn stays as many requests.
+/// R2: buckets keep what is left, cut to the new burst, and debts stay as many requests.
 #[test]
 fn buckets_keep_what_is_left() {
     let bucket = |burst| Quota::new(Counting::TokenBucket, 10, SECOND, Some(burst)).expect("valid");
@@ -293,7 +293,7 @@ fn buckets_keep_what_is_left() {
     }
 }
 
-/// R2: places that were promised are used up, whatever comes after; a window keeps each in its window.
+/// R2: reservations stay charged after any change; a window keeps each in its own window.
 #[test]
 fn places_reserved_ahead_stay_as_many_requests() {
     let start = START - START % 1_000_000_000;
@@ -312,7 +312,7 @@ fn places_reserved_ahead_stay_as_many_requests() {
     assert_eq!(limiter.peek(at(start)).retry_after(1), Some(Duration::from_millis(1_600)), "15 of them lie ahead");
 }
 
-/// Words that are final look like none that time could have brought, also where there was hardly any time.
+/// Sealed words differ from all words that time can produce, even shortly after the epoch.
 #[test]
 fn old_handles_follow_in_the_first_day_of_all() {
     let (now, day) = (at(0), Duration::from_hours(24));
@@ -327,7 +327,7 @@ fn old_handles_follow_in_the_first_day_of_all() {
     }
 }
 
-/// R1, and that nothing is lost for ever, after any requests, reservations and changes.
+/// R1, and that no usage is lost, after any requests, reservations and changes.
 #[test]
 fn an_equal_quota_touches_nothing() {
     let changes = || prop::collection::vec((quotas(), arrivals(8)), 1..6);
@@ -367,7 +367,7 @@ fn an_equal_quota_touches_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_024, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// However it was changed, a limit goes on at the new rate: it is open no later than what is owed takes to flow in.
+    /// After any change, a limit continues at the new rate: it opens no later than its debt takes to flow in.
     #[test]
     fn a_used_up_limit_goes_on_at_the_new_rate(
         old in prop::sample::select(STRATEGIES.to_vec()),
@@ -386,7 +386,7 @@ proptest! {
         let longest = match new {
             Counting::FixedWindow | Counting::SlidingWindowLog => SECOND,
             Counting::SlidingWindowCounter => 2 * SECOND,
-            // What is overdrawn, and one, rounded up.
+            // The debt plus one request, rounded up.
             _ => SECOND * u32::try_from(from.debt() + 1).expect("small") / u32::try_from(to.requests()).expect("small") + Duration::from_nanos(2),
         };
         prop_assert!(wait <= longest, "{wait:?}");

@@ -1,4 +1,4 @@
-//! What a rule promises, keyed and not, on times made up.
+//! The contract of a rule, keyed and not, with made-up times.
 #![cfg(not(loom))]
 
 use std::num::NonZeroUsize;
@@ -8,7 +8,7 @@ use weir_core::{Ask, InvalidTerms, KeyStats, Quota, RuleLimiter, Strategy, Terms
 
 const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
 
-/// Under miri each takes milliseconds.
+/// Under miri, each iteration takes milliseconds.
 const MANY: u32 = if cfg!(miri) { 20 } else { 1_000 };
 
 fn per_second(requests: u64) -> Quota {
@@ -107,7 +107,7 @@ fn keys_are_bounded_idle_ones_make_room_and_others_are_counted_in_the_overflow()
     assert_eq!((full.tracked, full.capacity, full.evicted), (100, 100, 0));
     assert_eq!(full.overflowed, 2_700, "each was admitted twice and refused once");
 
-    // All are idle a second later, and a few looks make room for each.
+    // All are idle a second later, and a few searches make room for each.
     let later = after(Duration::from_secs(1));
     for key in 2_000..2_100_u32 {
         assert_eq!(drain(&rule, later, &key.to_be_bytes()), 2, "key {key} found room");
@@ -117,7 +117,7 @@ fn keys_are_bounded_idle_ones_make_room_and_others_are_counted_in_the_overflow()
     assert_eq!(swept.evicted, 100);
 }
 
-/// A look for idle keys that was in vain is remembered for a moment, not until the next one.
+/// A search without an idle key is remembered for a short time, not until the next idle key.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn few_idle_keys_among_many_are_found_after_a_flood() {
@@ -150,7 +150,7 @@ fn a_key_that_is_not_idle_is_never_forgotten() {
         1,
     );
     assert_eq!(drain(&rule, START, b"ann"), 10);
-    // The bucket is full again, the hour is not over.
+    // The bucket is full again, but the hour is not over.
     let later = after(Duration::from_secs(60));
     for key in 0..MANY {
         let _ = rule.charge(|| later, &key.to_be_bytes(), 1);
@@ -164,20 +164,20 @@ fn a_late_reader_of_the_clock_finds_a_forgotten_key_no_fuller_than_it_was() {
     let rule = keyed([("limit", per_second(10))], 2);
     assert_eq!(drain(&rule, START, b"ann"), 10);
     assert_eq!(drain(&rule, START, b"bob"), 10);
-    // Both are full again, and forgotten to make room for others, which then are full as well.
+    // Both are full again, and forgotten to make room for others, which are then full as well.
     let later = after(Duration::from_secs(1));
     let charged = [b"cid", b"dan"].map(|key| (key, rule.charge(|| later, key, 1).expect("there is room").charge));
     assert_eq!(stats(&rule).evicted, 2);
     for (key, charge) in charged {
         rule.refund(key, charge, || later);
     }
-    // A thread that read the clock before that comes only now.
+    // A thread that read the clock before uses that time only now.
     let late = drain(&rule, after(Duration::from_millis(900)), b"ann");
     assert_eq!(late + drain(&rule, later, b"ann"), 10, "{late} by the late one");
     assert_eq!(stats(&rule).overflowed, 0);
 }
 
-/// The same where the key had no cell.
+/// A key that had no cell.
 #[test]
 fn a_late_reader_of_the_clock_finds_the_overflow_no_fuller_than_it_was() {
     let rule = keyed([("limit", per_second(10))], 1);
@@ -210,7 +210,7 @@ fn a_cost_above_the_burst_takes_no_room() {
     assert_eq!(stats(&rule).tracked, 0);
 }
 
-/// Mistake 5, by key; and R4: what belongs to one limit stays with its name.
+/// Mistake 5, by key; and R4: state stays with the name of a limit.
 #[test]
 fn a_retune_keeps_what_each_key_and_each_limit_consumed() {
     let rule = keyed([("a", per_second(10)), ("b", per_second(100))], 10);
@@ -219,7 +219,7 @@ fn a_retune_keeps_what_each_key_and_each_limit_consumed() {
     }
     let changed = [("new", per_second(1_000)), ("b", per_second(50)), ("a", per_second(20))];
     let rule = rule.retune(|| START, terms(changed), keys(10));
-    // Of a, five were left; of b 95 of 100, of which 50 fit.
+    // Of a, five were left; of b, 95 of 100, of which 50 fit.
     assert_eq!(rule.peek(START, b"ann", 1).map(|tightest| tightest.standing.remaining()).ok(), Some(5));
     let rule = rule.retune(|| START, terms([("b", per_second(50))]), keys(10));
     assert_eq!(drain(&rule, START, b"ann"), 50);
@@ -290,7 +290,7 @@ fn charges_are_given_back() {
     assert_eq!(drain(&rule, START, b"cid"), 5, "to the overflow");
 }
 
-/// Also where a key lies in the middle of others: the charge knows its cell.
+/// A charge finds its cell among many: the charge stores its place.
 #[test]
 fn each_of_many_keys_is_given_back_its_own() {
     let rule = keyed([("limit", per_second(10))], MANY as usize);
@@ -323,7 +323,7 @@ fn a_place_is_reserved_in_all_limits_or_in_none() {
         assert_eq!(reserve(after(Duration::from_millis(199))).expect_err("the third goes at 200 ms").limit, 0);
         let third = reserve(late).expect("there is a line");
         assert_eq!(third.at, after(Duration::from_millis(200)));
-        // By the hour it is full: the place in the line is given back at once.
+        // The hourly limit refuses: the reservation in the other limit is given back at once.
         assert_eq!(reserve(late).expect_err("three an hour").limit, 1);
         rule.refund(b"key", third.charge, || START);
         assert_eq!(reserve(late).map(|place| place.at).ok(), Some(after(Duration::from_millis(200))));
@@ -345,7 +345,7 @@ fn a_place_to_come_is_given_back_to_a_log_beside_other_limits() {
     }
 }
 
-/// A change keeps what is consumed: a charge from before it gives nothing back, one from after it does.
+/// A change keeps what is consumed: a charge from before the change gives nothing back, a charge from after it does.
 #[test]
 fn a_charge_of_several_limits_is_given_back_to_the_terms_that_it_was_made_under() {
     let limits = |narrow| [("wide", per_second(100)), ("narrow", per_second(narrow))];
@@ -379,7 +379,7 @@ fn several_rules_are_charged_or_none() {
 
 #[test]
 fn one_rule_asked_twice_is_charged_twice_or_not_at_all() {
-    // Nothing peeks through its own first charge: the second charge refuses and the first is given back.
+    // A peek does not see the rule's own first charge: the second charge refuses, and the first is given back.
     let rule = RuleLimiter::shared(START, terms([("limit", per_second(1))]));
     let asks = [Ask { rule: &rule, key: &[] }; 2];
     assert_eq!(charge_all(&asks, || START, 1, &mut Vec::new()).expect_err("one is free").ask, 1);
@@ -403,7 +403,7 @@ fn a_clock_that_was_years_ahead_locks_no_key_out() {
 }
 
 #[test]
-fn terms_are_valid_or_say_what_to_mend() {
+fn invalid_terms_say_what_to_fix() {
     let one = || ("a", per_second(1));
     assert_eq!(Terms::new::<&str>([]), Err(InvalidTerms::NoLimit));
     assert_eq!(Terms::new([one(), one()]), Err(InvalidTerms::NameTwice("a".into())));

@@ -1,4 +1,5 @@
-//! Clocks that are set back, for all strategies, with and without keys: at most a day is lost, and nothing is given away.
+//! Clocks that are set back, for all strategies, with and without keys: at most a day is lost, and nothing is given
+//! away.
 #![cfg(not(loom))]
 
 mod suite;
@@ -26,7 +27,7 @@ const BACK: [Duration; 6] = [
 /// For how many periods what is admitted is counted.
 const PERIODS: u64 = 10;
 
-/// What a limiter had let through when its clock was set back.
+/// What a limiter had admitted when its clock was set back.
 #[derive(Clone, Copy, Debug)]
 enum Used {
     Nothing,
@@ -34,7 +35,7 @@ enum Used {
     All,
 }
 
-/// A limit of either kind, made and used while the clock was ahead.
+/// A limit of either kind, created and used while the clock was ahead.
 struct Limit {
     rule: RuleLimiter,
     quota: Quota,
@@ -57,7 +58,7 @@ impl Limit {
         (0..most).take_while(|_| self.rule.charge(|| now, self.key, 1).is_ok()).count() as u64
     }
 
-    /// What a caller gets that asks whenever one more has come, for so many periods.
+    /// What a caller gets that asks whenever one more request has flowed in, for this many periods.
     fn take_for(&self, from: Time, periods: u64) -> u64 {
         let step = self.quota.period() / u32::try_from(self.quota.requests()).expect("few");
         let steps = periods * self.quota.requests();
@@ -67,7 +68,7 @@ impl Limit {
     }
 }
 
-/// In each strategy, with and without keys, for each way to have used it: the limit, and what it had let through.
+/// For each strategy, with and without keys, and each usage: the limit, and what it had admitted.
 fn each(made: Time) -> impl Iterator<Item = (String, Limit, Used)> {
     let numbers = [(10, Duration::from_secs(1)), (1000, DAY), (100, HOUR), (50, 30 * DAY)];
     let quotas = STRATEGIES.into_iter().flat_map(move |strategy| numbers.map(|(n, period)| quota(strategy, n, period)));
@@ -106,7 +107,7 @@ fn the_limit_is_there_again_within_a_day_and_a_period() {
             let from = START.saturating_add(DAY).saturating_add(period);
             limit.take(from, u64::MAX);
             let got = limit.take_for(from, PERIODS);
-            // The same caller, from the same moment on, by a clock that was never ahead.
+            // The same caller, from the same time on, with a clock that was never ahead.
             let [usual, _] = Limit::both(START, limit.quota);
             usual.take(from, u64::MAX);
             let due = usual.take_for(from, PERIODS);
@@ -126,7 +127,7 @@ fn nothing_is_given_away_when_the_clock_goes_back_nor_when_it_comes_again() {
             let (ahead, burst) = (START.saturating_add(back), at_once(limit.quota.strategy(), limit.quota.most()));
             let before = use_up(&limit, used, ahead);
             let again = limit.take(START, u64::MAX);
-            // A leaky bucket that was never used lets one go at once, now or later.
+            // A leaky bucket that was never used admits one at once, now or later.
             if before + again > burst {
                 wrong.push(format!("{what}, back by {back:?}: {before} and {again} of {burst}"));
             }

@@ -18,7 +18,7 @@ const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
 const SECOND: Duration = Duration::from_secs(1);
 const THREADS: [usize; 3] = [2, 8, 32];
 
-/// `most` at once by any strategy, and then `most` a second.
+/// `most` at once with any strategy, and then `most` per second.
 fn quota(strategy: Strategy, most: u64) -> weir_core::Quota {
     suite::quota(strategy, most, SECOND)
 }
@@ -27,7 +27,7 @@ fn after(duration: Duration) -> Time {
     START.saturating_add(duration)
 }
 
-/// Runs `offer` until `offered` requests were offered in all; how much it let through.
+/// Runs `offer` until `offered` requests were offered in total. Returns how many were admitted.
 fn offer(threads: usize, offered: u64, offer: impl Fn(u64) -> u64 + Sync) -> u64 {
     let (next, admitted, barrier) = (AtomicU64::new(0), AtomicU64::new(0), Barrier::new(threads));
     thread::scope(|scope| {
@@ -65,7 +65,7 @@ fn costs_add_up_to_the_limit() {
             let limiter = Limiter::new(START, quota(strategy, 5_000));
             let charge = |cost| if limiter.check(START, cost).is_ok() { cost } else { 0 };
             let admitted = offer(threads, 10_000, |turn| charge(1 + turn % 7));
-            // What the larger ones left, if anything.
+            // What the larger costs left, if anything.
             let rest = offer(threads, 100, |_| charge(1));
             match strategy {
                 Strategy::LeakyBucket => assert!((1..=7).contains(&admitted) && rest == 0, "{admitted} + {rest}"),
@@ -80,27 +80,27 @@ fn while_time_goes_on_exactly_what_the_rate_gives() {
     for strategy in STRATEGIES {
         for threads in THREADS {
             let limiter = Limiter::new(START, quota(strategy, 1_000));
-            // Each request takes a quarter of a millisecond on a clock of its own: 4 times the limit, 5 seconds.
+            // Each request takes a quarter of a millisecond on a made-up clock: 4 times the limit, for 5 seconds.
             let admitted = offer(threads, 20_000, |turn| {
                 u64::from(
                     limiter.check(after(Duration::from_micros(250) * u32::try_from(turn).expect("small")), 1).is_ok(),
                 )
             });
-            // Readings come out of order, so a few may find less than there was in their own time; never more.
+            // Readings come out of order, so a few requests may find less than there was at their own time; never more.
             let most = match strategy {
                 Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => 5_000,
                 Strategy::TokenBucket | Strategy::TokenBucketWithDebt | Strategy::Gcra => 1_000 + 4_999,
                 Strategy::LeakyBucket => 5_000,
             };
             assert!(admitted <= most, "{strategy:?}, {threads} threads: {admitted} > {most}");
-            // While a thread is stopped that has not written down its moment, the log refuses, and here time runs on.
+            // While a thread is preempted before it wrote its time, the log refuses, and time goes on in this test.
             let least = if strategy == Strategy::SlidingWindowLog { most / 3 } else { most * 8 / 10 };
             assert!(admitted >= least, "{strategy:?}, {threads} threads: {admitted} of {most}");
         }
     }
 }
 
-/// All that are promised by the last moment are as many as the definition admits until then, and each has its own.
+/// By the latest time, as many reservations are granted as the definition admits, and each has its own time.
 #[test]
 fn reservations_take_each_place_once() {
     for strategy in STRATEGIES {
@@ -115,11 +115,11 @@ fn reservations_take_each_place_once() {
             });
             let expected = match strategy {
                 Strategy::SlidingWindowCounter | Strategy::LeakyBucket => 100,
-                // At the end of the fourth second another lot begins.
+                // At the end of the fourth second, another batch begins.
                 _ => 500,
             };
             if strategy == Strategy::SlidingWindowLog {
-                // Nobody knows when a place opens whose moment a stopped thread has not written down yet.
+                // While a preempted thread has not written its time, no thread knows when that entry opens.
                 assert!((100..=expected).contains(&admitted), "{strategy:?}, {threads} threads: {admitted}");
             } else {
                 assert_eq!(admitted, expected, "{strategy:?}, {threads} threads");
@@ -145,7 +145,8 @@ fn several_limits_all_or_none() {
                 [Strategy::TokenBucket, Strategy::SlidingWindowLog, strategy, Strategy::SlidingWindowCounter]
                     .map(|each| Limiter::new(START, quota(each, if each == strategy { 1_234 } else { 5_000 })));
             let admitted = offer(threads, 10_000, |_| u64::from(check_all(&limiters, || START, 1).is_ok()));
-            // While a charge that lost a race is on its way back, the last ones may be refused; never more are admitted.
+            // While charges of a lost race are being given back, the last requests may be refused; never more are
+            // admitted.
             let most = at_once(strategy, 1_234);
             let rest = offer(1, 1_234, |_| u64::from(check_all(&limiters, || START, 1).is_ok()));
             assert!(admitted <= most, "{strategy:?}, {threads} threads: {admitted}");
@@ -169,7 +170,8 @@ fn retunes_under_load_give_no_burst() {
             let (done, decided) = (AtomicBool::new(false), AtomicU64::new(0));
             let admitted = thread::scope(|scope| {
                 let retunes = scope.spawn(|| {
-                    // The deciders keep the first handle and follow from it, so the number of rounds is what they walk.
+                    // The deciding threads keep the first handle and follow from it: they walk as many steps as there
+                    // are rounds.
                     (0..50).fold(limiter.clone(), |newest, round| {
                         while !done.load(Ordering::Relaxed) && decided.load(Ordering::Relaxed) < round * 50 {
                             thread::yield_now();
@@ -186,7 +188,7 @@ fn retunes_under_load_give_no_burst() {
                 let newest = retunes.join().expect("no panic");
                 admitted + offer(2, 1_500, |_| u64::from(newest.check(START, 1).is_ok()))
             });
-            // The largest window among them, or the first burst; and the largest debt.
+            // The largest window among them, or the first burst; plus the largest debt.
             let is_window = |strategy| {
                 use Strategy::{FixedWindow, SlidingWindowCounter, SlidingWindowLog};
                 matches!(strategy, FixedWindow | SlidingWindowCounter | SlidingWindowLog)
@@ -214,9 +216,9 @@ fn charges_given_back_are_free_again() {
             });
             let left = limiter.peek(START).remaining();
             match strategy {
-                // One of them may have gone, and kept the place.
+                // One of them may have been admitted and kept the place.
                 Strategy::LeakyBucket => assert_eq!(kept + left, 1, "{threads} threads"),
-                // It takes back the latest only.
+                // A log takes back only the latest charge.
                 Strategy::SlidingWindowLog => assert!(kept + left <= 1_000, "{threads} threads: {kept} + {left}"),
                 _ => assert_eq!(kept + left, 1_000, "{strategy:?}, {threads} threads"),
             }
@@ -248,7 +250,7 @@ fn a_flood_of_keys_stays_within_its_bound() {
         let rule = RuleLimiter::keyed(START, terms, NonZeroUsize::new(50).expect("not zero"));
         let most = AtomicU64::new(0);
         let admitted = offer(8, 20_000, |turn| {
-            // A second each 800 keys: sixteen times as many as there is room for.
+            // 800 keys per second: sixteen times as many as there are cells.
             let now = after(Duration::from_micros(1_250 * turn));
             let admitted = rule.charge(|| now, &turn.to_be_bytes(), 1).is_ok();
             most.fetch_max(rule.keys().expect("keyed").tracked, Ordering::Relaxed);
@@ -290,7 +292,7 @@ fn permits_kept_are_exactly_the_limit() {
         let in_flight = InFlight::new(NonZeroU64::new(2_500).expect("not zero"));
         let kept = Mutex::new(Vec::new());
         let admitted = offer(threads, 10_000, |turn| {
-            // Meanwhile the limit is set, time and again, to what it is.
+            // Meanwhile the limit is set to its current value again and again.
             in_flight.set_limit(NonZeroU64::new(2_500).expect("not zero"));
             let permit = in_flight.acquire(1).ok().filter(|_| turn % 4 != 0);
             permit.map_or(0, |permit| {
@@ -298,7 +300,7 @@ fn permits_kept_are_exactly_the_limit() {
                 1
             })
         });
-        // A thread that the system stops with a permit in its hand may give it back when nobody asks any more.
+        // A thread that is preempted while it holds a permit may give it back after the last request.
         let mut kept = kept.into_inner().expect("no panic");
         kept.extend(std::iter::from_fn(|| in_flight.acquire(1).ok()));
         assert_eq!((kept.len(), in_flight.in_use()), (2_500, 2_500), "{threads} threads");

@@ -29,7 +29,7 @@ fn keys(max: usize) -> NonZeroUsize {
     NonZeroUsize::new(max).expect("not zero")
 }
 
-/// Calls `each` on every thread with its number, all at once.
+/// Calls `each` on all threads at once, with the number of the thread.
 fn together(threads: u64, each: impl Fn(u64) + Sync) {
     let barrier = Barrier::new(usize::try_from(threads).expect("few"));
     thread::scope(|scope| {
@@ -43,7 +43,7 @@ fn together(threads: u64, each: impl Fn(u64) + Sync) {
     });
 }
 
-/// Numbers that look random, different for each seed.
+/// Pseudo-random numbers, different for each seed.
 fn numbers(seed: u64) -> impl Iterator<Item = u64> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(move || {
@@ -54,8 +54,8 @@ fn numbers(seed: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// More keys than room, of which many are idle at any moment because their charges were given back: cells change hands all
-/// the time, and time stands still, so nothing flows in.
+/// More keys than cells, of which many are idle at any time because their charges were given back: cells change hands
+/// all the time. Time stands still, so nothing flows in.
 #[test]
 fn cells_that_change_hands_are_not_charged_twice() {
     const KEYS: u64 = 60;
@@ -79,14 +79,14 @@ fn cells_that_change_hands_are_not_charged_twice() {
             let (all, most) = (kept.iter().sum::<u64>(), at_once(strategy, 4));
             let stats = rule.keys().expect("keyed");
             assert!(all >= KEYS * most * 8 / 10, "{strategy:?}, {threads} threads: {all}");
-            // In a cell or in the overflow, and not once more.
+            // In a cell or in the overflow, but not twice.
             assert!(kept.iter().all(|&kept| kept <= most), "{strategy:?}, {threads} threads: {kept:?}");
             assert!(stats.tracked <= ROOM as u64 && stats.evicted > 0, "{strategy:?}, {threads} threads: {stats:?}");
         }
     }
 }
 
-/// Sixteen times as many keys as there is room for, which all threads charge at one time, while retunes move all of them.
+/// Sixteen times as many keys as cells, which all threads charge at one time while retunes move all of them.
 #[test]
 fn every_key_of_a_crowd_gets_its_own_and_not_one_more() {
     const KEYS: u64 = 1_600;
@@ -114,7 +114,7 @@ fn every_key_of_a_crowd_gets_its_own_and_not_one_more() {
     }
 }
 
-/// A large table, of many regions: each key has what it has, whichever thread comes.
+/// A large table with many regions: each key gets exactly its limit, whichever threads use it.
 #[test]
 fn every_key_of_many_gets_exactly_its_own() {
     const KEYS: u64 = 20_000;
@@ -135,7 +135,7 @@ fn every_key_of_many_gets_exactly_its_own() {
     }
 }
 
-/// The bound changes, and the terms with it, while all keys are charged through the first handle.
+/// The capacity and the terms change while all keys are charged through the first handle.
 #[test]
 fn retunes_under_load_lose_no_charge_and_give_no_burst() {
     for strategy in STRATEGIES {
@@ -148,8 +148,8 @@ fn retunes_under_load_lose_no_charge_and_give_no_burst() {
     }
 }
 
-/// The most that is admitted at one time while 10 and 20 take turns: of a window the larger one, of a bucket what was left,
-/// and by how much it may be overdrawn.
+/// The most that is admitted at one time while 10 and 20 alternate: for a window the larger one; for a bucket what was
+/// left, plus its debt.
 fn largest(strategy: Strategy) -> u64 {
     match strategy {
         Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => 20,
@@ -158,7 +158,7 @@ fn largest(strategy: Strategy) -> u64 {
     }
 }
 
-/// How much each key is let through in all, at one time, where 10 are, while terms change to `other` and back.
+/// How much each key is admitted in total at one time, with 10 requests, while the terms change to `other` and back.
 fn retune_under_load(strategy: Strategy, other: u64) -> Vec<u64> {
     const KEYS: u64 = 3_000;
     let rule = keyed(strategy, 10, 3_000);
@@ -168,7 +168,7 @@ fn retune_under_load(strategy: Strategy, other: u64) -> Vec<u64> {
         admitted[usize::try_from(key).expect("small")].fetch_add(taken, Ordering::Relaxed);
         taken
     };
-    // All are known before anything changes.
+    // All keys are known before anything changes.
     (0..KEYS).for_each(|key| assert_eq!(take(key, &rule), 1));
     let done = AtomicBool::new(false);
     let newest = thread::scope(|scope| {

@@ -1,20 +1,22 @@
-//! What other implementations decided on made-up arrivals, decided again here: one by one the same answers.
+//! What other implementations decided for made-up arrivals, decided again here: the answers must be equal one by one.
 //!
-//! The traces are in `traces/`, with the programs that wrote them. A difference is admitted only where the exact model
-//! (fractions, nothing rounded) shows that the arrival lies within [`Trace::tolerance`] of the moment at which the answer
-//! changes, and then the limiter is made to follow the trace, so that one difference does not hide the next. Differences
-//! are counted, and their number is bounded. Those that are a matter of definition:
+//! The traces are in `traces/`, with the programs that wrote them. A difference is accepted only if the exact model
+//! (fractions, without rounding) shows that the arrival lies within [`Trace::tolerance`] of the time at which the
+//! answer changes. The limiter is then made to follow the trace, so that one difference does not hide the next.
+//! Differences are counted, and their number is bounded. Some are a matter of definition:
 //!
-//! - **Go's `x/time/rate`** counts in floating point and cuts waits to whole nanoseconds, so that it lets requests go up to a
-//!   nanosecond early. Here they are rounded up.
-//! - **`x/time/rate` with a clock that runs backwards**, as two threads see it that read it and then race for the lock,
-//!   counts the stretch that was run through twice as refilled twice: more is admitted than burst and rate make. There we
-//!   do not follow: a late reading gets what was left of its own moment. governor decides as we do, to the nanosecond.
-//! - **governor** cuts the emission interval to whole nanoseconds when its quota is made (7 a second: 142,857,142 ns). Its
-//!   traces are of intervals that are whole, and agree without exception.
-//! - **limits' moving window** counts a request that is exactly one period old; here it has left (a period is half open, so
-//!   that `n` each second means `n`, not `n` in a second and a nanosecond).
-//! - **limits' sliding window counter** rounds the weighted sum down before it adds the cost, so less than one request above
+//! - **Go's `x/time/rate`** counts in floating point and truncates waits to whole nanoseconds, so it admits requests up
+//!   to a nanosecond early. Here they are rounded up.
+//! - **`x/time/rate` with a clock that runs backwards**, as for two threads that read it and then race for the lock,
+//!   refills the repeated stretch of time twice: it admits more than burst and rate allow. We do not follow it: a late
+//!   reading gets what was left at its own time. governor decides as we do, to the nanosecond.
+//! - **governor** truncates the emission interval to whole nanoseconds when a quota is created (7 per second:
+//!   142,857,142 ns). Its traces have whole intervals, and agree without exception.
+//! - **limits' moving window** counts a request that is exactly one period old; here it no longer counts (a period is
+//!   half open, so that `n` per second means `n`, not `n` in a second and a nanosecond).
+//! - **limits' sliding window counter** rounds the weighted sum down before it adds the cost, so it admits less than
+//!   one request above the limit. Its traces have arrivals for which that makes no difference; those of the exact
+//!   definition have any.
 //!   the limit passes. Its traces come at moments at which that makes no difference; those of the exact definition at any.
 #![cfg(not(loom))]
 
@@ -26,14 +28,14 @@ use weir_core::{Charge, Limiter, Quota, Strategy, Time};
 #[expect(dead_code, reason = "these tests need less of it")]
 mod model;
 
-/// What one implementation decided on one limit.
+/// What one implementation decided for one limit.
 struct Trace {
     name: &'static str,
     quota: Quota,
-    /// When the limiter is made, earlier than any arrival: a clock cannot run back behind that.
+    /// When the limiter is created, before any arrival: a clock cannot run back behind that time.
     made: Time,
     arrivals: Vec<Arrival>,
-    /// How many nanoseconds from the boundary another answer is admitted.
+    /// How many nanoseconds from the boundary another answer is accepted.
     tolerance: u64,
 }
 
@@ -49,24 +51,24 @@ enum Asked {
         cost: u64,
         admitted: bool,
     },
-    /// With the wait that was told, unless refused.
+    /// A reservation, with the wait that was granted unless it was refused.
     Reserve {
         cost: u64,
         wait: Option<u64>,
     },
-    /// The reservation of this number, of those that were granted.
+    /// Cancels the granted reservation of this number.
     Cancel(usize),
 }
 
-/// How a trace was followed.
+/// How the limiter followed a trace.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Followed {
     decisions: usize,
-    /// Admitted here and not there, within the tolerance.
+    /// Admitted here and not in the trace, within the tolerance.
     earlier: usize,
-    /// The other way round.
+    /// Admitted in the trace and not here, within the tolerance.
     later: usize,
-    /// Told to wait for another time, within the tolerance.
+    /// Another wait, within the tolerance.
     waits: usize,
 }
 
@@ -74,7 +76,7 @@ const X_TIME_RATE: &str = include_str!("traces/x-time-rate.txt");
 const GOVERNOR: &str = include_str!("traces/governor.txt");
 const WINDOWS: &str = include_str!("traces/windows.txt");
 
-/// Where the times of Go's traces begin; the others say so themselves.
+/// The start time of Go's traces; the others contain it.
 const START: u64 = 1_700_000_000_000_000_000;
 
 fn traces(text: &'static str, start: u64) -> Vec<Trace> {
@@ -115,10 +117,10 @@ impl Trace {
     fn follow(&self) -> Followed {
         let mut followed = Followed::default();
         let limiter = Limiter::new(self.made, self.quota);
-        // The model knows no cancelled reservations: it stops at the first.
+        // The model does not support cancelled reservations: it stops at the first one.
         let mut model = Some(Model::new(self.quota));
         let mut granted: Vec<Option<Charge>> = Vec::new();
-        // What a cancelled reservation gives back is a wait again, cut to whole nanoseconds.
+        // The time that a cancelled reservation gives back is truncated to whole nanoseconds again.
         let mut tolerance = self.tolerance;
         for (line, &Arrival { now, asked }) in self.arrivals.iter().enumerate() {
             let (at, place) = (Time::from_nanos(now), format!("{}, arrival {line}", self.name));
@@ -172,7 +174,7 @@ impl Trace {
         followed
     }
 
-    /// The arrivals that this limiter admits, as moment and cost, and those that the other did.
+    /// The arrivals that this limiter admits, with time and cost, and those that the other implementation admitted.
     fn admitted(&self) -> [Vec<(u64, u64)>; 2] {
         let limiter = Limiter::new(self.made, self.quota);
         let [mut here, mut there] = [Vec::new(), Vec::new()];
@@ -188,7 +190,8 @@ impl Trace {
         [here, there]
     }
 
-    /// Whether more was admitted in some stretch of time than the burst and what flows in meanwhile, and one nanosecond.
+    /// Whether in some stretch of time more was admitted than the burst plus what flows in meanwhile and in one
+    /// nanosecond.
     fn is_too_much(&self, mut admitted: Vec<(u64, u64)>) -> bool {
         admitted.sort_unstable();
         let (requests, period) = (u128::from(self.quota.requests()), self.quota.period().as_nanos());

@@ -1,6 +1,6 @@
-//! Exact counts of a few threads and a few requests, for all strategies: small enough for miri, which lets each load see
-//! any value that the memory model allows, and switches threads anywhere (`cargo xtask miri`). Loom does the same for every
-//! interleaving, but of smaller programs.
+//! Exact counts of a few threads and a few requests, for all strategies. They are small enough for miri, which lets
+//! each load see any value that the memory model allows, and switches threads anywhere (`cargo xtask miri`). Loom
+//! explores every interleaving, but only of smaller programs.
 #![cfg(not(loom))]
 
 mod suite;
@@ -18,12 +18,12 @@ const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
 const SECOND: Duration = Duration::from_secs(1);
 const THREADS: u64 = 3;
 
-/// `most` at once, and then `most` a second.
+/// `most` at once, and then `most` per second.
 fn quota(strategy: Strategy, most: u64) -> Quota {
     suite::quota(strategy, most, SECOND)
 }
 
-/// Has each thread offer so many requests, told their number; how many were let through.
+/// Lets each thread offer this many requests, with their numbers. Returns how many were admitted.
 fn offer(each: u64, offer: impl Fn(u64) -> bool + Sync) -> u64 {
     let admitted = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -44,13 +44,13 @@ fn not_one_too_many_and_none_lost() {
     for strategy in STRATEGIES {
         let limiter = Limiter::new(START, quota(strategy, 12));
         let admitted = offer(6, |_| limiter.check(START, 1).is_ok());
-        // A log may have refused for a thread that was stopped before it wrote its moment down.
+        // A log may have refused because of a thread that was preempted before it wrote its time.
         let rest = (0..12).filter(|_| limiter.check(START, 1).is_ok()).count() as u64;
         assert_eq!(admitted + rest, at_once(strategy, 12), "{strategy:?}");
     }
 }
 
-/// A burst that a limit lends from once its threads get in each other's way.
+/// A limit that uses leases when its threads contend.
 #[test]
 fn a_hot_limit_is_exact() {
     let limiter = Limiter::new(START, quota(Strategy::TokenBucket, 256));
@@ -92,7 +92,7 @@ fn what_is_given_back_is_free_again() {
         });
         let all = kept + limiter.peek(START).remaining();
         match strategy {
-            // It takes back the latest only.
+            // A log takes back only the latest charge.
             Strategy::SlidingWindowLog => assert!(all <= 6, "{all}"),
             _ => assert_eq!(all, at_once(strategy, 6), "{strategy:?}"),
         }
@@ -110,7 +110,7 @@ fn a_change_under_load_gives_no_burst() {
             }
             limiter.check(START, 1).is_ok()
         });
-        // Of windows the largest limit counts, and of buckets what was left.
+        // For windows the largest limit counts, for buckets what was left.
         let most = match strategy {
             Strategy::Gcra => 16,
             Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => 9,
@@ -142,7 +142,7 @@ fn each_key_has_its_own_while_keys_come_and_the_terms_change() {
         }
         rule.charge(|| START, &[b"abc"[usize::try_from(turn % 3).expect("a digit")]], 1).is_ok()
     });
-    // Keys that came before the change have what was free then, others have three.
+    // Keys that came before the change have what was free then; others have three.
     assert!((3..=9).contains(&admitted), "{admitted}");
     let rest = (0..9).filter(|turn| rule.charge(|| START, &[b"abc"[turn % 3]], 1).is_ok()).count() as u64;
     assert!((6..=9).contains(&(admitted + rest)), "{admitted} and {rest}");
@@ -162,7 +162,7 @@ fn permits_are_never_more_than_the_limit() {
     assert_eq!(in_flight.in_use(), 0);
 }
 
-/// A charge goes with its request to another thread.
+/// A charge moves with its request to another thread.
 #[test]
 fn charges_travel() {
     fn is_send<T: Send>(_: &T) {}

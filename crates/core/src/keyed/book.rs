@@ -1,23 +1,24 @@
-//! The terms of a rule in the form that decisions need: a meter for each limit, for each override.
+//! The terms of a rule in the form that decisions need: one meter for each limit and each override.
 
 use std::iter;
 use std::sync::Arc;
 
 use super::Clock;
 use super::pasts::Trails;
-use crate::meter::{Kind, Memory, Meter, Past, Place, Stop, Taken, UNSET};
-use crate::rule::{Places, RuleRefused, Tightening, Tightest};
+use crate::answer::{Places, RuleRefused, Tightening, Tightest};
+use crate::meter::{Kind, Memory, Meter, Past, Place, Stop, Taken};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering};
+use crate::word::UNSET;
 use crate::{Quota, Strategy, Terms, Time};
 
-/// Terms, and the meters that they make, all from the same base.
+/// Terms and their meters, all with the same base time.
 #[derive(Debug)]
 pub(super) struct Book {
     pub(super) terms: Terms,
-    /// For most keys.
+    /// For keys without an override.
     pub(super) plain: Set,
-    /// The same limits, for keys without a cell.
+    /// The same limits for keys without a cell.
     pub(super) guest: Set,
     overrides: Vec<Set>,
 }
@@ -29,33 +30,33 @@ pub(super) struct Set {
     override_index: Option<usize>,
 }
 
-/// Words of a key under the old terms, and when the new ones take over.
+/// The words of a key under the old terms, and when the new terms take over.
 pub(super) struct Old<'a> {
     pub(super) set: &'a Set,
     pub(super) words: &'a [AtomicU64],
     pub(super) since: Time,
-    /// When the old terms took over, and whether nothing was counted before.
+    /// When the old terms took over, and whether they were the first, so that nothing was counted before.
     pub(super) began: Time,
     pub(super) is_first: bool,
-    /// What is known of the time before them, if that was kept.
+    /// What is known of the time before the old terms, if it was kept.
     pub(super) pasts: Option<Arc<[Past]>>,
-    /// Where it was noted when the key was charged since, and the key.
+    /// The trails in which charges under the old terms were noted, and the key's mark.
     pub(super) trails: Option<(&'a Trails, u64)>,
 }
 
-/// Keeps what is known of a key: takes what one thread knows, and returns what the first one knew.
+/// Stores what is known about a key: takes the value of one thread, and returns the value of the first thread.
 pub(super) type Agree<'a> = &'a dyn Fn(Arc<[Past]>) -> Arc<[Past]>;
 
-/// What is asked for.
+/// A request to the limits of a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) now: Time,
     pub(crate) cost: u64,
-    /// Until when it may wait, if it may.
+    /// The latest time until which it may wait, if it may.
     pub(crate) latest: Option<Time>,
 }
 
-/// What all limits of a key have let through.
+/// What all limits of a key admitted.
 #[derive(Debug)]
 pub(super) struct Granted {
     pub(super) at: Time,
@@ -63,7 +64,7 @@ pub(super) struct Granted {
     pub(super) tightest: Tightest,
 }
 
-/// Why they have not.
+/// Why they did not admit.
 #[derive(Debug)]
 pub(super) enum Halt {
     Refused(RuleRefused),
@@ -79,9 +80,9 @@ impl Book {
         Self { plain, guest, overrides: overrides.collect(), terms }
     }
 
-    /// Whether the words of a key do not hold all that those of the old book did.
+    /// Whether the words of a key hold less than those of the old book.
     pub(super) fn forgets(&self, old: &Self, kept: &[Option<usize>]) -> bool {
-        // An override that comes or goes takes a key from one set to the other.
+        // An override that is added or removed moves a key from one set to the other.
         let all = || iter::once(&self.plain).chain(&self.overrides);
         let olds = || iter::once(&old.plain).chain(&old.overrides);
         all().any(|set| olds().any(|old| set.forgets(old, kept)))
@@ -122,17 +123,17 @@ impl Set {
         Self { meters: quotas.iter().map(|&quota| Meter::new(quota, base)).collect(), override_index }
     }
 
-    /// For words that a lock guards.
+    /// For words that are guarded by a lock.
     fn guest(quotas: &[Quota], base: Time) -> Self {
         Self { meters: quotas.iter().map(|&quota| Meter::guarded(quota, base)).collect(), override_index: None }
     }
 
-    /// How many words a key takes.
+    /// How many words one key has.
     pub(super) fn words(&self) -> usize {
         self.meters.iter().map(Meter::words).sum()
     }
 
-    /// The one limit, if it is a level on a line.
+    /// The only limit, if it is a level on a line.
     #[inline(always)]
     pub(super) fn line(&self) -> Option<&Supply> {
         match self.meters.as_slice() {
@@ -152,8 +153,8 @@ impl Set {
         })
     }
 
-    /// Charges all limits or none. If there are several, all are asked first, so that a refusal charges nothing; what was
-    /// charged is given back only if another thread was faster in between.
+    /// Charges all limits, or none. If there are several, all are asked first, so that a refusal charges nothing;
+    /// charges are given back only if another thread was faster in between.
     #[inline(always)]
     pub(super) fn take(&self, words: &[AtomicU64], request: &Request, clock: Clock<'_>) -> Result<Granted, Halt> {
         if let [meter] = self.meters.as_slice() {
@@ -186,7 +187,7 @@ impl Set {
         Ok(Granted { at, places, tightest: tightening.with_override(self.override_index) })
     }
 
-    /// What a charge would be told.
+    /// The answer that a charge would get.
     pub(super) fn ask(&self, words: &[AtomicU64], request: &Request) -> Result<Tightest, Halt> {
         let mut tightening: Tightening = Tightest::none();
         for (limit, (meter, own)) in self.limits(words).enumerate() {
@@ -198,7 +199,8 @@ impl Set {
         Ok(tightening.with_override(self.override_index))
     }
 
-    /// To the limits that were charged, the first ones. After a retune there is nothing to give back to.
+    /// Gives charges back to the limits that were charged: the first ones, in order. After a retune there is nothing to
+    /// give back to.
     pub(super) fn give_back(&self, words: &[AtomicU64], places: &[Place], clock: Clock<'_>) {
         for ((meter, own), place) in self.limits(words).zip(places) {
             let _ = meter.refund(own, place, &clock);
@@ -214,21 +216,21 @@ impl Set {
         if self.meters.iter().any(|meter| meter.quota().strategy() == Strategy::SlidingWindowCounter) { 2 } else { 1 }
     }
 
-    /// A measure of how much is used up of the limit of which the most is.
+    /// A measure of how much is used of the most used limit.
     pub(super) fn used(&self, words: &[AtomicU64], now: Time) -> u64 {
         self.limits(words).map(|(meter, own)| meter.used(own, now)).max().unwrap_or(0)
     }
 
-    /// Raises words to an upper bound of themselves and of others. Only under a lock.
+    /// Raises words to an upper bound of both. Only under a lock.
     pub(super) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
         for ((meter, own), (_, others)) in self.limits(words).zip(self.limits(others)) {
             meter.join(own, others);
         }
     }
 
-    /// Takes part in the order of changes of the words, changing nothing. Who charges later sees what this thread wrote
-    /// before; who charged earlier is seen by this thread afterwards. Every charge moves one of the first two words.
-    pub(super) fn line_up(&self, words: &[AtomicU64]) {
+    /// Takes part in the order of changes to the words without changing them. Later charges see what this thread wrote
+    /// before, and this thread then sees earlier charges. Every charge moves one of the first two words.
+    pub(super) fn order_after_charges(&self, words: &[AtomicU64]) {
         for (_, own) in self.limits(words) {
             for word in own.iter().take(2) {
                 word.fetch_or(0, Ordering::AcqRel);
@@ -236,14 +238,14 @@ impl Set {
         }
     }
 
-    /// Leaves words that were never used to be worked out from a predecessor's.
+    /// Leaves words that were never used to be computed from the predecessor's words.
     pub(super) fn unset(&self, words: &[AtomicU64]) {
         for (_, own) in self.limits(words) {
             own[0].store(UNSET, Ordering::Relaxed);
         }
     }
 
-    /// The same for words that may have been used, under a lock.
+    /// Unsets words that may have been used. Only under a lock.
     pub(super) fn clear_unset(&self, words: &[AtomicU64]) {
         words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.unset(words);
@@ -253,9 +255,9 @@ impl Set {
         self.limits(words).any(|(_, own)| own[0].load(Ordering::Acquire) == UNSET)
     }
 
-    /// Works out unset words from those under the old terms, or starts them where there are none. Threads that do so at the
-    /// same time agree. `kept` says where each limit was. Without `agree` nothing is kept of
-    /// the time before now but what words hold.
+    /// Computes unset words from the words under the old terms, or starts them if there are none. Threads that do so at
+    /// the same time agree. `kept` is the old index of each limit. Without `agree`, nothing about the time before now
+    /// is kept except in the words.
     pub(super) fn succeed<'a>(
         &self,
         words: &[AtomicU64],
@@ -274,8 +276,8 @@ impl Set {
         let before =
             |place: Option<usize>| Some(old.set.limits(old.words).nth(place?).expect("a place among the old limits"));
         let memory = if agree.is_some() { Memory::Few } else { Memory::None };
-        // Read once the words are sealed: all charges that they hold are noted then. What threads read may differ, unless they
-        // agree.
+        // Read after the words are sealed: all charges that they hold are noted then. Threads may read different
+        // values, unless they agree.
         let trail = agree.and(old.trails).and_then(|(trails, mark)| trails.get(mark));
         let pasts = self.meters.iter().zip(kept).map(|(meter, &place)| match before(place) {
             Some((meter_before, old_words)) => {
@@ -295,8 +297,8 @@ impl Set {
         }
     }
 
-    /// The words of a key of which nothing is known, once these terms take over from others whose such keys have `old` words.
-    /// It may have been forgotten when it was idle, so a bucket begins with no more than it had then.
+    /// The words of a key of which nothing is known, when these terms take over from terms whose unknown keys have
+    /// `old` words. The key may have been forgotten when it was idle, so a bucket starts with no more than it had then.
     pub(super) fn start_after(
         &self,
         old: &Self,
@@ -313,7 +315,7 @@ impl Set {
         words
     }
 
-    /// Raises the words of a new key to those that a key begins with.
+    /// Raises the words of a new key to the start words.
     pub(super) fn raise(&self, words: &[AtomicU64], start: &[AtomicU64], now: Time) {
         if !self.is_idle(start, now) {
             for ((meter, own), (_, start)) in self.limits(words).zip(self.limits(start)) {
@@ -322,7 +324,7 @@ impl Set {
         }
     }
 
-    /// Whether words alone are not enough to go on from others without a loss: strategies or windows differ.
+    /// Whether words alone lose information from the old words: strategies or windows differ.
     pub(super) fn forgets(&self, old: &Self, kept: &[Option<usize>]) -> bool {
         self.meters.iter().zip(kept).any(|(meter, &place)| place.is_some_and(|place| meter.forgets(&old.meters[place])))
     }

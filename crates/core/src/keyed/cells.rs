@@ -1,83 +1,83 @@
-//! Where the words of keys lie: one flat row of cells, of fixed size.
+//! The memory of the keys' words: one flat array of cells of fixed size.
 //!
-//! A cell is a *mark* and the words of the limits. Four cells make a *block*: first their marks, then their words, so that
-//! with one limit of one word a block is a cache line. Blocks make regions, each a prime number of them. A key's
-//! fingerprint says which region is its own, where there it looks first, and how far each further step goes, so its path
-//! visits every block of the region. Cells that were used never become empty again, so a path ends at the first block that
-//! has an empty one.
+//! A cell is a *mark* and the words of the limits. Four cells make a *block*: first their marks, then their words, so
+//! that with one limit of one word, a block is one cache line. Blocks make regions; the number of blocks in a region is
+//! a prime. A key's fingerprint determines its region, the first block of its path there, and the step between the
+//! blocks of the path, so the path visits every block of the region. Used cells never become empty again, so a path
+//! ends at the first block with an empty cell.
 
 use std::ops::Range;
 
 use super::pages;
 use crate::sync::{AtomicU64, Ordering};
 
-/// A mark that no key ever had.
+/// The mark of a cell that never had a key.
 pub(super) const EMPTY: u64 = 0;
 
-/// The mark of a cell whose key was forgotten; paths go on behind it.
+/// The mark of a cell whose key was forgotten. Paths continue behind it.
 pub(super) const VACANT: u64 = 1;
 
-/// Set in a mark while its key is about to be forgotten.
+/// Set in a mark while its key is being forgotten.
 pub(super) const EVICTING: u64 = 1 << 63;
 
-/// Cells of a block.
+/// Cells per block.
 const BLOCK: usize = 4;
 
-/// Blocks of a region at most, a prime. Loom has to see more than one region of few keys.
+/// The most blocks per region, a prime. Under loom, a few keys must fill more than one region.
 const REGION: usize = if cfg!(loom) { 1 } else { 1021 };
 
-/// Words of all cells at most, before rounding up: 1 GiB. It is taken from the machine only as it is used.
+/// The most words of all cells, before rounding up: 1 GiB. The system provides the memory only as it is used.
 const MOST: usize = 1 << 27;
 
-/// A row of cells.
+/// An array of cells.
 #[derive(Debug)]
 pub(super) struct Cells {
     words: Vec<AtomicU64>,
-    /// The first word on a cache line.
+    /// Index of the first word that begins a cache line.
     start: usize,
-    /// Words of a cell, without its mark.
+    /// Words per cell, without the mark.
     width: usize,
     blocks: usize,
     regions: usize,
 }
 
-/// A place for a key.
+/// A cell for one key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell<'a> {
-    /// Its place in the row.
+    /// Its index in the array.
     pub(super) index: usize,
     pub(super) mark: &'a AtomicU64,
     pub(super) words: &'a [AtomicU64],
 }
 
-/// The mark of a key, from a seeded hash of it.
+/// The mark of a key, computed from a seeded hash of it.
 #[inline(always)]
 pub(super) fn fingerprint(hash: u64) -> u64 {
     (hash & !EVICTING).max(VACANT + 1)
 }
 
-/// Whether it is the mark of a key.
+/// Whether this is the mark of a key.
 pub(super) fn is_key(mark: u64) -> bool {
     mark > VACANT
 }
 
 impl Cells {
-    /// The largest number of keys with words of this width that is let into a table.
+    /// The largest number of keys with words of this width that a table accepts.
     pub(super) fn most(width: usize) -> usize {
         (MOST / (width + 1) / 10 * 9).max(1)
     }
 
-    /// Cells for this many keys and a tenth to spare, which keeps paths short.
+    /// Cells for this many keys and a ninth more, which keeps paths short.
     pub(super) fn new(keys: usize, width: usize) -> Self {
         let blocks = (keys + keys / 9 + 1).div_ceil(BLOCK);
         let regions = blocks.div_ceil(REGION);
         let blocks = next_prime(blocks.div_ceil(regions));
-        // Zeros that the allocator hands out are memory that nobody touched yet, and the conversion is nothing.
-        let mut zeros = vec![0; regions * blocks * BLOCK * (width + 1) + LINE];
+        // Zeros from the allocator are memory that was not touched yet, and the conversion costs nothing.
+        let mut zeros = vec![0; regions * blocks * BLOCK * (width + 1) + CACHE_LINE];
         pages::ask_for_large(&mut zeros);
         let words: Vec<_> = zeros.into_iter().map(AtomicU64::new).collect();
-        let start = words.as_ptr().align_offset(LINE * size_of::<u64>());
-        Self { start: if start < LINE { start } else { 0 }, words, width, blocks, regions }
+        let start = words.as_ptr().align_offset(CACHE_LINE * size_of::<u64>());
+        Self { start: if start < CACHE_LINE { start } else { 0 }, words, width, blocks, regions }
     }
 
     pub(super) fn regions(&self) -> usize {
@@ -89,12 +89,12 @@ impl Cells {
         part(fingerprint >> 31, self.regions)
     }
 
-    /// The same by the 32 bits that the region goes by.
+    /// The region of a key, by the 32 bits of the fingerprint that determine it.
     pub(super) fn region_of_tag(&self, tag: u32) -> usize {
         part(u64::from(tag), self.regions)
     }
 
-    /// The regions that the keys of one of so many others may be of.
+    /// The regions that can have the keys of one region in a table with `others` regions.
     pub(super) fn regions_of(&self, region: usize, others: usize) -> Range<usize> {
         region * self.regions / others..((region + 1) * self.regions).div_ceil(others)
     }
@@ -115,18 +115,18 @@ impl Cells {
         })
     }
 
-    /// The same as looking through the nearest block of a path, where cells are of one word: the key's place in the row,
-    /// its mark and its word.
+    /// Looks through the nearest block of a path, for cells with one word: returns the key's index in the array, its
+    /// mark and its word.
     #[inline(always)]
     pub(super) fn nearest(&self, fingerprint: u64) -> Option<(usize, &AtomicU64, &AtomicU64)> {
         let block = self.region_of(fingerprint) * self.blocks + part(fingerprint & 0xffff_ffff, self.blocks);
-        let line: &[_; LINE] = self.words.get(self.start..)?.as_chunks().0.get(block)?;
+        let line: &[_; CACHE_LINE] = self.words.get(self.start..)?.as_chunks().0.get(block)?;
         let (marks, words) = line.split_at(BLOCK);
         let place = turns(fingerprint).find(|&place| marks[place].load(Ordering::Acquire) == fingerprint)?;
         Some((block * BLOCK + place, &marks[place], &words[place]))
     }
 
-    /// All cells of a region, counted from one of them round and round.
+    /// All cells of a region, starting from one of them, wrapping around.
     pub(super) fn round(&self, region: usize, from: usize) -> impl Iterator<Item = Cell<'_>> {
         let cells = self.blocks * BLOCK;
         (from..from + cells).map(move |cell| {
@@ -135,7 +135,7 @@ impl Cells {
         })
     }
 
-    /// So many cells that lie behind each other, from a place that a number chooses; the last is followed by the first.
+    /// This many consecutive cells, starting where `from` determines, wrapping around.
     pub(super) fn run(&self, from: u64, most: usize) -> impl Iterator<Item = Cell<'_>> {
         let blocks = self.regions * self.blocks;
         let first = usize::try_from(from % blocks as u64).unwrap_or(0);
@@ -151,7 +151,7 @@ impl Cells {
     }
 }
 
-/// A few cells that are looked at together.
+/// Cells that are searched together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block<'a> {
     first: usize,
@@ -161,7 +161,7 @@ pub(super) struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// The key's cell, if it is here, or else whether its path ends here.
+    /// The key's cell, if it is in this block; otherwise whether the key's path ends here.
     #[inline(always)]
     pub(super) fn find(&self, fingerprint: u64) -> Result<Cell<'a>, bool> {
         let mut ends = false;
@@ -175,7 +175,7 @@ impl<'a> Block<'a> {
         Err(ends)
     }
 
-    /// In the order in which a key takes them.
+    /// The cells in the order in which a key takes them.
     pub(super) fn cells(self, fingerprint: u64) -> impl Iterator<Item = Cell<'a>> {
         turns(fingerprint).map(move |place| self.cell(place))
     }
@@ -187,19 +187,19 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The cells of a block in the order in which a key takes them. Each key begins with one of its own: half of all keys then
-/// lie where they are looked for first, and the processor, which goes on with the next decision while this one's cell is on
-/// its way, guesses right.
+/// The cells of a block in the order in which a key takes them. Keys start with different cells. Half of all keys are
+/// then in the cell that is searched first, so the processor, which speculates while the cell is loading, predicts
+/// right.
 #[inline(always)]
 fn turns(fingerprint: u64) -> impl Iterator<Item = usize> {
     let own = part(fingerprint << 30 & 0xffff_ffff, BLOCK);
     (0..BLOCK).map(move |turn| turn ^ own)
 }
 
-/// Words of a cache line.
-const LINE: usize = 8;
+/// Words per cache line.
+const CACHE_LINE: usize = 8;
 
-/// Spreads numbers below 2^32 evenly over those below `parts`.
+/// Maps numbers below 2^32 evenly to numbers below `parts`.
 #[inline(always)]
 pub(super) fn part(number: u64, parts: usize) -> usize {
     usize::try_from((number * parts as u64) >> 32).unwrap_or(0)

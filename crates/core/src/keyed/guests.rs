@@ -1,18 +1,17 @@
-//! Guests: keys that find no cell are counted here, each by itself, so that a flood of keys closes a table to no
-//! other client.
+//! Guests: keys without a cell. Each is counted on its own, so a flood of keys closes the table to no other client.
 //!
-//! Each region has guests of its own, made when its first key finds no cell, and guarded by the region's lock: a
-//! guest's words need no atomic steps, so they are the smaller ones of [`Guarded`](crate::meter::Guarded). A guest is
-//! known by 32 bits of its fingerprint, which also say where its words may lie in any table, before and after a
-//! change of the terms. Two keys with the same 32 bits share one count, which can only refuse too much.
+//! Each region has its own guests, created when its first key finds no cell, and guarded by the region's lock. So the
+//! words of guests need no atomic steps, and are the smaller ones of [`Guarded`](crate::meter::Guarded). A guest is
+//! identified by 32 bits of its fingerprint, which also determine where its words may be in any table, before and after
+//! a change of the terms. Two keys with the same 32 bits share one count, which can only refuse too much.
 //!
-//! Guests lie in buckets. A key has two of them and takes a place in the emptier one, which fills buckets evenly.
-//! Where both are full, the guest that has used the least gives up its place, and the bucket's *rest* is raised to
-//! what that guest had used. A key that is not found starts with the rest of its buckets, because that bounds what it
-//! may have used (so does the Space-Saving sketch of Metwally, Agrawal and El Abbadi, 2005). So no key gets more than
-//! its limit however many come, and strangers refuse each other only where there are more keys in use than places.
+//! Guests are stored in buckets. A key has two buckets and takes a place in the emptier one, which fills buckets
+//! evenly. If both are full, the guest that has used the least loses its place, and the bucket's *rest* is raised to
+//! what that guest had used. A key that is not found starts with the rest of its buckets, an upper bound of what it may
+//! have used (as in the Space-Saving sketch of Metwally, Agrawal and El Abbadi, 2005). So no key gets more than its
+//! limit, however many keys come, and keys refuse each other only if more keys are in use than there are places.
 //!
-//! A guest stays one until it is idle: only a key that has nothing to take along gets a cell.
+//! A guest stays a guest until it is idle: only a key without any usage can move to a cell.
 
 use std::ops::Range;
 
@@ -22,14 +21,14 @@ use super::zeros;
 use crate::Time;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Guests for each key of a table: sixteen crowds of `max_keys`, two more of clients that behave well, and places to
-/// spare, because buckets do not fill quite evenly.
+/// Guests for each key of a table: sixteen times `max_keys` for floods, twice `max_keys` for well-behaved clients, and
+/// spare places, because buckets do not fill quite evenly.
 const CROWD: usize = 24;
 
-/// Places of a bucket. Loom has enough to do with two.
+/// Places per bucket. Loom cannot explore more than two.
 const BUCKET: usize = if cfg!(loom) { 2 } else { 16 };
 
-/// Bytes of all guests of a table at most: 1 GiB. They are taken from the machine only as they are used.
+/// The most bytes for all guests of a table: 1 GiB. The system provides the memory only as it is used.
 const MOST: usize = 1 << 30;
 
 /// The tag of a place without a guest.
@@ -45,30 +44,30 @@ pub(super) struct Guests {
     has_rest: Vec<bool>,
     /// The words of a key that has no place yet.
     draft: Vec<AtomicU64>,
-    /// The words of a key of which nothing is known.
+    /// The words of an unknown key.
     start: Vec<AtomicU64>,
     width: usize,
-    /// The latest time at which guests were found idle and forgotten.
+    /// The latest time at which idle guests were forgotten.
     swept: Time,
 }
 
-/// What is known of a key.
+/// What is known about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It is the guest in this place.
+    /// It is the guest at this place.
     Guest(usize),
-    /// It may have been a guest that had to give up its place: its draft says how much it has used at most.
+    /// It may have lost its place as a guest: the draft is an upper bound of what it has used.
     Crowded,
     /// It has used nothing.
     Stranger,
 }
 
-/// The part of a key's fingerprint that distinguishes guests. Never [`FREE`].
+/// The part of a key's fingerprint that identifies guests. Never [`FREE`].
 pub(super) fn tag_of(fingerprint: u64) -> u32 {
     u32::try_from(fingerprint >> 31).unwrap_or(u32::MAX).max(FREE + 1)
 }
 
-/// Places for the guests of each of so many regions.
+/// The number of places for guests per region.
 pub(super) fn places(keys: usize, regions: usize, set: &Set) -> usize {
     let most = MOST / (size_of::<u32>() + set.words() * size_of::<u64>());
     let places = keys.saturating_mul(CROWD).saturating_mul(set.lives()).min(most);
@@ -76,8 +75,7 @@ pub(super) fn places(keys: usize, regions: usize, set: &Set) -> usize {
 }
 
 impl Guests {
-    /// Zeros that the allocator hands out are memory that was not touched yet.
-    /// `start` are the words of a key of which nothing is known.
+    /// Zeros from the allocator are memory that was not touched yet. `start` are the words of an unknown key.
     pub(super) fn new(places: usize, start: &[AtomicU64]) -> Self {
         let width = start.len();
         let places = if cfg!(loom) { 2 * BUCKET } else { places };
@@ -93,7 +91,7 @@ impl Guests {
         }
     }
 
-    /// Looks for a key, and forgets what is idle of it.
+    /// Looks for a key, and forgets its state if it is idle.
     pub(super) fn look(&mut self, set: &Set, tag: u32, now: Time) -> Look {
         if let Some(place) = self.find(tag) {
             if !set.is_idle(self.words(place), now) {
@@ -120,7 +118,7 @@ impl Guests {
         look
     }
 
-    /// The latest time at which guests were found idle and forgotten.
+    /// The latest time at which idle guests were forgotten.
     pub(super) fn swept(&self) -> Time {
         self.swept
     }
@@ -129,16 +127,16 @@ impl Guests {
         part_of(&self.words, place, self.width)
     }
 
-    /// The words of the key that was looked for last, if it has no place.
+    /// The words of the last key that was looked for, if it has no place.
     pub(super) fn draft(&self) -> &[AtomicU64] {
         &self.draft
     }
 
-    /// Gives the key a place whose words are in the draft.
+    /// Gives a place to the key whose words are in the draft.
     pub(super) fn seat(&mut self, set: &Set, tag: u32, now: Time) {
         let buckets = self.buckets(tag);
         let place = self.free(buckets).unwrap_or_else(|| {
-            // Only now, and all of them: while there are free places, the words of other guests are not read.
+            // Sweeping waits until here: while there are free places, the words of other guests are not read.
             buckets.into_iter().for_each(|bucket| self.sweep(set, bucket, now));
             self.free(buckets).unwrap_or_else(|| self.make_room(set, tag, now))
         });
@@ -146,7 +144,7 @@ impl Guests {
         copy(&self.draft, self.words(place));
     }
 
-    /// A free place of the bucket that has more of them.
+    /// A free place in the emptier bucket.
     fn free(&self, buckets: [usize; 2]) -> Option<usize> {
         let [first, second] = buckets.map(|bucket| {
             let mut free = (0, None);
@@ -160,7 +158,7 @@ impl Guests {
         if first.0 >= second.0 { first.1 } else { second.1 }
     }
 
-    /// Forgets all guests of a bucket that are idle.
+    /// Forgets all idle guests of a bucket.
     fn sweep(&mut self, set: &Set, bucket: usize, now: Time) {
         for place in bucket * BUCKET..(bucket + 1) * BUCKET {
             if self.tags[place] != FREE && set.is_idle(self.words(place), now) {
@@ -169,7 +167,7 @@ impl Guests {
         }
     }
 
-    /// Takes the place of the guest of the first bucket that has used the least.
+    /// Takes the place of the guest that has used the least in the first bucket.
     fn make_room(&mut self, set: &Set, tag: u32, now: Time) -> usize {
         let [bucket, _] = self.buckets(tag);
         let first = bucket * BUCKET;
@@ -195,7 +193,7 @@ impl Guests {
         [spread >> 32, spread & 0xffff_ffff].map(|half| part(half, self.has_rest.len()))
     }
 
-    /// A copy of what a key has used at most, if it may have used anything.
+    /// A copy of the upper bound of what a key has used, if it may have used anything.
     pub(super) fn copy_of(&self, set: &Set, tag: u32) -> Option<Vec<AtomicU64>> {
         let own = copied(&self.start);
         match self.find(tag) {
@@ -208,7 +206,7 @@ impl Guests {
         Some(own)
     }
 
-    /// All that are not idle.
+    /// All guests that are not idle.
     pub(super) fn all<'a>(&'a self, set: &'a Set, now: Time) -> impl Iterator<Item = (u32, &'a [AtomicU64])> {
         let guests = self.tags.iter().enumerate().filter(|&(_, &tag)| tag != FREE);
         guests.map(|(place, &tag)| (tag, self.words(place))).filter(move |(_, words)| !set.is_idle(words, now))
@@ -221,7 +219,7 @@ impl Guests {
         rests.filter(move |(_, rest)| !set.is_idle(rest, now))
     }
 
-    /// Takes in a guest of a table before, whose words `put` works out.
+    /// Takes over a guest from the table before; `put` computes its words.
     pub(super) fn receive(&mut self, set: &Set, tag: u32, now: Time, put: impl FnOnce(&[AtomicU64])) {
         put(&self.draft);
         match self.find(tag) {
@@ -273,7 +271,7 @@ mod tests {
     use super::*;
     use crate::{Quota, Strategy, Terms};
 
-    /// What the documentation of `RuleLimiter::keyed` says.
+    /// The memory matches the documentation of `RuleLimiter::keyed`.
     #[test]
     fn guests_take_as_much_memory_as_is_said() {
         let book = |strategies: &[Strategy]| {

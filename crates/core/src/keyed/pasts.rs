@@ -1,6 +1,6 @@
-//! What a table remembers of each key besides its words. Pasts hold what was admitted before the terms were in force; only a
-//! change of terms reads and writes them. Trails hold when keys were charged since; for a while after a change, each charge
-//! writes them.
+//! What a table remembers about each key besides its words. Pasts hold what was admitted before the terms came into
+//! force; only a change of terms reads and writes them. Trails hold when keys were charged since; for a while after a
+//! change, each charge writes them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,19 +8,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::Time;
 use crate::meter::{Past, Trail};
 
-/// How many keys are remembered: up to two kilobytes each. The words of the keys of a larger table tell all that is known of
-/// them, and what they do not tell counts as used up.
+/// How many keys are remembered, with up to two kilobytes each. For a larger table, only the words of the keys are
+/// known; what the words do not hold counts as used.
 pub(super) const MOST: usize = 1 << 15;
 
-/// So many keys are remembered whatever changes: if another change follows soon, it may ask for what these terms do not.
+/// This many keys are always remembered: a second change soon afterwards may need what the new terms do not.
 pub(super) const FEW: usize = 1 << 12;
 
-/// The pasts of all limits of each key.
+/// The past of all limits for each key.
 #[derive(Debug)]
 pub(super) struct Pasts {
-    /// The longest period since they are kept, in nanoseconds: for so long they matter.
+    /// The longest period since they are kept, in nanoseconds: pasts matter for this long.
     pub(super) longest: u64,
-    /// Loom need not see it: nothing that it orders is done under this lock.
+    /// Invisible to loom: no ordering depends on this lock.
     of_keys: Mutex<Keys>,
 }
 
@@ -39,12 +39,12 @@ impl Pasts {
         self.lock().get(&mark).cloned()
     }
 
-    /// Keeps it unless another thread did, and returns what is kept.
+    /// Stores the value unless another thread did, and returns the stored value.
     pub(super) fn keep(&self, mark: u64, past: Arc<[Past]>) -> Arc<[Past]> {
         Arc::clone(self.lock().entry(mark).or_insert(past))
     }
 
-    /// The key was idle and goes: if it comes again, it is another.
+    /// Removes an idle key: if the key comes again, it is a new key.
     pub(super) fn forget(&self, mark: u64) {
         self.lock().remove(&mark);
     }
@@ -54,7 +54,7 @@ impl Pasts {
 #[derive(Debug)]
 pub(super) struct Trails {
     until: u64,
-    /// Loom need not see it, as above.
+    /// Invisible to loom: no ordering depends on this lock.
     of_keys: Mutex<Noted>,
 }
 
@@ -63,7 +63,7 @@ struct Noted {
     trails: HashMap<u64, (u64, Trail)>,
     /// Numbers the trails, so that a charge in flight never settles in a later trail of the same key.
     begun: u64,
-    /// There were as many as there is room for. Keys that came later were charged without a note.
+    /// All room was used at some time. Keys that came later were charged without a note.
     is_full: bool,
 }
 
@@ -72,12 +72,13 @@ impl Trails {
         Self { until, of_keys: Mutex::default() }
     }
 
-    /// Until when charges are noted, in nanoseconds of [`Time`].
+    /// The time until which charges are noted, in nanoseconds of [`Time`].
     pub(super) fn until(&self) -> u64 {
         self.until
     }
 
-    /// Charges a key at this time or earlier, and notes it. All its limits are charged or none, so one trail is enough.
+    /// Charges a key at this time or earlier, and notes the charge. All limits of a key are charged or none, so one
+    /// trail is enough.
     pub(super) fn noting<T>(
         &self,
         mark: u64,
@@ -101,7 +102,7 @@ impl Trails {
         self.with(|noted| noted.trails.get(&mark).map(|(_, trail)| trail.clone()))
     }
 
-    /// The key was idle and goes: if it comes again, it is another.
+    /// Removes an idle key: if the key comes again, it is a new key.
     pub(super) fn forget(&self, mark: u64) {
         self.with(|noted| noted.trails.remove(&mark));
     }
@@ -112,7 +113,7 @@ impl Trails {
 }
 
 impl Noted {
-    /// The number of the trail in which it is noted, if it is.
+    /// Notes a charge. Returns the number of the trail that holds it, if one does.
     fn note(&mut self, mark: u64, at: Time, cost: u64) -> Option<u64> {
         self.is_full |= self.trails.len() >= FEW && !self.trails.contains_key(&mark);
         if self.is_full && !self.trails.contains_key(&mark) {

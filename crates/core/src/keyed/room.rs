@@ -1,41 +1,43 @@
-//! How a new key comes in, and an idle one goes. Only here are marks written, under the lock of the region.
+//! How new keys enter the table and idle keys leave it. Only this module writes marks, under the lock of the region.
 //!
-//! A key that is known takes no lock, so it may be charged while another thread takes its cell away. Both write first and
-//! then look: the one charges and reads the mark again; the other puts [`EVICTING`] in the mark, lines up behind all
-//! charges of the words so far, and looks whether they are still idle. So either the charge is seen, and the key stays, or
-//! the mark is, and the charge is given back and made again where the key then belongs.
+//! A known key takes no lock, so it may be charged while another thread takes its cell away. Both threads write first
+//! and read afterwards. The one charges and then reads the mark again. The other puts [`EVICTING`] into the mark,
+//! orders itself behind all charges of the words so far, and then reads whether the words are still idle. So either the
+//! evicting thread sees the charge, and the key stays; or the charging thread sees the mark, gives the charge back, and
+//! charges again where the key belongs then.
 //!
-//! A key for which there is no room becomes a guest (see `guests`), and stays one until it is idle. What guests have used is
-//! read and written under the lock of the region, too.
+//! A key that finds no cell becomes a guest (see `guests`) until it is idle. The state of guests is read and written
+//! under the lock of the region, too.
 //!
-//! Idle words are taken over as they are. A thread that read the clock before a key was forgotten may come with it
-//! afterwards: a new key is let in at the latest time at which one was forgotten, and no sooner.
+//! Idle words are reused as they are. A thread may have read the clock before a key was forgotten, and use that time
+//! afterwards: a new key enters at the latest time at which a key was forgotten, or later.
 
 use std::time::Duration;
 
 use super::book::{Granted, Halt, Request, Set};
 use super::cells::{Cell, EMPTY, EVICTING, VACANT, is_key};
 use super::guests::{Guests, Look, tag_of};
-use super::{Answer, Clock, KeyTaken, NEAR, Place, Table};
+use super::{Answer, Clock, KeyTaken, NEAR, Table};
 use crate::Time;
+use crate::answer::{KeyPlace, Tightest};
 use crate::meter;
-use crate::rule::Tightest;
-use crate::supply::SET_BACK;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
+use crate::time::SET_BACK;
 
-/// How many cells of its region one decision looks at to find an idle one.
+/// How many cells of its region one decision searches for an idle one.
 const SWEEP: usize = 256;
 
-/// The same shortly after a look in vain: a flood of keys must not cost much when nobody is idle.
+/// How many cells it searches shortly after a search found none: a flood of keys must not be expensive while no key is
+/// idle.
 const GLANCE: usize = 16;
 
-/// How long that is: long beside what a look takes, and short beside what makes a key idle.
+/// How long "shortly" is: long compared with a search, short compared with the time after which a key is idle.
 const SHORTLY: Duration = Duration::from_millis(1);
 
 /// How many idle keys one decision tries to forget that turn out to be in use.
 const TRIES: usize = 4;
 
-/// What belongs to a region beside its cells.
+/// The state of a region besides its cells.
 #[derive(Debug, Default)]
 pub(super) struct Region {
     pub(super) hold: Mutex<Hold>,
@@ -43,26 +45,27 @@ pub(super) struct Region {
     pub(super) closed: AtomicBool,
     /// When it was closed, in nanoseconds of [`Time`].
     pub(super) since: AtomicU64,
-    /// Some key lies farther than near.
+    /// Some key is farther along its path than [`NEAR`].
     far: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Hold {
-    /// The cell that is swept next.
+    /// The next cell to sweep.
     hand: usize,
-    /// When the last sweep found nobody idle, if it did not.
+    /// When the last sweep found no idle key. None if it found one.
     barren: Option<Time>,
-    /// The latest time at which keys were found idle and forgotten.
+    /// The latest time at which idle keys were forgotten.
     swept: Time,
-    /// Keys that found no cell, once there was one.
+    /// The keys without a cell, since there was one.
     pub(super) guests: Option<Box<Guests>>,
 }
 
-/// Where a new key can go.
+/// A cell for a new key.
 enum Room<'a> {
     Free(Cell<'a>),
-    /// Where an idle key is; or into a cell that is free, when that is elsewhere.
+    /// The cell of an idle key to forget, and the cell for the new key: the same one, or a free cell on the new key's
+    /// path if the idle key is elsewhere.
     Idle {
         victim: Cell<'a>,
         into: Cell<'a>,
@@ -80,12 +83,13 @@ impl Region {
 }
 
 impl Hold {
-    /// Whether a look was in vain shortly before, or after: threads read the clock before they come in here.
+    /// Whether a search found no idle key shortly before or after `now`. It may be after, because threads read the
+    /// clock before they take the lock.
     fn is_barren(&self, now: Time) -> bool {
         self.barren.is_some_and(|at| now.duration_since(at).max(at.duration_since(now)) < SHORTLY)
     }
 
-    /// At a time at which nobody forgotten was fuller.
+    /// The request at a time that is not before any forgotten key was found idle.
     fn not_before_swept(&mut self, request: &Request) -> Request {
         if let Some(guests) = &self.guests {
             self.swept = self.swept.max(guests.swept());
@@ -116,11 +120,11 @@ impl Table {
         }
         if let Some(cell) = self.find(mark) {
             let taken = self.noting(mark, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
-            return self.answer(taken, Place::Cell(cell.index));
+            return self.answer(taken, KeyPlace::Cell(cell.index));
         }
         let at_swept = hold.not_before_swept(request);
         self.thin_out(mark, &mut hold, at_swept.now);
-        // A key with something to take along stays where it is counted.
+        // A key with usage stays where it is counted.
         let look = hold.look(&self.book.guest, tag_of(mark), at_swept.now);
         let tries = if look == Look::Stranger { TRIES } else { 0 };
         for _ in 0..tries {
@@ -132,10 +136,10 @@ impl Table {
                 }
             };
             if let Some(taken) = taken {
-                return self.answer(taken, Place::Cell(cell.index));
+                return self.answer(taken, KeyPlace::Cell(cell.index));
             }
         }
-        self.answer(self.take_as_guest(mark, look, &mut hold, &at_swept, clock), Place::Guest)
+        self.answer(self.take_as_guest(mark, look, &mut hold, &at_swept, clock), KeyPlace::Guest)
     }
 
     /// Charges a key that has no cell.
@@ -162,7 +166,7 @@ impl Table {
         Box::new(Guests::new(self.guest_places, &self.guest_blank))
     }
 
-    /// Gives back what a guest was charged. What a key was charged that is no guest any more stays charged.
+    /// Gives back what a guest was charged. If the key is no longer a guest, the charge stays.
     pub(super) fn refund_guest(&self, mark: u64, places: &[meter::Place], clock: Clock<'_>) {
         let region = self.region_of(mark);
         let hold = lock(&region.hold);
@@ -174,7 +178,7 @@ impl Table {
         }
     }
 
-    /// What a key that was not found would be told.
+    /// The answer for a key that was not found.
     pub(super) fn peek_for_room(&self, mark: u64, request: &Request) -> Answer<Tightest> {
         let region = self.region_of(mark);
         let mut hold = lock(&region.hold);
@@ -197,7 +201,7 @@ impl Table {
         self.book.guest.ask(words, &at_swept).into()
     }
 
-    /// Looks for room along the key's path; for an idle key also elsewhere in the region, if there is a free cell.
+    /// Looks for a cell along the key's path; if there is a free cell, also for an idle key elsewhere in the region.
     fn room(&self, mark: u64, hold: &mut Hold, now: Time) -> Option<Room<'_>> {
         let has_room = self.tracked() < self.capacity.load(Ordering::Relaxed);
         let (mut free, mut idle) = (None, None);
@@ -232,13 +236,13 @@ impl Table {
         is_key(cell.mark.load(Ordering::Relaxed)) && self.book.plain.is_idle(cell.words, now)
     }
 
-    /// The next cells of the key's region, round and round.
+    /// The next cells of the key's region, wrapping around.
     fn sweep<'a>(&'a self, mark: u64, hold: &mut Hold, now: Time) -> impl Iterator<Item = Cell<'a>> {
         let most = if hold.is_barren(now) { GLANCE } else { SWEEP };
         self.cells.round(self.cells.region_of(mark), hold.hand).take(most).inspect(|_| hold.hand += 1)
     }
 
-    /// Puts a key into a free cell, charged. None if other threads took the last room meanwhile.
+    /// Puts a key into a free cell, and charges it. None if other threads took the last room meanwhile.
     fn claim(&self, mark: u64, cell: Cell<'_>, request: &Request, clock: Clock<'_>) -> Option<Result<Granted, Halt>> {
         let capacity = self.capacity.load(Ordering::Relaxed);
         let room = |tracked| (tracked < capacity).then_some(tracked + 1);
@@ -254,13 +258,13 @@ impl Table {
         Some(taken)
     }
 
-    /// Whether even a new key is refused this. If not, and it was refused, then because of a charge that another thread is
-    /// just giving back.
+    /// Whether the limits refuse this even to a new key. If they do not and the request was refused, another thread is
+    /// just giving back a charge.
     fn is_too_much(&self, request: &Request) -> bool {
         self.book.plain.ask(&self.blank, request).is_err()
     }
 
-    /// Puts a key in the place of an idle one, charged. None if that is in use again.
+    /// Puts a key into the cell of an idle one, and charges it. None if the cell is in use again.
     fn replace(
         &self,
         mark: u64,
@@ -286,12 +290,12 @@ impl Table {
         Some(taken)
     }
 
-    /// Takes an idle key's cell away from it, so far that the mark can be replaced. Returns the mark to put back otherwise;
-    /// none if the key is not idle any more.
+    /// Starts to take the cell from an idle key, so that the mark can be replaced. Returns the mark to restore
+    /// otherwise; none if the key is no longer idle.
     fn start_to_forget(&self, cell: Cell<'_>, now: Time) -> Option<u64> {
         let old = cell.mark.load(Ordering::Relaxed);
         cell.mark.store(old | EVICTING, Ordering::Relaxed);
-        self.book.plain.line_up(cell.words);
+        self.book.plain.order_after_charges(cell.words);
         if self.book.plain.is_idle(cell.words, now) {
             return Some(old);
         }
@@ -299,7 +303,7 @@ impl Table {
         None
     }
 
-    /// What is known of a key that was idle.
+    /// Removes what is remembered about an idle key.
     fn forget(&self, mark: u64) {
         if let Some(pasts) = &self.pasts {
             pasts.forget(mark);
@@ -314,7 +318,7 @@ impl Table {
         self.lineage.counts.evicted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Forgets idle keys of the region while there are more keys than there should be.
+    /// Forgets idle keys of the region while there are more keys than the capacity.
     fn thin_out(&self, mark: u64, hold: &mut Hold, now: Time) {
         let hand = hold.hand;
         for cell in self.cells.round(self.cells.region_of(mark), hand).take(SWEEP) {
@@ -337,15 +341,15 @@ impl Table {
         self.lineage.counts.tracked.load(Ordering::Relaxed)
     }
 
-    /// Puts a key of the table before into a cell whose words are still to be worked out.
+    /// Puts a key of the table before into a cell whose words are not computed yet.
     pub(super) fn place(&self, mark: u64) {
         let region = self.region_of(mark);
         let _hold = lock(&region.hold);
         let cells =
             self.cells.path(mark).enumerate().flat_map(|(seen, block)| block.cells(mark).map(move |cell| (seen, cell)));
         let mut empty = cells.filter(|(_, cell)| cell.mark.load(Ordering::Relaxed) == EMPTY);
-        // There are cells for all keys and a tenth to spare. That a hash leaves none in a large region takes more luck than
-        // there is; in small tables there is one region.
+        // There are cells for all keys and a ninth more. It is practically impossible that a hash leaves none in a
+        // large region; small tables have one region.
         if let Some((seen, cell)) = empty.next() {
             if seen >= NEAR {
                 region.far.store(true, Ordering::Release);

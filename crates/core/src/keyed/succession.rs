@@ -1,10 +1,10 @@
-//! How terms change: a successor is made, and every key moves there while all of them are decided.
+//! How terms change: a successor table is created, and every key moves there while decisions continue.
 //!
-//! Region by region, under its lock, all keys get a cell in the successor, whose words are still unset; then the region is
-//! closed, and no key comes in any more; then the words are sealed, one by one, and those of the successor worked out.
-//! Whoever meets sealed words, or misses a key in a closed region, works out this key's words himself unless that was done
-//! (all get the same), and decides in the successor. So no key that is known waits, and each is decided by the old terms
-//! or by the new ones.
+//! Region by region, under the region's lock: each key gets a cell in the successor, with unset words. Then the region
+//! is closed, so that no new key enters. Then the words are sealed one by one, and the successor's words are computed.
+//! A thread that finds sealed words, or misses a key in a closed region, computes this key's words itself unless they
+//! are there already (all threads compute the same), and decides in the successor. So no known key waits, and each
+//! decision uses either the old terms or the new ones.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::sync::{AtomicU64, Ordering, lock};
 use crate::{Terms, Time};
 
 impl Table {
-    /// Puts other terms in force. The table returned has all keys; this one follows to it, key by key.
+    /// Puts other terms in force. The returned table has all keys; this table forwards each key to it.
     pub(crate) fn retune(self: &Arc<Self>, clock: Clock<'_>, terms: Terms, max_keys: NonZeroUsize) -> Arc<Self> {
         let mut table = self;
         let guard = loop {
@@ -43,7 +43,7 @@ impl Table {
     fn make_successor(&self, clock: Clock<'_>, terms: Terms, max_keys: NonZeroUsize) -> &Arc<Self> {
         let kept = terms.places_in(&self.book.terms);
         let book = Book::new(terms, clock());
-        // From here on no more keys come in than the successor has cells for.
+        // From here on, no more keys enter than the successor has cells for.
         self.capacity.fetch_min(Self::capacity(&book, max_keys), Ordering::Relaxed);
         for region in &self.regions {
             drop(lock(&region.hold));
@@ -69,7 +69,7 @@ impl Table {
         self.successor.get().expect("it is there before any word is sealed and any region closed")
     }
 
-    /// Moves everything. Only for the holder of `retuning`.
+    /// Moves all keys. Only for the holder of `retuning`.
     fn move_to(&self, next: &Self, clock: Clock<'_>) {
         let now = clock().as_nanos();
         next.began.store(now, Ordering::Release);
@@ -109,7 +109,7 @@ impl Table {
         }
     }
 
-    /// The successor, where this key's words are worked out. Only after a region was closed or words were sealed.
+    /// The successor, with this key's words computed. Only after a region was closed or words were sealed.
     #[cold]
     pub(super) fn follow(&self, mark: u64) -> &Self {
         let next = self.next();
@@ -122,7 +122,7 @@ impl Table {
             if !set.is_unset(words) {
                 return;
             }
-            // A key with neither cell nor words of its own may have been a guest, and has an override now.
+            // A key that has neither a cell nor words of its own may have been a guest, and may have an override now.
             let guest = if self.place_of(mark).is_none() { self.guest_of(mark) } else { None };
             let guest = guest.as_ref().map(|words| self.old_guest(words, self.closed_at(mark)));
             next.succeed(mark, set, words, || guest.or_else(|| self.old(mark)));
@@ -138,7 +138,7 @@ impl Table {
             words,
             since,
             began: self.began(),
-            // A key that came in since is new.
+            // A key that entered later is new.
             is_first: self.lineage.generation == 0 || self.pasts.is_some(),
             pasts: self.pasts.as_ref().and_then(|pasts| pasts.get(mark)),
             trails: self.trails(since).map(|trails| (trails, mark)),
@@ -149,7 +149,7 @@ impl Table {
         Time::from_nanos(self.began.load(Ordering::Acquire))
     }
 
-    /// Of guests there is no room for a past: what their words do not tell counts as used up.
+    /// There is no room for the pasts of guests: what their words do not hold counts as used.
     fn old_guest<'a>(&'a self, words: &'a [AtomicU64], since: Time) -> Old<'a> {
         let is_first = self.lineage.generation == 0;
         Old { set: &self.book.guest, words, since, began: self.began(), is_first, pasts: None, trails: None }
@@ -161,7 +161,7 @@ impl Table {
         set.succeed(words, old, &self.lineage.kept, agree);
     }
 
-    /// Room for what is known of keys, if the new words do not hold it, or if that of this table still matters.
+    /// Room for the pasts of keys, if the new words do not hold them, or if the pasts of this table still matter.
     fn pasts_for(&self, book: &Book, kept: &[Option<usize>], keys: usize, now: Time) -> Option<Pasts> {
         let mut longest = book.longest().max(self.book.longest());
         let mut matters = keys <= FEW || book.forgets(&self.book, kept);
@@ -176,12 +176,12 @@ impl Table {
         Time::from_nanos(self.region_of(mark).since.load(Ordering::Acquire))
     }
 
-    /// What a key without a cell has used at most, under terms whose region is closed.
+    /// An upper bound of what a key without a cell has used, under terms whose region is closed.
     fn guest_of(&self, mark: u64) -> Option<Vec<AtomicU64>> {
         lock(&self.region_of(mark).hold).guests.as_ref()?.copy_of(&self.book.guest, tag_of(mark))
     }
 
-    /// Moves all guests of a region, before it is closed: until then none of them is looked for in the successor.
+    /// Moves all guests of a region before it is closed: until then, none of them is looked for in the successor.
     fn move_guests(&self, next: &Self, index: usize, hold: &mut Hold, since: Time) {
         let Some(guests) = &hold.guests else { return };
         let (set, next_set) = (&self.book.guest, &next.book.guest);
@@ -214,13 +214,13 @@ impl Table {
             }
         }
         if next.overrides.is_empty() {
-            hold.guests = None; // not asked for any more
+            hold.guests = None; // not used any more
         }
     }
 }
 
 impl Drop for Table {
-    /// One by one: the drop of a long chain must not be as deep as the chain.
+    /// Drops the chain in a loop: recursion would go as deep as the chain is long.
     fn drop(&mut self) {
         let mut next = self.successor.take();
         while let Some(table) = next {

@@ -1,5 +1,5 @@
-//! How near keys are to their limits, for metrics. A survey looks at a bounded number of keys. It charges nothing, takes no lock
-//! and blocks no decision.
+//! How near keys are to their limits, for metrics. A survey reads a bounded number of keys. It charges nothing, takes
+//! no lock and blocks no decision.
 
 use super::Table;
 use super::book::Set;
@@ -8,7 +8,7 @@ use crate::meter::Stop;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Standing, Time};
 
-/// How near the keys of a rule are to their limits, of those that were looked at.
+/// How near the surveyed keys of a rule are to their limits.
 ///
 /// ```
 /// use std::num::NonZeroUsize;
@@ -27,13 +27,13 @@ use crate::{Standing, Time};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeySurvey {
-    /// Keys that were looked at.
+    /// How many keys were surveyed.
     pub keys: u64,
-    /// Those of them of which a limit has nothing left.
+    /// How many of them have a limit with nothing left.
     pub exhausted: u64,
-    /// What is left of the limit that is nearest to its end, in requests; without a key as much as [`of`](Self::of).
+    /// What is left of the limit that is nearest to its end, in requests. Without a key, the same as [`of`](Self::of).
     pub remaining: u64,
-    /// Of how many, at once: the burst and debt of a bucket, the requests of a window. At least 1.
+    /// The size of that limit: burst and debt of a bucket, requests of a window. At least 1.
     pub of: u64,
 }
 
@@ -49,14 +49,14 @@ impl KeySurvey {
     }
 }
 
-/// Whether one share is less than another.
+/// Whether the first fraction is less than the second.
 fn is_less((part, whole): (u64, u64), (other_part, other_whole): (u64, u64)) -> bool {
     u128::from(part) * u128::from(other_whole) < u128::from(other_part) * u128::from(whole)
 }
 
 impl Table {
-    /// Looks at this many cells and overrides, from a place on that moves with time: keys lie in the order of a hash, so those
-    /// that lie together are any of them.
+    /// Surveys this many cells and overrides, starting at a place that moves with time. Keys are in hash order, so
+    /// consecutive keys are a random sample.
     pub(crate) fn survey(&self, now: Time, most: usize) -> KeySurvey {
         let mut table = self;
         while let Some(next) = table.successor.get() {
@@ -77,7 +77,7 @@ impl Table {
 }
 
 impl Set {
-    /// What is left of the limit of which the smallest share is; none while the words are on their way to other terms.
+    /// What is left of the limit with the smallest fraction left. None while the words move to other terms.
     fn least(&self, words: &[AtomicU64], now: Time) -> Option<(u64, u64)> {
         let mut least = (1, 1);
         for (meter, own) in self.limits(words) {

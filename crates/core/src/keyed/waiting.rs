@@ -1,15 +1,15 @@
-//! Requests that wait for a key of the table. What they wait for is forecast from the key's words; a key without words of its
-//! own is forecast as a new one, and decided like any other at its turn.
+//! Requests that wait for a key of the table. Their turns are forecast from the key's words. A key without words is
+//! forecast as a new key, and decided like any other at its turn.
 
 use super::Table;
 use super::book::{Halt, Set};
+use crate::answer::RuleRefused;
 use crate::forecast::{Forecast, Longest};
-use crate::rule::RuleRefused;
 use crate::sync::AtomicU64;
 use crate::{Ticket, Time};
 
 impl Table {
-    /// Takes the last place in the key's queue, if its turn comes by `latest`.
+    /// Takes the last position in the key's queue, if its turn comes by `latest`.
     pub(crate) fn enqueue(
         &self,
         key: &[u8],
@@ -22,7 +22,7 @@ impl Table {
         joined.map_err(|longest| self.refused(mark, longest, cost))
     }
 
-    /// When a newcomer with this key would go, behind all that wait.
+    /// When a new request with this key would be admitted, behind all that wait.
     pub(crate) fn opens(&self, key: &[u8], now: Time, cost: u64) -> Result<Time, RuleRefused> {
         let mark = self.lineage.mark_of(key);
         let opens = match self.lineage.queues.find(mark) {
@@ -36,14 +36,14 @@ impl Table {
         self.lineage.queues.len(self.lineage.mark_of(key))
     }
 
-    /// Something was given back to this key.
+    /// Reacts to a charge of this key that was given back.
     pub(super) fn wake(&self, mark: u64) {
         if let Some(queue) = self.lineage.queues.find(mark) {
             queue.wake_head();
         }
     }
 
-    /// The terms are others: those who cannot go in time any more learn so at once.
+    /// Reacts to a change of the terms: requests whose turn no longer comes in time are refused at once.
     pub(super) fn reassess(&self, now: Time) {
         for (mark, queue) in self.lineage.queues.all() {
             queue.reassess(now, || self.forecast(mark, now));
@@ -71,6 +71,6 @@ impl Table {
 impl Set {
     fn copy(&self, words: &[AtomicU64]) -> Result<Vec<(crate::meter::Meter, Vec<u64>)>, Halt> {
         let copied = self.limits(words).map(|(meter, own)| Ok((meter.clone(), meter.copy(own)?)));
-        copied.collect::<Result<_, crate::meter::Sealed>>().map_err(|_| Halt::Sealed)
+        copied.collect::<Result<_, crate::word::Sealed>>().map_err(|_| Halt::Sealed)
     }
 }

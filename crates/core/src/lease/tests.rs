@@ -1,4 +1,4 @@
-//! Leases on slots of their own, without threads: what each step takes, keeps and loses.
+//! Leases on their own slots, without threads: what each step takes, keeps and loses.
 
 use super::*;
 use crate::{Quota, Strategy};
@@ -9,7 +9,7 @@ fn after(millis: u64) -> Time {
     Time::from_nanos(START.as_nanos() + millis * 1_000_000)
 }
 
-/// Two slots of a bucket of 1,000 a second, the first with a lease that the floor passes by within 62 ms.
+/// Two slots of a bucket of 1,000 per second. The first has a lease that the floor passes within 62 ms.
 fn leased() -> (Supply, AtomicU64, Leases) {
     let quota = Quota::new(Strategy::TokenBucket, 1000, std::time::Duration::from_secs(1), None).expect("valid");
     let (supply, word) = (Supply::new(quota, START), AtomicU64::new(0));
@@ -38,7 +38,7 @@ fn a_lease_is_its_owners_until_half_its_time_has_passed() {
     }
 }
 
-/// The word starts again below seats that are leased, and comes to them once more.
+/// The word restarts below leased seats and passes them again.
 #[test]
 fn what_was_leased_before_the_clock_was_set_back_is_not_there_twice() {
     const DAYS: u64 = 10 * 86_400_000;
@@ -71,7 +71,7 @@ fn what_is_closed_meets_no_cost() {
     assert_eq!(leases.left(&supply, floor), 61 * supply.unit());
 }
 
-/// Not even those that were left of the lease before, which the floor has passed by: they would count as the new one's.
+/// This includes seats of an earlier lease that the floor has passed: they would count as seats of the new one.
 #[test]
 fn while_a_slot_is_filled_it_meets_no_cost() {
     let (supply, _, leases) = leased();
@@ -85,7 +85,7 @@ fn while_a_slot_is_filled_it_meets_no_cost() {
     assert_eq!(take(), Some(Ok(end - 9 * supply.unit())));
 }
 
-/// What lies above the floor is there, and no more.
+/// Exactly the seats above the floor are available.
 #[test]
 fn of_a_lease_that_is_passed_by_the_rest_is_taken() {
     for millis in [0, 1, 2, 30, 60, 61] {
@@ -119,8 +119,8 @@ fn random(state: &mut u64, below: u64) -> u64 {
     *state % below
 }
 
-/// Bursts and lulls of up to so many milliseconds, at one of these percentages of the limit and on some of the slots: how
-/// many requests the word alone admits, and how many leases do.
+/// How many requests the word alone admits, and how many leases admit, with bursts and lulls of up to `longest` ms, at
+/// random ones of these percentages of the limit and on some of the slots.
 fn admitted(quota: Quota, slots: u64, percents: [u64; 4], longest: u64) -> (u64, u64) {
     let supply = Supply::new(quota, START);
     let (alone, word) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -147,7 +147,7 @@ fn admitted(quota: Quota, slots: u64, percents: [u64; 4], longest: u64) -> (u64,
     (by_word, by_leases)
 }
 
-/// In hundredths of a percent, in 144 patterns. Every run draws the same.
+/// In hundredths of a percent, for 144 patterns. The random numbers are the same in every run.
 #[test]
 fn under_bursts_and_lulls_leases_lose_a_thousandth() {
     let (mut all, mut lost, mut worst) = (0, 0, 0);

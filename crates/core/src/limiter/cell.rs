@@ -1,23 +1,24 @@
-//! The state of a limiter under one quota, and the way to its successor under the next.
+//! The state of a limiter under one quota, and the transition to its successor under the next quota.
 //!
-//! A retune must not lose what was consumed while others decide. It links a successor behind the cell in force, then
-//! seals its words, which no charge can pass any more. Whoever meets the seal works out the successor's first state from
-//! the sealed one (all get the same result), puts it there unless somebody was faster, and decides in the successor. So
-//! deciders help the change through instead of waiting for it, and no charge falls in between. Only retunes wait for
-//! each other.
+//! A retune must not lose what was consumed while other threads decide. It links a successor behind the cell in force,
+//! and then seals the cell's words, so that no charge can change them any more. A thread that finds a sealed word
+//! computes the successor's first state from it (all threads compute the same), stores it unless another thread was
+//! faster, and decides in the successor. So deciding threads complete the change instead of waiting for it, and no
+//! charge is lost in between. Only retunes wait for each other.
 
 use std::sync::{Arc, OnceLock};
 
 use super::{Admitted, Charge, Refused};
 use crate::lease::Leases;
 use crate::meter::line::{self, swap};
-use crate::meter::{self, Counter, Kind, Log, Memory, Meter, Past, Place, SEALED, Sealed, Stop, Taken, UNSET, Watch};
+use crate::meter::{Counter, Kind, Log, Memory, Meter, Past, Place, Stop, Taken, Watch};
 use crate::queue::Queue;
 use crate::supply::Supply;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Once, Ordering};
+use crate::word::{SEALED, Sealed, UNSET, load};
 use crate::{Quota, Standing, Time};
 
-/// How often threads get in each other's way before they lease; see `lease`.
+/// How many lost races make threads use leases; see `lease`.
 const HOT: u64 = if cfg!(loom) { 0 } else { 16 };
 
 /// No window has this number.
@@ -26,51 +27,51 @@ const NEVER: u64 = u64::MAX;
 #[derive(Debug)]
 pub(super) struct Cell {
     pub(super) meter: Meter,
-    /// How many retunes came before. A charge is given back only to the cell that it was made in.
+    /// How many retunes came before. A charge is given back only to the cell in which it was made.
     pub(super) generation: u64,
-    /// [`Supply::direct`] where levels are times; elsewhere zero, and once there are leases.
+    /// [`Supply::direct`] if levels are times; zero otherwise, and when there are leases.
     direct: AtomicU64,
-    /// The window that was decided in last, so that those after need no division; [`NEVER`] where there are none, and once
-    /// there are leases. No more than a hint: the time says whether it is right.
+    /// The window of the last decision, so that later decisions in it need no division. [`NEVER`] without windows, and
+    /// when there are leases. It is only a hint: the time decides whether it is right.
     window: AtomicU64,
     words: Words,
-    /// Filled once threads got in each other's way [`HOT`] times.
+    /// Set after threads lost [`HOT`] races.
     leases: Once<Leases>,
-    /// How often they did; far more than `HOT` where no leases can be had.
+    /// The number of lost races; far more than `HOT` if this limit cannot have leases.
     heat: AtomicU64,
     /// When this cell took over, in nanoseconds of [`Time`]. Final once the predecessor's first word is sealed.
     since: AtomicU64,
-    /// What is known of the time before, and what the words began with. Filled before they are set; the first cell has none.
-    /// Loom need not see it: the words order all that is done with it.
+    /// What is known of the time before, and the first words. Set before the words are set; the first cell has none.
+    /// Invisible to loom: the words order all accesses to it.
     past: OnceLock<Box<Past>>,
-    /// For a while after a change. The first cell has none.
+    /// Set for a while after a change. The first cell has none.
     watch: Option<Box<Watching>>,
-    /// Filled before the words are sealed.
+    /// Set before the words are sealed.
     successor: Once<Arc<Cell>>,
-    /// The requests that wait, of this cell and all its successors. Filled by the first that does.
+    /// The waiting requests of this cell and all its successors. Set by the first request that waits.
     queue: Once<Arc<Queue>>,
-    /// Held by the one who may fill `successor` and seal the words.
+    /// Held by the thread that may set `successor` and seal the words.
     pub(super) retuning: Mutex<()>,
 }
 
-/// Until it is over, no decision is made at once.
+/// Until it is over, no decision takes the fast path.
 #[derive(Debug)]
 struct Watching {
     watch: Watch,
     is_over: AtomicBool,
-    /// Claimed by the one who ends it.
+    /// Set by the thread that ends it.
     is_ending: AtomicBool,
 }
 
-/// The state of one limit, in the cell itself where it is small.
+/// The state of one limit, inside of the cell if it is small.
 #[derive(Debug)]
 struct Words {
     few: Alone,
-    /// If it takes more than two; else there are none.
+    /// The words, if there are more than two; empty otherwise.
     many: Box<[AtomicU64]>,
 }
 
-/// Alone on its cache lines: what never changes must not travel with what always does.
+/// On its own cache lines: fields that never change must not share them with words that always do.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Alone([AtomicU64; 2]);
@@ -101,7 +102,7 @@ impl Cell {
         }
     }
 
-    /// From now on, where the quota allows it. Only while there are no leases.
+    /// Enables the fast path, if the quota allows it. Only while there are no leases.
     fn decide_at_once(&self) {
         let (direct, window) = match &self.meter.kind {
             Kind::Line(supply) if supply.is_time() => (supply.direct(), NEVER),
@@ -112,7 +113,7 @@ impl Cell {
         self.window.store(window, Ordering::Relaxed);
     }
 
-    /// The trail, if a charge at this time has to be noted.
+    /// The trail, if a charge at this time must be noted.
     fn watch(&self, now: Time) -> Option<&Watch> {
         let Watching { watch, is_over, is_ending } = self.watch.as_deref()?;
         if watch.is_on(now) {
@@ -130,7 +131,7 @@ impl Cell {
         self.watch.as_ref().is_some_and(|watching| !watching.is_over.load(Ordering::Acquire))
     }
 
-    /// Decides, and notes it if it has to be.
+    /// Decides, and notes the charge if required.
     fn noting(
         &self,
         now: Time,
@@ -155,7 +156,7 @@ impl Cell {
         self.queue.get().expect("filled above")
     }
 
-    /// The limit as it is, to go on with elsewhere.
+    /// A copy of the limit in its current state, to continue elsewhere.
     pub(super) fn copy(&self, now: Time) -> Result<(Meter, Vec<u64>), Sealed> {
         let mut words = self.meter.copy(self.words.all())?;
         if let (Kind::Line(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) {
@@ -169,7 +170,7 @@ impl Cell {
         &self.words.all()[0]
     }
 
-    /// A decision that needs no second look; none if it is not that simple.
+    /// The fast path of a decision. None if the case is not that simple.
     #[inline(always)] // as in `Limiter::check`
     pub(super) fn check_at_once(&self, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
         let supply = match &self.meter.kind {
@@ -178,7 +179,8 @@ impl Cell {
             Kind::Log(log) => return self.log_at_once(log, now, cost),
             Kind::Guarded(_) => return None, // never in a cell, whose words no lock guards
         };
-        // Where levels are times, which most quotas see to, the first comparison is the only one; for leases it is the second.
+        // If levels are times, as for most quotas, the first comparison is the only one; for leases it is the second
+        // one.
         let elapsed = supply.elapsed(now);
         if elapsed < self.direct.load(Ordering::Relaxed) {
             return self.charge_at_once(supply, elapsed, now, cost, Supply::charge_at_once);
@@ -200,19 +202,19 @@ impl Cell {
         self.charge_at_once(supply, self.flowed(supply, elapsed), now, cost, Supply::charge_at_once)
     }
 
-    /// By a division. Remembers the window.
+    /// Computes the flow by a division, and remembers the window.
     #[inline(never)]
     fn flowed(&self, supply: &Supply, elapsed: u64) -> u64 {
         let floor = supply.flowed(elapsed);
         let before = self.window.load(Ordering::Relaxed);
         if before != NEVER {
-            // Not if there are leases meanwhile.
+            // Fails if there are leases meanwhile.
             let _ = self.window.compare_exchange(before, floor / supply.each(), Ordering::Relaxed, Ordering::Relaxed);
         }
         floor
     }
 
-    /// Moves the level to where `charge` says, told level, floor and cost.
+    /// Moves the level to what `charge` returns for level, floor and cost.
     #[inline(always)]
     fn charge_at_once(
         &self,
@@ -238,7 +240,7 @@ impl Cell {
         is_refused.then(|| Err(Refused { standing: standing(level), cost }))
     }
 
-    /// The same where there are leases.
+    /// The fast path with leases.
     #[inline(always)]
     fn lease_at_once(
         &self,
@@ -301,7 +303,7 @@ impl Cell {
         }
     }
 
-    /// Another thread was faster.
+    /// Counts a race that this thread lost.
     #[cold]
     fn heat_up(&self, supply: &Supply) {
         if self.is_watched() {
@@ -312,7 +314,7 @@ impl Cell {
         }
     }
 
-    /// Leases from now on, if this limit is one that can lend.
+    /// Starts to use leases, if this limit can.
     fn lend(&self, supply: &Supply) -> Option<&Leases> {
         if self.leases.get().is_none() {
             if self.is_watched() {
@@ -338,7 +340,7 @@ impl Cell {
 
     pub(super) fn ask(&self, now: Time, cost: u64) -> Result<Standing, Stop> {
         match self.meter.ask(self.words.all(), now, cost) {
-            // What is leased is there, too.
+            // The leases have room, too.
             Err(Stop::Refused(refused)) if self.leases.get().is_some() => {
                 let standing = self.standing(now)?;
                 if standing.remaining() >= cost { Ok(standing) } else { Err(Stop::Refused(refused)) }
@@ -347,24 +349,24 @@ impl Cell {
         }
     }
 
-    /// With what is leased, as if it had not been.
+    /// The standing, with leased seats counted as unused.
     pub(super) fn standing(&self, now: Time) -> Result<Standing, Sealed> {
         let (Kind::Line(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) else {
             return self.meter.standing(self.words.all(), now);
         };
-        let (floor, level) = (supply.floor(now), meter::load(self.first())?);
+        let (floor, level) = (supply.floor(now), load(self.first())?);
         let level = level.max(floor).saturating_sub(leases.left(supply, floor));
         Ok(Standing::of_line(supply, level, floor, now))
     }
 
-    /// Where seats can be leased, they are given back as the seats they were: the last ones to the word, others into a slot.
+    /// If seats can be leased, they are given back as the same seats: the last ones to the word, others to a slot.
     pub(super) fn refund(&self, place: &Place, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
         let Kind::Line(supply) = &self.meter.kind else {
             return self.meter.refund(self.words.all(), place, clock);
         };
         let word = self.words.line();
         loop {
-            let level = meter::load(word)?;
+            let level = load(word)?;
             if place.mark > supply.ceiling(clock()) {
                 // Reserved ahead, and so beyond all leases.
                 return line::refund(supply, word, place, clock);
@@ -393,7 +395,7 @@ impl Cell {
         successor.queue.fill(Arc::clone(self.queue()));
         let mut word = self.first().load(Ordering::SeqCst);
         loop {
-            // Not earlier than any charge in the word that is sealed.
+            // Not earlier than any charge in the sealed word.
             successor.since.store(clock().as_nanos(), Ordering::Relaxed);
             match self.first().compare_exchange_weak(word, word | SEALED, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return self.follow(),
@@ -402,7 +404,7 @@ impl Cell {
         }
     }
 
-    /// If there are leases: the sealed word as it would be without them.
+    /// With leases: the sealed word as it would be without them.
     fn take_back(&self, since: Time) -> Option<AtomicU64> {
         let (Kind::Line(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) else {
             return None;
@@ -412,7 +414,7 @@ impl Cell {
         Some(AtomicU64::new(level.max(floor).saturating_sub(leases.left(supply, floor)) | SEALED))
     }
 
-    /// The successor, with a state. A word of this cell is sealed.
+    /// The successor, with its state set. A word of this cell is sealed.
     #[cold]
     pub(super) fn follow(&self) -> &Arc<Self> {
         let successor = self.successor.get().expect("the successor is there before a word is sealed");
@@ -434,7 +436,7 @@ impl Cell {
                         successor.meter.past_after(&self.meter, words, &none, since, Memory::Many)
                     }
                 };
-                // What another thread was faster to find is the same, but for moments that were just being written.
+                // If another thread was faster, its value is equal, except for times that were being written just then.
                 let _ = successor.past.set(Box::new(past));
             }
             let past = successor.past.get().expect("filled above");
@@ -457,13 +459,13 @@ impl Words {
         Self { few: Alone([word(0), word(1)]), many }
     }
 
-    /// The level, of what is counted by one: no question how many there are.
+    /// The only word, without a check of how many there are.
     #[inline]
     fn line(&self) -> &AtomicU64 {
         &self.few.0[0]
     }
 
-    /// One too many where there is one.
+    /// All words; one more than needed if there is one.
     #[inline]
     fn all(&self) -> &[AtomicU64] {
         if self.many.is_empty() { &self.few.0 } else { &self.many }
@@ -471,7 +473,7 @@ impl Words {
 }
 
 impl Drop for Cell {
-    /// One by one: the drop of a long chain must not be as deep as the chain.
+    /// Drops the chain in a loop: recursion would go as deep as the chain is long.
     fn drop(&mut self) {
         let mut next = self.successor.take();
         while let Some(cell) = next {

@@ -1,34 +1,37 @@
-//! The sliding window counter: two words, one for even windows and one for odd ones. Each holds the index of its window
-//! and the count in it.
+//! The sliding window counter: one word for even windows and one for odd windows. Each word holds the index of its
+//! window and the count in it.
 //!
-//! A decision in window *w* moves the word of *w* and needs the count of *w - 1*, which therefore has to be final: before
-//! it is counted with, that word is *frozen*. A thread whose clock lags, and which would still count in *w - 1*, meets
-//! the frozen word and decides at the start of *w* instead. So at any time one word moves, and one compare-and-swap
-//! admits, although the state is two.
+//! A decision in window *w* changes the word of *w* and needs the final count of *w - 1*: that word is *frozen* before
+//! its count is used. A thread with a lagging clock, which would still count in *w - 1*, finds the frozen word and
+//! decides at the start of *w* instead. So only one word changes at any time, and one compare-and-swap admits, although
+//! the state has two words.
 //!
 //! ```text
 //! admitted when      previous * (period - elapsed) + (current + cost) * period  <=  requests * period
 //! ```
 
 mod packed;
-mod windows;
 
 use std::time::Duration;
 
-pub(crate) use self::windows::Windows;
-use super::{Epoch, Past, Place, SEALED, Sealed, Stop, Taken, load};
+use super::epoch::Epoch;
+use super::outcome::{Place, Stop, Taken};
+use super::past::Past;
 use crate::divisor::Divisor;
-use crate::supply::{BEHIND, SET_BACK};
+use crate::supply::BEHIND;
 use crate::sync::{AtomicU64, Ordering};
+use crate::time::SET_BACK;
+use crate::windows::Windows;
+use crate::word::{SEALED, Sealed, load};
 use crate::{Quota, Standing, Time};
 
-/// The count of a window that nobody counts in any more.
+/// Marks the final count of a window.
 const FROZEN: u64 = 1 << 62;
 
-/// Index of the window at the base, so that a word that is zero is in no window.
+/// Index of the window at the base. Not zero, so that a word that is zero belongs to no window.
 const FIRST: u64 = 2;
 
-/// Of the count, unless the quota needs more: for 2^31 requests.
+/// Bits of the count, unless the quota needs more: enough for 2^31 requests.
 const MOST_BITS: u32 = 31;
 
 #[derive(Clone, Debug)]
@@ -39,21 +42,22 @@ pub(crate) struct Counter {
     base: Time,
     /// Where the window of index zero would start, modulo 2^64.
     origin: u64,
-    /// Of the count, at the low end of a word; the index has the others.
+    /// Bits of the count, at the low end of a word; the index uses the others.
     bits: u32,
 }
 
 struct Seen {
     windows: Windows,
     index: u64,
-    /// The words as they were.
+    /// The words as they were read.
     current: u64,
     previous: u64,
 }
 
 impl Counter {
     pub(super) fn new(quota: Quota, now: Time) -> Self {
-        // Before the base time stands still, so it lies where a clock that is set back does not come.
+        // Time stands still before the base, so the base is far enough back that a clock that is set back stays above
+        // it.
         let base = now.as_nanos().saturating_sub(BEHIND);
         let base = Time::from_nanos(base - base % quota.period_nanos());
         let period = Divisor::new(quota.period_nanos());
@@ -73,11 +77,11 @@ impl Counter {
         self.window_at(now).0
     }
 
-    /// Its index, and how much of it has elapsed.
+    /// The index of the window, and how much of it has elapsed.
     #[inline]
     fn window_at(&self, now: Time) -> (u64, u64) {
         let (windows, elapsed) = self.period.divide(now.as_nanos().saturating_sub(self.base.as_nanos()));
-        // The last index is left out, so that no word looks like an unset one. The one before it never ends.
+        // The last index is not used, so that no word looks unset. The window before it never ends.
         let last = (FROZEN >> self.bits) - 2;
         if windows + FIRST <= last { (windows + FIRST, elapsed) } else { (last, self.period()) }
     }
@@ -98,12 +102,12 @@ impl Counter {
         word & ((1 << self.bits) - 1)
     }
 
-    /// Reads both words, as they look at `now`. Words from after a clock was set back are put right.
+    /// Reads both words as of `now`. Corrects words from a time after the clock was set back.
     fn see(&self, words: &[AtomicU64], now: Time) -> Result<Seen, Sealed> {
         loop {
             let at_now = self.index_at(now);
             let (even, odd) = (load(&words[0])?, load(&words[1])?);
-            // A word that is frozen says that the window after it has begun.
+            // A frozen word means that the window after it has begun.
             let begun = |word| self.index_of(word) + u64::from(word & FROZEN != 0);
             let index = at_now.max(begun(even)).max(begun(odd));
             if index > at_now && self.start_of(index) > now.saturating_add(SET_BACK).as_nanos() {
@@ -123,7 +127,7 @@ impl Counter {
         }
     }
 
-    /// All used up in the window of now, and nothing before it.
+    /// Makes the current window completely used, with nothing before it.
     #[cold]
     fn set_back(&self, words: &[AtomicU64], seen: [u64; 2], index: u64) {
         for (parity, seen) in (0..).zip(seen) {
@@ -137,7 +141,7 @@ impl Counter {
         }
     }
 
-    /// Moves the count of the window that was seen. Not done if a word is not what was seen.
+    /// Changes the count of the window that was read. False if a word changed meanwhile.
     fn count(&self, words: &[AtomicU64], seen: &Seen, count: u64) -> bool {
         let [current, previous] = [seen.index % 2, (seen.index + 1) % 2].map(|parity| &words[usize::from(parity == 1)]);
         let frozen = if self.index_of(seen.previous) == seen.index - 1 {
@@ -151,11 +155,12 @@ impl Counter {
         swap(previous, seen.previous, frozen) && swap(current, seen.current, self.word(seen.index, count))
     }
 
-    /// A decision in a window that has begun, after one that is frozen; none if it is not that simple. The windows after a
-    /// charge with the index of the current one, or as they are if it was refused.
+    /// The fast path of a decision, in a window that has begun after a frozen one. None if the case is not that simple.
+    /// Returns the windows after a charge, with the index of the current window, or the unchanged windows after a
+    /// refusal.
     ///
-    /// Which window that is the words say, and the clock no more than whether it is right: all that is swapped is known
-    /// before the time is, so the processor need not wait for the one to do the other.
+    /// The words determine the window; the clock only confirms it. So all swapped values are known before the time is,
+    /// and the processor need not wait for the clock to compute them.
     #[inline(always)] // as in the cell: an answer that is passed on in memory costs more than the decision
     pub(crate) fn check_at_once(
         &self,
@@ -164,11 +169,11 @@ impl Counter {
         cost: u64,
     ) -> Option<Result<(Windows, u64), Windows>> {
         let [even, odd] = words.each_ref().map(|word| word.load(Ordering::SeqCst));
-        // Of two the frozen one is the larger.
+        // A frozen word is the larger of the two.
         let (word, mut current, last) = if even < odd { (&words[0], even, odd) } else { (&words[1], odd, even) };
         let index = current >> self.bits;
         let elapsed = now.as_nanos().wrapping_sub(self.origin.wrapping_add(index.wrapping_mul(self.period())));
-        // Neither is sealed then, and the time is in no other window.
+        // True only if neither is sealed and the time is in this window.
         if current >= FROZEN || (last >> self.bits) + 1 != (FROZEN >> self.bits) + index || elapsed >= self.period() {
             return None;
         }
@@ -191,13 +196,13 @@ impl Counter {
         self.reserve(words, now, cost, now)
     }
 
-    /// A place later in this window can be reserved; the next window begins with what this one counted, so none there.
+    /// Reserves a later time in this window. Not in the next window, which starts with the final count of this one.
     pub(super) fn reserve(&self, words: &[AtomicU64], now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
         loop {
             let mut seen = self.see(words, now)?;
             let wait = seen.windows.opens_in_this(&self.quota, cost);
             let at = match wait {
-                // Behind another thread's clock by `lag`: that one has been told that this window has begun.
+                // `now` is behind another thread's clock by `lag`: that thread has seen that this window has begun.
                 Some(0) => now,
                 Some(wait) => now.saturating_add(Duration::from_nanos(wait.saturating_add(seen.windows.lag))),
                 None => Time::from_nanos(u64::MAX),
@@ -223,7 +228,7 @@ impl Counter {
         Ok(Standing::of_counter(self.quota, self.see(words, now)?.windows))
     }
 
-    /// Gives back within the window of the charge: later ones have been decided with its count.
+    /// Gives back within the window of the charge: later windows have already used its count.
     pub(super) fn refund(&self, words: &[AtomicU64], place: &Place) -> Result<(), Sealed> {
         let word = &words[usize::from(place.mark % 2 == 1)];
         loop {
@@ -247,7 +252,7 @@ impl Counter {
         self.period() == other.period()
     }
 
-    /// Sealed words at `since`.
+    /// The sealed words as of `since`.
     fn sealed(&self, words: &[AtomicU64], since: Time) -> Seen {
         let [even, odd] = [&words[0], &words[1]].map(|word| AtomicU64::new(word.load(Ordering::SeqCst) & !SEALED));
         match self.see(&[even, odd], since) {
@@ -256,12 +261,12 @@ impl Counter {
         }
     }
 
-    /// What was admitted since it took over, and how much is left.
+    /// What was admitted since this meter took over, and how much is left.
     pub(super) fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'static>, u64) {
         let Seen { windows, index, .. } = self.sealed(words, since);
         let (first, before) = match past.first {
             [0, 0] => (self.index_at(Time::from_nanos(past.began)), 0),
-            // Of two the frozen one is the larger.
+            // A frozen word is the larger of the two.
             [even, odd] => (self.index_of(even.min(odd)), self.count_of(even.min(odd))),
         };
         let epoch = Epoch::of_counter(
@@ -274,13 +279,13 @@ impl Counter {
         (epoch, windows.remaining(&self.quota))
     }
 
-    /// The words with the counts of a counter of the same period: they stay what they are, also above a lowered limit.
+    /// The words with the counts of a counter with the same period. Counts above a lowered limit stay.
     pub(super) fn with_counts_of(&self, old: &Self, old_words: &[AtomicU64], since: Time) -> [u64; 2] {
         let Windows { previous, current, lag, .. } = old.sealed(old_words, since).windows;
         self.with_counts(since.saturating_add(Duration::from_nanos(lag)), previous, current)
     }
 
-    /// The words that follow from `admitted_since`, the number of requests admitted since a moment.
+    /// The words for `admitted_since`, which returns the number of requests admitted since a time.
     pub(super) fn with_admitted(&self, admitted_since: impl Fn(u64) -> u64, since: Time) -> [u64; 2] {
         let start = self.start_of(self.index_at(since));
         let current = admitted_since(start);
@@ -296,8 +301,8 @@ impl Counter {
     }
 }
 
-/// Of the count. It holds all that were admitted in a window, also if the limit was lowered since, as far as there is room:
-/// the index needs enough for 146 years.
+/// Bits of the count. It holds all requests that were admitted in a window, also if the limit was lowered since, as far
+/// as there is room: the index needs enough bits for 146 years.
 fn bits_of_count(quota: Quota) -> u32 {
     let needed = u64::BITS - quota.requests().leading_zeros();
     needed.max(quota.period_nanos().ilog2().min(MOST_BITS))

@@ -1,36 +1,36 @@
-//! What a limit admitted while one quota was in force, as its sealed words tell: at most how much since any moment.
+//! What a limit admitted while one quota was in force, according to its sealed words: an upper bound since any time.
 
-use super::past::{Past, Span};
+use super::past::{Memory, Past, Span};
 use crate::supply::Supply;
 
-/// Periods of a log that are looked at one by one. More of them are between its moments only if it was hardly used.
+/// How many periods of a log are examined one by one. There are more between its times only if it was hardly used.
 const SOME: u64 = 64;
 
-/// From a change to the next.
+/// The time from one change to the next.
 #[derive(Debug)]
 pub(super) struct Epoch<'a> {
     pub(super) began: u64,
     pub(super) since: u64,
-    /// All of it, with what is reserved ahead.
+    /// All admitted requests, including those reserved ahead.
     pub(super) total: u64,
-    /// Of those, what is promised for later windows.
+    /// How many of them are reserved in later windows.
     pub(super) reserved: u64,
-    /// How many were admitted after which moments, where that was noted.
+    /// How many were admitted after which times, if that was noted.
     known: Vec<Span>,
     curve: Curve<'a>,
 }
 
-/// How much was admitted since a moment.
+/// How much was admitted since a time.
 #[derive(Debug)]
 enum Curve<'a> {
-    /// A level of a bucket: at most by how much it is above the floor of that moment.
+    /// Level of a bucket: at most its distance from the floor of that time was admitted since.
     Bucket { supply: &'a Supply, level: u64 },
-    /// The last window in which there was a request. Those before it may have been full.
+    /// The last window with a request. Windows before it may have been full.
     Window { start: u64, count: u64, most: u64, period: u64 },
-    /// The same with the count of the window before.
+    /// The last window with a request, with the count of the window before.
     Counter { start: u64, current: u64, previous: u64, most: u64, period: u64 },
-    /// Moments, newest first. If these are as many as are allowed, another went before each of them, a period or longer
-    /// earlier, and so on.
+    /// Times, newest first. If there are as many as the limit allows, each may have been preceded by another request,
+    /// one period or more earlier, and so on.
     Log { moments: Vec<u64>, most: u64, period: u64 },
 }
 
@@ -41,7 +41,7 @@ impl<'a> Epoch<'a> {
         let level = if supply.is_set_back(level, floor) { supply.ceiling(now) } else { level };
         let start = past.first[0].max(supply.floor(crate::Time::from_nanos(past.began)));
         let total = level.saturating_sub(start) / supply.unit();
-        // What went above the ceiling since then waits.
+        // What exceeds the ceiling since then waits.
         let reserved = level.saturating_sub(supply.ceiling(now).max(past.first[0])) / supply.unit();
         Self {
             began: past.began.min(since),
@@ -78,7 +78,7 @@ impl<'a> Epoch<'a> {
         Self { began: past.began.min(since), since, total: total.max(reserved), reserved, known: Vec::new(), curve }
     }
 
-    /// Of a counter, in which `windows` began since the change. At the change, the window of that time held `before`.
+    /// For a counter with `windows` windows since the change. At the change, the window of that time held `before`.
     pub(super) fn of_counter(
         (start, current, previous): (u64, u64, u64),
         (most, period): (u64, u64),
@@ -97,14 +97,14 @@ impl<'a> Epoch<'a> {
         Self { began: past.began.min(since), since, total, reserved: 0, known: Vec::new(), curve }
     }
 
-    /// Of a log that admitted these requests, newest first, and no more than `all`.
+    /// For a log that admitted these requests, newest first, and not more than `all`.
     pub(super) fn of_log(moments: Vec<u64>, (most, period): (u64, u64), all: u64, past: &Past, since: u64) -> Self {
         let began = past.began.min(since);
         let total = logged(&moments, most, period, began).min(all);
         Self { began, since, total, reserved: 0, known: Vec::new(), curve: Curve::Log { moments, most, period } }
     }
 
-    /// Takes in how many were admitted after which moments, at most. The first moment is before all of them.
+    /// Adds an upper bound of how many were admitted after which times. The first time is before all of them.
     pub(super) fn learn(&mut self, known: Vec<Span>) {
         let all = known.first().map_or(self.total, |span| span.count);
         self.total = self.total.min(all).max(self.reserved);
@@ -141,7 +141,7 @@ impl<'a> Epoch<'a> {
         })
     }
 
-    /// The last moment since when this many were admitted.
+    /// The last time since which this many were admitted.
     fn last_since(&self, count: u64) -> u64 {
         let (mut yes, mut no) = (self.began, self.since.saturating_add(1));
         if self.admitted_since(self.since) >= count {
@@ -158,6 +158,25 @@ impl<'a> Epoch<'a> {
             if self.admitted_since(middle) >= count { yes = middle } else { no = middle }
         }
         yes
+    }
+
+    /// What was admitted before, and in this epoch.
+    pub(super) fn after(&self, past: &Past, memory: Memory) -> Vec<Span> {
+        let mut spans = past.spans.clone();
+        self.append_to(&mut spans);
+        let most = if memory == Memory::Few { 128 } else { 512 };
+        // Where the clock was set back, what came before counts as of now.
+        let mut last = 0;
+        for span in &mut spans {
+            last = span.at.min(self.since).max(last);
+            span.at = last;
+        }
+        let mut share = 64;
+        while spans.len() > most && share > 0 {
+            spans = joined(&spans, self.since, share);
+            share -= share.div_ceil(4);
+        }
+        spans
     }
 
     /// Adds what was admitted, each request at the last moment at which it can have been. Many that are close together are
@@ -180,7 +199,7 @@ fn in_windows(windows: u64, most: u64) -> u64 {
     windows.saturating_mul(most)
 }
 
-/// How many requests a log of these moments, newest first, can have admitted since then.
+/// How many requests a log with these times, newest first, can have admitted since `since`.
 fn logged(moments: &[u64], most: u64, period: u64, since: u64) -> u64 {
     let newer = |moment: u64| moments.partition_point(|&at| at >= moment) as u64;
     let (Some(&newest), Some(&oldest)) = (moments.first(), moments.last()) else { return 0 };
@@ -199,4 +218,22 @@ fn logged(moments: &[u64], most: u64, period: u64, since: u64) -> u64 {
         moment = moment.saturating_add(period);
     }
     sum.saturating_add(in_windows(newest.saturating_sub(moment) / period + 1, most))
+}
+
+/// Joins neighbours that are closer together than this share of their age.
+fn joined(spans: &[Span], since: u64, share: u64) -> Vec<Span> {
+    let mut fewer: Vec<Span> = Vec::with_capacity(spans.len());
+    let mut start = 0;
+    for &span in spans {
+        match fewer.last_mut() {
+            Some(last) if span.at - start <= since.saturating_sub(span.at) / share => {
+                *last = Span { at: span.at, count: last.count.saturating_add(span.count) };
+            }
+            _ => {
+                start = span.at;
+                fewer.push(span);
+            }
+        }
+    }
+    fewer
 }

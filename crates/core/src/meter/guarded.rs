@@ -1,27 +1,29 @@
-//! Meters for words that a lock guards: smaller than those that threads share, and never to be used without the lock. A
-//! table of keys counts its *guests* by them.
+//! Meters for words that are guarded by a lock: smaller than shared words, and never used without the lock. A table of
+//! keys uses them for its *guests*.
 //!
-//! - A sliding window counter is packed into one word where both counts and the window's index fit. It counts the same.
-//! - A sliding window log becomes a few *moments*, three words for an upper bound of what the log would count.
+//! - A sliding window counter is packed into one word if both counts and the window's index fit. It counts the same.
+//! - A sliding window log becomes three words with the times of a few groups of requests (`Moments`): an upper bound of
+//!   what the log would count.
 
 mod moments;
 
 pub(crate) use self::moments::Moments;
-use super::{Counter, Epoch, Kind, Meter, Past, Place, Sealed, Stop, Taken};
+use super::{Counter, Epoch, Kind, Meter, Past, Place, Stop, Taken};
 use crate::sync::{AtomicU64, Ordering};
+use crate::word::Sealed;
 use crate::{Quota, Standing, Strategy, Time};
 
-/// How one limit is counted where a lock guards its words.
+/// How a limit is counted in words that are guarded by a lock.
 #[derive(Clone, Debug)]
 pub(crate) enum Guarded {
     /// One word.
     Packed(Counter),
-    /// Three.
+    /// Three words.
     Moments(Moments),
 }
 
 impl Meter {
-    /// A meter for words that a lock guards.
+    /// A meter for words that are guarded by a lock.
     pub(crate) fn guarded(quota: Quota, base: Time) -> Self {
         match quota.strategy() {
             Strategy::SlidingWindowLog => Self { kind: Kind::Guarded(Guarded::Moments(Moments::new(quota))) },
@@ -33,9 +35,9 @@ impl Meter {
         }
     }
 
-    /// A measure of how much is used up, for comparison: about 2^40 is all of a limit.
+    /// A measure of how much is used, for comparison: about 2^40 is a whole limit.
     pub(crate) fn used(&self, words: &[AtomicU64], now: Time) -> u64 {
-        // Where all of `most` is so many bits, without a division: this is asked of each guest of a full bucket.
+        // Scales without a division, because this runs for each guest of a full bucket.
         let scale = |used: u64, most: u64| match 24 + most.leading_zeros() {
             less @ ..64 => used >> (64 - less),
             more => used.saturating_mul(1 << (more - 64)),
@@ -49,7 +51,7 @@ impl Meter {
                 let standing = self.standing(words, now).ok();
                 let limit = self.quota().requests();
                 let used = standing.map_or(limit, |standing| limit.saturating_sub(standing.remaining()));
-                // Of two that have used the same, a log's older one has less time left.
+                // If both have used the same, the older one of a log has less time left.
                 let age =
                     if let Kind::Guarded(Guarded::Moments(moments)) = kind { moments.freshness(words, now) } else { 0 };
                 scale(used, limit).saturating_add(age)
@@ -57,8 +59,8 @@ impl Meter {
         }
     }
 
-    /// Raises `words` to an upper bound of themselves and of `others`: whatever either refuses, now or later, the
-    /// result refuses. Only under a lock.
+    /// Raises `words` to an upper bound of `words` and `others`: what either refuses, now or later, the result refuses.
+    /// Only under a lock.
     pub(crate) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
         match &self.kind {
             Kind::Line(_) => {
@@ -128,7 +130,7 @@ impl Guarded {
         }
     }
 
-    /// What was admitted since the meter took over, at most, and how much is left.
+    /// An upper bound of what was admitted since the meter took over, and how much is left.
     pub(super) fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'static>, u64) {
         match self {
             Self::Packed(counter) => counter.epoch(&counter.unpack(&words[0]), past, since),

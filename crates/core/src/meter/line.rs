@@ -1,11 +1,12 @@
-//! Strategies whose whole state is one level on a line: one compare-and-swap admits, a refusal writes nothing.
+//! Strategies whose state is one level on a line: one compare-and-swap admits, and a refusal writes nothing.
 //!
-//! The order acquired and released is that of clock readings: one taken after a level was read is not earlier than those
-//! that went into it.
+//! Acquire and release order the clock readings: a reading after a level was read is not earlier than those that are
+//! part of the level.
 
-use super::{Place, SEALED, Sealed, Stop, Taken, load};
+use super::outcome::{Place, Stop, Taken};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering};
+use crate::word::{SEALED, Sealed, load};
 use crate::{Standing, Time};
 
 #[inline]
@@ -13,7 +14,7 @@ pub(crate) fn check(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> 
     check_contended(supply, word, now, cost, || {})
 }
 
-/// The same, and tells of each time that another thread was faster.
+/// `check`, which also reports each race that was lost to another thread.
 #[inline]
 pub(crate) fn check_contended(
     supply: &Supply,
@@ -30,7 +31,7 @@ pub(crate) fn reserve(supply: &Supply, word: &AtomicU64, now: Time, cost: u64, l
     take(supply, word, now, cost, |level, _| supply.reserve(level, now, cost, latest), || {})
 }
 
-/// Moves the level to where `place`, told level and floor, says, with the moment at which the request may go.
+/// Moves the level to what `place` returns for level and floor, with the time at which the request is admitted.
 #[inline]
 fn take(
     supply: &Supply,
@@ -63,7 +64,7 @@ fn take(
     }
 }
 
-/// The clock was set back: the level to go on with.
+/// The clock was set back: returns the level to continue with.
 #[cold]
 fn restart(supply: &Supply, word: &AtomicU64, level: u64, floor: u64) -> Result<u64, Sealed> {
     let restart = floor + supply.capacity();
@@ -80,7 +81,7 @@ pub(super) fn ask(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Re
         if !supply.is_set_back(level, floor) {
             return Err(Stop::Refused(Standing::of_line(supply, level, floor, now)));
         }
-        // Where `restart` will put it. A question changes nothing.
+        // Where `restart` will put it. A query changes nothing.
         level = floor + supply.capacity();
     }
     Ok(Standing::of_line(supply, level, floor, now))
@@ -109,7 +110,7 @@ pub(crate) fn refund(
     }
 }
 
-/// Moves the level on, or says what it is now.
+/// Replaces the level, or returns its current value.
 #[inline]
 pub(crate) fn swap(word: &AtomicU64, from: u64, to: u64) -> Result<(), Result<u64, Sealed>> {
     match word.compare_exchange_weak(from, to, Ordering::SeqCst, Ordering::SeqCst) {

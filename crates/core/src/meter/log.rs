@@ -1,16 +1,16 @@
-//! The sliding window log: a *head*, one word, that says whose turn it is, and a ring with the moment of each of the last
-//! `requests` admissions.
+//! The sliding window log: a *head* in one word, which determines the next request's entry, and a ring with the times
+//! of the last `requests` admissions.
 //!
-//! Request number *i* may go once request *i - requests* is one period old, and takes its place in the ring. So a decision
-//! looks at as many entries as it costs, however long the log is; how many could go at once is looked for where it was
-//! found last, which is a step or two away unless nobody asked for a while. The head is moved by one compare-and-swap,
-//! which admits; then the moments are stored. In between, an entry still holds the one before it, told apart by a bit that
-//! changes with each lap; it counts as not old enough, so a thread that is stopped at that point can make others be
-//! refused, and never be admitted.
+//! Request number *i* is admitted when request *i - requests* is one period old, and takes over its entry in the ring.
+//! So a decision reads as many entries as its cost, however long the log is. The number of requests that fit now is
+//! searched from where the last search ended, usually a step or two away. One compare-and-swap of the head admits; then
+//! the times are stored. In between, an entry still holds the time of the lap before. A bit that changes with each lap
+//! marks it as old, and the entry counts as not old enough. So a thread that is stopped at that point can make others
+//! be refused, but never be admitted.
 //!
-//! Entries are stored, not exchanged: only who moved the head writes them, forwards or back, and whoever writes next has
-//! read what was written. So a refund, too, moves the head first, to where it was but never to a word that was seen there:
-//! who looked before then admits nobody by what was there.
+//! Entries are stored, not swapped: only the thread that moved the head writes them, forwards or back, and the next
+//! writer has read what was written. So a refund also moves the head first: back to its earlier position, but to a word
+//! that was never used before. So a thread that read the head earlier cannot admit anything with it.
 
 mod at_once;
 mod ring;
@@ -18,22 +18,25 @@ mod ring;
 use std::time::Duration;
 
 use self::ring::{LAP, LAST, Opens, Ring, Spot};
-use super::{Epoch, Past, Place, SEALED, Sealed, Stop, Taken, UNSET, load, set};
+use super::epoch::Epoch;
+use super::outcome::{Place, Stop, Taken};
+use super::past::Past;
 use crate::standing::Logged;
-use crate::supply::SET_BACK;
 use crate::sync::{AtomicU64, Ordering, yield_now};
+use crate::time::SET_BACK;
+use crate::word::{SEALED, Sealed, UNSET, load, set};
 use crate::{Quota, Standing, Time};
 
-/// How often the system gets a turn to let the thread go on whose moment is missing, before others are refused for it.
+/// How often a decision yields to the thread whose time is missing, before it refuses because of it.
 const PATIENCE: usize = if cfg!(loom) { 1 } else { 100 };
 
-/// How far from where the last search ended the next one looks, one by one, before it strides.
+/// How many entries a search examines one by one around the last result, before it takes larger steps.
 const NEAR: u64 = 4;
 
-/// How far threads may lag behind a change that they do not know of yet.
+/// How far threads may lag behind a change that they have not seen yet.
 const LAG: Duration = Duration::from_secs(1);
 
-/// Its words: the number of requests; one that successors use; where the last search ended; then the ring.
+/// The words: the number of requests; one for successors; where the last search ended; then the ring.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     quota: Quota,
@@ -57,8 +60,8 @@ impl Log {
         self.quota.requests()
     }
 
-    /// When all of `cost` requests from this place on may go. Each is looked at: threads that read the clock in another order
-    /// than they were admitted in leave entries that are not in the order of their moments.
+    /// When all of `cost` requests starting here are admitted. Each entry is read: threads that read the clock in
+    /// another order than they were admitted leave entries out of time order.
     fn all_open(&self, words: &[AtomicU64], first: Spot, cost: u64, now: Time) -> Opens {
         let mut at = 0;
         for number in 0..cost {
@@ -70,7 +73,7 @@ impl Log {
         Opens::At(at)
     }
 
-    /// How long that is from now on.
+    /// How long until then.
     fn until_open(&self, opens: Opens, now: Time) -> u64 {
         match opens {
             Opens::At(at) => at.saturating_sub(now.as_nanos()),
@@ -102,7 +105,7 @@ impl Log {
                     yield_now();
                     continue;
                 }
-                // By what it was refused for, and not by what another thread has written since.
+                // Reports what it was refused for, not what another thread has written since.
                 _ => {
                     let logged = self.logged(words, spot, now, cost).closed(cost, self.until_open(opens, now));
                     return Err(Stop::Refused(Standing::of_log(self.quota, logged)));
@@ -131,7 +134,7 @@ impl Log {
         Ok(Standing::of_log(self.quota, self.logged(words, next, now, cost)))
     }
 
-    /// Where the log stands when `next` is the place of the next request, with the wait for one of this cost.
+    /// The log's standing when `next` is the next request's entry, with the wait for a request of this cost.
     fn logged(&self, words: &[AtomicU64], next: Spot, now: Time, cost: u64) -> Logged {
         let now = now.min(LAST);
         let end = end(&words[2]);
@@ -142,20 +145,20 @@ impl Log {
         if opens > 0 { logged.closed(cost, opens) } else { logged }
     }
 
-    /// How many requests from this one on have their places before that one.
+    /// How many requests, starting with this one, have entries before that one.
     #[inline]
     fn distance(&self, next: Spot, place: u64) -> u64 {
         if place < next.place { place + self.length() - next.place } else { place - next.place }
     }
 
-    /// How long until the last of so many requests from this place on may go.
+    /// How long until the last of this many requests starting here is admitted.
     fn wait(&self, words: &[AtomicU64], next: Spot, requests: u64, now: Time) -> u64 {
         self.until_open(self.ring.opens(words, self.ring.after(next, requests - 1), now), now)
     }
 
-    /// How many requests from this place on could go at once. Entries lie in the order of their moments, but for those of
-    /// threads that overtook each other, so it is the number from which on none is open: as a rule it is where it was found
-    /// last, or a few further.
+    /// How many requests starting here could be admitted at once. Entries are in time order, except where threads
+    /// overtook each other, so the entries that are old enough end at one point: usually where the last search found
+    /// it, or a few entries further.
     fn free(&self, words: &[AtomicU64], next: Spot, now: Time, guess: u64) -> u64 {
         let (start, aged) = (guess.min(self.length()), self.ring.aged(now));
         if start == 0 || self.ring.is_open(words, self.ring.after(next, start - 1), aged) {
@@ -170,12 +173,12 @@ impl Log {
         self.search(words, next, now, start)
     }
 
-    /// Whether so many requests could go at once.
+    /// Whether this many requests could be admitted at once.
     fn is_open(&self, words: &[AtomicU64], next: Spot, requests: u64, now: Time) -> bool {
         requests == 0 || self.ring.is_open(words, self.ring.after(next, requests - 1), self.ring.aged(now))
     }
 
-    /// The same from anywhere: in strides that double, and then by halving.
+    /// Searches from any start: in steps that double, and then by bisection.
     #[cold]
     fn search(&self, words: &[AtomicU64], next: Spot, now: Time, start: u64) -> u64 {
         let is_open = |free| self.is_open(words, next, free, now);
@@ -200,7 +203,7 @@ impl Log {
         free
     }
 
-    /// Gives back the latest requests. An earlier one keeps its place until it is a period old.
+    /// Gives back the latest requests. An earlier request keeps its entry until it is one period old.
     pub(super) fn refund(&self, words: &[AtomicU64], place: &Place) -> Result<(), Sealed> {
         let (head, first) = (load(&words[0])?, Spot::of(place.mark));
         let spots = (0..place.cost).map(|number| self.ring.after(first, number));
@@ -211,7 +214,7 @@ impl Log {
         }
         let back = self.ring.moved_back(head, place.mark);
         match words[0].compare_exchange(head, back, Ordering::SeqCst, Ordering::SeqCst) {
-            // Until its entry is taken back, too, nobody is admitted by it: it is of the wrong lap. The first comes last.
+            // Until its entry is restored, it has the wrong lap and admits nothing. The first entry is restored last.
             Ok(_) => spots.rev().for_each(|spot| {
                 self.ring.write(words, spot, spot.given_back(place.at, self.quota.period_nanos()));
             }),
@@ -225,13 +228,13 @@ impl Log {
         load(&words[0]).is_ok_and(|head| self.is_open(words, Spot::of(head), self.length(), now.min(LAST)))
     }
 
-    /// Where sealed words end.
+    /// The end of sealed words.
     fn sealed(&self, words: &[AtomicU64]) -> Spot {
         Spot::of(words[0].load(Ordering::SeqCst) & !SEALED)
     }
 
-    /// The moments of all requests that are still in sealed words, newest first. One that is just being written, or given
-    /// back, counts as of `since`.
+    /// The times of all requests in sealed words, newest first. An entry that is being written or given back counts as
+    /// of `since`.
     fn moments(&self, words: &[AtomicU64], since: u64) -> Vec<u64> {
         let next = self.sealed(words);
         let spots = (1..=self.length()).map(|number| self.ring.before(next, number));
@@ -250,11 +253,11 @@ impl Log {
         moments
     }
 
-    /// What was admitted since it took over, and how much is left.
+    /// What was admitted since this meter took over, and how much is left.
     pub(super) fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'static>, u64) {
         let mut moments = self.moments(words, since.as_nanos());
         let left = self.free(words, self.sealed(words), since.min(LAST), 0);
-        // What it began with comes first, and is in the past already.
+        // The requests that it started with come first, and the past already holds them.
         let began = Time::from_nanos(past.began).saturating_sub(LAG).as_nanos();
         let since_began = moments.iter().take_while(|&&at| at >= began).count() as u64;
         let moved = self.ring.distance(self.ring.head(past.first[0]), words[0].load(Ordering::SeqCst) & !SEALED);
@@ -264,13 +267,14 @@ impl Log {
         (epoch, left)
     }
 
-    /// Notes how many requests the log begins with, which all are in the past.
+    /// Notes how many requests the log starts with; the past holds all of them.
     pub(super) fn prepare(&self, next: &mut Past, since: Time) {
         let oldest = self.oldest(since);
         next.first[0] = next.moments(0).take(self.most()).take_while(|&at| at >= oldest).count() as u64;
     }
 
-    /// Notes the same after another log: the newest requests keep their moments, and the past holds those before them.
+    /// Notes how many requests the log starts with after another log: the newest requests keep their times, and the
+    /// past holds the requests before.
     pub(super) fn prepare_from_log(&self, next: &mut Past, old: &Self, old_words: &[AtomicU64], since: Time) {
         let oldest = self.oldest(since);
         let moments = old.moments(old_words, since.as_nanos());
@@ -279,17 +283,17 @@ impl Log {
         next.first = [(kept + older) as u64, kept as u64];
     }
 
-    /// As many as count.
+    /// The most requests that count.
     fn most(&self) -> usize {
         usize::try_from(self.length()).expect("at most 2^20")
     }
 
-    /// The first moment that counts at `since`.
+    /// The first time that counts at `since`.
     fn oldest(&self, since: Time) -> u64 {
         (since.min(LAST).as_nanos() + 1).saturating_sub(self.quota.period_nanos())
     }
 
-    /// Begins with these requests, newest first, and older ones of the past.
+    /// Starts with these requests, newest first, and older requests of the past.
     pub(super) fn begin(&self, words: &[AtomicU64], past: &Past, mut moments: Vec<u64>) {
         let known = moments.len();
         let (used, kept) = self.agree(words, past.first);
@@ -307,7 +311,7 @@ impl Log {
         self.begin(words, past, old.moments(old_words, past.began));
     }
 
-    /// The numbers that all go by who work out the same successor: those of the first one.
+    /// The numbers for all threads that compute the same successor: those of the first thread.
     fn agree(&self, words: &[AtomicU64], [used, kept]: [u64; 2]) -> (usize, usize) {
         let mine = (kept << 32) | (used + 1);
         let agreed = match words[1].compare_exchange(0, mine, Ordering::SeqCst, Ordering::SeqCst) {
@@ -318,7 +322,7 @@ impl Log {
         (narrow((agreed & 0xffff_ffff) - 1), narrow(agreed >> 32))
     }
 
-    /// Writes an entry unless it is there, while nobody can be admitted yet.
+    /// Writes an entry unless it is already there, while nothing can be admitted yet.
     fn put(&self, words: &[AtomicU64], index: u64, at: Time) {
         if words[0].load(Ordering::SeqCst) == UNSET {
             let (spot, order) = (Spot::of(self.ring.head(index)), Ordering::SeqCst);
@@ -327,10 +331,10 @@ impl Log {
     }
 }
 
-/// The place of the first request that found no room when the log was searched last: a hint, nothing more.
+/// The entry of the first request that did not fit in the last search: only a hint.
 #[inline]
 fn end(hint: &AtomicU64) -> u64 {
-    // Loom has enough to do with what matters: wherever a search begins, it ends at the same place.
+    // Loom has enough to explore: a search returns the same result from any start.
     if cfg!(loom) { 0 } else { hint.load(Ordering::Relaxed) }
 }
 

@@ -1,58 +1,59 @@
-//! What a limit still knows of the time before the quota in force. A change of the quota seals the old words; from them and
-//! from what came before, the first state of the new ones is worked out here. Plain numbers: no atomics, no clock.
+//! What a limit still knows of the time before the quota in force. A change of the quota seals the old words. From
+//! these words and from what came before, this module computes the first state of the new words. Plain numbers: no
+//! atomics, no clock.
 //!
-//! The words of a strategy hold what that strategy asks about. Another one asks about other stretches of time: a window of
-//! an hour about what a bucket admitted in that hour. So a limit that was changed keeps a *past*: at which moments how many
-//! requests were admitted, newest last. A moment is never earlier than the true one and a count never lower, so that no
-//! change admits too much. How far they are off:
+//! The words of a strategy answer that strategy's question. Another strategy asks about another stretch of time: a
+//! window of one hour asks what a bucket admitted in that hour. So a changed limit keeps a *past*: how many requests
+//! were admitted at which times, newest last. A time is never earlier than the real one and a count never lower, so
+//! that no change admits too much. How exact they are:
 //!
-//! - A log knows its moments. A window knows its count, so a change within a window is exact, and older windows count as
-//!   full: under overload they are. A bucket knows how much it was used since any moment, and is exact where it never was
+//! - A log knows its times. A window knows its count, so a change within a window is exact; older windows count as
+//!   full, which they are under overload. A bucket knows how much was used since any time, and is exact if it was never
 //!   full, so always under overload.
-//! - A past of too many moments ([`Memory`]) joins those that lie close together for their age.
+//! - A past with too many times ([`Memory`]) merges those that are close together for their age.
 //!
-//! Windows that follow each other every period admit a burst in each. A bucket that takes turns with them would add its own
-//! flow to that: so tokens are counted through the reign of a window, too, which may leave a debt. A window that was in
-//! force for a period or longer leaves what is left of it, and no debt.
+//! Windows that alternate with a bucket admit a burst in each period, and the bucket would add its own flow. So tokens
+//! are also counted while a window is in force, which may leave a debt. A window that was in force for one period or
+//! longer passes on what is left of it, and no debt.
 
-use super::epoch::Epoch;
 use crate::supply::Tokens;
 use crate::{Quota, Strategy, Time};
 
 /// How much of the past is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// What one limit has room for: 512 moments, before some are joined.
+    /// What one limit has room for: 512 times, before some are merged.
     Many,
-    /// What each key of a table has room for: 128 moments.
+    /// What each key of a table has room for: 128 times.
     Few,
     /// Nothing.
     None,
 }
 
-/// Parts of a request in tokens that no bucket counts.
+/// Parts of one request, for tokens while no bucket is in force.
 const PARTS: u64 = 1 << 32;
 
-/// So that no sum overflows.
+/// A bound that keeps sums from overflowing.
 const MOST_OWED: i128 = -(1 << 94);
 
-/// What was admitted before a quota took over, and the words that it began with.
+/// What was admitted before a quota came into force, and the first words under it.
 #[derive(Clone, Debug)]
 pub(crate) struct Past {
-    /// When the quota took over.
+    /// When the quota came into force.
     pub(super) began: u64,
-    /// Whether there was none before it.
+    /// Whether it was the limit's first quota.
     pub(super) is_first: bool,
-    /// The words then, as many as there are of these; of a log the requests in it, and those of the log before.
+    /// The first words, if there are at most two; for a log, the requests in it and how many of them are from the log
+    /// before.
     pub(super) first: [u64; 2],
     /// What a bucket would have left.
     pub(super) tokens: Tokens,
-    /// By how many parts of a request a bucket that took over has more: it must not owe for too long.
+    /// How many parts of a request were given to a bucket that took over, so that its debt does not last too long.
     pub(super) forgiven: i128,
     pub(super) spans: Vec<Span>,
 }
 
-/// So many requests, at this moment or before, and after the one of the span before.
+/// This many requests, at this time or before, and after the time of the previous span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) at: u64,
@@ -60,7 +61,7 @@ pub(super) struct Span {
 }
 
 impl Past {
-    /// Of a limit that was just made: nothing was admitted before.
+    /// For a limit that was just created: nothing was admitted before.
     pub(crate) fn none(quota: Quota, began: Time) -> Self {
         let full = i128::from(quota.burst()) * i128::from(PARTS);
         Self {
@@ -73,7 +74,7 @@ impl Past {
         }
     }
 
-    /// Of a limit of which nothing is known but its words, and that other terms were in force until it began.
+    /// For a limit of which only the words are known, and that had other terms until `began`.
     pub(crate) fn unknown(began: Time) -> Self {
         Self {
             began: began.as_nanos(),
@@ -91,7 +92,7 @@ impl Past {
         newest.fold(0, |sum, span| sum.saturating_add(span.count))
     }
 
-    /// The moments of the newest requests, without the first few of them, newest first.
+    /// The times of the newest requests, newest first, without the first `without` of them.
     pub(super) fn moments(&self, without: u64) -> impl Iterator<Item = u64> {
         let mut skip = without;
         self.spans.iter().rev().flat_map(move |span| {
@@ -101,32 +102,13 @@ impl Past {
         })
     }
 
-    /// Adds what was admitted since.
-    pub(super) fn with(&self, epoch: &Epoch<'_>, memory: Memory) -> Vec<Span> {
-        let mut spans = self.spans.clone();
-        epoch.append_to(&mut spans);
-        let most = if memory == Memory::Few { 128 } else { 512 };
-        // Where the clock was set back, what came before counts as of now.
-        let mut last = 0;
-        for span in &mut spans {
-            last = span.at.min(epoch.since).max(last);
-            span.at = last;
-        }
-        let mut share = 64;
-        while spans.len() > most && share > 0 {
-            spans = joined(&spans, epoch.since, share);
-            share -= share.div_ceil(4);
-        }
-        spans
-    }
-
     /// What a bucket would have left after the reign of a window that admitted `admitted` in all, and of which `left` is
     /// left now, or owed. A fixed window may leave a debt.
     pub(super) fn tokens_after(&self, quota: Quota, since: u64, admitted: u64, left: i128) -> Tokens {
         let (parts, length) = (i128::from(PARTS), since.saturating_sub(self.began));
         let (left, had) = (left * parts, self.tokens.in_units(PARTS));
         let flown = had.saturating_add(flow(quota, length));
-        // What was owed before stays owed until it has flowed in.
+        // An earlier debt stays until it has been refilled.
         let least = left.saturating_add(flown.min(0));
         if self.is_first || length >= quota.period_nanos() || left < 0 {
             return Tokens { parts: least.max(MOST_OWED), unit: PARTS };
@@ -136,8 +118,9 @@ impl Past {
         Tokens { parts: parts.max(MOST_OWED), unit: PARTS }
     }
 
-    /// What a bucket of this quota has left that takes over from a window with `rest` to go. What the window leaves may be
-    /// owed for that long and no longer: then it would have been open again. But it is not forgotten.
+    /// What a bucket of this quota has left when it takes over from a window that lasts for another `rest`. A debt may
+    /// last for that time and no longer, because the window would have opened then. The rest of the debt is forgiven,
+    /// but recorded.
     pub(super) fn forgive(&mut self, quota: Quota, rest: u64) -> Tokens {
         let (parts, debt) = (self.tokens.in_units(PARTS), i128::from(quota.debt()) * i128::from(PARTS));
         let least = -flow(quota, rest) - debt;
@@ -151,27 +134,9 @@ impl Past {
     }
 }
 
-/// What flows in, in parts of a request.
+/// How much flows in, in parts of a request.
 fn flow(quota: Quota, nanos: u64) -> i128 {
     let (requests, period) = (i128::from(quota.requests()) * i128::from(PARTS), i128::from(quota.period_nanos()));
     let nanos = i128::from(nanos);
     (requests / period * nanos).saturating_add(requests % period * nanos / period)
-}
-
-/// Joins neighbours that are closer together than this share of their age.
-fn joined(spans: &[Span], since: u64, share: u64) -> Vec<Span> {
-    let mut fewer: Vec<Span> = Vec::with_capacity(spans.len());
-    let mut start = 0;
-    for &span in spans {
-        match fewer.last_mut() {
-            Some(last) if span.at - start <= since.saturating_sub(span.at) / share => {
-                *last = Span { at: span.at, count: last.count.saturating_add(span.count) };
-            }
-            _ => {
-                start = span.at;
-                fewer.push(span);
-            }
-        }
-    }
-    fewer
 }

@@ -1,43 +1,43 @@
 //! When a limit was charged, noted for a while after each change of its quota.
 //!
-//! Words say what their own strategy asks about. The next one asks about other stretches of time, and what the words do not
-//! say would have to count as of now. One change loses little by that; changes that come about as often as windows begin
-//! would starve callers. So for some periods after a change, each charge is noted before it is made, and confirmed or
-//! taken back afterwards.
+//! Words answer the question of their own strategy. The next strategy asks about another stretch of time, and requests
+//! that the words cannot place would have to count as of now. One change loses little by that, but changes about as
+//! frequent as windows would starve callers. So for some periods after a change, each charge is noted before it is
+//! made, and confirmed or taken back afterwards.
 //!
-//! A note may say too much, never too little: what is noted at a change includes all that was admitted before it, and
-//! what is confirmed at any moment was admitted by then.
+//! A note may say too much, never too little: the notes at a change include all requests that were admitted before it,
+//! and what is confirmed at any time was admitted by then.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::past::Span;
 use crate::{Quota, Strategy, Time};
 
-/// For how many periods notes are taken. A change that comes later loses less than a part in so many.
+/// For how many periods notes are taken. A later change loses less than one part in this many.
 const PERIODS: u64 = 16;
 
-/// Notes at most. When there are more, every other one of the older half goes.
+/// The most notes. If there are more, every other note of the older half is dropped.
 const MOST: usize = 128;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trail {
-    /// The time of the last charge that was tried.
+    /// The time of the last charge that was attempted.
     last: Option<u64>,
     /// Requests that were admitted, and those that are being decided.
     noted: u64,
     /// Requests that were admitted.
     confirmed: u64,
-    /// How many were confirmed by which moment, oldest first.
+    /// How many were confirmed by which time, oldest first.
     notes: Vec<Span>,
 }
 
 impl Trail {
-    /// Before a charge that goes at this time, or earlier.
+    /// Notes a charge at this time or earlier, before it is made.
     pub(crate) fn note(&mut self, at: Time, cost: u64) {
         let at = at.as_nanos();
         self.noted = self.noted.saturating_add(cost);
         match self.last.replace(self.last.map_or(at, |last| last.max(at))) {
-            // Of equal notes the first one says most.
+            // Of equal notes, the first one is the most exact.
             Some(last) if at > last && self.notes.last().map_or(0, |note| note.count) != self.confirmed => {
                 self.keep(Span { at: last, count: self.confirmed });
             }
@@ -45,7 +45,7 @@ impl Trail {
         }
     }
 
-    /// After it.
+    /// Confirms the charge or takes it back, after it was made.
     pub(crate) fn settle(&mut self, cost: u64, is_admitted: bool) {
         if is_admitted {
             self.confirmed = self.confirmed.saturating_add(cost);
@@ -54,7 +54,7 @@ impl Trail {
         }
     }
 
-    /// The older notes are, the farther they are apart.
+    /// Older notes are farther apart.
     fn keep(&mut self, note: Span) {
         if self.notes.len() == MOST {
             let mut place = 0;
@@ -66,7 +66,7 @@ impl Trail {
         self.notes.push(note);
     }
 
-    /// How many requests were admitted after which moments, at most, oldest first.
+    /// How many requests were admitted after which times, at most, oldest first.
     pub(super) fn admitted(&self) -> Vec<Span> {
         let all = Span { at: 0, count: self.noted };
         let notes = self.notes.iter().map(|note| Span { at: note.at, count: self.noted.saturating_sub(note.count) });
@@ -79,12 +79,12 @@ impl Trail {
 #[derive(Debug)]
 pub(crate) struct Watch {
     until: u64,
-    /// Loom need not see it: nothing else happens while it is held.
+    /// Invisible to loom: nothing else happens while it is held.
     trail: Mutex<Trail>,
 }
 
 impl Watch {
-    /// Of a limit whose quota changed at this time. A log needs none: it has the moments.
+    /// For a limit whose quota changed at this time. None for a log, which stores all times.
     pub(crate) fn new(old: Quota, new: Quota, since: Time) -> Option<Self> {
         let longest = old.period_nanos().max(new.period_nanos());
         let watch = || Self { until: noted_until(longest, since), trail: Mutex::new(Trail::default()) };
@@ -110,7 +110,8 @@ pub(crate) fn noted_until(period: u64, since: Time) -> u64 {
 mod tests {
     use super::*;
 
-    /// Against the list of all admissions, with charges that overlap, are refused, and read the clock out of order.
+    /// Compared with the list of all admissions, with charges that overlap, are refused, or read the clock out of
+    /// order.
     #[test]
     fn a_trail_never_says_too_little_and_is_exact_for_the_newest() {
         let mut state = 7_u64;
@@ -134,7 +135,7 @@ mod tests {
                     admitted.extend(is_admitted.then_some(at));
                 }
             }
-            // Those that are open may still be admitted.
+            // Open charges may still be admitted.
             admitted.append(&mut open);
             let known = trail.admitted();
             assert!(known.len() <= MOST + 2 && known.is_sorted_by(|one, other| one.at < other.at));

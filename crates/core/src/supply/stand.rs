@@ -1,15 +1,15 @@
-//! What a level says to whoever asks: how many requests are left, and when there are more. It decides nothing.
+//! What a level means for the caller: how many requests are left, and when there will be more. It makes no decisions.
 
 use std::time::Duration;
 
 use super::{at_once, time_of};
 use crate::{Quota, Strategy};
 
-/// A level and the floor at one moment: all that questions about it need beside the quota.
+/// A level and the floor at one time: everything, besides the quota, that its questions need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stand {
     unit: u64,
-    /// Since the base; negative before it.
+    /// Time since the base; negative before it.
     elapsed: i64,
     level: u64,
     floor: u64,
@@ -27,7 +27,7 @@ impl Stand {
         (self.floor + capacity).saturating_sub(self.level.max(self.floor)) / self.unit
     }
 
-    /// How long until all of the burst is free.
+    /// How long until the whole burst is free.
     pub(crate) fn reset_after(&self, quota: &Quota) -> Duration {
         self.wait(quota, self.level)
     }

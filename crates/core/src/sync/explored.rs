@@ -1,10 +1,11 @@
-//! Loom's `AtomicU64`, of which every load and store can be made a read-modify-write.
+//! Loom's `AtomicU64`, with an option to turn every load and store into a read-modify-write.
 //!
-//! Loom remembers one access to a word, the last. A thread that loads a word and then writes it hides what others loaded
-//! before, and loom never lets the write come before such a load: it did not see a key's cell go to another key between
-//! the look at its mark and the look at its level. Read-modify-writes are never forgotten so. They always find the newest
-//! value, though, where a load may find an older one; so the tests run both ways, and `WEIR_LOOM_LOADS` says which: `plain`,
-//! or `writes`. (Stores, too, because loom does not order them among the read-modify-writes of others.)
+//! Loom remembers only the last access to a word. A thread that loads a word and then writes it hides earlier loads by
+//! others, and loom never lets the write come before such a load. So it missed that a key's cell could go to another
+//! key between reading its mark and reading its level. Loom never forgets read-modify-writes in this way. However, they
+//! always read the newest value, while a load may read an older one. So the tests run both ways: `WEIR_LOOM_LOADS` is
+//! `plain` or `writes`. (Stores are included, because loom does not order them among the read-modify-writes of other
+//! threads.)
 
 use std::sync::OnceLock;
 
@@ -13,7 +14,7 @@ use super::Ordering;
 #[derive(Debug, Default)]
 pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
 
-/// Whether this run is one of those.
+/// Whether loads and stores are read-modify-writes in this run.
 fn loads_write() -> bool {
     static WRITE: OnceLock<bool> = OnceLock::new();
     *WRITE.get_or_init(|| match std::env::var("WEIR_LOOM_LOADS").as_deref() {

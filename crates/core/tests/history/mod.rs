@@ -1,11 +1,11 @@
-//! A limiter with perfect memory, and what a limiter may admit: both go by the whole history, every admission and every
-//! change, in exact fractions. It shares no code with what it judges.
+//! A limiter with perfect memory, and what a limiter may admit. Both use the whole history, every admission and every
+//! change, in exact fractions, and share no code with the limiters that they judge.
 //!
-//! - A window or a log in force admits what its definition admits over all of the history, whatever was in force before.
-//! - A bucket goes on with the tokens it had. While a window is in force, tokens flow at the window's rate up to its
-//!   requests, and what it admits is taken from them: only so do a bucket and a window that take turns admit no more than
-//!   either. What a window leaves may be owed until that window ends; one that was in force for a period leaves what is left
-//!   of it, and no debt.
+//! - A window or a log in force admits what its definition admits over the whole history, whatever was in force before.
+//! - A bucket continues with its tokens. While a window is in force, tokens flow at the window's rate up to its
+//!   requests, and its admissions are taken from them: only then do a bucket and a window that alternate admit no more
+//!   than either of them. A window may leave a debt until it would have ended. A window that was in force for a period
+//!   leaves what is left of it, and no debt.
 
 use std::collections::VecDeque;
 
@@ -17,15 +17,15 @@ const PARTS: i128 = 1 << 50;
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     quota: Quota,
-    /// When it came into force, and whether it is the first.
+    /// When it came into force, and whether it is the first quota.
     since: u64,
     is_first: bool,
-    /// The tokens then.
+    /// The tokens at that time.
     had: i128,
     /// Newest last.
     admitted: VecDeque<(u64, u64)>,
     tokens: i128,
-    /// By how much a bucket was allowed to begin with more than it had.
+    /// How much more than its tokens a bucket was allowed to start with.
     forgiven: i128,
     at: u64,
 }
@@ -49,7 +49,7 @@ impl Memory {
         Self { quota, since: now, is_first: true, had: tokens, admitted: VecDeque::new(), tokens, forgiven: 0, at: now }
     }
 
-    /// How many requests were admitted from that moment on.
+    /// How many requests were admitted from that time on.
     fn since(&self, from: u64) -> u64 {
         self.admitted.iter().rev().take_while(|(at, _)| *at >= from).map(|(_, cost)| cost).sum()
     }
@@ -64,7 +64,7 @@ impl Memory {
         self.at = now;
     }
 
-    /// Whether the definition of what is in force admits so many more.
+    /// Whether the definition of the quota in force admits this many more.
     pub(crate) fn admits(&mut self, now: u64, cost: u64) -> bool {
         self.flow_in(now);
         let (requests, period) = (self.quota.requests(), nanos(self.quota));
@@ -83,7 +83,7 @@ impl Memory {
         }
     }
 
-    /// The same at a moment that has not come yet.
+    /// Whether the definition admits this cost at a later time.
     pub(crate) fn admits_soon(&self, then: u64, cost: u64) -> bool {
         !is_window(self.quota) && self.clone().admits(then, cost)
     }
@@ -123,7 +123,7 @@ impl Memory {
         (self.since, self.is_first, self.had) = (now, false, self.tokens);
     }
 
-    /// How many requests of cost 1 it would admit at once, if it is a window.
+    /// How many requests of cost 1 a window would admit at once.
     fn left(&mut self, now: u64) -> u64 {
         let (mut least, mut more) = (0, self.quota.requests() + 1);
         while more - least > 1 {

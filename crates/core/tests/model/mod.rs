@@ -1,7 +1,7 @@
-//! What each strategy means, written down as plainly as possible: no atomics, no words of bits, no cleverness. Everything
-//! is kept as exact fractions (a request is `period` parts), so that there is nothing to round.
+//! The meaning of each strategy, as plain as possible: no atomics, no bit fields, no optimisation. All values are exact
+//! fractions (a request is `period` parts), so nothing is rounded.
 //!
-//! The model is what limiters are compared with. It must never learn from them: whoever changes it changes what a
+//! Limiters are compared with the model. It must never be derived from them: a change of the model changes what a
 //! strategy means.
 
 use weir_core::{Quota, Strategy};
@@ -15,15 +15,15 @@ pub(crate) struct Model {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// How many requests were admitted in the aligned window of this number.
+    /// How many requests were admitted in the aligned window with this number.
     FixedWindow { window: i128, used: i128 },
-    /// The same for the sliding window counter, with the count of the window before.
+    /// The counts of the aligned window with this number and of the window before.
     Counter { window: i128, previous: i128, current: i128 },
-    /// When requests were admitted, and how many. The last one may lie ahead: reserved.
+    /// When requests were admitted, and how many. The last one may be in the future: a reservation.
     Log(Vec<(i128, i128)>),
-    /// Parts of requests that are saved up at `at`; fewer than none if it is overdrawn or reservations wait.
+    /// Parts of requests that are saved at `at`; negative if it is overdrawn or has reservations.
     Bucket { parts: i128, at: i128 },
-    /// Parts of requests in the line at `at`, those that have gone but keep the next from going included.
+    /// Parts of requests in the bucket at `at`, including admitted ones that still delay the next.
     Leaky { parts: i128, at: i128 },
 }
 
@@ -42,7 +42,7 @@ impl Model {
         Self { quota, state }
     }
 
-    /// Whether the definition admits a request of this cost at this moment.
+    /// Whether the definition admits a request of this cost at this time.
     pub(crate) fn admits(&self, now: u64, cost: u64) -> bool {
         self.admits_at(i128::from(now), i128::from(cost))
     }
@@ -50,7 +50,7 @@ impl Model {
     fn admits_at(&self, now: i128, cost: i128) -> bool {
         let (requests, period) = (requests(self.quota), period(self.quota));
         match &self.state {
-            // A window that lies ahead has reservations: whoever comes later goes later.
+            // A window in the future has reservations: later requests go later.
             State::FixedWindow { window, .. } if *window > now / period => false,
             State::FixedWindow { .. } => self.used(now) + cost <= requests,
             State::Counter { window, .. } if *window > now / period => false,
@@ -64,7 +64,7 @@ impl Model {
         }
     }
 
-    /// Counts a request that goes at `at` and was decided at `now`, whether or not the definition admits it.
+    /// Counts a request that was decided at `now` and goes at `at`, whether or not the definition admits it.
     pub(crate) fn charge(&mut self, now: u64, at: u64, cost: u64) {
         let (period, cost) = (period(self.quota), i128::from(cost));
         let (now, at) = (i128::from(now), i128::from(at));
@@ -81,8 +81,8 @@ impl Model {
         }
     }
 
-    /// The first moment from `now` on at which the definition admits this cost, if nobody else comes; none if it never
-    /// does. Beyond the last moment of a clock, that.
+    /// The first time, not before `now`, at which the definition admits this cost if no other request comes; none if it
+    /// never does. The last representable time if it is later than that.
     pub(crate) fn first(&self, now: u64, cost: u64) -> Option<u64> {
         if cost > self.quota.most() {
             return None;
@@ -90,7 +90,7 @@ impl Model {
         let (from, wanted, requests, period) =
             (i128::from(now), i128::from(cost), requests(self.quota), period(self.quota));
         let next_window = (from / period + 1) * period;
-        // Every moment at which a refusal can turn into an admission; the first that does is it.
+        // Every time at which a refusal can turn into an admission; the first that does is the result.
         let candidates: Vec<i128> = match &self.state {
             State::FixedWindow { window, .. } => vec![from, window * period, next_window, (window + 1) * period],
             State::Counter { window, .. } => {
@@ -103,7 +103,7 @@ impl Model {
                     (window + 2) * period,
                 ];
                 let slid = starts.map(|start| {
-                    // From `start` on, the window before weighs less and less, until there is room.
+                    // From `start` on, the weight of the window before decreases until there is room.
                     let (previous, current) = self.counts(start);
                     let room = (requests - current - wanted) * period;
                     let weight = if previous == 0 { period } else { room.max(0) / previous };
@@ -113,7 +113,7 @@ impl Model {
             }
             State::Log(log) => {
                 let left = log.iter().map(|&(at, _)| at + period);
-                // First come, first served: nobody goes before a request that waits.
+                // First come, first served: no request goes before a waiting one.
                 let last = log.last().map_or(from, |&(at, _)| at);
                 left.chain([from, last]).filter(|&at| at >= last).collect()
             }
@@ -127,14 +127,14 @@ impl Model {
         Some(narrow(at.expect("what does not exceed the quota is admitted some time")))
     }
 
-    /// Whether a request may join the line of a leaky bucket; the others have no line.
-    pub(crate) fn has_room_in_line(&self, now: u64, cost: u64) -> bool {
+    /// Whether a request may wait in a leaky bucket; other strategies have no such bound.
+    pub(crate) fn has_room_in_queue(&self, now: u64, cost: u64) -> bool {
         let (line, burst) = (self.parts(i128::from(now)), i128::from(self.quota.burst()));
         !matches!(self.state, State::Leaky { .. })
             || line + i128::from(cost) * period(self.quota) <= (burst + 1) * period(self.quota)
     }
 
-    /// The first moment from `now` on at which nothing counts any more of what was admitted.
+    /// The first time, not before `now`, at which nothing that was admitted counts any more.
     pub(crate) fn idle(&self, now: u64) -> u64 {
         let (from, requests, period) = (i128::from(now), requests(self.quota), period(self.quota));
         narrow(from.max(match &self.state {
@@ -158,7 +158,7 @@ impl Model {
         }
     }
 
-    /// The counts of the window before and of this one.
+    /// The counts of the window before and of this window.
     fn counts(&self, now: i128) -> (i128, i128) {
         match self.state {
             State::Counter { window, previous, current } => match now / period(self.quota) - window {
@@ -170,7 +170,7 @@ impl Model {
         }
     }
 
-    /// Those of the last period. One that came exactly a period ago has left; one that lies ahead has its place.
+    /// Requests of the last period. One from exactly a period ago no longer counts; a reservation does.
     fn logged(&self, now: i128) -> i128 {
         match &self.state {
             State::Log(log) => {

@@ -1,5 +1,5 @@
-//! Random quotas of every strategy, and arrivals that keep to the edges: whole intervals, window boundaries, and a
-//! nanosecond to either side.
+//! Random quotas of every strategy, and arrivals near the edges: whole intervals, window boundaries, and one nanosecond
+//! to either side.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) const START: u64 = 1_700_000_000_123_456_789;
 /// Tests stop here, 73 years on; see the horizon of a supply.
 pub(crate) const END: u64 = START + (1 << 61);
 
-/// Runs a property for every strategy, with inputs made from its quotas, and fails with the smallest failure of each.
+/// Runs a property for every strategy with inputs derived from its quotas, and fails with the smallest failure of each.
 pub(crate) fn for_each_strategy<S: Strategy>(
     inputs: impl Fn(BoxedStrategy<Quota>) -> S,
     property: impl Fn(S::Value) -> Result<(), TestCaseError>,
@@ -28,7 +28,7 @@ pub(crate) fn for_each_strategy<S: Strategy>(
     assert!(failures.is_empty(), "{failures}");
 }
 
-/// Of any strategy.
+/// Quotas of any strategy.
 pub(crate) fn quotas() -> impl Strategy<Value = Quota> {
     prop::sample::select(STRATEGIES.to_vec()).prop_flat_map(quotas_of)
 }
@@ -48,7 +48,7 @@ fn quotas_of(counting: Counting) -> impl Strategy<Value = Quota> {
     let debt = prop_oneof![Just(0), 1..=20_u64, 1..=1_000_000_000_u64];
     (numbers, burst, debt).prop_map(move |((requests, millis), burst, debt)| {
         let period = Duration::from_millis(millis);
-        // A long log is a lot of memory for each case.
+        // A long log takes a lot of memory per case.
         let requests = if counting == Counting::SlidingWindowLog { 1 + requests % 2_000 } else { requests };
         let quota = suite::quota(counting, requests, period);
         let burst = burst.filter(|_| !is_window(counting));
@@ -66,19 +66,19 @@ pub(crate) fn is_window(counting: Counting) -> bool {
     matches!(counting, Counting::FixedWindow | Counting::SlidingWindowCounter | Counting::SlidingWindowLog)
 }
 
-/// One request, in shares of what its quota says.
+/// One request, in fractions of its quota's numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
-    /// After the last one: thousandths of the time that its cost takes to flow in.
+    /// Wait after the last request: thousandths of the time in which its cost flows in.
     wait: u32,
-    /// At the next boundary of a window instead.
+    /// Whether it comes at the next boundary of a window instead.
     at_boundary: bool,
-    /// Nanoseconds on top.
+    /// Nanoseconds to add.
     nudge: i8,
-    /// Thousandths of the most that it can cost. Zero is one request.
+    /// Thousandths of the largest cost. Zero is one request.
     share: u32,
     pub(crate) ask: What,
-    /// How long it would wait: thousandths of a period.
+    /// How long it would wait, in thousandths of a period.
     pub(crate) patience: u32,
 }
 

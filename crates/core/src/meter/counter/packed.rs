@@ -1,14 +1,14 @@
-//! A counter in one word, where a lock guards it: the window's index, the count before it, and the count in it. Each
-//! step is made on two words of its own, so it counts the same as where threads share them.
+//! A counter in one word that is guarded by a lock: the window's index, the count of the window before, and the count
+//! of this window. Each step unpacks it into two words and uses the code for shared words, so it counts the same.
 
-use super::super::SEALED;
 use super::{Counter, FROZEN};
 use crate::sync::{AtomicU64, Ordering};
+use crate::word::SEALED;
 use crate::{Quota, Time};
 
 impl Counter {
-    /// A counter whose two counts and index of every window fit one word, its top bit left out; none if there is no room. The
-    /// counts get as many bits as fit: more than the limit needs, so that they outlast a limit that is lowered.
+    /// A counter whose counts and index fit into one word without its top bit; none if they do not fit. The counts get
+    /// as many bits as possible, more than the limit needs, so that they survive a lowered limit.
     pub(crate) fn to_pack(quota: Quota, base: Time) -> Option<Self> {
         let counter = Self::new(quota, base);
         let needed = u64::BITS - quota.requests().leading_zeros();
@@ -20,7 +20,7 @@ impl Counter {
         windows * u128::from(self.period()) > u128::from(u64::MAX) + 4 * u128::from(self.period())
     }
 
-    /// Makes a step on a packed word.
+    /// Runs a step on a packed word.
     pub(crate) fn packed<T>(&self, word: &AtomicU64, step: impl FnOnce(&[AtomicU64; 2]) -> T) -> T {
         let words = self.unpack(word);
         let result = step(&words);
@@ -39,7 +39,7 @@ impl Counter {
         index << (2 * self.bits) | previous << self.bits | current
     }
 
-    /// Raises both counts to those of others, by window.
+    /// Raises both counts to those of other words, window by window.
     pub(crate) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
         let (own, other) = (self.gather(words), self.gather(others));
         let index = own.0.max(other.0);
@@ -55,10 +55,10 @@ impl Counter {
         }
     }
 
-    /// The latest window, the count before it, and the count in it.
+    /// The latest window, the count of the window before, and the count in it.
     fn gather(&self, words: &[AtomicU64]) -> (u64, u64, u64) {
         let [even, odd] = [&words[0], &words[1]].map(|word| word.load(Ordering::Relaxed) & !SEALED);
-        // A word that is frozen says that the window after it has begun.
+        // A frozen word means that the window after it has begun.
         let begun = |word| self.index_of(word) + u64::from(word & FROZEN != 0);
         let index = begun(even).max(begun(odd));
         let (current, previous) = if index.is_multiple_of(2) { (even, odd) } else { (odd, even) };

@@ -1,52 +1,53 @@
-//! A sliding window log in three words: instead of the moment of each request, those of a few *groups* of requests. A
-//! group counts until its latest request is a period old, so what is counted is an upper bound of what a log would
-//! count.
+//! A sliding window log in three words: it stores the times of a few *groups* of requests instead of each request. A
+//! group counts until its latest request is one period old, so the count is an upper bound of what a log would count.
 //!
-//! With a limit of at most as many requests as there are groups it is the log itself, up to how finely moments are
-//! kept. So it is for clients that send in bursts. One that sends evenly can use about five sixths of a larger limit:
-//! where there are too many groups, the two are put together that delay the fewest requests by the least.
+//! If the limit is at most the number of groups, it is exactly a log, except for the resolution of times. It suits
+//! clients that send in bursts. A client that sends evenly can use about five sixths of a larger limit: if there are
+//! too many groups, the two are merged for which the fewest requests are delayed by the least.
 
 use std::time::Duration;
 
-use super::super::{Epoch, Past, Place, Stop, Taken};
+use super::super::epoch::Epoch;
+use super::super::outcome::{Place, Stop, Taken};
+use super::super::past::Past;
 use crate::standing::Logged;
-use crate::supply::SET_BACK;
 use crate::sync::{AtomicU64, Ordering};
+use crate::time::SET_BACK;
 use crate::{Quota, Standing, Time};
 
-/// Groups at most.
+/// The most groups.
 const GROUPS: usize = 6;
 
-/// Bits of the second and the third word together. Their top bits are free.
+/// Bits of the second and third word together, without their top bits.
 const BITS: u32 = 126;
 
-/// Bits for the age of a group at least, compared with the latest: a moment is kept to an 8,192th of the period, or
-/// finer.
+/// The least number of bits for the age of a group, relative to the latest one: the resolution is an 8,192th of the
+/// period or finer.
 const LEAST: u32 = 13;
 
-/// No moment looks like an unset word.
+/// The latest time, so that no time looks like an unset word.
 const LAST: u64 = u64::MAX - 1;
 
-/// Its words: the moment of the latest group, then its count, and count and age of each other group.
+/// The layout of the words: time and count of the latest group, then count and age of each other group.
 #[derive(Clone, Debug)]
 pub(crate) struct Moments {
     quota: Quota,
     groups: usize,
     /// Bits of a count.
     count: u32,
-    /// Bits of an age, and nanoseconds of its unit.
+    /// Bits of an age, and the nanoseconds of its unit.
     age: u32,
     unit: u64,
 }
 
-/// Requests that count as if all came with the latest.
+/// Requests that count as if all had come with the latest of them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
     moment: u64,
     count: u64,
 }
 
-/// The groups that count at a moment, the oldest first, with room for one more.
+/// The groups that count at one time, oldest first, with room for one more.
 #[derive(Clone, Copy, Debug, Default)]
 struct Groups {
     all: [Group; GROUPS + 1],
@@ -66,7 +67,7 @@ impl Groups {
         self.as_slice().last().map_or(0, |group| group.moment)
     }
 
-    /// Adds requests, not before those that are there, and keeps to so many groups.
+    /// Adds requests at a time not before the last group, and merges groups until there are at most `most`.
     fn add(&mut self, moment: u64, count: u64, most: usize) {
         if count == 0 {
             return;
@@ -129,7 +130,7 @@ impl Moments {
         groups
     }
 
-    /// What counts at `now`. Moments that only a clock can have made that was set back count from now on.
+    /// The groups that count at `now`. Times that only a clock that was set back can explain count from now on.
     fn read(&self, words: &[AtomicU64], now: Time) -> Groups {
         let mut groups = Groups::default();
         let last = now.saturating_add(SET_BACK).as_nanos();
@@ -205,7 +206,7 @@ impl Moments {
         Standing::of_log(self.quota, Logged { remaining, cost, opens, reset })
     }
 
-    /// Gives back the latest requests. Earlier ones count until they are a period old.
+    /// Gives back the latest requests. Earlier ones count until they are one period old.
     pub(super) fn refund(&self, words: &[AtomicU64], place: &Place) {
         let mut groups = self.read(words, place.at);
         let Some(last) = groups.number.checked_sub(1) else { return };
@@ -221,11 +222,11 @@ impl Moments {
         self.read(words, now).number == 0
     }
 
-    /// What was admitted since the meter took over, at most, and how much is left.
+    /// An upper bound of what was admitted since the meter took over, and how much is left.
     pub(super) fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'static>, u64) {
         let (limit, period) = (self.quota.requests(), self.quota.period_nanos());
         let total = self.read(words, since).total();
-        // What is older than a period is not in the words: each one before may have been full.
+        // The words do not hold what is older than a period: each period before may have been full.
         let start = self.oldest(since);
         let periods = start.saturating_sub(past.began).div_ceil(period);
         let counts = (start, total, if periods > 0 { limit } else { 0 });
@@ -233,13 +234,14 @@ impl Moments {
         (epoch, limit.saturating_sub(total))
     }
 
-    /// The first moment that counts at `since`.
+    /// The first time that counts at `since`.
     pub(super) fn oldest(&self, since: Time) -> u64 {
         (since.as_nanos() + 1).saturating_sub(self.quota.period_nanos())
     }
 
-    /// The newest requests keep their moments. Where the old words may not tell all that counts, because the period is longer or
-    /// they were cut to a limit that was used up, what they do not tell counts as used, from `since` on.
+    /// The newest requests keep their times. If the old words may lack requests that count, because the period is
+    /// longer now or because the words were cut to a limit that was used up, the missing ones count as used from
+    /// `since` on.
     pub(super) fn take_over(&self, words: &[AtomicU64], old: &Self, old_words: &[AtomicU64], since: Time) {
         let limit = self.quota.requests();
         let before = old.read(old_words, since);
@@ -256,20 +258,20 @@ impl Moments {
         self.write(words, &groups);
     }
 
-    /// As if so many had been admitted at `since`.
+    /// Counts this many requests as admitted at `since`.
     pub(super) fn begin(&self, words: &[AtomicU64], used: u64, since: Time) {
         let mut groups = Groups::default();
         groups.add(since.as_nanos(), used.min(self.quota.requests()), self.groups);
         self.write(words, &groups);
     }
 
-    /// How long the latest request counts still, for comparison: less than 2^16.
+    /// How long the latest request still counts, for comparison: less than 2^16.
     pub(super) fn freshness(&self, words: &[AtomicU64], now: Time) -> u64 {
         let left = self.opens(self.stored(words).latest()).saturating_sub(now.as_nanos());
         left.min(self.quota.period_nanos()) / (self.quota.period_nanos() / 65_535 + 1)
     }
 
-    /// As many as either has, as late as the later of both.
+    /// As many requests as the larger has, at the later of both times.
     pub(super) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
         let [own, other] = [words, others].map(|words| self.stored(words));
         let mut groups = Groups::default();
@@ -286,7 +288,7 @@ mod tests {
     const PERIOD: u64 = 1_000_000_007;
     const START: u64 = 1_700_000_000_000_000_000;
 
-    /// What was admitted of many requests, each with its cost, `step` apart.
+    /// What was admitted of many requests that come `step` apart, with its cost each.
     fn offer(requests: u64, turns: u64, step: impl Fn(u64) -> u64) -> Vec<(u64, u64)> {
         let quota = Quota::new(Strategy::SlidingWindowLog, requests, Duration::from_nanos(PERIOD), None);
         let moments = Moments::new(quota.expect("valid"));

@@ -1,25 +1,25 @@
-//! A decision on one request that nobody is in the way of: one look at the entry that it goes by, one exchange of the head,
-//! and the entry is written. Nothing branches on how much time has passed: the processor then goes on to the next reading
-//! of the clock before this one is there.
+//! The fast path of a decision: one read of the entry that decides, one swap of the head, one write of the entry.
+//! Nothing branches on how much time has passed, so the processor continues to the next clock reading before this one
+//! arrives.
 
 use super::ring::{Aged, BEFORE, LAP, LAST, Spot};
 use super::{Log, end, remember};
 use crate::Time;
-use crate::meter::SEALED;
 use crate::standing::Logged;
 use crate::sync::{AtomicU64, Ordering};
+use crate::word::SEALED;
 
-/// How many entries are looked at together.
+/// How many entries are examined together.
 const FEW: usize = 4;
 
 impl Log {
-    /// The decision; none if it is not that simple. Where the log stands after a charge, with the head before it, or as
-    /// it is if it was refused.
+    /// The decision; none if the case is not that simple. Returns the standing after a charge, with the head before it,
+    /// or the unchanged standing after a refusal.
     #[inline(always)] // as in the cell: an answer that is passed on in memory costs more than the decision
     pub(crate) fn check_at_once(&self, words: &[AtomicU64], now: Time) -> Option<Result<(Logged, u64), Logged>> {
         let ([state, _, hint], entries) = words.split_first_chunk::<BEFORE>()?;
         let (head, nanos) = (state.load(Ordering::SeqCst), now.as_nanos());
-        // Sealed, unset, or later than an entry can say: by the highest bit of either.
+        // Sealed, unset, or later than an entry can hold: one test of the highest bits.
         if (head | nanos | nanos.wrapping_add(LAP - LAST.as_nanos() - 1)) & SEALED != 0 {
             return None;
         }
@@ -37,18 +37,19 @@ impl Log {
             };
             remember(hint, found);
             let remaining = self.distance(next, found);
-            // The last of all is this one.
+            // The last one is this request.
             return Some(Ok((Logged { remaining, cost: 1, opens, reset: self.quota.period_nanos() }, head)));
         }
         let newest = self.ring.after(spot, self.length() - 1);
         let opens = self.ring.moment(seen, now)? - now.as_nanos();
         let reset = self.ring.moment(newest.seen(entries.get(index(newest))?), now)?.saturating_sub(now.as_nanos());
         let logged = Logged { remaining: 0, cost: 1, opens, reset };
-        // Only then was what was read the entry of the lap before.
+        // Only if the head is unchanged was the value the entry of the lap before.
         (state.load(Ordering::SeqCst) == head).then_some(Err(logged))
     }
 
-    /// The place of the first request from this one on that finds no room, wherever it is, and how long until this one does.
+    /// The entry of the first request, starting here, that does not fit, anywhere in the log, and how long until this
+    /// request fits.
     #[cold]
     #[inline(never)]
     fn look_far(&self, words: &[AtomicU64], next: Spot, now: Time, last: u64) -> (u64, u64) {
@@ -58,19 +59,19 @@ impl Log {
     }
 }
 
-/// The place of the first request from this one on that finds no room, if it is where it was last or a few further, and
-/// this one finds room.
+/// The entry of the first request, starting here, that does not fit, if it is where the last search found it or a few
+/// entries further, and if this request fits.
 ///
-/// How far time has brought it since is anybody's guess. A branch that goes by it would be guessed wrong half of the time,
-/// which shows only once the clock has been read: so a few entries are looked at together, and counted. Where they come to
-/// the entry of the request before this one, they are of another lap, and so not open.
+/// How far it has moved since is unpredictable. A branch on it would be mispredicted half of the time, and the
+/// processor would find out only after the clock was read. So a few entries are read together and counted. Entries
+/// beyond the one before this request belong to another lap, and so are not old enough.
 #[inline(always)]
 fn look_near(entries: &[AtomicU64], next: Spot, last: u64, aged: Aged) -> Option<u64> {
     let open = last.checked_sub(1)?;
     let first = if open < next.place { next.of_next_lap(open) } else { Spot { place: open, ..next } };
     let few = entries.get(index(first)..)?.first_chunk::<FEW>()?;
     let found: u64 = few.iter().map(|entry| u64::from(aged.has(first.seen(entry)))).sum();
-    // If none is open, it was further than it is; if all are, it may be further.
+    // If none is old enough, the end is before this point; if all are, it may be further.
     (1..few.len() as u64).contains(&found).then_some(open + found)
 }
 

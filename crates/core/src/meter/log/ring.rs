@@ -1,38 +1,39 @@
-//! Where a log keeps the moments of its requests, and what one of them says of the request that takes its place. It
-//! admits nobody.
+//! Where a log stores the times of its requests, and when an entry lets the next request take it over. It admits
+//! nothing.
 //!
-//! The *head* says where the next request has its entry: a place in the ring, and a number that grows with each lap, and
-//! by two when charges are given back. So no head comes again while a thread that saw it is still about to move it, and
-//! moving on needs no division. The lowest bit of that number tells laps apart.
+//! The *head* points to the next request's entry: a place in the ring, and a number that grows by one with each lap and
+//! by two when charges are given back. So no head value returns while a thread that read it may still swap it, and
+//! moving the head needs no division. The lowest bit of the number distinguishes laps.
 
-use crate::meter::SEALED;
-use crate::supply::SET_BACK;
 use crate::sync::{AtomicU64, Ordering};
+use crate::time::SET_BACK;
+use crate::word::SEALED;
 use crate::{Quota, Time};
 
-/// The bit of an entry that tells laps apart: set in the first, not in the second, and so on.
+/// The bit of an entry that distinguishes laps: set in the first, clear in the second, and so on.
 pub(super) const LAP: u64 = 1 << 63;
 
-/// The last moment that an entry can hold, in the year 2262. There time stands still.
+/// The last time that an entry can hold, in the year 2262. Time stands still there.
 pub(super) const LAST: Time = Time::from_nanos(LAP - 3);
 
 /// The words of a log before its ring.
 pub(super) const BEFORE: usize = 3;
 
-/// The bits of a head that are a place: one more than the longest ring needs, so that no head is all ones.
+/// Bits of a head for the place: one more than the longest ring needs, so that no head has all bits set.
 const PLACE: u32 = 21;
 
 /// One lap, in a head.
 const NEXT: u64 = 1 << PLACE;
 
-/// As many entries as requests in a period.
+/// The ring: as many entries as requests in a period.
 #[derive(Clone, Debug)]
 pub(super) struct Ring {
     length: u64,
     period: u64,
 }
 
-/// Where a request has its entry: how far into which lap. A request may go once the entry of the lap before is a period old.
+/// The entry of a request: its place, and its lap. The request is admitted when the entry of the lap before is one
+/// period old.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spot {
     pub(super) place: u64,
@@ -40,15 +41,15 @@ pub(super) struct Spot {
     pub(super) before: u64,
 }
 
-/// What an entry may say so that another request can have its place.
+/// The largest entry value that lets another request take its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aged(u64);
 
-/// When a request may go that needs an entry's place.
+/// When the request that takes over an entry is admitted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Opens {
     At(u64),
-    /// Its moment is just being written.
+    /// The entry's time is being written.
     Pending,
 }
 
@@ -61,12 +62,12 @@ impl Ring {
         BEFORE + usize::try_from(self.length).expect("at most 2^20")
     }
 
-    /// The head after so many requests, up to a lap, from the beginning.
+    /// The head after this many requests from the start, up to one lap.
     pub(super) fn head(&self, requests: u64) -> u64 {
         self.moved(0, requests)
     }
 
-    /// The head so many requests later, up to a lap.
+    /// The head this many requests later, up to one lap.
     #[inline]
     pub(super) fn moved(&self, head: u64, requests: u64) -> u64 {
         if Spot::of(head).place + requests < self.length {
@@ -76,30 +77,30 @@ impl Ring {
         }
     }
 
-    /// How many requests a head moved on, at most: going back counts as more.
+    /// How many requests a head moved on, at most: moving back counts as more.
     pub(super) fn distance(&self, from: u64, to: u64) -> u64 {
         let laps = (to >> PLACE).saturating_sub(from >> PLACE);
         (laps.saturating_mul(self.length).saturating_add(Spot::of(to).place)).saturating_sub(Spot::of(from).place)
     }
 
-    /// The head that has gone back to where it was at `first`, and was never seen before.
+    /// The head moved back to the position of `first`, with a value that was never used before.
     pub(super) fn moved_back(&self, head: u64, first: u64) -> u64 {
         let laps = if (head ^ first) & NEXT == 0 { 2 } else { 1 };
         ((((head >> PLACE) + laps) << PLACE) | Spot::of(first).place) & !SEALED
     }
 
-    /// The place of the request that comes so many after another, up to a lap.
+    /// The entry of the request that comes this many after another, up to one lap.
     #[inline]
     pub(super) fn after(&self, spot: Spot, requests: u64) -> Spot {
         let place = spot.place + requests;
         if place < self.length { Spot { place, ..spot } } else { spot.of_next_lap(place - self.length) }
     }
 
-    /// The place of the request that came so many before another, up to a lap.
+    /// The entry of the request that came this many before another, up to one lap.
     pub(super) fn before(&self, spot: Spot, requests: u64) -> Spot {
         match spot.place.checked_sub(requests) {
             Some(place) => Spot { place, ..spot },
-            // As far as a bit can tell, that is the next lap, too.
+            // As far as one bit can tell, that is also the next lap.
             None => spot.of_next_lap(spot.place + self.length - requests),
         }
     }
@@ -109,33 +110,33 @@ impl Ring {
         &words[BEFORE + usize::try_from(spot.place).expect("at most 2^20")]
     }
 
-    /// Writes the moment of a request that was counted, or takes the place of one back to the lap before. Nobody else writes
-    /// then: who moved the head does, and whoever writes next has read this.
+    /// Writes the time of a counted request, or restores the entry of a request to the lap before. Only one thread
+    /// writes then: the one that moved the head, and the next writer has read this entry.
     #[inline]
     pub(super) fn write(&self, words: &[AtomicU64], spot: Spot, entry: u64) {
         self.entry(words, spot).store(entry, Ordering::Release);
     }
 
-    /// What the entry that a request goes by says: zero if nobody ever had the place, the moment and one more if it is of
-    /// the lap before, and [`LAP`] or more if it is not.
+    /// The value of a request's entry: zero if it was never used, the time plus one if it is of the lap before, and
+    /// [`LAP`] or more otherwise.
     #[inline]
     fn seen(&self, words: &[AtomicU64], spot: Spot) -> u64 {
         spot.seen(self.entry(words, spot))
     }
 
-    /// The youngest that is a period old.
+    /// The latest time that is one period old.
     #[inline]
     pub(super) fn aged(&self, now: Time) -> Aged {
         Aged((now.as_nanos() + 1).saturating_sub(self.period))
     }
 
-    /// Whether the request of this place may go now.
+    /// Whether the request of this entry is admitted now.
     #[inline]
     pub(super) fn is_open(&self, words: &[AtomicU64], spot: Spot, aged: Aged) -> bool {
         aged.has(self.seen(words, spot))
     }
 
-    /// When the request of this place may go.
+    /// When the request of this entry is admitted.
     #[inline]
     pub(super) fn opens(&self, words: &[AtomicU64], spot: Spot, now: Time) -> Opens {
         match self.seen(words, spot) {
@@ -147,7 +148,7 @@ impl Ring {
         }
     }
 
-    /// When an entry that says this lets another request go, if it is written and its moment not too far ahead.
+    /// When an entry with this value admits another request, if it is written and its time is not too far ahead.
     #[inline]
     pub(super) fn moment(&self, seen: u64, now: Time) -> Option<u64> {
         let moment = seen.saturating_sub(1);
@@ -163,8 +164,8 @@ impl Ring {
         Opens::At(now.as_nanos() + self.period)
     }
 
-    /// The clock was set back: all that was admitted later counts as if it had been admitted now. All of it at once: if each
-    /// entry waited for its turn, the next one would begin to age only then.
+    /// The clock was set back: all later admissions count as if they came now. All at once: if each entry waited for
+    /// its turn, the next one would start to age only then.
     fn set_back(words: &[AtomicU64], now: Time) {
         let now = now.as_nanos() + 1;
         for entry in words.iter().skip(BEFORE) {
@@ -177,7 +178,7 @@ impl Ring {
 }
 
 impl Aged {
-    /// Whether what an entry says is old enough.
+    /// Whether an entry with this value is old enough.
     #[inline]
     pub(super) fn has(self, seen: u64) -> bool {
         seen <= self.0
@@ -185,13 +186,13 @@ impl Aged {
 }
 
 impl Spot {
-    /// Of the next request.
+    /// The entry of the next request.
     #[inline]
     pub(super) fn of(head: u64) -> Self {
         Self { place: head % NEXT, before: head >> PLACE << 63 }
     }
 
-    /// Whether two heads are at the same place, as far as a bit can tell of the same lap.
+    /// Whether two heads are at the same place of the same lap, as far as one bit can tell.
     pub(super) fn is_same(head: u64, other: u64) -> bool {
         (head ^ other).is_multiple_of(2 * NEXT)
     }
@@ -207,25 +208,25 @@ impl Spot {
         entry.load(Ordering::SeqCst) ^ self.before
     }
 
-    /// What its entry is once it is written, never zero.
+    /// The entry when it is written; never zero.
     #[inline]
     pub(super) fn written(self, at: Time) -> u64 {
         self.written_at_once(at.min(LAST))
     }
 
-    /// The same where the moment is known to be no later than [`LAST`].
+    /// The entry when it is written, for a time that is known to be no later than [`LAST`].
     #[inline]
     pub(super) fn written_at_once(self, at: Time) -> u64 {
         (self.before ^ LAP) | (at.as_nanos() + 1)
     }
 
-    /// What its entry is when a charge at that moment is given back: of the lap before, and just a period old by then. As
-    /// if nobody ever had the place, if that would be before all time.
+    /// The entry when a charge at that time is given back: of the lap before, and exactly one period old at that time.
+    /// If that is before the epoch: as if it was never used.
     pub(super) fn given_back(self, at: Time, period: u64) -> u64 {
         at.as_nanos().checked_sub(period).map_or(self.before, |before| self.before | (before + 1))
     }
 
-    /// The moment that its entry holds, if it is written and of this lap.
+    /// The time in the entry, if it is written and of this lap.
     pub(super) fn moment_of(self, entry: u64) -> Option<Time> {
         let moment = (entry ^ self.before ^ LAP).checked_sub(1)?;
         (moment <= LAST.as_nanos()).then(|| Time::from_nanos(moment))

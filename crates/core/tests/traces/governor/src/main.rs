@@ -1,4 +1,4 @@
-//! Drives governor's limiters on a clock of made-up times, and writes what they decided: see ../README.md.
+//! Runs governor's limiters on a made-up clock, and writes their decisions: see ../README.md.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use governor::clock::Clock;
 use governor::nanos::Nanos;
 use governor::{Quota, RateLimiter};
 
-/// governor's own fake clock runs forwards only.
+/// governor's own fake clock only runs forwards.
 #[derive(Clone, Default)]
 struct MadeUp(Arc<AtomicU64>);
 
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// One request each so many nanoseconds, and so many at once.
+/// One request per this many nanoseconds, and a burst.
 const LIMITS: [(u64, u32); 8] = [
     (1_000_000_000, 1),
     (100_000_000, 5),
@@ -43,7 +43,7 @@ const LIMITS: [(u64, u32); 8] = [
     (60_000_000_000, 1),
 ];
 
-/// Nanoseconds from one arrival to the next, for arrivals of `cost`, and what they cost.
+/// Nanoseconds from one arrival to the next, for arrivals of `cost`, and their cost.
 type Pattern = fn(&mut Random, u64, u64) -> (i64, u64);
 
 const PATTERNS: [(&str, Pattern); 6] = [
@@ -84,7 +84,7 @@ fn main() {
             let quota = Quota::with_period(Duration::from_nanos(interval))
                 .expect("not zero")
                 .allow_burst(NonZeroU32::new(burst).expect("not zero"));
-            // Late enough that nothing runs back behind the start.
+            // Late enough that no arrival runs back behind the start.
             let start = interval * u64::from(burst) * 100;
             let limiter = RateLimiter::direct_with_clock(quota, clock.clone());
             let mut random = Random(number * 1_000 + name.len() as u64);

@@ -1,25 +1,25 @@
-//! What two windows say at one moment: whether there is room, how much, and when there is more. Plain numbers; it decides
-//! nothing.
+//! What two windows allow at one time: whether there is room, how much, and when there will be more. Plain numbers; it
+//! makes no decisions.
 
 use std::time::Duration;
 
 use crate::Quota;
 
-/// Both windows at one moment, the one before being final or taken for it.
+/// Both windows at one time. The previous one is final, or taken as final.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Windows {
     pub(crate) previous: u64,
     pub(crate) current: u64,
-    /// Since the start of the current window.
+    /// Time since the start of the current window.
     pub(crate) elapsed: u64,
-    /// By how much a clock lags that reads an earlier window.
+    /// How far a clock lags that reads an earlier window.
     pub(crate) lag: u64,
 }
 
 impl Windows {
-    /// Whether the current window may hold this many now.
+    /// Whether the current window may hold this many requests now.
     #[inline]
-    pub(super) fn have_room(&self, quota: &Quota, count: u64) -> bool {
+    pub(crate) fn have_room(&self, quota: &Quota, count: u64) -> bool {
         let Some(room) = quota.requests().checked_sub(count) else { return false };
         let period = quota.period_nanos();
         let weighted = || u128::from(self.previous) * u128::from(period - self.elapsed);
@@ -27,7 +27,7 @@ impl Windows {
     }
 
     /// Nanoseconds from `elapsed` on until a cost is within the quota in this window, if it ever is.
-    pub(super) fn opens_in_this(&self, quota: &Quota, cost: u64) -> Option<u64> {
+    pub(crate) fn opens_in_this(&self, quota: &Quota, cost: u64) -> Option<u64> {
         let count = self.current.checked_add(cost)?;
         if self.have_room(quota, count) {
             return Some(0);

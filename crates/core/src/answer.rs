@@ -1,4 +1,4 @@
-//! What a rule answers: what was charged, what stood in the way, and which of its limits is the tightest. It charges nothing.
+//! The answers of a rule: what was charged, which limit refused, and which limit is the tightest. It charges nothing.
 
 use std::error::Error;
 use std::fmt;
@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::all::{Charges, RefusedBy};
 use crate::forecast::Longest;
-use crate::keyed::Place as KeyPlace;
 use crate::limiter::Charge;
 use crate::meter::Place;
 use crate::{MAX_LIMITS, Refused, Standing, Time};
@@ -28,13 +27,14 @@ use crate::{MAX_LIMITS, Refused, Standing, Time};
 /// ```
 #[derive(Debug)]
 pub struct RuleAdmitted {
-    /// What can be given back.
+    /// The charge, to be given back if it is not used.
     pub charge: RuleCharge,
-    /// The limit with the fewest requests left, this one counted.
+    /// The limit with the fewest requests left, including this request.
     pub tightest: Tightest,
 }
 
-/// A cost that a rule was charged, now or for a moment to come; see [`RuleLimiter::charge_ahead`](crate::RuleLimiter::charge_ahead).
+/// A cost that a rule was charged, now or in advance; see
+/// [`RuleLimiter::charge_ahead`](crate::RuleLimiter::charge_ahead).
 ///
 /// ```
 /// # use std::num::NonZeroUsize;
@@ -51,11 +51,11 @@ pub struct RuleAdmitted {
 /// ```
 #[derive(Debug)]
 pub struct RuleChargedAhead {
-    /// When the last of the limits will have it: not before now, and not after the latest moment that was asked for.
+    /// When the last of the limits has enough: not before now, and not after `latest`.
     pub at: Time,
-    /// What can be given back.
+    /// The charge, to be given back if it is not used.
     pub charge: RuleCharge,
-    /// The limit with the fewest requests left, this one counted.
+    /// The limit with the fewest requests left, including this request.
     pub tightest: Tightest,
 }
 
@@ -85,6 +85,14 @@ pub(crate) enum Charged {
     Key(KeyCharge),
 }
 
+/// Which words were charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyPlace {
+    Override,
+    Cell(usize),
+    Guest,
+}
+
 /// What one key, or the overflow, was charged.
 #[derive(Debug)]
 pub(crate) struct KeyCharge {
@@ -93,8 +101,8 @@ pub(crate) struct KeyCharge {
     pub(crate) of: KeyPlace,
 }
 
-/// A place in each limit, the first ones. On the heap they would cost more than the decision, also where there is one: what
-/// may have to be freed has to be written down and looked at.
+/// A place in each limit that was charged. These are the first ones, in order. Allocating them would cost more than the
+/// decision, even for one place: a value that may need to be freed must be stored and checked.
 #[derive(Debug)]
 pub(crate) enum Places {
     One(Place),
@@ -120,7 +128,7 @@ impl Places {
     }
 }
 
-/// The limit of a rule with the fewest requests left; the first of them if several have as few.
+/// The limit of a rule with the fewest requests left; the first one of equals.
 ///
 /// ```
 /// # use std::num::NonZeroUsize;
@@ -137,15 +145,15 @@ impl Places {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Tightest {
-    /// Its place among the limits of the terms.
+    /// Index of the limit in the terms.
     pub limit: usize,
-    /// How it stands.
+    /// The limit's standing.
     pub standing: Standing,
-    /// Which override of the terms the key has.
+    /// Index of the override that applies to the key.
     pub override_index: Option<usize>,
 }
 
-/// Looks for the [`Tightest`] while limits are gone through in order.
+/// Finds the [`Tightest`] while the limits are visited in order.
 pub(crate) struct Tightening {
     seen: usize,
     tightest: Option<(usize, Standing)>,
@@ -191,32 +199,32 @@ impl Tightening {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRefused {
-    /// The place of the limit among those of the terms.
+    /// Index of the limit in the terms.
     pub limit: usize,
-    /// How it stood.
+    /// The limit's standing.
     pub standing: Standing,
-    /// What the request would have cost.
+    /// The cost of the request.
     pub cost: u64,
-    /// Which override of the terms the key has.
+    /// Index of the override that applies to the key.
     pub override_index: Option<usize>,
 }
 
 impl RuleRefused {
-    pub(super) fn of_only(refused: Refused) -> Self {
+    pub(crate) fn of_only(refused: Refused) -> Self {
         Self { limit: 0, standing: refused.standing, cost: refused.cost, override_index: None }
     }
 
-    /// By the limit that a request behind the queue would wait for longest.
+    /// Refused by the limit that a request behind the queue would wait for longest.
     pub(crate) fn queued(longest: Longest, cost: u64, override_index: Option<usize>) -> Self {
         Self { limit: longest.limit, standing: longest.standing, cost, override_index }
     }
 
-    pub(super) fn shared(by: RefusedBy) -> Self {
+    pub(crate) fn shared(by: RefusedBy) -> Self {
         Self { limit: by.limit, standing: by.refused.standing, cost: by.refused.cost, override_index: None }
     }
 
-    /// How long until this limit would admit the request, if nothing else is admitted; none if it never will, because
-    /// the cost exceeds the burst.
+    /// How long until this limit would admit the request, if no other is admitted. None if it never will, because the
+    /// cost exceeds the burst.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;

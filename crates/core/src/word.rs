@@ -1,0 +1,25 @@
+//! What all words of limits have in common: how one says that it is final, and that it is not worked out yet.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Set in words that are final, because there is a successor.
+pub(crate) const SEALED: u64 = 1 << 63;
+
+/// The first word of a successor whose state nobody has worked out yet. No state and no sealed state looks like it.
+pub(crate) const UNSET: u64 = u64::MAX;
+
+/// The words are final, or not worked out yet: the successor is to be asked, or helped.
+#[derive(Debug)]
+pub(crate) struct Sealed;
+
+/// A state that can be charged.
+#[inline]
+pub(crate) fn load(word: &AtomicU64) -> Result<u64, Sealed> {
+    let state = word.load(Ordering::SeqCst);
+    if state & SEALED == 0 { Ok(state) } else { Err(Sealed) }
+}
+
+/// The state worked out for an unset word. If another thread was faster, it put the same there.
+pub(crate) fn set(word: &AtomicU64, state: u64) {
+    let _ = word.compare_exchange(UNSET, state, Ordering::SeqCst, Ordering::SeqCst);
+}
