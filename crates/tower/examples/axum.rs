@@ -1,6 +1,7 @@
 //! An axum server with a limit for each API key, a pace for all requests together, and a deadline.
 //!
-//! `cargo run -p weir-tower --example axum` shows it and ends; with `--serve` it stays on port 3000 for `curl`.
+//! `cargo run -p weir-tower --example axum` demonstrates it and exits; with `--serve` it listens on port 3000 for
+//! `curl`.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -27,19 +28,20 @@ fn app() -> Result<Router, Box<dyn Error>> {
     let max_keys = NonZeroUsize::new(100_000).expect("not zero");
     let second = Duration::from_secs(1);
 
-    // Each API key has five requests a second; those without one share what one key has.
+    // Each API key gets five requests per second; requests without a key share one count.
     let quota = Quota::new(Strategy::TokenBucket, 5, second, None)?;
     let rule = RuleLimiter::keyed(clock.now(), Terms::new([("per-key", quota)])?, max_keys);
     let by_api_key = HeaderKey::new(HeaderName::from_static("x-api-key"));
     let per_key =
         LatencyLayer::new(KeyedAdmit::new(rule, clock, by_api_key, WithoutKey::Share), HttpAnswer::named(["per-key"])?);
 
-    // All together go at a pace of a hundred a second. Who cannot go within a tenth of a second hears so at once.
+    // All requests together go at a pace of a hundred per second. A request that would wait longer than a tenth of a
+    // second is refused at once.
     let quota = Quota::new(Strategy::LeakyBucket, 100, second, None)?;
     let pace = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
     let paced = ThroughputLayer::new(pace, Duration::from_millis(100), HttpAnswer);
 
-    // Each address signs up twice an hour.
+    // Each address can sign up twice per hour.
     let quota = Quota::new(Strategy::SlidingWindowLog, 2, Duration::from_secs(3600), None)?;
     let rule = RuleLimiter::keyed(clock.now(), Terms::new([("sign-ups", quota)])?, max_keys);
     let by_address = IpKey::new(|request: &Request| {
@@ -51,7 +53,7 @@ fn app() -> Result<Router, Box<dyn Error>> {
         .route("/", get(async || "hello\n"))
         .route("/sign-up", get(async || "welcome\n").layer(per_address))
         .layer(
-            // From the outside in.
+            // From the outermost layer to the innermost.
             ServiceBuilder::new()
                 .layer(DeadlineLayer::new(Duration::from_millis(500), HttpAnswer))
                 .layer(per_key)
@@ -71,7 +73,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn show(server: SocketAddr) -> Result<(), Box<dyn Error>> {
-    println!("\nann sends seven requests, five of which she has:");
+    println!("\nann sends seven requests, and has five per second:");
     for _ in 0..7 {
         let response = get_as(server, "/", "ann").await?;
         let (status, fields) = (&response["status"], ["ratelimit", "retry-after"].map(|name| response.get(name)));
@@ -83,13 +85,13 @@ async fn show(server: SocketAddr) -> Result<(), Box<dyn Error>> {
     }
     println!("bob has his own: {}", get_as(server, "/", "bob").await?["status"]);
 
-    println!("\nthree sign-ups from one address, whatever the key:");
+    println!("\nthree sign-ups from one address, with different keys:");
     for key in ["carol", "dave", "eve"] {
         let response = get_as(server, "/sign-up", key).await?;
         println!("  {}  retry-after: {}", response["status"], response.get("retry-after").map_or("none", |wait| wait));
     }
 
-    println!("\nthirty clients at once, at a pace of a hundred a second, none waiting longer than a tenth of one:");
+    println!("\nthirty clients at once, at a pace of a hundred a second, each waiting at most a tenth of a second:");
     tokio::time::sleep(Duration::from_millis(200)).await;
     let start = Instant::now();
     let clients = (0..30).map(|client| {
@@ -106,12 +108,12 @@ async fn show(server: SocketAddr) -> Result<(), Box<dyn Error>> {
     }
     for (status, times) in heard {
         let last = times.iter().max().copied().unwrap_or_default();
-        println!("  {:>2} heard {status}, the last of them after {} ms", times.len(), last.as_millis());
+        println!("  {:>2} got {status}, the last of them after {} ms", times.len(), last.as_millis());
     }
     Ok(())
 }
 
-/// One request by hand. What comes back is the status and the fields, by name.
+/// Sends one request over a plain connection. Returns the status and the fields, by name.
 async fn get_as(server: SocketAddr, path: &str, api_key: &str) -> Result<BTreeMap<String, String>, std::io::Error> {
     let mut connection = TcpStream::connect(server).await?;
     let request = format!("GET {path} HTTP/1.1\r\nhost: {server}\r\nx-api-key: {api_key}\r\nconnection: close\r\n\r\n");

@@ -1,6 +1,6 @@
-//! A limit that is changed at run time, under load: nobody who was counted is forgotten, and no change gives a fresh burst.
+//! A limit that is changed at run time, under load: counts are kept, and no change gives a fresh burst.
 //!
-//! `cargo run -p weir-tower --example live` shows it and ends.
+//! `cargo run -p weir-tower --example live` demonstrates it and exits.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use weir_tower::{LatencyLayer, LimitError, LimiterAdmit, MonotonicClock};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let clock = MonotonicClock::start();
-    // `requests` a second, with a burst as large.
+    // `requests` per second, with a burst of the same size.
     let quota = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
     let mut limiter = Limiter::new(clock.now(), quota(100)?);
     let service = LatencyLayer::with_errors(LimiterAdmit::new(limiter.clone(), clock)).layer(served());
 
-    // Sixteen clients that each try some thousand times a second, whatever they hear.
+    // Sixteen clients that each try about a thousand times per second, also after refusals.
     let admitted = Arc::new(AtomicU64::new(0));
     let (mut counted, mut since) = (0, Instant::now());
     for _ in 0..16 {
@@ -38,14 +38,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     println!("   limit  admitted a second");
     for requests in [100, 100, 1000, 5000, 50, 500] {
-        // The first time it is the same, and nothing is touched.
+        // The first quota is equal, so nothing changes.
         limiter = limiter.retune(|| clock.now(), quota(requests)?);
         sleep(Duration::from_secs(1)).await;
         let (total, seconds) = (admitted.load(Ordering::Relaxed), since.elapsed().as_secs_f64());
         println!("{requests:>6}/s  {:>17.1}", f64::from(u32::try_from(total - counted)?) / seconds);
         (counted, since) = (total, Instant::now());
     }
-    println!("only the first second has a burst: a change gives nobody a fresh one");
+    println!("only the first second has a burst: no change gives a fresh one");
     Ok(())
 }
 

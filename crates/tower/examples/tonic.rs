@@ -1,6 +1,7 @@
 //! A gRPC server, tonic's health service, with a limit for each client address.
 //!
-//! `cargo run -p weir-tower --example tonic` shows it and ends; with `--serve` it stays on port 50051 for `grpcurl`.
+//! `cargo run -p weir-tower --example tonic` demonstrates it and exits; with `--serve` it listens on port 50051 for
+//! `grpcurl`.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -23,7 +24,7 @@ use weir_tower::{DeadlineLayer, GrpcAnswer, IpKey, KeyedAdmit, LatencyLayer, Mon
 async fn serve(listener: TcpListener) -> Result<(), Box<dyn Error + Send + Sync>> {
     let clock = MonotonicClock::start();
 
-    // Each address has three calls at once, and ten a second in the long run.
+    // Each address gets three calls at once, and ten per second in the long run.
     let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), Some(3))?;
     let max_keys = NonZeroUsize::new(100_000).expect("not zero");
     let rule = RuleLimiter::keyed(clock.now(), Terms::new([("per-address", quota)])?, max_keys);
@@ -34,7 +35,7 @@ async fn serve(listener: TcpListener) -> Result<(), Box<dyn Error + Send + Sync>
 
     let (_reporter, health) = tonic_health::server::health_reporter();
     Server::builder()
-        // From the outside in.
+        // From the outermost layer to the innermost.
         .layer(
             ServiceBuilder::new().layer(DeadlineLayer::new(Duration::from_millis(500), GrpcAnswer)).layer(per_address),
         )
@@ -56,20 +57,20 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
 
 async fn show(server: SocketAddr) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut client = HealthClient::new(Endpoint::from_shared(format!("http://{server}"))?.connect().await?);
-    println!("\nfive calls at once, three of which this address has:");
+    println!("\nfive calls at once, of which this address has three:");
     let mut pushback = None;
     for _ in 0..5 {
         match client.check(HealthCheckRequest::default()).await {
             Ok(response) => println!("  OK, {:?}", response.into_inner().status()),
             Err(status) if status.code() == Code::ResourceExhausted => {
                 let millis = status.metadata().get("grpc-retry-pushback-ms").ok_or("no pushback")?.to_str()?.parse()?;
-                println!("  RESOURCE_EXHAUSTED, {}: come back in {millis} ms", status.message());
+                println!("  RESOURCE_EXHAUSTED, {}: retry in {millis} ms", status.message());
                 pushback = Some(Duration::from_millis(millis));
             }
             Err(status) => return Err(status.into()),
         }
     }
-    let wait = pushback.ok_or("nobody was refused")?;
+    let wait = pushback.ok_or("no call was refused")?;
     tokio::time::sleep(wait).await;
     client.check(HealthCheckRequest::default()).await?;
     println!("{} ms later: OK", wait.as_millis());

@@ -1,4 +1,4 @@
-//! What becomes of a decision: a response, or a typed error. One place for all layers; nothing is decided here.
+//! Turns a decision into a response or a typed error, for all layers. It makes no decisions.
 
 mod error;
 mod grpc;
@@ -47,7 +47,7 @@ pub trait Answer<Pass, Refusal, Response> {
     /// ```
     fn refused(&self, refusal: Refusal) -> Response;
 
-    /// The response to a request that got through; by default just what the inner service said.
+    /// The response to an admitted request. By default, the inner service's response.
     ///
     /// ```
     /// use weir_tower::Answer;
@@ -72,11 +72,11 @@ pub trait Answer<Pass, Refusal, Response> {
     }
 }
 
-/// What a service around another returns, for a refusal and for what the inner service returned.
+/// The result of a layer's service, for a refusal and for a result of the inner service.
 ///
-/// There are two: with [`Answers`] a refusal is a response and the service's error is that of the inner one; with
-/// [`Errors`] it is a [`LimitError`]. The constructors of the layers choose: `new` takes an [`Answer`], `with_errors`
-/// needs none.
+/// There are two: with [`Answers`] a refusal is a response, and the service's error is the inner service's; with
+/// [`Errors`] a refusal is a [`LimitError`]. The constructor of a layer chooses: `new` takes an [`Answer`],
+/// `with_errors` takes none.
 ///
 /// ```
 /// use weir_tower::{Errors, LimitError, Outcome};
@@ -85,10 +85,10 @@ pub trait Answer<Pass, Refusal, Response> {
 /// assert!(matches!(refused, Err(LimitError::Refused("too many"))));
 /// ```
 pub trait Outcome<Pass, Refusal, Response, InnerError> {
-    /// The error of the service around.
+    /// The error of the layer's service.
     type Error;
 
-    /// Instead of a request that was refused.
+    /// The result for a request that was refused.
     ///
     /// ```
     /// use weir_tower::{Errors, LimitError, Outcome};
@@ -99,10 +99,10 @@ pub trait Outcome<Pass, Refusal, Response, InnerError> {
     ///
     /// # Errors
     ///
-    /// The refusal, if it is not a response.
+    /// The refusal, if it is not turned into a response.
     fn refused(&self, refusal: Refusal) -> Result<Response, Self::Error>;
 
-    /// After a request that got through.
+    /// The result for a request that was admitted.
     ///
     /// ```
     /// use weir_tower::{Errors, Outcome};
@@ -113,7 +113,7 @@ pub trait Outcome<Pass, Refusal, Response, InnerError> {
     /// ```
     fn admitted(&self, pass: Pass, response: Response) -> Response;
 
-    /// For an error of the inner service.
+    /// The result for an error of the inner service.
     ///
     /// ```
     /// use weir_tower::{Errors, LimitError, Outcome};
@@ -124,7 +124,7 @@ pub trait Outcome<Pass, Refusal, Response, InnerError> {
     fn failed(&self, error: InnerError) -> Self::Error;
 }
 
-/// A refusal is a response: errors are those of the inner service.
+/// A refusal is a response; errors are those of the inner service.
 ///
 /// ```
 /// use weir_tower::{Answers, HttpAnswer, LatencyLayer};

@@ -1,4 +1,4 @@
-//! The only place of this crate that reads a clock, and the only one that knows how its times and tokio's go together.
+//! The only module of this crate that reads a clock, and the only one that converts between its times and tokio's.
 #![expect(clippy::disallowed_methods, reason = "this is the crate's clock")]
 
 use std::sync::OnceLock;
@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 use weir_core::Time;
 
-/// Unix time as it was at the start, plus what has passed since by a monotonic clock: it never runs backwards, and
-/// windows are aligned to Unix time. Changes of the system's clock after the start do not show.
+/// Unix time at the start plus the time of a monotonic clock since: it never runs backwards, and windows are aligned to
+/// Unix time. It ignores changes of the system's clock after the start.
 ///
-/// What has passed is read from the processor's time stamp counter, by `quanta`, where that can be trusted, and from the
-/// system where not: a decision costs 3 ns, and the system's clock 25. It is calibrated against the system's once, in less
-/// than a millisecond as a rule, and then goes its own way, by some parts in a million.
+/// `quanta` reads the elapsed time from the processor's time stamp counter if it is reliable, otherwise from the
+/// system: a decision costs 3 ns, and a reading of the system's clock 25 ns. The counter is calibrated once against the
+/// system's clock, usually in less than a millisecond. After that it drifts by some parts in a million.
 ///
 /// ```
 /// let clock = weir_tower::MonotonicClock::start();
@@ -21,7 +21,7 @@ use weir_core::Time;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct MonotonicClock {
-    /// What the source's nanoseconds lack to Unix time, modulo 2^64.
+    /// The difference between Unix time and the source's nanoseconds, modulo 2^64.
     offset: u64,
     source: Source,
 }
@@ -32,25 +32,25 @@ enum Source {
     Tokio(Instant),
 }
 
-/// From steps of the counter to nanoseconds. As quanta's own, but without a shift and branches that take as long as a
-/// decision does.
+/// Converts steps of the counter to nanoseconds. Like quanta's own conversion, but without a shift and branches that
+/// take as long as a decision.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// Nanoseconds of a step.
+    /// Nanoseconds per step: the whole part.
     whole: u64,
-    /// And in 2^-64.
+    /// The fraction, in multiples of 2^-64.
     fraction: u64,
 }
 
 impl Scale {
     fn of(clock: &quanta::Clock) -> Self {
-        // Steps of up to 256 ns; in a year of nanoseconds the rounding adds up to less than one of them.
+        // Steps of up to 256 ns; over a year the rounding adds up to less than one nanosecond.
         const STEPS: u32 = 56;
         let nanos = clock.delta_as_nanos(0, 1 << STEPS);
         Self { whole: nanos >> STEPS, fraction: nanos << (u64::BITS - STEPS) }
     }
 
-    /// Modulo 2^64, as the whole clock counts: only differences of readings mean anything.
+    /// Modulo 2^64, like the whole clock: only differences of readings are meaningful.
     #[inline]
     fn nanos(&self, reading: u64) -> u64 {
         let (_, nanos) = reading.carrying_mul(self.fraction, 0);
@@ -59,7 +59,7 @@ impl Scale {
 }
 
 impl MonotonicClock {
-    /// Takes the system's time, once.
+    /// Reads the system's time, once.
     ///
     /// ```
     /// let clock = weir_tower::MonotonicClock::start(); // once, when the process starts; copies go on from there
@@ -74,8 +74,8 @@ impl MonotonicClock {
         Self { offset: unix_nanos().wrapping_sub(scale.nanos(clock.raw())), source: Source::Counter(clock, scale) }
     }
 
-    /// The same by tokio's clock, which tests can pause: limits then stand still with the timers, and a day's worth of them
-    /// is tested in no time.
+    /// A clock that uses tokio's time, which tests can pause: limits then stand still with the timers, and a test of a
+    /// day takes no time.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -107,31 +107,31 @@ impl MonotonicClock {
             Source::Counter(clock, scale) => scale.nanos(clock.raw()),
             Source::Tokio(start) => {
                 let passed = Instant::now().duration_since(start);
-                // Not `Duration::as_nanos`, which is of 128 bits: 64 hold 584 years.
+                // Not `Duration::as_nanos`, which returns 128 bits: 64 bits last 584 years.
                 passed.as_secs() * 1_000_000_000 + u64::from(passed.subsec_nanos())
             }
         };
         Time::from_nanos(self.offset.wrapping_add(nanos))
     }
 
-    /// Whether it goes on by itself, and finer than tokio's timers.
+    /// Whether it runs on its own, with a finer resolution than tokio's timers.
     pub(crate) const fn is_fine(&self) -> bool {
         matches!(self.source, Source::Counter(..))
     }
 
-    /// The same moment as tokio's timers count it, from now on.
+    /// The same time as an instant of tokio's timers.
     pub(crate) fn instant(&self, time: Time) -> Instant {
         let (now, wait) = (Instant::now(), time.duration_since(self.now()));
         now.checked_add(wait).unwrap_or(now + FAR)
     }
 }
 
-/// A system clock before 1970 counts as 1970, and one after 2262 as that: only the alignment of windows hangs on it, and
-/// there is room to count on, and for a core whose counter lags.
+/// A system clock before 1970 counts as 1970, and one after 2262 as 2262: only the alignment of windows depends on it.
+/// The bounds leave room to count on, and for a core whose counter lags.
 fn unix_nanos() -> u64 {
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Time::default().saturating_add(unix).as_nanos().clamp(1_000_000_000, u64::MAX / 2)
 }
 
-/// Later than any timer of tokio's can be.
+/// Later than any of tokio's timers can be.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);

@@ -1,4 +1,4 @@
-//! One limit for each client: how a request's key is found, and what is asked with it.
+//! One limit for each client: how to find the key of a request, and a rule that is checked with it.
 
 mod admit;
 mod buffer;

@@ -1,4 +1,4 @@
-//! The middleware that decides at once: a request goes on or is answered, and none ever waits here.
+//! The middleware that decides at once: a request is admitted or refused, and never waits here.
 
 mod future;
 mod layer;

@@ -32,25 +32,26 @@
 //!
 //! | layer | a request over the limit | for |
 //! |---|---|---|
-//! | [`LatencyLayer`] | is refused at once | services whose clients can come back; in-flight limits |
-//! | [`ThroughputLayer`] | waits for its turn if that comes soon enough, and is refused at once if not | short bursts that shall be smoothed |
-//! | [`RateLimitLayer`] | is not taken: the service is not ready | callers that can be held back, such as a client of somebody else's API |
-//! | [`DeadlineLayer`] | (it bounds time: wait and service together) | whatever must not hang |
+//! | [`LatencyLayer`] | is refused at once | services whose clients can retry; in-flight limits |
+//! | [`ThroughputLayer`] | waits for its turn if that comes soon enough, and is refused at once if not | smoothing short bursts |
+//! | [`RateLimitLayer`] | is not taken: the service is not ready | callers that can be slowed down, such as a client of a third party's API |
+//! | [`DeadlineLayer`] | (it bounds time: wait and service together) | requests that must not hang |
 //!
-//! None of them has a task of its own; all are `Clone`, and clones share their limits, so none needs a `Buffer`. Requests that
-//! wait stand in the limit's own FIFO queue and are charged when they go: a cancelled request leaves the queue, and those behind
-//! it move forward. Each layer says in its documentation when it is ready and what it holds meanwhile.
+//! No layer has a task of its own. All are `Clone`, and clones share their limits, so they need no `Buffer`. Waiting
+//! requests are in the limit's own FIFO queue, and are charged when they are admitted: a cancelled request leaves the
+//! queue, and those behind it move forward. The documentation of each layer says when it is ready and what it holds
+//! meanwhile.
 //!
-//! A request that waits needs a tokio runtime with its timers; [`LatencyLayer`] needs none.
+//! A request that waits needs a tokio runtime with timers; [`LatencyLayer`] needs no runtime.
 //!
-//! What is asked is a [`LimiterAdmit`], one limit for all requests; a [`KeyedAdmit`], one for each client as a
-//! [`KeyExtractor`] tells them apart; an [`InFlight`](weir_core::InFlight) limit; or an [`Admit`] or a [`Reserve`] of
-//! your own. All can be changed while they are in use.
+//! A layer asks a [`LimiterAdmit`], one limit for all requests; a [`KeyedAdmit`], one limit for each key that a
+//! [`KeyExtractor`] finds; an [`InFlight`](weir_core::InFlight) limit; or your own [`Admit`] or [`Reserve`]. All can be
+//! changed while they are in use.
 //!
-//! What a refused client hears is an [`Answer`]: [`HttpAnswer`] (429 with `Retry-After`, and the `RateLimit` fields once
-//! the limit has a [name](HttpAnswer::named)), [`GrpcAnswer`] (`RESOURCE_EXHAUSTED`, with the moment to retry), or your
-//! own. Then the errors are those of the inner service, as axum wants it. Any other service takes the `with_errors`
-//! constructors, and its callers get a [`LimitError`].
+//! A refused client gets an [`Answer`]: [`HttpAnswer`] (429 with `Retry-After`, and the `RateLimit` fields if the limit
+//! has a [name](HttpAnswer::named)), [`GrpcAnswer`] (`RESOURCE_EXHAUSTED`, with the time to retry), or your own. The
+//! errors are then those of the inner service, as axum requires. For any other service, use the `with_errors`
+//! constructors: their callers get a [`LimitError`].
 //!
 //! # Refuse, for each client
 //!
@@ -104,7 +105,7 @@
 //! let quota = Quota::new(Strategy::LeakyBucket, 10, Duration::from_secs(1), None)?;
 //! let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
 //!
-//! // Half a second for all of it; the service takes up to 300 ms, so nobody shall wait longer than 200.
+//! // Half a second in total. The service takes up to 300 ms, so no request should wait longer than 200 ms.
 //! let mut service = ServiceBuilder::new()
 //!     .layer(DeadlineLayer::with_errors(Duration::from_millis(500)))
 //!     .layer(ThroughputLayer::with_errors(limit, Duration::from_millis(200)))
@@ -114,7 +115,7 @@
 //! for number in 0..4 {
 //!     turns.push(service.ready().await?.call(number));
 //! }
-//! // The fourth would wait 300 ms: it knows before anybody has waited.
+//! // The fourth would wait 300 ms: it is refused at once.
 //! let fourth = turns.pop().expect("four of them").await;
 //! let Err(LimitError::Inner(LimitError::Refused(refused))) = fourth else { panic!("too late") };
 //! assert_eq!(refused.retry_after(), Some(Duration::from_millis(300)));
@@ -150,13 +151,14 @@
 //! # Ok::<(), weir_core::InvalidQuota>(())
 //! ```
 //!
-//! Whole programs are in the crate's `examples`: `axum`, `tonic`, and `live`, a limit that is changed under load.
+//! The crate's `examples` are complete programs: `axum`, `tonic`, and `live`, a limit that is changed under load.
 
 mod answer;
 #[cfg(test)]
 mod bounded;
 mod clock;
 mod deadline;
+mod exceeded;
 mod keyed;
 mod latency;
 mod rate_limit;
@@ -169,7 +171,8 @@ pub use answer::{
     retry_after_seconds,
 };
 pub use clock::MonotonicClock;
-pub use deadline::{DeadlineExceeded, DeadlineFuture, DeadlineLayer, DeadlineService};
+pub use deadline::{DeadlineFuture, DeadlineLayer, DeadlineService};
+pub use exceeded::DeadlineExceeded;
 pub use keyed::{HeaderKey, IpKey, KeyExtractor, KeyedAdmit, KeyedPlace, NoKey, WithoutKey};
 pub use latency::{Admit, LatencyFuture, LatencyLayer, LatencyService};
 pub use rate_limit::{RateLimit, RateLimitLayer};

@@ -1,8 +1,8 @@
-//! The middleware that holds its callers back: it is ready when there is a place. It never refuses, and never looks at a
+//! The middleware that slows its callers down: it is ready when the limit has room. It never refuses, and never reads a
 //! request.
 
 mod layer;
-mod place;
+mod readiness;
 mod service;
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use weir_core::{Admitted, Limiter, Quota, Refused, Ticket, Time};
 use crate::waiting::{Enqueue, Entry, enter};
 use crate::{Admit, AtHead, MonotonicClock, Place, Reserve, Turn, Waiting};
 
-/// Charges one [`Limiter`] a cost of one for each request, whatever it is. Clones share the limiter.
+/// Charges one [`Limiter`] a cost of one for each request. Clones share the limiter.
 ///
 /// Keep a clone of the limiter to [`retune`](Limiter::retune) it at run time.
 ///
@@ -31,7 +31,7 @@ pub struct LimiterAdmit {
 }
 
 impl LimiterAdmit {
-    /// Charges `limiter` by the time of `clock`.
+    /// Charges `limiter` with the time of `clock`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -105,7 +105,7 @@ impl Enqueue for LimiterAdmit {
     }
 }
 
-/// A place in the queue of a [`LimiterAdmit`]; see [`Turn`] for an example.
+/// A position in the queue of a [`LimiterAdmit`]; [`Turn`] has an example.
 ///
 /// ```
 /// # use std::time::Duration;

@@ -1,7 +1,7 @@
-//! A request in the queues of its limits: the one place that waits for a turn.
+//! A request in the queues of its limits. This is the only module that waits for a turn.
 //!
-//! Only the request at the head asks the limits, and it is charged at the moment at which it goes. The others sleep until they
-//! are woken. Dropping it leaves the queues.
+//! Only the request at the head asks the limits, and it is charged when it is admitted. The others sleep until they are
+//! woken. Dropping it leaves the queues.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,14 +14,14 @@ use weir_core::{Position, Quota, Strategy, Ticket, Time};
 
 use crate::MonotonicClock;
 
-/// How often the head looks at its limits, whatever it was told: nothing wakes it when a clock is set.
+/// How often the head checks its limits in any case: nothing wakes it when a clock is set.
 const LOOK_UP: Duration = Duration::from_secs(1);
 
-/// Tokio's timers are late by up to this long. A limit that saves nothing up loses what the head comes late, so there the last
-/// bit is waited for with a finer timer.
+/// Tokio's timers are late by up to this much. A limit that saves nothing loses this time, so the last part of its wait
+/// uses a finer timer.
 const COARSE: Duration = Duration::from_millis(2);
 
-/// What a request does when it is at the head of its queues.
+/// What a request does at the head of its queues.
 ///
 /// ```
 /// use std::time::Duration;
@@ -65,36 +65,36 @@ const COARSE: Duration = Duration::from_millis(2);
 /// # }
 /// ```
 pub trait AtHead {
-    /// What is known of a request that goes.
+    /// What is known about an admitted request.
     type Pass;
-    /// Why one does not.
+    /// Why a request is refused.
     type Refusal;
 
-    /// Charges all limits, if they have room now, or none.
+    /// Charges all limits if they have room now, or none.
     ///
     /// # Errors
     ///
     /// The refusal. The request tries again after [`retry_after`](Self::retry_after).
     fn charge(&self, now: Time) -> Result<Self::Pass, Self::Refusal>;
 
-    /// The refusal of a request that cannot go in time any more, because a limit was changed.
+    /// The refusal of a request that cannot be admitted in time any more, because a limit was changed.
     fn late(&self, now: Time) -> Self::Refusal;
 
-    /// How long until a request that was refused would be admitted; none if it is not to try again.
+    /// How long until a refused request would be admitted; none if it must not try again.
     fn retry_after(refusal: &Self::Refusal) -> Option<Duration>;
 
     /// The quota that refused it.
     fn quota(refusal: &Self::Refusal) -> Quota;
 
-    /// Whether it is the limits of this queue that the refusal waits for. Elsewhere those behind may pass meanwhile.
+    /// Whether the refusal waits for the limits of this queue. In other queues, the requests behind may pass meanwhile.
     fn waits_for(&self, refusal: &Self::Refusal, queue: usize) -> bool {
         let _ = (refusal, queue);
         true
     }
 }
 
-/// A request that waits, in one queue or in several: it goes when it is at the head of all, and all limits have room. See
-/// [`AtHead`] for an example.
+/// A request that waits in one or several queues. It is admitted when it is at the head of all of them, and all limits
+/// have room. [`AtHead`] has an example.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -114,7 +114,7 @@ pub struct Waiting {
     clock: MonotonicClock,
     timer: Option<Pin<Box<Sleep>>>,
     fine: Option<Delay>,
-    /// What is slept for, and by which timer.
+    /// The current sleep, and its timer.
     nap: Option<Nap>,
 }
 
@@ -124,10 +124,10 @@ enum Nap {
     Fine(Time),
 }
 
-/// What becomes of a request that may wait.
+/// The result for a request that may wait.
 pub(crate) enum Entry<P> {
     Goes(P),
-    /// On the heap: most requests never wait, and none is to be as large as if it did.
+    /// Boxed: most requests never wait, and should not be as large as those that do.
     Waits(Box<Waiting>),
 }
 
@@ -136,12 +136,12 @@ pub(crate) trait Enqueue: AtHead {
     /// How many requests wait.
     fn queue_len(&self) -> usize;
 
-    /// Takes the last place in the queue.
+    /// Takes the last position in the queue.
     fn enqueue(&self, now: Time, latest: Option<Time>) -> Result<Ticket, Self::Refusal>;
 }
 
-/// Charges the request if no other waits and there is room, and else takes a place in the queue. Refused at once if its turn
-/// comes after `latest`.
+/// Charges the request if no other waits and there is room; otherwise takes a position in the queue. Refuses at once if
+/// its turn comes after `latest`.
 #[inline]
 pub(crate) fn enter<L: Enqueue>(
     limit: &L,
@@ -171,7 +171,7 @@ fn enter_queue<L: Enqueue>(
     clock: MonotonicClock,
 ) -> Result<Entry<L::Pass>, L::Refusal> {
     let ticket = limit.enqueue(now, latest)?;
-    // It may be that all before it did not come for their turns.
+    // All requests before it may have missed their turns.
     if ticket.is_head(now)
         && let Ok(pass) = limit.charge(now)
     {
@@ -181,7 +181,7 @@ fn enter_queue<L: Enqueue>(
 }
 
 impl Waiting {
-    /// With a place in each queue, until `latest` if there is such a time.
+    /// With a position in each queue, and an optional latest time.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -198,7 +198,8 @@ impl Waiting {
         Self { tickets, latest, clock, timer: None, fine: None, nap: None }
     }
 
-    /// Ready with a charge when the request goes, and with a refusal if it is not to try again, or not in time.
+    /// Ready with a charge when the request is admitted, or with a refusal if it must not try again or cannot be
+    /// admitted in time.
     ///
     /// ```
     /// # use std::task::{Context, Waker};
@@ -240,7 +241,7 @@ impl Waiting {
         }
     }
 
-    /// Stays at the head although it was charged: it goes at this time, and nothing that is behind it goes before.
+    /// Keeps the head although it was charged: it goes at this time, and no request behind it goes before.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -256,7 +257,7 @@ impl Waiting {
         self.tickets.iter().for_each(|ticket| ticket.retry_at(at));
     }
 
-    /// The position in all queues together. Where it is at the head, and elsewhere behind, others may pass.
+    /// The position in all queues together. If it is at the head of some queues only, others may pass there.
     fn position(&self, now: Time, waker: &Waker) -> Position {
         let mut behind = None;
         for ticket in &self.tickets {
@@ -274,7 +275,7 @@ impl Waiting {
         Position::Behind(until)
     }
 
-    /// When the head tries again; none if that is not in time.
+    /// When the head tries again; none if that is too late.
     fn next_try<L: AtHead>(&self, now: Time, refusal: &L::Refusal, limits: &L) -> Option<Time> {
         let at = now.saturating_add(L::retry_after(refusal)?);
         if self.latest.is_some_and(|latest| at > latest) {
@@ -322,7 +323,7 @@ impl Waiting {
     }
 }
 
-/// Whether a limit loses what a request comes late: it has room for hardly more than one at a time.
+/// Whether a limit loses the time by which a request comes late: it has room for hardly more than one request.
 fn saves_little(quota: Quota) -> bool {
     let saved = match quota.strategy() {
         Strategy::LeakyBucket => 0,

@@ -1,4 +1,4 @@
-//! A request that is admitted or refused at once costs no allocation by any layer, nor by its key once that is known.
+//! No layer allocates for a request that is admitted or refused at once, nor for its key when that is known.
 
 use std::alloc::System;
 use std::convert::Infallible;
@@ -25,11 +25,11 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const ROUNDS: usize = 10;
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// All threads are counted, so one test at a time.
+/// All threads are counted, so only one test runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// How often `work` allocates. The test harness has threads of its own, which allocate now and then: the fewest of some
-/// rounds are those of `work`.
+/// How often `work` allocates. Threads of the test harness allocate now and then, so this is the minimum of some
+/// rounds.
 fn allocations(mut work: impl FnMut()) -> usize {
     let rounds = (0..ROUNDS).map(|_| {
         let region = Region::new(ALLOCATOR);
@@ -65,16 +65,16 @@ fn from_ann() -> Request<()> {
     Request::builder().header("x-api-key", "ann").body(()).expect("a valid request")
 }
 
-/// How often a hundred requests of a known client allocate, and how many of all were let through.
+/// How often a hundred requests of a known client allocate, and how many of all requests were admitted.
 fn a_hundred<S: Service<Request<()>>>(mut service: S) -> (usize, usize) {
     let mut through = 0;
     let mut context = Context::from_waker(Waker::noop());
     let mut call = |request| {
         let Poll::Ready(Ok(())) = service.poll_ready(&mut context) else { panic!("it is always ready") };
-        let Poll::Ready(answer) = pin!(service.call(request)).poll(&mut context) else { panic!("nobody waits") };
+        let Poll::Ready(answer) = pin!(service.call(request)).poll(&mut context) else { panic!("it waits") };
         through += usize::from(answer.is_ok());
     };
-    // The client gets to be known, and the thread its buffer.
+    // This makes the client known, and gives the thread its buffer.
     call(from_ann());
     let mut requests: Vec<_> = (0..ROUNDS * 100).map(|_| from_ann()).collect();
     let counted = allocations(|| requests.drain(..100).for_each(&mut call));
@@ -94,7 +94,7 @@ fn what_allocates_is_counted() {
 #[test]
 fn no_layer_allocates_for_a_request_that_need_not_wait() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // Deadlines need its timers.
+    // Deadlines need a runtime with timers.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let _entered = runtime.enter();
     let inner = || service_fn(answer);

@@ -1,5 +1,5 @@
-//! Crowds of callers who give up while they wait: those who stay get the limit, and a lone caller afterwards goes at once.
-//! The clock is tokio's, paused: a minute takes no time.
+//! Crowds of callers that give up while they wait: callers that stay get the limit, and a lone caller afterwards is
+//! admitted at once. The clock is tokio's, paused: a minute takes no time.
 
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
@@ -14,7 +14,7 @@ use weir_tower::{KeyedAdmit, LimiterAdmit, MonotonicClock, NoKey, RateLimitLayer
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// When requests went.
+/// When requests were admitted.
 type Went = Arc<Mutex<Vec<Instant>>>;
 
 fn quota(strategy: Strategy) -> Quota {
@@ -52,7 +52,7 @@ fn inner() -> (Went, impl Service<(), Response = (), Error = Infallible, Future:
     (went, inner)
 }
 
-/// No more than the burst and what flows in, in any stretch of time.
+/// At most the burst plus what flows in, in every stretch of time.
 fn assert_exact(went: &Went, burst: u64) {
     let went = went.lock().expect("no panic");
     for (first, start) in went.iter().enumerate() {
@@ -102,7 +102,7 @@ async fn a_line_serves_those_who_stay_whatever_share_leaves() {
                 leaves if leaves < leaving_percent => SECOND / 1000 * (number * 61 % 300),
                 _ => SECOND * 10,
             };
-            // So many that those who stay are more than the limit, too.
+            // So many callers that those who stay also exceed the limit.
             let pause = SECOND * (100 - leaving_percent) / (150 * 100);
             crowd(service.clone(), pause, 3, patience).await;
             let served = went.lock().expect("no panic").len();
@@ -137,7 +137,7 @@ async fn each_key_has_a_queue_of_its_own() {
     assert_eq!((rule.queue_len(b"ann"), rule.queue_len(b"bob")), (0, 0));
 }
 
-/// Found from outside: a panic gave the charge back after a wait, and not without one.
+/// A panic must not give the charge back, neither with nor without a wait before it.
 #[tokio::test(start_paused = true)]
 async fn a_panic_of_the_inner_service_gives_nothing_back() {
     let clock = MonotonicClock::of_tokio();
@@ -155,7 +155,7 @@ async fn a_panic_of_the_inner_service_gives_nothing_back() {
     }
 }
 
-/// Callers who give up and keep their service, as a pool does: it stays in the queue, and never asks again.
+/// Callers that give up and keep their service, as a pool does: it stays in the queue, and is never polled again.
 #[tokio::test(start_paused = true)]
 async fn services_that_are_kept_and_never_polled_again_stop_no_limit() {
     let clock = MonotonicClock::of_tokio();
@@ -184,7 +184,7 @@ async fn services_that_are_kept_and_never_polled_again_stop_no_limit() {
     assert!(start.elapsed() <= SECOND / 50, "{:?}", start.elapsed());
 }
 
-/// On real threads and by a real clock: all who stay go, and in no more time than they need together.
+/// On real threads with a real clock: all that stay are admitted, in no more time than they need together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn on_many_threads_all_who_stay_go_and_none_too_many() {
     const STAY: u32 = 1_000;
@@ -203,7 +203,7 @@ async fn on_many_threads_all_who_stay_go_and_none_too_many() {
                 if number % 2 == 0 {
                     return call.await.is_ok();
                 }
-                // Gives up in the middle, if it did not go.
+                // Gives up in the middle, unless it was admitted.
                 timeout(Duration::from_micros(u64::from(number)), call).await.is_ok()
             });
         }

@@ -1,4 +1,4 @@
-//! Every layer goes around an axum router and tonic's services as they come: the bodies, errors, clones and futures fit.
+//! Every layer fits around an axum router and tonic's services: bodies, errors, clones and futures.
 
 #[expect(dead_code, reason = "there is no mock here")]
 #[path = "../src/bounded.rs"]
@@ -132,6 +132,6 @@ fn tonics_server_takes_the_layers() {
     let layers = ServiceBuilder::new()
         .layer(LatencyLayer::new(InFlight::new(NonZeroU64::MIN), GrpcAnswer))
         .layer(ThroughputLayer::new(limit(Strategy::LeakyBucket), TENTH, GrpcAnswer));
-    // What is not served here is served in the example.
+    // This test only builds the server; the example serves it.
     let _router = server.layer(layers.into_inner()).add_service(health);
 }

@@ -1,11 +1,11 @@
-//! Refusals as errors, for services that do not speak HTTP or whose callers want to match on them.
+//! Refusals as errors, for services that do not use HTTP or whose callers match on errors.
 
 use std::error::Error;
 use std::fmt;
 
 use super::Outcome;
 
-/// A refusal is a [`LimitError`]: for any tower service, whatever its responses are.
+/// A refusal is a [`LimitError`], for any tower service with any response type.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,7 +49,7 @@ impl<Pass, Refusal, Response, InnerError> Outcome<Pass, Refusal, Response, Inner
     }
 }
 
-/// Why a service with a limit did not answer: see [`Errors`] for how to get it.
+/// Why a service with a limit did not answer: [`Errors`] explains how to use it.
 ///
 /// ```
 /// use weir_tower::{DeadlineExceeded, LimitError};
@@ -59,7 +59,7 @@ impl<Pass, Refusal, Response, InnerError> Outcome<Pass, Refusal, Response, Inner
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitError<R, E> {
-    /// The limit refused; the inner service heard nothing, or was dropped.
+    /// The limit refused; the inner service was not called, or its future was dropped.
     Refused(R),
     /// The inner service failed.
     Inner(E),
@@ -74,7 +74,7 @@ impl<R: fmt::Display, E: fmt::Display> fmt::Display for LimitError<R, E> {
     }
 }
 
-/// Shown as what it holds, so it is its source's source that comes next.
+/// Displayed as the error that it holds, so `source` continues with that error's source.
 impl<R: Error + 'static, E: Error + 'static> Error for LimitError<R, E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {

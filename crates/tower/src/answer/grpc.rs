@@ -1,4 +1,4 @@
-//! Refusals as gRPC has them: a response of headers only, with the status among them.
+//! Refusals in gRPC: a response with headers only, one of which is the status.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::DeadlineExceeded;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-/// When a client may try again, in milliseconds; negative if it must not (gRFC A6).
+/// When a client may retry, in milliseconds; negative if it must not (gRFC A6).
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// Refuses as a gRPC server does and leaves the responses of those who got through as they are.
+/// Refuses as a gRPC server does, and does not change responses of admitted requests.
 ///
 /// | why | status |
 /// |---|---|
@@ -40,7 +40,7 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrpcAnswer;
 
-/// The codes that a limit needs, as the gRPC specification numbers them.
+/// The status codes that a limit needs, as the gRPC specification numbers them.
 enum Code {
     DeadlineExceeded = 4,
     ResourceExhausted = 8,
@@ -49,13 +49,13 @@ enum Code {
 
 impl<Pass, B: Default> Answer<Pass, Refused, Response<B>> for GrpcAnswer {
     fn refused(&self, refusal: Refused) -> Response<B> {
-        exhausted(refusal.retry_after())
+        Self::rate_limited(refusal.retry_after())
     }
 }
 
 impl<Pass, B: Default> Answer<Pass, RuleRefused, Response<B>> for GrpcAnswer {
     fn refused(&self, refusal: RuleRefused) -> Response<B> {
-        exhausted(refusal.retry_after())
+        Self::rate_limited(refusal.retry_after())
     }
 }
 
@@ -71,17 +71,31 @@ impl<Pass, B: Default> Answer<Pass, DeadlineExceeded, Response<B>> for GrpcAnswe
     }
 }
 
-fn exhausted<B: Default>(retry_after: Option<Duration>) -> Response<B> {
-    let (pushback, message) = match retry_after {
-        Some(wait) => (HeaderValue::from(pushback_millis(wait)), "over the rate limit"),
-        None => (HeaderValue::from_static("-1"), "the request costs more than the burst"),
-    };
-    let mut response = status(Code::ResourceExhausted, message);
-    response.headers_mut().insert(PUSHBACK, pushback);
-    response
+impl GrpcAnswer {
+    /// `RESOURCE_EXHAUSTED`: the client may try again after this time, or never if there is none, because the request costs
+    /// more than the limit lets through at once.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use weir_tower::GrpcAnswer;
+    ///
+    /// let response: http::Response<String> = GrpcAnswer::rate_limited(Some(Duration::from_millis(1500)));
+    /// assert_eq!(response.headers()["grpc-retry-pushback-ms"], "1500");
+    /// ```
+    #[must_use]
+    pub fn rate_limited<B: Default>(retry_after: Option<Duration>) -> Response<B> {
+        let (pushback, message) = match retry_after {
+            Some(wait) => (HeaderValue::from(pushback_millis(wait)), "over the rate limit"),
+            None => (HeaderValue::from_static("-1"), "the request costs more than the burst"),
+        };
+        let mut response = status(Code::ResourceExhausted, message);
+        response.headers_mut().insert(PUSHBACK, pushback);
+        response
+    }
 }
 
-/// Rounded up, so that whoever obeys is admitted. Clients read 32 bits with a sign: a longer wait is 24 days.
+/// Rounded up, so that a client that waits this long is admitted. Clients read a signed 32-bit number: a longer wait
+/// becomes 24 days.
 fn pushback_millis(wait: Duration) -> i32 {
     i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
 }

@@ -9,7 +9,7 @@ use weir_core::{Full, Refused, RuleRefused};
 use super::Answer;
 use crate::DeadlineExceeded;
 
-/// Refuses with an empty body and leaves the responses of those who got through as they are.
+/// Refuses with an empty body, and does not change responses of admitted requests.
 ///
 /// | why | status |
 /// |---|---|
@@ -17,8 +17,8 @@ use crate::DeadlineExceeded;
 /// | too many in flight | 503: it is the service that is busy, not this client that asks too often |
 /// | the deadline | 504 |
 ///
-/// A request that can never be admitted, because it costs more than the burst, is told no time. For the `RateLimit`
-/// fields on every response, give the limit a name: [`named`](Self::named).
+/// A request that can never be admitted, because it costs more than the burst, gets no `Retry-After`. For the
+/// `RateLimit` fields on every response, give the limit a name: [`named`](Self::named).
 ///
 /// ```
 /// # use std::time::Duration;
@@ -62,7 +62,7 @@ impl<Pass, B: Default> Answer<Pass, DeadlineExceeded, Response<B>> for HttpAnswe
     }
 }
 
-/// `retry_after` is none if there is no use in coming back.
+/// `retry_after` is none if retrying is useless.
 pub(super) fn too_many_requests<B: Default>(retry_after: Option<Duration>) -> Response<B> {
     let mut response = empty(StatusCode::TOO_MANY_REQUESTS);
     if let Some(wait) = retry_after {
@@ -77,7 +77,8 @@ fn empty<B: Default>(status: StatusCode) -> Response<B> {
     response
 }
 
-/// A wait as `Retry-After` has it: whole seconds, rounded up so that whoever obeys is admitted, and at least one.
+/// A wait as the value of `Retry-After`: whole seconds, at least one, rounded up so that a client that waits this long
+/// is admitted.
 ///
 /// ```
 /// use std::time::Duration;

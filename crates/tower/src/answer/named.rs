@@ -1,6 +1,6 @@
-//! The `RateLimit` and `RateLimit-Policy` fields, as draft-ietf-httpapi-ratelimit-headers-10 has them.
+//! The `RateLimit` and `RateLimit-Policy` fields of draft-ietf-httpapi-ratelimit-headers-10.
 //!
-//! They are structured lists, so each layer adds its own line and leaves those of others alone.
+//! They are structured lists, so each layer adds its own line and does not change the lines of others.
 
 use std::error::Error;
 use std::fmt;
@@ -16,12 +16,12 @@ use super::http::{HttpAnswer, retry_after_seconds, too_many_requests};
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// Refuses as [`HttpAnswer`] does, and tells every client, admitted or not, where it stands: two fields, written for each
-/// response.
+/// Refuses like [`HttpAnswer`], and reports the state of the limit in two fields on every response, for admitted and
+/// refused requests.
 ///
-/// `q` is the quota, `w` its window in seconds, `r` what remains, `t` the seconds until all of it is there again; in a
-/// refusal, until a try is worth while. Of a rule with several limits it is the tightest that is told. A request that no
-/// limit was asked about (one without a key that was let through) gets no fields.
+/// `q` is the quota, `w` its window in seconds, `r` what remains, and `t` the seconds until all of it is available
+/// again or, in a refusal, until a retry can succeed. For a rule with several limits, the fields describe the tightest
+/// one. A request that was not checked against a limit (one without a key that was let through) gets no fields.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -42,7 +42,7 @@ pub struct NamedHttpAnswer {
 }
 
 impl HttpAnswer {
-    /// The same with `RateLimit` fields. A single limit has one name; a rule one for each of its limits, in their order.
+    /// This answer with `RateLimit` fields. A single limit needs one name; a rule needs one name per limit, in order.
     ///
     /// ```
     /// use weir_tower::HttpAnswer;
@@ -54,7 +54,7 @@ impl HttpAnswer {
     ///
     /// # Errors
     ///
-    /// [`InvalidName`] for a name that the fields cannot carry, or without any.
+    /// [`InvalidName`] for a name that the fields cannot carry, or if there is no name.
     pub fn named<N: Into<Box<str>>>(names: impl IntoIterator<Item = N>) -> Result<NamedHttpAnswer, InvalidName> {
         let names: Arc<[Box<str>]> = names.into_iter().map(Into::into).collect();
         let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
@@ -68,8 +68,8 @@ impl HttpAnswer {
 }
 
 impl NamedHttpAnswer {
-    /// `limit` is a place among those of the rule. One that a change has just added has no name here yet: it goes by the
-    /// first one until the layer is made anew.
+    /// `limit` is the index of the limit in its rule. A limit that a change has just added has no name here: it gets
+    /// the first name until the layer is built again.
     fn write(&self, headers: &mut HeaderMap, limit: usize, standing: &Standing, wait: Duration) {
         let name = self.names.get(limit).unwrap_or(&self.names[0]);
         let quota = standing.quota();
@@ -114,8 +114,8 @@ fn value(text: String) -> HeaderValue {
     HeaderValue::try_from(text).expect("names were looked at, the rest are numbers")
 }
 
-/// The name of a limit that the `RateLimit` fields cannot carry: empty, or with other than printable ASCII, or with a
-/// quote or a backslash.
+/// The name of a limit that the `RateLimit` fields cannot carry: empty, with characters other than printable ASCII, or
+/// with a quote or a backslash.
 ///
 /// ```
 /// use weir_tower::HttpAnswer;

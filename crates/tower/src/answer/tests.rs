@@ -22,7 +22,7 @@ fn fields(response: &Response<String>) -> Vec<(&str, &str)> {
     response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect()
 }
 
-/// What a refusal that will never be anything else looks like: it costs more than the burst.
+/// A refusal without a wait: the request costs more than the burst.
 fn never() -> weir_core::Refused {
     Limiter::new(NOW, quota(1, 1000)).check(NOW, 2).unwrap_err()
 }

@@ -1,4 +1,4 @@
-//! The future of the deadline layer: whichever comes first.
+//! The future of the deadline layer: the inner future or the timer, whichever is ready first.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,11 +8,10 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 
-use super::DeadlineExceeded;
-use crate::Outcome;
+use crate::{DeadlineExceeded, Outcome};
 
 pin_project! {
-    /// What a [`DeadlineService`](super::DeadlineService) answers: what the inner future does, until the time is up.
+    /// The future of a [`DeadlineService`](super::DeadlineService): the inner future until the time is up.
     ///
     /// ```
     /// use std::future::{Ready, ready};
@@ -46,7 +45,7 @@ pin_project! {
     #[derive(Debug)]
     #[project = StateProjection]
     enum State<F> {
-        // The timer is registered by its first poll, so one for a request that is answered at once costs next to nothing.
+        // The first poll registers the timer, so a request that is answered at once pays next to nothing for it.
         Running { #[pin] inner: F, #[pin] deadline: Sleep },
         Done,
     }
@@ -78,7 +77,7 @@ where
                 this.outcome.refused(DeadlineExceeded { after: *this.after })
             }
         };
-        // What the request holds is let go of before anybody hears the answer.
+        // Drops what the request holds before the answer is returned.
         this.state.set(State::Done);
         Poll::Ready(result)
     }

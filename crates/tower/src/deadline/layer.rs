@@ -1,4 +1,4 @@
-//! The layer: how long a request may take, and what one hears that takes longer.
+//! The layer: how long a request may take, and the answer if it takes longer.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tower_layer::Layer;
 use super::DeadlineService;
 use crate::{Answers, Errors};
 
-/// Bounds the time of a request from its call to its response: the wait for a limit inside, the service, and all between.
+/// Bounds the time of a request from its call to its response, including waits for limits inside of this layer.
 ///
-/// Past the deadline the request's future is dropped, so that a place in a line is given back and the work stops, and the
-/// request is answered.
+/// After the deadline, the request's future is dropped, which gives back its position in a queue and stops the work,
+/// and the request is answered.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,7 +39,7 @@ pub struct DeadlineLayer<O> {
 }
 
 impl<N> DeadlineLayer<Answers<N>> {
-    /// A layer that answers with `answer`, an [`Answer`](crate::Answer), what takes longer than `after`.
+    /// A layer that answers requests that take longer than `after` with `answer`, an [`Answer`](crate::Answer).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -55,7 +55,7 @@ impl<N> DeadlineLayer<Answers<N>> {
 }
 
 impl DeadlineLayer<Errors> {
-    /// The same with a [`LimitError`](crate::LimitError) of [`DeadlineExceeded`](super::DeadlineExceeded).
+    /// The same with a [`LimitError`](crate::LimitError) of [`DeadlineExceeded`](crate::DeadlineExceeded).
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,18 +1,18 @@
-//! The service: it starts the clock of each request. It never holds one back.
+//! The service: it starts the timer of each request. It never delays a request.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tower_service::Service;
 
-use super::{DeadlineExceeded, DeadlineFuture};
-use crate::Outcome;
+use super::DeadlineFuture;
+use crate::{DeadlineExceeded, Outcome};
 
 /// Drops and answers a request that takes too long.
 ///
-/// The time runs from `call`; before that there is no request, so a wait of `poll_ready` (the back-pressure of a
-/// [`RateLimitLayer`](crate::RateLimitLayer) inside) is not in it. A response counts as given when its head is there. If
-/// response and deadline come together the response wins. Made by a [`DeadlineLayer`](super::DeadlineLayer).
+/// The time runs from `call`. Before that there is no request, so a wait in `poll_ready` (the back-pressure of a
+/// [`RateLimitLayer`](crate::RateLimitLayer) inside) does not count. A response is complete when its head is there. If
+/// response and deadline come together, the response wins. Created by a [`DeadlineLayer`](super::DeadlineLayer).
 ///
 /// ```
 /// use std::time::Duration;
@@ -52,7 +52,7 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        // The timer first: what the inner service does in `call` is in the time too.
+        // The timer starts first, so that the time of the inner service's `call` counts, too.
         let deadline = tokio::time::sleep(self.after);
         DeadlineFuture::new(self.inner.call(request), deadline, self.after, self.outcome.clone())
     }

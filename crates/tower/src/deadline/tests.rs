@@ -7,9 +7,9 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_test::mock;
 use weir_core::{Limiter, Quota, Strategy};
 
-use super::{DeadlineExceeded, DeadlineLayer, DeadlineService};
+use super::{DeadlineLayer, DeadlineService};
 use crate::bounded::{handed, within};
-use crate::{Answer, Answers, LimitError, LimiterAdmit, MonotonicClock, ThroughputLayer};
+use crate::{Answer, Answers, DeadlineExceeded, LimitError, LimiterAdmit, MonotonicClock, ThroughputLayer};
 
 const AFTER: Duration = Duration::from_millis(500);
 
@@ -133,7 +133,7 @@ async fn a_deadline_during_the_wait_gives_the_place_back() {
     call().await.unwrap();
     let error = call().await.unwrap_err();
     assert!(matches!(error, LimitError::Refused(DeadlineExceeded { .. })));
-    // Half a second later the next whole one is free again.
+    // Half a second later, the next whole request is free.
     assert_eq!(limiter.peek(clock.now()).retry_after(1), Some(AFTER));
 }
 

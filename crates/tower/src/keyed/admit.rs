@@ -1,4 +1,4 @@
-//! A rule asked with the key of each request.
+//! A rule that is checked with the key of each request.
 
 use weir_core::{RuleLimiter, RuleRefused, Tightest};
 
@@ -6,7 +6,7 @@ use super::KeyExtractor;
 use super::buffer::with_buffer;
 use crate::{Admit, MonotonicClock};
 
-/// What happens to requests that have no key.
+/// What happens to requests without a key.
 ///
 /// ```
 /// # use std::num::NonZeroUsize;
@@ -29,17 +29,17 @@ use crate::{Admit, MonotonicClock};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutKey {
-    /// They share what one key has.
+    /// They share one count, with the limits of one key.
     Share,
-    /// They go on; no limit is asked.
+    /// They are admitted without a check.
     Admit,
 }
 
 /// Charges a [`RuleLimiter`] a cost of one for each request, under the key that a [`KeyExtractor`] finds. Clones share
 /// the limits.
 ///
-/// Keep a clone of the rule to retune it at run time. What a request that gets through knows is the tightest limit of
-/// its key; none if it was let through without a key.
+/// Keep a clone of the rule to retune it at run time. The pass of an admitted request is the tightest limit of its key;
+/// none if it was let through without a key.
 ///
 /// ```
 /// use std::num::NonZeroUsize;
@@ -73,7 +73,7 @@ pub struct KeyedAdmit<K> {
 }
 
 impl<K> KeyedAdmit<K> {
-    /// Charges `rule` under the keys that `key` finds, by the time of `clock`.
+    /// Charges `rule` under the keys that `key` finds, with the time of `clock`.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
@@ -97,8 +97,8 @@ impl<K> KeyedAdmit<K> {
         Self { rule, clock, key, without_key }
     }
 
-    /// Asks with the request's key: the empty one, which no request has, for those that share. None if no limit is to be
-    /// asked.
+    /// Calls `ask` with the request's key; requests that share one count use the empty key, which no other request has.
+    /// None if no limit is to be checked.
     pub(super) fn with_key<Request, T>(&self, request: &Request, ask: impl FnOnce(&[u8]) -> T) -> Option<T>
     where
         K: KeyExtractor<Request>,

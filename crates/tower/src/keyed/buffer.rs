@@ -1,15 +1,15 @@
-//! The buffer that keys are written to: one for each thread, so that a request allocates none.
+//! The buffer that keys are written to: one for each thread, so that requests do not allocate.
 
 use std::cell::Cell;
 
-/// A buffer that a long key has made larger than this is not kept.
+/// A larger buffer, after a long key, is not kept.
 const KEEP: usize = 4096;
 
 thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Lends an empty buffer. Somebody who asks for another one meanwhile gets a new one.
+/// Lends an empty buffer. A nested call gets a new one.
 pub(super) fn with_buffer<T>(work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
     let mut buffer = BUFFER.take();
     buffer.clear();

@@ -1,4 +1,4 @@
-//! How a request's key is found. Nothing is decided here.
+//! How to find the key of a request. It makes no decisions.
 
 use std::error::Error;
 use std::fmt;
@@ -8,8 +8,8 @@ use http::{HeaderName, Request};
 
 /// Finds the key that a request is counted by: an API key, a user, an address.
 ///
-/// A closure is one if the types of its arguments are written out; [`HeaderKey`] and [`IpKey`] are ready-made, and a pair
-/// of extractors makes a key of both.
+/// A closure is an extractor if the types of its arguments are written out. [`HeaderKey`] and [`IpKey`] are ready-made,
+/// and a pair of extractors forms a key of both parts.
 ///
 /// ```
 /// use weir_tower::{KeyExtractor, NoKey};
@@ -29,7 +29,7 @@ use http::{HeaderName, Request};
 /// assert_eq!(by_owner.extract(&Job { owner: None }, &mut key), Err(NoKey));
 /// ```
 pub trait KeyExtractor<Request> {
-    /// Writes the key to the end of `key`. A key that is empty counts as none.
+    /// Appends the key to `key`. An empty key counts as no key.
     ///
     /// ```
     /// use weir_tower::{KeyExtractor, NoKey};
@@ -52,7 +52,7 @@ pub trait KeyExtractor<Request> {
     ///
     /// # Errors
     ///
-    /// [`NoKey`] if the request has none. What was written by then is not used.
+    /// [`NoKey`] if the request has none. What was written before the error is not used.
     fn extract(&self, request: &Request, key: &mut Vec<u8>) -> Result<(), NoKey>;
 }
 
@@ -81,7 +81,8 @@ where
     }
 }
 
-/// Both keys; none if one of them is missing. The first one's length goes ahead, so that no two pairs look alike.
+/// A key of both parts; none if one is missing. The length of the first part comes first, so that no two pairs are
+/// equal by accident.
 ///
 /// ```
 /// use http::{HeaderName, Request};
@@ -116,8 +117,8 @@ impl<A: KeyExtractor<Request>, B: KeyExtractor<Request>, Request> KeyExtractor<R
 
 /// The value of a header; the first one if there are several.
 ///
-/// Whatever can be chosen by the client can be changed with each request: take a header that something in front of the
-/// service has verified or set.
+/// Clients can change whatever they choose with each request: use a header that something in front of the service has
+/// verified or set.
 ///
 /// ```
 /// use http::{HeaderName, Request};
@@ -154,11 +155,11 @@ impl<B> KeyExtractor<Request<B>> for HeaderKey {
     }
 }
 
-/// The client's address, as a function says it: an IPv4 address, or the network of an IPv6 one, since a client there has
-/// a whole network to choose from.
+/// The client's address, returned by a function: an IPv4 address, or the network of an IPv6 address, because an IPv6
+/// client can choose from a whole network.
 ///
 /// The function knows where the address is: in axum in `ConnectInfo`, in tonic in `TcpConnectInfo`, behind a proxy in
-/// what the proxy is trusted to write.
+/// the header that the proxy is trusted to set.
 ///
 /// ```
 /// use std::net::{IpAddr, SocketAddr};
@@ -186,7 +187,7 @@ impl<B> KeyExtractor<Request<B>> for HeaderKey {
 pub struct IpKey<F>(F);
 
 impl<F> IpKey<F> {
-    /// Counts by the address that `address` says, a `Fn(&Request) -> Option<IpAddr>`.
+    /// Counts by the address that `address` returns, a `Fn(&Request) -> Option<IpAddr>`.
     ///
     /// ```
     /// use std::net::SocketAddr;
@@ -203,7 +204,7 @@ impl<F> IpKey<F> {
     }
 }
 
-/// What a client on IPv6 has for itself, in bytes: a /64.
+/// The part of an IPv6 address that a client cannot choose, in bytes: a /64.
 const NETWORK: usize = 8;
 
 impl<F: Fn(&Request) -> Option<IpAddr>, Request> KeyExtractor<Request> for IpKey<F> {

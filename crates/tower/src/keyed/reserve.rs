@@ -1,4 +1,4 @@
-//! A rule asked for a turn for each request, by its key.
+//! A rule that gives each request a turn, by its key.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl Enqueue for OfKey<'_> {
     }
 }
 
-/// A place in the queue of a key; see [`Turn`] for an example.
+/// A position in the queue of a key; [`Turn`] has an example.
 ///
 /// ```
 /// # use std::num::NonZeroUsize;

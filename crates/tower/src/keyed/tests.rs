@@ -11,7 +11,7 @@ use crate::{Admit, MonotonicClock, Place, Reserve, Turn};
 
 const TENTH: Duration = Duration::from_millis(100);
 
-/// The request is its key; "-" has none.
+/// The request is its own key; "-" has none.
 fn word(request: &&'static str, key: &mut Vec<u8>) -> Result<(), NoKey> {
     key.extend_from_slice(request.as_bytes());
     if *request == "-" { Err(NoKey) } else { Ok(()) }
@@ -19,7 +19,7 @@ fn word(request: &&'static str, key: &mut Vec<u8>) -> Result<(), NoKey> {
 
 type ByWord = KeyedAdmit<fn(&&'static str, &mut Vec<u8>) -> Result<(), NoKey>>;
 
-/// One request each tenth of a second for each key.
+/// One request per tenth of a second for each key.
 fn admit(without_key: WithoutKey) -> ByWord {
     let clock = MonotonicClock::of_tokio();
     let quota = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None).unwrap();
@@ -46,7 +46,7 @@ fn requests_without_a_key_share_one_if_they_are_to() {
     assert!(admit.admit(&"-").unwrap().is_some());
     assert!(admit.admit(&"").is_err(), "an empty key is none");
     assert!(admit.admit(&"ann").is_ok());
-    // What was written before it turned out that there is no key is not one.
+    // What was written before the missing key was found does not become a key.
     assert_eq!(admit.rule.keys().unwrap().tracked, 2);
 }
 
@@ -79,7 +79,7 @@ fn a_thread_lends_the_same_buffer_again_and_never_keeps_a_huge_one() {
     };
     let first = with_buffer(place);
     assert_eq!(with_buffer(place), first);
-    // Somebody asks for a key while somebody else has the buffer.
+    // A nested call while the buffer is in use.
     with_buffer(|outer| {
         outer.extend_from_slice(b"outer");
         with_buffer(|inner| assert!(inner.is_empty()));

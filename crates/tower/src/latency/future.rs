@@ -1,4 +1,4 @@
-//! The future of the latency layer: it never waits for a limit, only for the inner service.
+//! The future of the latency layer: it waits only for the inner service, never for a limit.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,8 @@ use pin_project_lite::pin_project;
 use crate::Outcome;
 
 pin_project! {
-    /// What a [`LatencyService`](super::LatencyService) answers: the inner service's future, or a refusal that is ready.
+    /// The future of a [`LatencyService`](super::LatencyService): the inner service's future, or a refusal that is
+    /// ready.
     ///
     /// ```
     /// use std::future::{Ready, ready};
@@ -42,9 +43,9 @@ pin_project! {
     #[derive(Debug)]
     #[project = StateProjection]
     enum State<F, O, Pass, Refusal> {
-        // The pass is let go of as soon as the inner future is done.
+        // The pass is dropped as soon as the inner future is done.
         Admitted { #[pin] inner: F, held: Option<(O, Pass)> },
-        // Taken by the first poll.
+        // The first poll takes it.
         Refused { refusal: Option<(O, Refusal)> },
     }
 }

@@ -1,15 +1,15 @@
-//! The layer: what is shared by all services that it makes. It never decides anything itself.
+//! The layer: what all its services share. It makes no decisions.
 
 use tower_layer::Layer;
 
 use super::LatencyService;
 use crate::{Answers, Errors};
 
-/// Decides on each request at once: it goes on or is answered, and none ever waits.
+/// Decides on each request at once: it is admitted or refused, and never waits.
 ///
-/// For one limit take a [`LimiterAdmit`](crate::LimiterAdmit), for one of each client a
-/// [`KeyedAdmit`](crate::KeyedAdmit), for a number of requests in flight an [`InFlight`](weir_core::InFlight) itself; for
-/// anything else write an [`Admit`](crate::Admit).
+/// Use a [`LimiterAdmit`](crate::LimiterAdmit) for one limit, a [`KeyedAdmit`](crate::KeyedAdmit) for a limit per
+/// client, an [`InFlight`](weir_core::InFlight) itself for a number of requests in flight, and your own
+/// [`Admit`](crate::Admit) for anything else.
 ///
 /// ```
 /// use std::num::NonZeroU64;
@@ -41,8 +41,8 @@ pub struct LatencyLayer<A, O> {
 }
 
 impl<A, N> LatencyLayer<A, Answers<N>> {
-    /// A layer that asks `admit` and answers with `answer`, an [`Answer`](crate::Answer). Every service that it is put
-    /// around gets clones of both, so let clones of `admit` share their limits.
+    /// A layer that asks `admit` and answers with `answer`, an [`Answer`](crate::Answer). Each service of this layer
+    /// gets clones of both, so clones of `admit` should share their limits.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -64,7 +64,7 @@ impl<A, N> LatencyLayer<A, Answers<N>> {
 }
 
 impl<A> LatencyLayer<A, Errors> {
-    /// The same with a [`LimitError`](crate::LimitError) for a refusal.
+    /// A layer that returns a [`LimitError`](crate::LimitError) for a refusal.
     ///
     /// ```
     /// use tower::{Layer, ServiceExt, service_fn};

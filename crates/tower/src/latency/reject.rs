@@ -1,4 +1,4 @@
-//! What a user of the layer says: who gets through.
+//! What a user of the layer provides: which requests are admitted.
 
 use weir_core::{Full, InFlight, Permit};
 
@@ -21,13 +21,13 @@ use weir_core::{Full, InFlight, Permit};
 /// assert_eq!(Even.admit(&3), Err("odd"));
 /// ```
 pub trait Admit<Request> {
-    /// What is known of a request that gets through. It is held until the inner service has answered or the request is
-    /// dropped: a permit can be one.
+    /// What is known about an admitted request, such as a permit. It is held until the inner service has answered or
+    /// the request is dropped.
     type Pass;
-    /// Why one does not.
+    /// Why a request is refused.
     type Refusal;
 
-    /// Lets the request through or not.
+    /// Admits or refuses the request.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -49,8 +49,8 @@ pub trait Admit<Request> {
     fn admit(&self, request: &Request) -> Result<Self::Pass, Self::Refusal>;
 }
 
-/// So many requests in flight, those beyond refused at once. A request is in flight until the inner service has answered
-/// it; while the body of its response is still being sent it no longer counts.
+/// A number of requests in flight; requests beyond it are refused at once. A request is in flight until the inner
+/// service has answered it. It no longer counts while the body of its response is sent.
 impl<Request> Admit<Request> for InFlight {
     type Pass = Permit;
     type Refusal = Full;

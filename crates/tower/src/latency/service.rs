@@ -1,4 +1,4 @@
-//! The service: one decision for each call, made at once. It never holds a request back.
+//! The service: one decision for each call, made at once. It never delays a request.
 
 use std::task::{Context, Poll};
 
@@ -7,15 +7,15 @@ use tower_service::Service;
 use super::{Admit, LatencyFuture};
 use crate::Outcome;
 
-/// Lets a request through to the inner service, or answers it itself, at once.
+/// Passes a request to the inner service, or refuses it at once.
 ///
-/// It is ready when the inner service is: a limit makes nobody wait, and a service that is not ready is not a reason to
-/// charge anybody. The decision is made in `call`. A request that is refused never reaches the inner service, which
-/// then stays ready: what it set aside in `poll_ready` (a permit, say) is kept for the next call or dropped with this
-/// service, as tower's contract has it for a service that is ready and not called. Errors of the inner service pass
-/// through unchanged. Dropping the future drops the inner one; the request stays charged, because it was let through.
+/// It is ready when the inner service is: a limit makes no caller wait, and nothing is charged while the inner service
+/// is not ready. `call` makes the decision. A refused request never reaches the inner service, which then stays ready:
+/// what it acquired in `poll_ready` (a permit, say) is kept for the next call or dropped with this service, as tower's
+/// contract requires for a service that is ready and not called. Errors of the inner service pass through unchanged.
+/// Dropping the future drops the inner future; the request stays charged, because it was admitted.
 ///
-/// Made by a [`LatencyLayer`](super::LatencyLayer).
+/// Created by a [`LatencyLayer`](super::LatencyLayer).
 ///
 /// ```
 /// use std::num::NonZeroU64;

@@ -11,7 +11,7 @@ use super::{Admit, LatencyLayer, LatencyService};
 use crate::bounded::handed;
 use crate::{Answer, Answers, Errors, LimitError};
 
-/// Admits all but "no", and counts how often it is asked.
+/// Admits all requests except "no", and counts them.
 #[derive(Clone, Default)]
 struct Gate {
     asked: Arc<AtomicUsize>,
@@ -46,7 +46,7 @@ impl Answer<usize, usize, String> for Words {
     }
 }
 
-/// The plain way: only refusals are answered.
+/// An answer that changes only refusals.
 #[derive(Clone)]
 struct OnlyRefusals;
 
@@ -109,7 +109,7 @@ async fn a_refusal_leaves_the_inner_service_ready() {
     assert_ready_ok!(service.poll_ready());
     assert_eq!(assert_ready_ok!(task::spawn(service.call("no")).poll()), "refused 0");
 
-    // The one request that the inner service has room for is still there for the next.
+    // The inner service has room for one request, and keeps it for the next.
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("yes"));
     assert_pending!(response.poll());
@@ -164,7 +164,7 @@ async fn a_cancelled_request_is_cancelled_inside_and_disturbs_no_other() {
     assert_pending!(cancelled.poll());
     let (_, cancelled_reply) = handed(&mut handle);
     drop(cancelled);
-    cancelled_reply.send_response(String::from("nobody hears this"));
+    cancelled_reply.send_response(String::from("not delivered"));
 
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("second"));
@@ -224,7 +224,7 @@ async fn a_request_is_in_flight_until_it_is_answered() {
         }
         assert_eq!(in_flight.in_use(), 1);
         assert!(response.poll().is_ready());
-        // Also while the future is still there.
+        // Even while the future still exists.
         assert_eq!(in_flight.in_use(), 0);
     }
 }
@@ -240,7 +240,7 @@ async fn a_cancelled_request_is_not_in_flight() {
 }
 
 #[tokio::test]
-async fn with_errors_those_of_the_inner_service_are_told_apart() {
+async fn with_errors_refusals_and_inner_errors_are_distinct() {
     let (mut service, mut handle, _) = spawn_in_flight();
     handle.send_error("gone");
     let error = assert_ready_err!(service.poll_ready());

@@ -1,4 +1,4 @@
-//! The layer: the limit that all services share that it makes.
+//! The layer: the limit that all its services share.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use weir_core::{InvalidQuota, Limiter, Quota, Strategy};
 use super::RateLimit;
 use crate::MonotonicClock;
 
-/// Back-pressure: a service is ready when the limit has a place for its next request.
+/// Back-pressure: a service is ready when the limit has room for its next request.
 ///
-/// A drop-in for tower's own `RateLimitLayer` that can be cloned: the clones of a service, and all services of one layer,
-/// share the limit, so that no `Buffer` is needed around it. What waits is the caller of `poll_ready`: whoever must be
-/// told that it takes too long uses a [`ThroughputLayer`](crate::ThroughputLayer).
+/// A drop-in for tower's own `RateLimitLayer` that can be cloned: the clones of a service, and all services of one
+/// layer, share the limit, so they need no `Buffer`. The caller waits in `poll_ready`. If callers must learn that a
+/// wait is too long, use a [`ThroughputLayer`](crate::ThroughputLayer).
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,8 +41,8 @@ pub struct RateLimitLayer {
 }
 
 impl RateLimitLayer {
-    /// A layer that waits for places of `limiter`. Keep a clone of it to [`retune`](Limiter::retune) it at run time:
-    /// whoever waits takes a place by the new quota within a second.
+    /// A layer that waits for `limiter`. Keep a clone of it to [`retune`](Limiter::retune) it at run time: waiting
+    /// callers use the new quota within a second.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -63,8 +63,8 @@ impl RateLimitLayer {
         Self { limiter, clock }
     }
 
-    /// `requests` per `period`, all of which may come at once; what tower's layer of this name does, without a jump
-    /// at the ends of periods. By tokio's clock, as tower's is; [`new`](Self::new) takes a faster one.
+    /// `requests` per `period`, all of which may come at once. It does the same as tower's layer of this name, without
+    /// a jump at the ends of periods. It uses tokio's clock, like tower's; [`new`](Self::new) accepts a faster one.
     ///
     /// ```
     /// use std::time::Duration;
@@ -77,7 +77,7 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// [`InvalidQuota`] where tower panics.
+    /// [`InvalidQuota`] where tower's layer panics.
     pub fn per(requests: u64, period: Duration) -> Result<Self, InvalidQuota> {
         let clock = MonotonicClock::of_tokio();
         let quota = Quota::new(Strategy::TokenBucket, requests, period, None)?;

@@ -1,25 +1,25 @@
-//! The service: ready when the inner service is and its place has come. It never looks at a request.
+//! The service: ready when the inner service is ready and its turn has come. It never reads a request.
 
 use std::task::{Context, Poll, ready};
 
 use tower_service::Service;
 use weir_core::Limiter;
 
-use super::place::Place;
+use super::readiness::Readiness;
 use crate::MonotonicClock;
 
-/// Is ready when the inner service is ready and the limit has a place.
+/// Ready when the inner service is ready and the limit has room.
 ///
-/// The inner service comes first: while it is not ready nobody is charged. Then this service takes the next place, once,
-/// and waits for its moment, behind all who asked earlier. It keeps the place however often it is polled, until it is
-/// called; if it is dropped before, the place is given back. A clone starts without a place and takes its own.
+/// The inner service comes first: while it is not ready, nothing is charged. Then this service joins the queue, once,
+/// and waits for its turn behind all earlier callers. It keeps its turn, however often it is polled, until it is
+/// called; if it is dropped before, the charge is given back. A clone has no turn and waits for its own.
 ///
-/// What the inner service sets aside when it is ready (a permit of a concurrency limit, say) is held during the wait: put
-/// such a limit outside of this one. A wait is rounded up to whole milliseconds, as tokio's timers are. Where the line of
-/// the limit's strategy is bounded (that of a leaky bucket by its burst, that of a sliding window counter by the end of
-/// the window), those who find it full ask again later, in no order among themselves.
+/// What the inner service acquires when it is ready (a permit of a concurrency limit, say) is held during the wait: put
+/// such a limit outside of this one. Waits are rounded up to whole milliseconds, like tokio's timers. If the queue of
+/// the limit's strategy is bounded (of a leaky bucket by its burst, of a sliding window counter by the end of the
+/// window), callers that find it full ask again later, in no particular order.
 ///
-/// Errors and responses are those of the inner service. Calling it when it is not ready panics. Made by a
+/// Errors and responses are those of the inner service. Calling it when it is not ready panics. Created by a
 /// [`RateLimitLayer`](super::RateLimitLayer).
 ///
 /// ```
@@ -27,7 +27,7 @@ use crate::MonotonicClock;
 /// use tower::{Layer, Service, ServiceExt};
 /// use weir_tower::{RateLimit, RateLimitLayer};
 ///
-/// /// Somebody else's API, which allows ten calls a second from all of us.
+/// /// A third party's API, which allows ten calls per second from all of us.
 /// #[derive(Clone)]
 /// struct Client<S> {
 ///     api: RateLimit<S>,
@@ -46,12 +46,12 @@ use crate::MonotonicClock;
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
-    place: Place,
+    readiness: Readiness,
 }
 
 impl<S> RateLimit<S> {
     pub(super) const fn new(inner: S, limiter: Limiter, clock: MonotonicClock) -> Self {
-        Self { inner, place: Place::new(limiter, clock) }
+        Self { inner, readiness: Readiness::new(limiter, clock) }
     }
 }
 
@@ -61,13 +61,13 @@ impl<S: Service<Request>, Request> Service<Request> for RateLimit<S> {
     type Future = S::Future;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        // Each time: whatever breaks while we wait is heard at once.
+        // Checked each time, so that an error during the wait is returned at once.
         ready!(self.inner.poll_ready(context))?;
-        self.place.poll_turn(context).map(Ok)
+        self.readiness.poll_turn(context).map(Ok)
     }
 
     fn call(&mut self, request: Request) -> S::Future {
-        self.place.take();
+        self.readiness.take();
         self.inner.call(request)
     }
 }

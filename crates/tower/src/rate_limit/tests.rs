@@ -22,7 +22,7 @@ struct Bench {
     handle: Handle,
 }
 
-/// Ten requests a second.
+/// Ten requests per second.
 fn bench(strategy: Strategy, burst: u64) -> Bench {
     let clock = MonotonicClock::of_tokio();
     let quota = Quota::new(strategy, 10, Duration::from_secs(1), Some(burst)).unwrap();
@@ -85,7 +85,7 @@ async fn while_the_inner_service_is_not_ready_nobody_is_charged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ready_and_not_called_keeps_the_one_place() {
+async fn ready_and_not_called_keeps_one_charge() {
     let mut bench = bench(Strategy::TokenBucket, 3);
     for _ in 0..10 {
         assert_ready_ok!(bench.service.poll_ready());
@@ -98,7 +98,7 @@ async fn ready_and_not_called_keeps_the_one_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pending_and_polled_again_keeps_the_one_place() {
+async fn pending_and_polled_again_keeps_one_position() {
     let Bench { mut service, handle: _handle, .. } = bench(Strategy::Gcra, 1);
     assert_ready_ok!(service.poll_ready());
     drop(service.call("first"));
@@ -110,7 +110,7 @@ async fn pending_and_polled_again_keeps_the_one_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clones_share_the_limit_and_start_without_a_place() {
+async fn clones_share_the_limit_and_start_without_a_charge() {
     let mut bench = bench(Strategy::TokenBucket, 2);
     assert_ready_ok!(bench.service.poll_ready());
     let mut clone = bench.service.clone();
@@ -121,7 +121,7 @@ async fn clones_share_the_limit_and_start_without_a_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_of_a_service_that_is_dropped_goes_to_the_next() {
+async fn the_charge_of_a_dropped_service_goes_to_the_next() {
     let mut bench = bench(Strategy::Gcra, 1);
     let mut ready = bench.service.clone();
     assert_ready_ok!(ready.poll_ready());
@@ -155,7 +155,7 @@ async fn a_clone_that_waits_can_be_cloned_and_the_clone_waits_behind_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_come_first_served_whoever_is_polled_first_later() {
+async fn first_come_first_served_in_any_order_of_polls() {
     let Bench { mut service, handle: _handle, .. } = bench(Strategy::Gcra, 1);
     assert_ready_ok!(service.poll_ready());
     let mut waiting: Vec<_> = (0..5).map(|_| service.clone()).collect();
@@ -216,7 +216,7 @@ async fn every_strategy_serves_everybody_and_none_too_many() {
             served.push(within(task).await.unwrap().unwrap());
         }
         served.sort_unstable();
-        // The most that each of them lets through in less than a period.
+        // The most that each of them admits in less than a period.
         let most = match strategy {
             Strategy::FixedWindow | Strategy::TokenBucket | Strategy::TokenBucketWithDebt => 20,
             Strategy::SlidingWindowCounter => 19,
@@ -283,7 +283,7 @@ async fn a_changed_limit_counts_for_those_who_come_afterwards() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_when_the_limit_is_raised_does_not_sit_out_the_old_wait() {
+async fn a_raised_limit_shortens_the_waits_of_those_who_wait() {
     let clock = MonotonicClock::of_tokio();
     let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 1, Duration::from_secs(3600), None).unwrap());
     let inner = service_fn(async |()| Ok::<_, std::io::Error>(()));
@@ -299,9 +299,9 @@ async fn whoever_waits_when_the_limit_is_raised_does_not_sit_out_the_old_wait() 
     for other in &mut others {
         within(other).await.unwrap().unwrap();
     }
-    // A second until they look, and at most twice the four places of the backlog.
+    // A second until they poll, and at most twice the four requests of the backlog.
     assert!(start.elapsed() <= Duration::from_millis(61_800), "{:?}", start.elapsed());
-    // And what they waited for is not owed any more.
+    // And the backlog is paid.
     advance(TENTH).await;
     assert!(limiter.check(clock.now(), 1).is_ok());
 }

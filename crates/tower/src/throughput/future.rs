@@ -12,8 +12,8 @@ use super::Place;
 use crate::{LatencyFuture, Outcome};
 
 pin_project! {
-    /// What a [`ThroughputService`](super::ThroughputService) answers: a wait and then the inner service's future, or a
-    /// refusal that is ready. Dropping it during the wait leaves the queue.
+    /// The future of a [`ThroughputService`](super::ThroughputService): a wait and then the inner service's future, or
+    /// a refusal that is ready. Dropping it during the wait leaves the queue.
     ///
     /// ```
     /// use tower::{Layer, Service, service_fn};
@@ -54,15 +54,15 @@ pin_project! {
         S: Service<Request>,
         P: Place,
     {
-        // On the heap: most futures never wait, and none is to be as large as if it did.
+        // Boxed: most futures never wait, and should not be as large as those that do.
         Waiting { held: Option<Box<Held<S, Request, P, O>>> },
         Decided { #[pin] decided: LatencyFuture<S::Future, O, P::Pass, Refusal> },
     }
 }
 
-/// What goes on when the turn has come.
+/// What continues when the turn has come.
 struct Held<S, Request, P, O> {
-    /// The instance that said it was ready.
+    /// The instance that was ready.
     service: S,
     request: Request,
     place: P,
@@ -99,7 +99,7 @@ where
                     let waiting = held.as_mut().expect("the wait ends once");
                     let turn = ready!(waiting.place.poll_turn(context));
                     let Held { mut service, request, place, outcome } = *held.take().expect("looked at above");
-                    // The next in the queue need not wait for the inner service to take this one.
+                    // The next request in the queue need not wait until the inner service has taken this one.
                     drop(place);
                     match turn {
                         Ok(pass) => LatencyFuture::admitted(service.call(request), pass, outcome),

@@ -1,4 +1,4 @@
-//! The layer: what is shared by all services that it makes. It never decides anything itself.
+//! The layer: what all its services share. It makes no decisions.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use tower_layer::Layer;
 use super::ThroughputService;
 use crate::{Answers, Errors};
 
-/// Gives each request its turn at once: it waits for it if that comes within `max_wait`, and is refused at once if not.
+/// Gives each request its turn at once: it waits if its turn comes within `max_wait`, and is refused at once if not.
 ///
-/// First come, first served: requests wait in the limit's own queue, and each is charged when it goes. When a client goes away
-/// while it waits, those behind it move forward. For one limit take a [`LimiterAdmit`](crate::LimiterAdmit), for one of each
-/// client a [`KeyedAdmit`](crate::KeyedAdmit).
+/// First come, first served: requests wait in the limit's own queue, and each is charged when it is admitted. When a
+/// client disconnects during the wait, those behind it move forward. Use a [`LimiterAdmit`](crate::LimiterAdmit) for
+/// one limit, and a [`KeyedAdmit`](crate::KeyedAdmit) for a limit per client.
 ///
 /// ```
 /// use std::time::Duration;
@@ -51,11 +51,11 @@ pub struct ThroughputLayer<R, O> {
 
 impl<R, N> ThroughputLayer<R, Answers<N>> {
     /// A layer that takes turns from `reserve`, a [`Reserve`](crate::Reserve), and answers with `answer`, an
-    /// [`Answer`](crate::Answer). Every service that it is put around gets clones of both, so let clones of `reserve`
-    /// share their limits.
+    /// [`Answer`](crate::Answer). Each service of this layer gets clones of both, so clones of `reserve` should share
+    /// their limits.
     ///
-    /// Inside a [`DeadlineLayer`](crate::DeadlineLayer), let `max_wait` be the deadline less the time that the service
-    /// takes: whoever could not be served in time is then refused at once.
+    /// Inside a [`DeadlineLayer`](crate::DeadlineLayer), set `max_wait` to the deadline minus the time that the service
+    /// takes: a request that cannot be served by its deadline is then refused at once.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -66,7 +66,7 @@ impl<R, N> ThroughputLayer<R, Answers<N>> {
     /// use weir_tower::{DeadlineLayer, HttpAnswer, LimiterAdmit, ThroughputLayer};
     ///
     /// let line = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
-    /// // Half a second for everything, of which the service takes up to 300 ms.
+    /// // Half a second in total, of which the service takes up to 300 ms.
     /// let layers = tower::ServiceBuilder::new()
     ///     .layer(DeadlineLayer::new(Duration::from_millis(500), HttpAnswer))
     ///     .layer(ThroughputLayer::new(line, Duration::from_millis(200), HttpAnswer));
@@ -79,7 +79,7 @@ impl<R, N> ThroughputLayer<R, Answers<N>> {
 }
 
 impl<R> ThroughputLayer<R, Errors> {
-    /// The same with a [`LimitError`](crate::LimitError) for a refusal.
+    /// A layer that returns a [`LimitError`](crate::LimitError) for a refusal.
     ///
     /// ```
     /// use tower::{Layer, ServiceExt, service_fn};

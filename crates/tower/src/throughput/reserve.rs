@@ -1,19 +1,19 @@
-//! What a user of the layer says: whose turn comes when.
+//! What a user of the layer provides: the turns of requests.
 
 use std::fmt;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Gives requests their turns. Must not block: it is called on the executor.
+/// Gives turns to requests. Must not block: it is called on the executor.
 ///
-/// [`LimiterAdmit`](crate::LimiterAdmit) and [`KeyedAdmit`](crate::KeyedAdmit) are the ready-made ones.
+/// [`LimiterAdmit`](crate::LimiterAdmit) and [`KeyedAdmit`](crate::KeyedAdmit) implement it.
 ///
 /// ```
 /// use std::task::{Context, Poll};
 /// use std::time::Duration;
 /// use weir_tower::{Place, Reserve, Turn};
 ///
-/// /// Lets a request go when its task is polled again.
+/// /// Admits a request when its task is polled again.
 /// #[derive(Clone)]
 /// struct NextPoll(bool);
 ///
@@ -42,12 +42,12 @@ use std::time::Duration;
 /// assert_eq!(NextPoll(false).reserve(&"a request", Duration::ZERO).err(), Some(Duration::from_millis(1)));
 /// ```
 pub trait Reserve<Request> {
-    /// What is held by a request that waits.
+    /// What a waiting request holds.
     type Place: Place<Refusal = Self::Refusal>;
-    /// Why one may not wait.
+    /// Why a request cannot wait.
     type Refusal;
 
-    /// Takes the next place, if its turn comes within `max_wait`.
+    /// Takes the last position in the queue, if its turn comes within `max_wait`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -70,7 +70,7 @@ pub trait Reserve<Request> {
     fn reserve(&self, request: &Request, max_wait: Duration) -> Result<Turn<Self::Place>, Self::Refusal>;
 }
 
-/// A place in a queue. Dropping it leaves the queue: those behind it move forward.
+/// A position in a queue. Dropping it leaves the queue: those behind it move forward.
 ///
 /// ```
 /// use std::future::poll_fn;
@@ -92,12 +92,12 @@ pub trait Reserve<Request> {
 /// # }
 /// ```
 pub trait Place {
-    /// What is known of a request whose turn has come. It is held until the inner service has answered.
+    /// What is known about a request whose turn has come. It is held until the inner service has answered.
     type Pass;
-    /// Why it cannot go after all.
+    /// Why it is refused after all.
     type Refusal;
 
-    /// Ready when the request goes. It is refused only if a change of the limit makes it too late.
+    /// Ready when the request is admitted. It is refused only if a change of the limit makes it too late.
     ///
     /// ```
     /// # use std::task::{Context, Waker};
@@ -119,7 +119,7 @@ pub trait Place {
     fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Self::Pass, Self::Refusal>>;
 }
 
-/// When a request may go.
+/// When a request is admitted.
 ///
 /// ```
 /// use std::time::Duration;
@@ -139,9 +139,9 @@ pub trait Place {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub enum Turn<P: Place> {
-    /// At once: it is charged.
+    /// Now: it is charged.
     Now(P::Pass),
-    /// Later: it is charged when it goes.
+    /// Later: it is charged when it is admitted.
     Later(P),
 }
 

@@ -1,4 +1,4 @@
-//! The service: each call is given its turn at once. It never keeps a list of those who wait.
+//! The service: each call gets its turn at once. It keeps no list of waiting requests.
 
 use std::mem;
 use std::task::{Context, Poll};
@@ -9,21 +9,22 @@ use tower_service::Service;
 use super::{Place, Reserve, ThroughputFuture, Turn};
 use crate::{LatencyFuture, Outcome};
 
-/// Lets a request through to the inner service when its turn comes, or answers it itself, at once.
+/// Passes a request to the inner service when its turn comes, or refuses it at once.
 ///
-/// It is ready when the inner service is. `call` takes the turn. If that is now, the inner service is called at once: no
-/// timer, no allocation. If it comes later, the inner service that was made ready goes with the request and is called
-/// then, because readiness belongs to the instance that promised it; a clone of it takes its place here. So whatever the
-/// inner service sets aside when it is ready, such as the permit of a concurrency limit, is held by a request that waits:
-/// put such a limit outside of this one, or inside as a [`LatencyLayer`](crate::LatencyLayer) over an
-/// [`InFlight`](weir_core::InFlight), which takes its permits in `call`. Making the clone ready after the wait instead
-/// would be a second wait, of unknown length, after the turn was used.
+/// It is ready when the inner service is. `call` takes the turn. If that is now, the inner service is called at once:
+/// no timer, no allocation. If it comes later, the request takes the inner service that is ready and calls it then,
+/// because only the instance that was ready may be called; a clone of it stays here. So a waiting request holds
+/// whatever the inner service acquires when it is ready, such as the permit of a concurrency limit: put such a limit
+/// outside of this one, or inside as a [`LatencyLayer`](crate::LatencyLayer) over an [`InFlight`](weir_core::InFlight),
+/// which takes its permits in `call`. To make the clone ready after the wait would be a second wait, of unknown length,
+/// after the turn was used.
 ///
-/// A wait takes one allocation, and is rounded up to whole milliseconds, as tokio's timers are. Dropping the future during
-/// the wait gives the place back. A request whose turn comes too late is refused at once, and the inner service then stays
-/// ready for the next. When the limit is changed, those who wait keep the moment that they were promised.
+/// A wait takes one allocation, and is rounded up to whole milliseconds, like tokio's timers. Dropping the future
+/// during the wait leaves the queue. A request whose turn comes too late is refused at once, and the inner service
+/// stays ready for the next. When the limit is changed, waiting requests keep their order and follow the new limit;
+/// those that it would admit too late are refused.
 ///
-/// Made by a [`ThroughputLayer`](super::ThroughputLayer).
+/// Created by a [`ThroughputLayer`](super::ThroughputLayer).
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,7 +33,7 @@ use crate::{LatencyFuture, Outcome};
 /// use weir_core::{InvalidQuota, Limiter, Quota, Strategy};
 /// use weir_tower::{Errors, LimiterAdmit, MonotonicClock, ThroughputLayer, ThroughputService};
 ///
-/// /// Goes in the pace of ten a second; who would wait longer than half a second hears so.
+/// /// A pace of ten per second. A request that would wait longer than half a second is refused at once.
 /// fn paced<S>(inner: S) -> Result<ThroughputService<S, LimiterAdmit, Errors>, InvalidQuota> {
 ///     let clock = MonotonicClock::start();
 ///     let quota = Quota::new(Strategy::LeakyBucket, 10, Duration::from_secs(1), None)?;

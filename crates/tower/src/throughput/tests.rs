@@ -18,7 +18,7 @@ use crate::{Answer, Answers, Errors, LatencyFuture, LimitError, LimiterAdmit, Li
 const TENTH: Duration = Duration::from_millis(100);
 const MILLI: Duration = Duration::from_millis(1);
 
-/// What one hears is the time to come back.
+/// The answer is the time until a retry.
 #[derive(Clone)]
 struct Wait;
 
@@ -41,14 +41,14 @@ fn limit(burst: u64) -> (Limiter, MonotonicClock) {
     (Limiter::new(clock.now(), quota), clock)
 }
 
-/// One request each tenth of a second, and so long a wait for it.
+/// One request per tenth of a second, and this maximum wait.
 fn spawn(max_wait: Duration) -> (mock::Spawn<ThroughputService<Inner, LimiterAdmit, Answers<Wait>>>, Handle) {
     let (limiter, clock) = limit(1);
     let layer = ThroughputLayer::new(LimiterAdmit::new(limiter, clock), max_wait, Wait);
     mock::spawn_with(move |inner| layer.layer(inner))
 }
 
-/// Thousands are in flight at once, and few of them wait.
+/// Thousands of futures exist at once, and few of them wait.
 #[test]
 fn a_future_that_does_not_wait_has_no_room_for_a_wait() {
     type Inner = Ready<Result<(), std::io::Error>>;
@@ -97,7 +97,7 @@ async fn a_request_goes_when_its_turn_comes_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_cannot_make_it_hears_so_at_once_and_when_to_come_back() {
+async fn a_request_that_would_be_late_is_refused_at_once_with_a_retry_time() {
     let (mut service, mut handle) = spawn(TENTH * 3 / 2);
     let start = Instant::now();
     assert_ready_ok!(service.poll_ready());
@@ -110,7 +110,7 @@ async fn whoever_cannot_make_it_hears_so_at_once_and_when_to_come_back() {
     assert_eq!(assert_ready_ok!(third.poll()), "Some(200ms)");
     assert_eq!(start.elapsed(), Duration::ZERO);
 
-    // And whoever comes back then is let through without a wait.
+    // A caller that retries then is admitted without a wait.
     advance(2 * TENTH).await;
     assert_ready_ok!(service.poll_ready());
     drop(service.call("third again"));
@@ -129,7 +129,7 @@ async fn a_refusal_charges_nothing_and_leaves_the_inner_service_ready() {
         assert_eq!(assert_ready_ok!(task::spawn(service.call("no")).poll()), "Some(100ms)");
     }
     advance(TENTH).await;
-    // The second request that the inner service has room for is still there.
+    // The inner service still has room for a second request.
     assert_ready_ok!(service.poll_ready());
     drop(service.call("second"));
     assert_pending!(service.poll_ready());
@@ -139,7 +139,7 @@ async fn a_refusal_charges_nothing_and_leaves_the_inner_service_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_come_first_served_whoever_is_polled_first_later() {
+async fn first_come_first_served_in_any_order_of_polls() {
     let (mut service, mut handle) = spawn(Duration::from_secs(1));
     let names = ["a", "b", "c", "d"];
     let mut responses = Vec::new();
@@ -212,7 +212,7 @@ async fn while_the_inner_service_is_not_ready_nobody_is_charged() {
     assert_eq!(limiter.peek(clock.now()).remaining(), 2);
 }
 
-/// Panics if it is called without having said itself that it is ready. Clones are not ready.
+/// Panics if it is called without being ready itself. Clones are not ready.
 struct Strict {
     ready: bool,
     answered: Arc<AtomicUsize>,
@@ -270,7 +270,7 @@ async fn what_the_inner_service_set_aside_goes_with_the_request_that_waits() {
     let mut waits = task::spawn(within(service.ready()).await.unwrap().call(()));
     assert_pending!(waits.poll());
     let mut poll_ready = || service.enter(|context, mut service| service.poll_ready(context));
-    // The only permit is with the request that waits.
+    // The waiting request holds the only permit.
     assert_pending!(poll_ready());
     advance(TENTH).await;
     assert_ready_ok!(waits.poll());
@@ -353,7 +353,7 @@ async fn on_many_threads_no_one_too_many_is_let_through_and_no_one_too_few() {
             tokio::spawn(async move {
                 let mut served = 0;
                 for _ in 0..1000 {
-                    // The next turn comes in half a minute and more: nobody waits.
+                    // The next turn is more than half a minute away: no request waits.
                     let ready = assert_ready_ok!(task::spawn(service.ready()).poll());
                     served += u32::from(assert_ready!(task::spawn(ready.call(())).poll()).is_ok());
                 }

@@ -1,10 +1,10 @@
-//! What a request hears whose time is up.
+//! The refusal of a request that took too long.
 
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// A request was not answered in time. It was dropped.
+/// A request was not answered in time, and was dropped.
 ///
 /// ```
 /// use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadlineExceeded {
-    /// How long it had.
+    /// The deadline, counted from the call.
     pub after: Duration,
 }
 

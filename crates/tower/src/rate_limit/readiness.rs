@@ -1,4 +1,5 @@
-//! One service's place in the queue of a limit: taken once, kept until it is used, given back if it never is.
+//! The readiness of one service: its position in the queue of a limit, charged once, kept until it is used, and given
+//! back if it is not.
 
 use std::task::{Context, Poll, ready};
 
@@ -8,14 +9,14 @@ use crate::waiting::{Entry, enter};
 use crate::{LimiterAdmit, MonotonicClock, Waiting};
 
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Readiness {
     limit: LimiterAdmit,
-    /// The charge of the request to come.
+    /// The charge of the next request.
     taken: Option<Charge>,
     waiting: Option<Box<Waiting>>,
 }
 
-impl Place {
+impl Readiness {
     pub(super) const fn new(limiter: Limiter, clock: MonotonicClock) -> Self {
         Self { limit: LimiterAdmit::new(limiter, clock), taken: None, waiting: None }
     }
@@ -45,7 +46,7 @@ impl Place {
         Poll::Ready(())
     }
 
-    /// Uses the place.
+    /// Uses the charge.
     ///
     /// # Panics
     ///
@@ -55,14 +56,14 @@ impl Place {
     }
 }
 
-/// A clone is another place, not taken yet.
-impl Clone for Place {
+/// A clone has a position of its own, which is not charged yet.
+impl Clone for Readiness {
     fn clone(&self) -> Self {
         Self::new(self.limit.limiter.clone(), self.limit.clock)
     }
 }
 
-impl Drop for Place {
+impl Drop for Readiness {
     fn drop(&mut self) {
         if let Some(charge) = self.taken.take() {
             self.limit.limiter.refund(charge, || self.limit.clock.now());
