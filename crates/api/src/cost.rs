@@ -23,7 +23,7 @@ pub enum Cost {
     ResponseBytes {},
 }
 
-/// As with key parts, an object of which a CEL rule asks for exactly one field.
+/// As for key parts: an object, for which a CEL rule requires exactly one field.
 #[derive(KubeSchema, Serialize)]
 #[serde(rename = "Cost", rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.requests), has(self.header), has(self.responseHeader), has(self.responseBytes)].exists_one(given, given)")
@@ -35,16 +35,16 @@ struct CostSchema {
     #[x_kube(validation = Rule::new("self != 0")
         .message("requests must not be 0: to let these requests through without a charge use a rule with action Bypass"))]
     requests: Option<i64>,
-    /// The number in this header of the request, at least 1 and at most `most`; 1 without one.
+    /// The number in this header of the request, at least 1 and at most `most`. 1 if the request has no such header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "CostHeader")]
     header: Option<CostHeader>,
-    /// 1 at first and, once the app has answered, the rest of the number in this header of its response, which is not
-    /// passed on. Every limit of the rule must be a TokenBucketWithDebt.
+    /// 1 at first. When the app has answered, the rest of the number in this header of its response is charged; the
+    /// header is not passed on. Every limit of the rule must be a TokenBucketWithDebt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "CostHeader")]
     response_header: Option<CostHeader>,
-    /// 1 at first and then the bytes of the response's body as they pass, so that the limits count bytes. Every limit of
+    /// 1 at first, then the bytes of the response's body as they pass, so that the limits count bytes. Every limit of
     /// the rule must be a TokenBucketWithDebt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Nothing")]
@@ -70,11 +70,11 @@ impl JsonSchema for Cost {
 /// A header with a number.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostHeader {
-    /// Name, in any case.
+    /// Name of the header; case does not matter.
     #[schemars(length(min = 1, max = 128))]
     #[x_kube(validation = names::header("name"))]
     pub name: String,
-    /// No request takes more, whatever the header says.
+    /// The most that one request takes, even if the header has a larger number.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = Rule::new("self != 0")
         .message("most must not be 0, which never means unlimited: use the most that one request may take from a limit"))]

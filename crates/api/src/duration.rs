@@ -14,17 +14,17 @@ pub type Period = Bounded<Per>;
 /// How long a request may wait for its turn: 1 ms to 5 min.
 pub type MaxWait = Bounded<Wait>;
 
-/// How long a request may take: 1 ms to 1 h.
+/// How long a request may take in total: 1 ms to 1 h.
 pub type Deadline = Bounded<Whole>;
 
-/// Which field a duration is for, and between what it must lie.
+/// The field that a duration belongs to, and its bounds.
 pub trait Bounds {
     /// Name of the field.
     const FIELD: &'static str;
-    /// The longest, as people write it; the shortest is always `1ms`.
+    /// The longest duration, as people write it; the shortest is always `1ms`.
     const LONGEST: &'static str;
-    /// What else to say to somebody whose duration is too short or too long: how to mend it.
-    const MEND: &'static str;
+    /// What to write instead of a duration that is too short or too long.
+    const FIX: &'static str;
 }
 
 /// Bounds of [`Period`].
@@ -34,7 +34,7 @@ pub enum Per {}
 impl Bounds for Per {
     const FIELD: &'static str = "per";
     const LONGEST: &'static str = "24h";
-    const MEND: &'static str =
+    const FIX: &'static str =
         "a zero never means unlimited: for no limit remove it or use action Bypass or mode Disabled";
 }
 
@@ -45,7 +45,7 @@ pub enum Wait {}
 impl Bounds for Wait {
     const FIELD: &'static str = "maxWait";
     const LONGEST: &'static str = "5m";
-    const MEND: &'static str = "to let no request wait use action Reject and leave maxWait out";
+    const FIX: &'static str = "to let no request wait use action Reject and leave maxWait out";
 }
 
 /// Bounds of [`Deadline`].
@@ -55,13 +55,13 @@ pub enum Whole {}
 impl Bounds for Whole {
     const FIELD: &'static str = "deadline";
     const LONGEST: &'static str = "1h";
-    const MEND: &'static str = "for no deadline leave it out";
+    const FIX: &'static str = "for no deadline leave it out";
 }
 
 /// A duration within its bounds, in whole milliseconds, kept as it was written.
 ///
-/// Written as in GEP-2257: one to four times a number of up to five digits with one of the units `h`, `m`, `s` and `ms`,
-/// which add up: `1h30m`, `500ms`.
+/// The syntax is that of GEP-2257: one to four numbers of up to five digits, each with one of the units `h`, `m`, `s`
+/// and `ms`. They add up: `1h30m`, `500ms`.
 #[derive(Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String", bound = "B: Bounds")]
 pub struct Bounded<B> {
@@ -83,7 +83,7 @@ impl<B> Bounded<B> {
         self.millis
     }
 
-    /// How it was written.
+    /// The text as it was written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.written
@@ -93,21 +93,21 @@ impl<B> Bounded<B> {
 /// Why a text is not a [`Bounded`] duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidDuration {
-    /// It is not a duration.
+    /// The text is not a duration.
     #[error("{}", not_a_duration(.field))]
     Syntax {
-        /// What it was meant for.
+        /// The field that it was meant for.
         field: &'static str,
     },
-    /// It is a duration that is too short or too long.
-    #[error("{}", out_of_range(.field, .longest, .mend))]
+    /// The duration is too short or too long.
+    #[error("{}", out_of_range(.field, .longest, .fix))]
     Range {
-        /// What it was meant for.
+        /// The field that it was meant for.
         field: &'static str,
         /// The longest that is allowed.
         longest: &'static str,
         /// What to do instead.
-        mend: &'static str,
+        fix: &'static str,
     },
 }
 
@@ -115,8 +115,8 @@ fn not_a_duration(field: &str) -> String {
     format!("{field} must be a duration: numbers with the units h, m, s and ms, such as 500ms, 1s or 1h30m")
 }
 
-fn out_of_range(field: &str, longest: &str, mend: &str) -> String {
-    format!("{field} must be between 1ms and {longest}; {mend}")
+fn out_of_range(field: &str, longest: &str, fix: &str) -> String {
+    format!("{field} must be between 1ms and {longest}; {fix}")
 }
 
 impl<B: Bounds> FromStr for Bounded<B> {
@@ -126,7 +126,7 @@ impl<B: Bounds> FromStr for Bounded<B> {
         let millis = parse(written).ok_or(InvalidDuration::Syntax { field: B::FIELD })?;
         let longest = parse(B::LONGEST).expect("a bound is a duration");
         if !(1..=longest).contains(&millis) {
-            return Err(InvalidDuration::Range { field: B::FIELD, longest: B::LONGEST, mend: B::MEND });
+            return Err(InvalidDuration::Range { field: B::FIELD, longest: B::LONGEST, fix: B::FIX });
         }
         Ok(Self { written: written.to_owned(), millis, bounds: PhantomData })
     }
@@ -174,7 +174,7 @@ impl<B> From<Bounded<B>> for String {
     }
 }
 
-// The bounds are only a name: what is derived would ask them for what they cannot have.
+// `B` is only a name; derived traits would require bounds on it that it cannot meet.
 
 impl<B> Clone for Bounded<B> {
     fn clone(&self) -> Self {
@@ -212,14 +212,14 @@ impl<B: Bounds> JsonSchema for Bounded<B> {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // No `pattern` keyword: its message would show the expression and not how to mend the value.
+        // No `pattern` keyword: its message would show the expression and not how to fix the value.
         let mut schema = json_schema!({ "type": "string", "minLength": 1, "maxLength": 28 });
         let syntax = Rule::new(format!("self.matches('{PATTERN}')")).message(not_a_duration(B::FIELD).as_str());
         let longest = B::LONGEST;
         let range = Rule::new(format!(
             "!self.matches('{PATTERN}') || (duration(self) >= duration('1ms') && duration(self) <= duration('{longest}'))"
         ))
-        .message(out_of_range(B::FIELD, longest, B::MEND).as_str());
+        .message(out_of_range(B::FIELD, longest, B::FIX).as_str());
         for rule in [syntax, range] {
             validate(&mut schema, rule).expect("a rule is plain strings, which always serialise");
         }

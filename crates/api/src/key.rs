@@ -1,4 +1,4 @@
-//! What requests are told apart by.
+//! The parts of a key: what requests are counted separately by.
 
 use std::borrow::Cow;
 
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::names;
 
-/// One part of what requests are told apart by. In YAML an object with one field, such as `header: x-api-key` or
-/// `clientIP: {}`.
+/// One part of a key: requests with different values are counted separately. In YAML an object with one field, such as
+/// `header: x-api-key` or `clientIP: {}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum KeyPart {
@@ -20,11 +20,11 @@ pub enum KeyPart {
     ClientIp(ClientIp),
     /// Value of the first cookie of this name.
     Cookie(String),
-    /// First value of this parameter of the query.
+    /// First value of this query parameter.
     Query(String),
     /// This segment of the path, counted from 1.
     PathSegment(i32),
-    /// The host that the client named.
+    /// The host that the client asked for.
     Host {},
     /// The method.
     Method {},
@@ -32,14 +32,14 @@ pub enum KeyPart {
     JwtClaim(JwtClaim),
 }
 
-/// A structural schema has no variants: it is written as an object with optional fields, of which a CEL rule asks for
+/// A structural schema has no variants, so this is an object with optional fields, for which a CEL rule requires
 /// exactly one.
 #[derive(KubeSchema, Serialize)]
 #[serde(rename = "KeyPart", rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.header), has(self.clientIP), has(self.cookie), has(self.query), has(self.pathSegment), has(self.host), has(self.method), has(self.jwtClaim)].exists_one(given, given)")
     .message("key parts must have exactly one of header, clientIP, cookie, query, pathSegment, host, method and jwtClaim: write two parts to tell requests apart by both"))]
 struct KeyPartSchema {
-    /// Value of the first header of this name; requests without it share one count.
+    /// Value of the first header of this name. Requests without it share one count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 128))]
     #[x_kube(validation = names::header("header"))]
@@ -48,22 +48,22 @@ struct KeyPartSchema {
     #[serde(default, rename = "clientIP", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ClientIp")]
     client_ip: Option<ClientIp>,
-    /// Value of the first cookie of this name; requests without it share one count.
+    /// Value of the first cookie of this name. Requests without it share one count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 128))]
     #[x_kube(validation = names::cookie())]
     cookie: Option<String>,
-    /// First value of this parameter of the query, percent-decoded; requests without it share one count.
+    /// First value of this query parameter, percent-decoded. Requests without it share one count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 128))]
     query: Option<String>,
-    /// This segment of the path's normal form: 2 is `b` in `/a/b/c`. Requests whose path is shorter share one count.
+    /// This segment of the path's normal form: 2 is `b` in `/a/b/c`. Requests with a shorter path share one count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32", range(min = 1, max = 32))]
     #[x_kube(validation = Rule::new("self != 0")
         .message("pathSegment must not be 0: segments are counted from 1, which is a in /a/b"))]
     path_segment: Option<i32>,
-    /// The host that the client named, in lower case and without port.
+    /// The host that the client asked for, in lower case and without port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Nothing")]
     host: Option<Nothing>,
@@ -71,8 +71,8 @@ struct KeyPartSchema {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Nothing")]
     method: Option<Nothing>,
-    /// A claim of a JSON Web Token; requests without it share one count. Not verified, unless the agent is given a JWKS
-    /// file: without one a claim says what the client wants it to say.
+    /// A claim of a JSON Web Token. Requests without it share one count. The claim is verified only if the agent has a
+    /// JWKS file; otherwise clients can claim what they want.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "JwtClaim")]
     jwt_claim: Option<JwtClaim>,
@@ -89,24 +89,28 @@ impl JsonSchema for KeyPart {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let mut schema = KeyPartSchema::json_schema(generator);
-        schema.insert("description".into(), "One part of what requests are told apart by.".into());
+        schema.insert(
+            "description".into(),
+            "One part of a key: requests with different values are counted separately.".into(),
+        );
         schema
     }
 }
 
-/// An object that says all by being there: `{}`.
+/// An object without fields, whose presence says all: `{}`.
 #[derive(KubeSchema, Serialize)]
 pub(crate) struct Nothing {}
 
-/// How the address of the client is found, and how much of it counts.
+/// How the client's address is found, and how many of its bits count.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientIp {
-    /// How many proxies in front of the pod append to `X-Forwarded-For` and are trusted. With 0 the peer's address counts.
+    /// How many proxies in front of the pod append to `X-Forwarded-For` and are trusted. 0: the peer's address is the
+    /// client's.
     #[serde(default)]
     #[schemars(range(min = 0, max = 10))]
     pub trusted_hops: i32,
-    /// IPv6 clients are told apart by this many leading bits.
+    /// IPv6 clients whose addresses share this many leading bits share one count.
     #[serde(default = "default_ipv6_prefix", rename = "ipv6Prefix")]
     #[schemars(range(min = 1, max = 128))]
     #[x_kube(validation = Rule::new("self != 0")
@@ -124,8 +128,8 @@ impl Default for ClientIp {
     }
 }
 
-/// A claim of a JSON Web Token. Anybody can write a token: unless the agent is given the keys of those who may (a JWKS
-/// file), the claim says only what the client wants it to say.
+/// A claim of a JSON Web Token. Anyone can write a token: the claim is verified only if the agent has the issuers' keys
+/// (a JWKS file); otherwise clients can claim what they want.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JwtClaim {
     /// Header with the token, with or without `Bearer ` before it.
@@ -133,7 +137,7 @@ pub struct JwtClaim {
     #[schemars(length(min = 1, max = 128))]
     #[x_kube(validation = names::header("header"))]
     pub header: String,
-    /// Name of the claim; `a.b` is `b` inside of `a`. A text, number or truth value.
+    /// Name of the claim; `a.b` is the field `b` of `a`. A text, number or truth value.
     #[schemars(length(min = 1, max = 128))]
     #[x_kube(validation = Rule::new("!self.matches('(^|[.])([.]|$)')")
         .message("claim must be the name of a claim, with dots only between names, such as sub or org.tier"))]

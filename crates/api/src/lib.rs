@@ -1,10 +1,10 @@
 //! The Kubernetes types of Weir.
 //!
-//! [`RateLimitPolicy`] is what people apply; its schema and the CEL rules beside its fields are what the cluster checks.
-//! Everything else here follows from that one source: [`crd_yaml`] writes the definition that is installed, and
-//! [`check`] runs the same schema and the same rules without a cluster.
+//! [`RateLimitPolicy`] is what people apply. The cluster checks its schema and the CEL rules of its fields. Everything
+//! else here derives from them: [`crd_yaml`] writes the definition that is installed, and [`check`] applies the same
+//! schema and the same rules without a cluster.
 //!
-//! This crate holds no client and does no I/O, and it knows nothing of how a policy is compiled or enforced.
+//! This crate has no Kubernetes client, does no I/O, and does not know how policies are compiled or enforced.
 
 #![expect(unreachable_pub, reason = "KubeSchema repeats each type, with its visibility, inside a function")]
 

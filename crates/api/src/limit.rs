@@ -1,4 +1,4 @@
-//! The limits of a rule: how many requests in how long, counted how.
+//! The limits of a rule: how many requests, in which period, counted by which strategy.
 
 use kube::{KubeSchema, core::Rule};
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Period, duration, names};
 
-/// How many requests are let through in how long.
+/// How many requests are let through per period.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(
     validation = countable(),
@@ -21,7 +21,7 @@ use crate::{Period, duration, names};
         .field_path(".requests")
 )]
 pub struct Limit {
-    /// Name, unique within the rule. Counters belong to it: a limit that keeps its name keeps its count.
+    /// Name, unique within the rule. Counters belong to the name: a limit that keeps its name keeps its count.
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = names::label())]
     pub name: String,
@@ -31,13 +31,13 @@ pub struct Limit {
     pub requests: i64,
     /// Length of the period, 1ms to 24h, such as `500ms`, `1s` or `1h30m`.
     pub per: Period,
-    /// How many requests may come at once; for LeakyBucket, how many may wait in line. By default 1 for GCRA and
-    /// `requests` for the others; not with FixedWindow, SlidingWindowCounter and SlidingWindowLog.
+    /// How many requests may come at once; for LeakyBucket, how many may wait in the queue. Defaults to 1 for GCRA and
+    /// to `requests` for the others. Not with FixedWindow, SlidingWindowCounter and SlidingWindowLog.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_burst())]
     pub burst: Option<i64>,
-    /// How many requests a TokenBucketWithDebt may be overdrawn by. None, if absent; only with that strategy.
+    /// How many requests a TokenBucketWithDebt may be overdrawn by. Defaults to no debt. Only with that strategy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_debt())]
@@ -47,11 +47,11 @@ pub struct Limit {
     pub strategy: Strategy,
 }
 
-/// Other numbers for the limit of this name. What is left out is the default, not the rule's number.
+/// Other numbers for the limit of this name. A field that is left out has its default, not the rule's number.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = countable())]
 pub struct OverrideLimit {
-    /// Name of one of the rule's limits; its strategy stays.
+    /// Name of one of the rule's limits. The strategy stays.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
     /// How many requests a period lets through.
@@ -60,13 +60,13 @@ pub struct OverrideLimit {
     pub requests: i64,
     /// Length of the period, 1ms to 24h, such as `500ms`, `1s` or `1h30m`.
     pub per: Period,
-    /// How many requests may come at once; for LeakyBucket, how many may wait in line. By default 1 for GCRA and
-    /// `requests` for the others; not with FixedWindow, SlidingWindowCounter and SlidingWindowLog.
+    /// How many requests may come at once; for LeakyBucket, how many may wait in the queue. Defaults to 1 for GCRA and
+    /// to `requests` for the others. Not with FixedWindow, SlidingWindowCounter and SlidingWindowLog.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_burst())]
     pub burst: Option<i64>,
-    /// How many requests a TokenBucketWithDebt may be overdrawn by. None, if absent; only with that strategy.
+    /// How many requests a TokenBucketWithDebt may be overdrawn by. Defaults to no debt. Only with that strategy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_debt())]
@@ -76,22 +76,23 @@ pub struct OverrideLimit {
 /// How requests are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Strategy {
-    /// A steady rate, of which up to `burst` requests are saved up for later.
+    /// A steady rate; up to `burst` unused requests are saved for later.
     #[default]
     TokenBucket,
-    /// The same, which may be overdrawn by up to `debt` requests and pays them back before it saves up again.
+    /// A TokenBucket that may be overdrawn by up to `debt` requests. It pays the debt back before it saves again.
     TokenBucketWithDebt,
     /// A steady rate with strict spacing between requests.
     #[serde(rename = "GCRA")]
     Gcra,
-    /// Evenly paced: of those that come too soon, up to `burst` wait in line if the rule lets requests wait.
+    /// Evenly paced. Of the requests that come too soon, up to `burst` wait in the queue if the rule lets requests
+    /// wait.
     LeakyBucket,
-    /// `requests` per period, with periods aligned to the clock. Around a boundary twice as many can pass.
+    /// `requests` per period, with periods aligned to the clock. Up to twice as many can pass around a boundary.
     FixedWindow,
-    /// `requests` in this period and the share of the last one that is less than a period ago. Exact if the last
-    /// period's requests came evenly.
+    /// `requests` in this period plus the share of the last period that is less than one period ago. Exact if the
+    /// requests of the last period came evenly.
     SlidingWindowCounter,
-    /// Never more than `requests` in any period: each is remembered, so at most 1048576.
+    /// Never more than `requests` in any period. Each request is remembered, so at most 1048576.
     SlidingWindowLog,
 }
 
@@ -111,7 +112,7 @@ fn not_zero_debt() -> Rule {
     Rule::new("self != 0").message("debt must not be 0, which never means unlimited: for no debt leave it out")
 }
 
-/// Time is counted in nanoseconds, and there can be no more than one request in each.
+/// Time is counted in nanoseconds, with at most one request in each.
 fn countable() -> Rule {
     let syntax = duration::PATTERN;
     Rule::new(format!(

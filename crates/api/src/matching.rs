@@ -1,4 +1,4 @@
-//! Which requests a rule is about.
+//! Which requests a rule applies to.
 
 use kube::{
     KubeSchema,
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::names;
 
-/// Conditions on a request that must all hold; a list that is empty or absent is no condition.
+/// Conditions on a request, which must all hold. A list that is empty or absent is no condition.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Match {
@@ -21,13 +21,13 @@ pub struct Match {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), transform = hosts)]
     pub hosts: Vec<String>,
-    /// The path matches one of these globs: `*` is anything within a segment, `**` as a whole segment is any number of
-    /// segments, so that `/api/**` is `/api` and all below it. Paths are compared in their normal form, without the query.
+    /// The path matches one of these globs. `*` is anything within a segment, `**` as a whole segment is any number of
+    /// segments: `/api/**` is `/api` and everything below it. Paths are compared in normal form, without the query.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), transform = paths)]
     pub paths: Vec<String>,
-    /// One of these regular expressions is found in the path's normal form; `^` and `$` stand for its ends. The syntax is
-    /// that of Rust's regex crate (RE2's, but for details): no look-around, no back-references.
+    /// One of these regular expressions matches a part of the path's normal form; `^` and `$` stand for its ends. The
+    /// syntax is that of Rust's regex crate (RE2's, except for details): no look-around, no back-references.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(min = 1, max = 256)))]
     pub path_regexes: Vec<String>,
@@ -39,19 +39,21 @@ pub struct Match {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub query: Vec<QueryMatch>,
-    /// This CEL expression is true of `request`, which has `method`, `host`, `path`, `query` (a map), `headers` (a map by
-    /// lower-case name) and `clientIP`: `request.headers['x-tier'] != 'gold'`. One that fails is false. One that would take too long for a
-    /// request is true for limits and false for Bypass. No quantifier stands within another, and `matches` takes a text.
+    /// This CEL expression is true. It reads `request`, which has `method`, `host`, `path`, `query` (a map), `headers`
+    /// (a map by lower-case name) and `clientIP`: `request.headers['x-tier'] != 'gold'`. An expression that fails is
+    /// false. One that would take too long for a request is true for limits and false for Bypass. Quantifiers must not
+    /// be nested, and the argument of `matches` must be a literal text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 1024))]
     pub predicate: Option<String>,
 }
 
-/// A header that must be there: with exactly this value, with a value that starts so, or with any.
+/// A header that must be present: with exactly this value, with a value that starts with this prefix, or with any
+/// value.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = value_or_prefix("headers"))]
 pub struct HeaderMatch {
-    /// Name, in any case.
+    /// Name of the header; case does not matter.
     #[schemars(length(min = 1, max = 128))]
     #[x_kube(validation = names::header("name"))]
     pub name: String,
@@ -60,25 +62,26 @@ pub struct HeaderMatch {
     #[schemars(with = "String", length(max = 512))]
     #[x_kube(validation = visible("value"))]
     pub value: Option<String>,
-    /// How the value starts. Not with `value`.
+    /// The start of the value. Not with `value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 512))]
     #[x_kube(validation = visible("prefix"))]
     pub prefix: Option<String>,
 }
 
-/// A parameter of the query that must be there: with exactly this value, with a value that starts so, or with any.
+/// A query parameter that must be present: with exactly this value, with a value that starts with this prefix, or with
+/// any value.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = value_or_prefix("query"))]
 pub struct QueryMatch {
-    /// Name, as it is after percent-decoding.
+    /// Name, after percent-decoding.
     #[schemars(length(min = 1, max = 128))]
     pub name: String,
-    /// The whole value, as it is after percent-decoding. Not with `prefix`.
+    /// The whole value, after percent-decoding. Not with `prefix`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 512))]
     pub value: Option<String>,
-    /// How the value starts. Not with `value`.
+    /// The start of the value. Not with `value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 512))]
     pub prefix: Option<String>,
@@ -101,8 +104,8 @@ fn visible(field: &str) -> Rule {
     Rule::new(rule).message(message.as_str())
 }
 
-// There are up to 64 * 16 * 16 of each of these in a policy, and the apiserver estimates what a rule costs from the
-// length of the text, the length of the expression and that number. Hence several short expressions, not one long one.
+// A policy has up to 64 * 16 * 16 of each of these. The apiserver estimates the cost of a rule from the length of the
+// text, the length of the expression and that number. Several short expressions cost less than one long one.
 
 fn methods(schema: &mut Schema) {
     let rule = Rule::new("self.matches('^[A-Z0-9!#$%&*+.^_`|~-]+$')")

@@ -1,8 +1,8 @@
-//! Rules for names, each used by several fields.
+//! Rules for names that several fields share.
 
 use kube::core::Rule;
 
-/// Names of rules and limits: labels of DNS (RFC 1123).
+/// Names of rules and limits: DNS labels (RFC 1123).
 pub(crate) fn label() -> Rule {
     Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
         .message("name must be lower case letters, digits and '-', beginning and ending with a letter or digit")

@@ -1,4 +1,4 @@
-//! What becomes of a request beyond a limit, and what a refusal looks like.
+//! What happens to a request beyond a limit, and how a refusal looks.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::MaxWait;
 
-/// What becomes of a request beyond a limit, and what the client gets if it is refused.
+/// What happens to a request beyond a limit, and what the client receives if it is refused.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -18,10 +18,10 @@ use crate::MaxWait;
         .field_path(".maxWait")
 )]
 pub struct OnLimit {
-    /// What is done with a request beyond a limit.
+    /// What happens to a request beyond a limit.
     #[serde(default)]
     pub action: OnLimitAction,
-    /// How long a request may wait for its turn, 1ms to 5m. Only with action Wait, and needed there.
+    /// How long a request may wait for its turn, 1ms to 5m. Required with action Wait, and only allowed there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "MaxWait")]
     pub max_wait: Option<MaxWait>,
@@ -29,11 +29,12 @@ pub struct OnLimit {
     #[serde(default = "default_status")]
     #[schemars(range(min = 400, max = 599))]
     pub status: i32,
-    /// Body of the refusal. By default a JSON object that says which limit refused.
+    /// Body of the refusal. By default a JSON object that names the limit that refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 4096))]
     pub body: Option<String>,
-    /// What the body is. By default `text/plain; charset=utf-8`, or `application/json` if there is no `body` here.
+    /// Media type of the body. By default `text/plain; charset=utf-8`, or `application/json` if there is no `body`
+    /// here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 128))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(; ?[!-~]+)*$')")
@@ -42,7 +43,7 @@ pub struct OnLimit {
     /// Which fields tell the client about its quota. `Retry-After` is sent with every refusal.
     #[serde(default)]
     pub headers: HeaderStyle,
-    /// What becomes of a message beyond a limit; by default Notice. Only in a rule with per Message.
+    /// What happens to a message beyond a limit; by default Notice. Only in a rule with per Message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "OnMessage")]
     pub on_message: Option<OnMessage>,
@@ -66,13 +67,13 @@ impl Default for OnLimit {
     }
 }
 
-/// What is done with a request beyond a limit.
+/// What happens to a request beyond a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum OnLimitAction {
     /// It is refused at once.
     #[default]
     Reject,
-    /// It is given its turn and waits for it, or is refused at once if that would be later than `maxWait`.
+    /// It gets a turn and waits for it. If its turn would come later than `maxWait`, it is refused at once.
     Wait,
 }
 
@@ -91,10 +92,11 @@ pub enum HeaderStyle {
     None,
 }
 
-/// What becomes of a message beyond a limit.
+/// What happens to a message beyond a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum OnMessage {
-    /// It does not reach the app; the client gets a text message instead, a JSON object that says which limit refused.
+    /// It does not reach the app. The client receives a text message instead: a JSON object that names the limit that
+    /// refused.
     #[default]
     Notice,
     /// The connection is closed with code 1008.

@@ -1,4 +1,4 @@
-//! The policy as a whole: what it applies to, in which mode, with which rules.
+//! The policy as a whole: its targets, its mode and its rules.
 
 #![expect(clippy::duplicated_attributes, reason = "several printer columns have the same type")]
 
@@ -54,29 +54,31 @@ use crate::{Deadline, PodSelector, RateLimitPolicyStatus, TargetRef};
 #[x_kube(validation = Rule::new("has(self.targetRefs) != has(self.selector)")
     .message("exactly one of targetRefs and selector must be set: targetRefs to name workloads or Services, selector to choose pods by label"))]
 pub struct RateLimitPolicySpec {
-    /// The workloads and Services whose pods are limited, all in the policy's namespace. Either this or `selector`.
+    /// The workloads and Services whose pods are limited, all in the policy's namespace. Set either this or `selector`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["kind".into(), "name".into()]))]
     pub target_refs: Vec<TargetRef>,
-    /// Chooses the pods of the policy's namespace that are limited. Either this or `targetRefs`.
+    /// Chooses which pods of the policy's namespace are limited. Set either this or `targetRefs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PodSelector")]
     pub selector: Option<PodSelector>,
-    /// What becomes of requests beyond a limit.
+    /// What happens to requests beyond a limit.
     #[serde(default)]
     pub mode: Mode,
-    /// What is limited. Rules that bypass are looked at first; of the others, every rule that matches is charged.
+    /// What is limited. Rules with action Bypass are evaluated first; of the others, every rule that matches is
+    /// charged.
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub rules: Vec<crate::Rule>, // the derive brings kube's own `Rule` into scope
-    /// How long a request may take, waiting for its turn and for the app together, 1ms to 1h; past it the client gets 504.
+    /// How long a request may take, including the wait for its turn and the app's answer, 1ms to 1h. After that the
+    /// client receives 504.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Deadline")]
     pub deadline: Option<Deadline>,
 }
 
-/// What becomes of requests beyond a limit.
+/// What happens to requests beyond a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Mode {
     /// They are refused.
@@ -84,6 +86,6 @@ pub enum Mode {
     Enforce,
     /// They are counted and let through.
     Shadow,
-    /// Limits are not looked at.
+    /// Limits are not evaluated.
     Disabled,
 }

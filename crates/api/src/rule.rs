@@ -1,4 +1,4 @@
-//! One rule: which requests, told apart by what, against which limits.
+//! One rule: which requests it limits, what it counts separately, and its limits.
 
 use kube::KubeSchema;
 use schemars::{JsonSchema, Schema};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Cost, KeyPart, Limit, Match, OnLimit, OverrideLimit, names};
 
-/// Which requests are limited, told apart by what, and how far.
+/// Which requests are limited, what they are counted separately by, and how far.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -32,7 +32,7 @@ use crate::{Cost, KeyPart, Limit, Match, OnLimit, OverrideLimit, names};
         .message("cost does not go with action Bypass, which charges nothing: remove cost, or use action Limit")
         .field_path(".cost"),
     validation = Rule::new("self.action != 'Limit' || !has(self.overrides) || self.overrides.size() == 0 || (has(self.key) && self.key.size() > 0)")
-        .message("overrides need a key: add key to say what requests are told apart by, or remove overrides")
+        .message("overrides need a key: add key to say what requests are counted separately by, or remove overrides")
         .field_path(".overrides"),
     validation = Rule::new("!has(self.overrides) || !has(self.key) || self.key.size() == 0 || self.overrides.all(o, o.keys.all(k, k.size() == self.key.size()))")
         .message("overrides must have in each of their keys one value for each part of the rule's key, in the same order")
@@ -66,26 +66,26 @@ use crate::{Cost, KeyPart, Limit, Match, OnLimit, OverrideLimit, names};
         .field_path(".onLimit")
 )]
 pub struct Rule {
-    /// Name, unique within the policy. Counters belong to it: a rule that keeps its name keeps its count.
+    /// Name, unique within the policy. Counters belong to the name: a rule that keeps its name keeps its count.
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = names::label())]
     pub name: String,
-    /// Which requests the rule is about: any entry may match. Every request, if empty or absent.
+    /// Which requests the rule applies to: those that match any entry. Every request, if empty or absent.
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub matches: Vec<Match>,
-    /// Whether these requests are limited, or let through without looking at any limit of any policy.
+    /// Whether these requests are limited, or let through without any limit of any policy.
     #[serde(default)]
     pub action: Action,
     /// What is counted: requests, or the messages of the WebSocket connections that these requests open.
     #[serde(default)]
     pub per: Per,
-    /// What requests are told apart by: each combination of values has its own count. All requests share one count, if
-    /// empty or absent.
+    /// What requests are counted separately by: each combination of values has its own count. If empty or absent, all
+    /// requests share one count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4))]
     pub key: Vec<KeyPart>,
-    /// All must let a request through; a refusal by one charges none.
+    /// Every limit must let a request through. If one refuses it, none is charged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -94,15 +94,15 @@ pub struct Rule {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub overrides: Vec<Override>,
-    /// What each request takes from every limit. 1, if absent.
+    /// What each request takes from every limit. Defaults to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Cost")]
     pub cost: Option<Cost>,
-    /// What becomes of a request beyond a limit. Refused with 429, if absent.
+    /// What happens to a request beyond a limit. By default it is refused with 429.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "OnLimit")]
     pub on_limit: Option<OnLimit>,
-    /// How many keys a pod tracks at most; those beyond are counted in a bounded overflow.
+    /// How many keys a pod tracks at most. Keys beyond are counted in a bounded overflow.
     #[serde(default = "default_max_keys")]
     #[schemars(range(min = 1, max = 1_000_000))]
     #[x_kube(validation = Rule::new("self != 0")
@@ -130,18 +130,18 @@ pub enum Action {
 /// What a rule counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Per {
-    /// Requests; the one that opens a WebSocket connection is one.
+    /// Requests. The request that opens a WebSocket connection counts as one.
     #[default]
     Request,
-    /// Messages that the client sends over the WebSocket connections which the matching requests open; the opening
-    /// requests are not counted.
+    /// Messages that the client sends over WebSocket connections that the matching requests open. The opening requests
+    /// are not counted.
     Message,
 }
 
 /// Where requests are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Scope {
-    /// Each pod counts by itself: a limit is a limit for each pod.
+    /// Each pod counts on its own: a limit applies to each pod.
     #[default]
     Pod,
 }
@@ -149,18 +149,18 @@ pub enum Scope {
 /// Other numbers for some keys.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
-    /// The keys meant: each has one value for each part of the rule's `key`, in the same order.
+    /// The keys: each has one value for each part of the rule's `key`, in the same order.
     #[schemars(length(min = 1, max = 32), inner(length(min = 1, max = 4), inner(length(max = 256))), transform = keys)]
-    // A set of lists could not be applied server-side. That no key is there twice, the operator checks over all overrides.
+    // A set of lists could not be applied server-side. The operator checks that no key appears twice in all overrides.
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub keys: Vec<Vec<String>>,
-    /// Other numbers for limits of the rule; those not named here stay.
+    /// Other numbers for limits of the rule. Limits that are not named here stay.
     #[schemars(length(min = 1, max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub limits: Vec<OverrideLimit>,
 }
 
-/// Keys are compared whole.
+/// Keys are atomic: server-side apply replaces a key as a whole.
 fn keys(schema: &mut Schema) {
     let items = schema.get_mut("items").and_then(|items| items.as_object_mut()).expect("a list of lists");
     items.insert("x-kubernetes-list-type".into(), "atomic".into());

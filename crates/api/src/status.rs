@@ -1,47 +1,47 @@
-//! What the operator reports of a policy: what was accepted, which pods enforce it, what they let through.
+//! What the operator reports about a policy: what it accepted, which pods enforce it, what they let through.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Types of the conditions in [`RateLimitPolicyStatus::conditions`] (GEP-713, and kstatus for tools that wait).
+/// Types of the conditions in [`RateLimitPolicyStatus::conditions`] (GEP-713; kstatus for tools that wait).
 pub mod condition_types {
     /// The policy is valid and its targets exist.
     pub const ACCEPTED: &str = "Accepted";
     /// Every targeted pod has acknowledged the newest revision.
     pub const ENFORCED: &str = "Enforced";
-    /// What is accepted is in all targeted pods; absent of a policy that is not accepted.
+    /// All targeted pods have what was accepted. Absent if the policy is not accepted.
     pub const PROGRAMMED: &str = "Programmed";
-    /// Nothing is left to do: all targeted pods enforce the policy, or there are none yet.
+    /// Nothing is left to do: all targeted pods enforce the policy, or it targets none yet.
     pub const READY: &str = "Ready";
-    /// It is not ready and goes on by itself; absent otherwise.
+    /// The policy is not ready, and needs no action from a user. Absent otherwise.
     pub const RECONCILING: &str = "Reconciling";
-    /// Requests can come to the app past its agent, or past the limits; absent otherwise.
+    /// Requests can reach the app without passing its agent, or without being limited. Absent otherwise.
     pub const BYPASSABLE: &str = "Bypassable";
-    /// It is not ready, and somebody has to do something; absent otherwise.
+    /// The policy is not ready, and a user must act. Absent otherwise.
     pub const STALLED: &str = "Stalled";
 }
 
-/// What is known of a policy. Numbers of pods are what the pods acknowledged, never what is intended.
+/// The observed state of a policy. Numbers of pods count acknowledgements, not intentions.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RateLimitPolicyStatus {
-    /// Generation of the spec that this status is about.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
-    /// `Accepted`, `Programmed`, `Enforced` and `Ready`, and `Reconciling`, `Stalled` or `Bypassable` while they hold; each with the generation it
-    /// is about.
+    /// `Accepted`, `Programmed`, `Enforced` and `Ready`; `Reconciling`, `Stalled` and `Bypassable` while they hold.
+    /// Each has the generation that it describes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
-    /// Names the content of the compiled rules.
+    /// Identifies the content of the compiled rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 128))]
     pub revision: Option<String>,
-    /// What stays in force while a later generation is invalid, also when every operator is replaced meanwhile.
+    /// The spec that stays in force while a later generation is invalid, even if every operator is replaced meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "LastKnownGood", extend("x-kubernetes-map-type" = "atomic"))]
     pub last_known_good: Option<LastKnownGood>,
@@ -53,24 +53,25 @@ pub struct RateLimitPolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Traffic")]
     pub traffic: Option<Traffic>,
-    /// The same in words, for the columns of `kubectl get`.
+    /// The status in words, for the columns of `kubectl get`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Summary")]
     pub summary: Option<Summary>,
 }
 
-/// The newest generation that was valid. Whoever writes one of its fields owns both: half of it would make no status.
+/// The newest generation that was valid. Server-side apply needs one owner for both fields: a status with only one is
+/// invalid.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastKnownGood {
-    /// Its number.
+    /// Generation of the spec.
     pub generation: i64,
-    /// Its spec, as JSON in one text: a policy in full, which must not cost a second schema.
+    /// The spec as JSON in one string: a complete policy without a second copy of the schema.
     #[schemars(length(max = LastKnownGood::LONGEST))]
     pub spec: String,
 }
 
 impl LastKnownGood {
-    /// The longest spec that is kept, in characters. With the spec itself beside it, a policy still fits etcd.
+    /// The longest spec that is kept, in characters. An object with the spec and this copy still fits into etcd.
     pub const LONGEST: usize = 256 * 1024;
 }
 
@@ -84,7 +85,7 @@ pub struct Enforcement {
     /// How many of them have acknowledged the newest revision.
     #[schemars(range(min = 0))]
     pub pods_enforcing: i32,
-    /// The worst ten of the others.
+    /// Up to ten of the others, the worst first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["pod".into()]))]
@@ -116,7 +117,7 @@ pub enum DriftReason {
     Outdated,
     /// It has no agent.
     NoAgent,
-    /// It has no address yet.
+    /// It has no IP address yet.
     Pending,
 }
 
@@ -124,7 +125,7 @@ pub enum DriftReason {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Traffic {
-    /// What the numbers are about, such as `60s`.
+    /// The time that the numbers cover, such as `60s`.
     #[schemars(length(max = 28))]
     pub window: String,
     /// Requests that matched and were let through.
@@ -136,11 +137,11 @@ pub struct Traffic {
     /// Requests that were let through because of mode Shadow.
     #[schemars(range(min = 0))]
     pub shadow_limited: i64,
-    /// Requests that were let through after they had waited for their turn; they are among those of `allowed`.
+    /// Requests that waited for their turn and were let through. `allowed` includes them.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub waited: i64,
-    /// The same for each rule.
+    /// The traffic of each rule.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -163,7 +164,7 @@ pub struct RuleTraffic {
     /// Requests that were let through because of mode Shadow.
     #[schemars(range(min = 0))]
     pub shadow_limited: i64,
-    /// Requests that were let through after they had waited for their turn; they are among those of `allowed`.
+    /// Requests that waited for their turn and were let through. `allowed` includes them.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub waited: i64,

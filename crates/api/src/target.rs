@@ -1,4 +1,4 @@
-//! Which pods a policy is about (GEP-713).
+//! Which pods a policy applies to (GEP-713).
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
     .message("group does not go with kind: leave group out, or use \"apps\" for Deployment, StatefulSet and DaemonSet and \"\" for Service")
     .field_path(".group"))]
 pub struct TargetRef {
-    /// API group of the kind. May be left out: `apps`, and the core group for a Service.
+    /// API group of the kind. Optional: `apps`, and the core group for a Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 253))]
     pub group: Option<String>,

@@ -1,8 +1,8 @@
-//! Policies that are right and policies that are wrong, checked without a cluster. The same files are held against a
-//! real apiserver by `e2e/tests/validation.rs`.
+//! Valid and invalid policies, checked without a cluster. `e2e/tests/validation.rs` sends the same files to a real
+//! apiserver.
 //!
-//! A file under `bad/` begins with one comment line for each fault: `# path: message`. Write them anew, to be read with
-//! `git diff`, by running this test with `WEIR_BLESS=1`.
+//! A file under `bad/` begins with one comment line for each fault: `# path: message`. Run this test with
+//! `WEIR_BLESS=1` to write these lines again, and read them with `git diff`.
 
 use std::{fs, path::Path};
 
@@ -52,7 +52,7 @@ fn bad_policies_have_the_faults_that_they_say() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What a parsed policy holds is what the defaulted document says: nothing is lost or added on the way.
+/// A parsed policy has the same content as the defaulted document: parsing drops and adds nothing.
 #[test]
 fn types_and_schema_agree_on_defaults() {
     for (path, text) in files("tests/policies/good") {
@@ -72,27 +72,27 @@ fn examples_are_valid() {
     }
 }
 
-/// What a person reads is about the same documents, and never noise.
+/// `review` finds faults in the same documents as `document`, and its messages have none of the apiserver's noise.
 #[test]
-fn people_are_told_of_the_same_documents() {
+fn review_finds_faults_in_the_same_documents() {
     for (path, text) in files("tests/policies/good") {
         assert_eq!(check::review(&value(&text)), check::parse(&value(&text)), "{path}");
     }
     for (path, text) in files("tests/policies/bad") {
         let faults = check::review(&value(&text)).expect_err(&path);
         for fault in faults {
-            let told = fault.to_string();
+            let messages = fault.to_string();
             assert!(
-                !told.contains("<nil>") && !told.contains("in body") && !told.contains("Invalid value"),
-                "{path}: {told}"
+                !messages.contains("<nil>") && !messages.contains("in body") && !messages.contains("Invalid value"),
+                "{path}: {messages}"
             );
         }
     }
 }
 
 #[test]
-fn people_are_told_what_to_write() {
-    let told = |spec: Value| -> Vec<String> {
+fn review_says_what_to_write() {
+    let messages = |spec: Value| -> Vec<String> {
         let document = serde_json::json!({
             "apiVersion": "weir.dev/v1alpha1", "kind": "RateLimitPolicy", "metadata": {"name": "p"}, "spec": spec,
         });
@@ -102,7 +102,7 @@ fn people_are_told_what_to_write() {
     let all = |rules: Value| serde_json::json!({"selector": {"matchLabels": {"app": "a"}}, "rules": rules});
 
     // One unknown field hides no other fault.
-    let found = told(all(serde_json::json!([
+    let found = messages(all(serde_json::json!([
         {"name": "a", "mtach": [{"paths": "/a"}], "limits": [{"name": "a", "request": 0, "per": "1s"}]},
     ])));
     assert_eq!(
@@ -114,16 +114,16 @@ fn people_are_told_what_to_write() {
             "spec.rules[0].match[0].paths: must be a list, not the text \"/a\"",
         ]
     );
-    assert_eq!(told(all(serde_json::json!({"name": "a"}))), ["spec.rules: must be a list, not a group of fields"]);
+    assert_eq!(messages(all(serde_json::json!({"name": "a"}))), ["spec.rules: must be a list, not a group of fields"]);
     assert_eq!(
-        told(all(serde_json::json!([{"name": "a", "limits": [{"name": "a", "requests": "5", "per": "1s"}]}]))),
+        messages(all(serde_json::json!([{"name": "a", "limits": [{"name": "a", "requests": "5", "per": "1s"}]}]))),
         ["spec.rules[0].limits[0].requests: must be a whole number, not the text \"5\""]
     );
     assert_eq!(
-        told(all(serde_json::json!([{"name": "a", "limits": [{"name": "a", "requests": 5}]}]))),
+        messages(all(serde_json::json!([{"name": "a", "limits": [{"name": "a", "requests": 5}]}]))),
         ["spec.rules[0].limits[0].per: is missing and must be set"]
     );
-    let found = told(all(serde_json::json!([{"name": "a", "action": "bypass", "limits": [limit]}])));
+    let found = messages(all(serde_json::json!([{"name": "a", "action": "bypass", "limits": [limit]}])));
     assert_eq!(
         found,
         ["spec.rules[0].action: must be one of \"Limit\", \"Bypass\", not \"bypass\": did you mean \"Bypass\"?"]

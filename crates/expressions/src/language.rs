@@ -1,28 +1,29 @@
-//! The functions of the language, and how a predicate is run with them.
+//! The functions of the language, and how a predicate runs with them.
 //!
-//! `matches` of the library compiles its regular expression each time, for each element of a loop. So the ones that stand in a
-//! predicate are compiled when it is parsed, with bounds, and there are no others.
+//! The library's own `matches` compiles its regular expression on every call, so once per element of a loop. Here, the
+//! regular expressions of a predicate are compiled once, with bounds, when the predicate is parsed. A predicate can use
+//! no other regular expressions.
 
 use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 use cel::{Context, FunctionContext, ResolveResult, Value, extractors::This};
 use regex::{Regex, RegexBuilder};
 
-/// What a regular expression may take once compiled, and what its cache may, in bytes. Classes of all languages are large.
+/// Bound in bytes for a compiled regular expression, and for its cache. Unicode classes are large.
 const LARGEST: usize = 1024 * 1024;
 
-/// How deep it may be nested.
+/// How deep a regular expression may be nested.
 const DEEPEST: u32 = 32;
 
-/// Those of one predicate, by their text.
+/// The regular expressions of one predicate, by their text.
 pub(crate) type Patterns = HashMap<String, Regex>;
 
 thread_local! {
-    /// Those of the predicate that is running.
+    /// The regular expressions of the predicate that is running.
     static RUNNING: RefCell<Option<Arc<Patterns>>> = const { RefCell::new(None) };
 }
 
-/// The functions that predicates may call. Making them is costly: once is enough.
+/// The functions that predicates may call. Building them is slow: build them once.
 pub fn language() -> Context<'static> {
     let mut context = Context::default();
     context.add_function("matches", matches);
@@ -38,7 +39,7 @@ fn matches(call: &FunctionContext<'_, '_>, This(text): This<Arc<String>>, patter
     found.map(Value::Bool).ok_or_else(|| call.error("is no expression of this predicate"))
 }
 
-/// Calls `run` with these.
+/// Calls `run` with these regular expressions.
 pub(crate) fn with<R>(patterns: &Arc<Patterns>, run: impl FnOnce() -> R) -> R {
     let before = RUNNING.replace(Some(Arc::clone(patterns)));
     let outcome = run();
@@ -46,7 +47,7 @@ pub(crate) fn with<R>(patterns: &Arc<Patterns>, run: impl FnOnce() -> R) -> R {
     outcome
 }
 
-/// Compiles one; an error is what is wrong with it, in one line.
+/// Compiles a regular expression. The error says in one line what is wrong.
 pub(crate) fn pattern(text: &str) -> Result<Regex, String> {
     let mut builder = RegexBuilder::new(text);
     builder.size_limit(LARGEST).dfa_size_limit(LARGEST).nest_limit(DEEPEST);

@@ -1,10 +1,10 @@
 //! The expressions that people write in a rule: regular expressions for paths, and predicates.
 //!
-//! The operator parses them to tell a policy's author what is wrong, agents to run them. Both do it here, so an expression
-//! that shows as accepted is one that agents take: there is one set of bounds, one list of names and functions, and one
-//! text for each fault. Whoever wrote an expression is not trusted: what it may take to parse and to run is bounded.
+//! The operator parses them to report faults to the policy's author; agents run them. Both use this crate, so agents
+//! take every expression that shows as accepted: there is one set of bounds, one list of names and functions, and one
+//! text for each fault. The author of an expression is not trusted, so parsing and running it are bounded.
 //!
-//! This crate knows neither policies nor requests.
+//! This crate does not depend on policies or requests.
 
 mod language;
 mod path_regex;

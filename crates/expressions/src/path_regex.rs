@@ -2,16 +2,16 @@
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// What an expression may take once compiled, and what its cache may, in bytes.
+/// Bound in bytes for a compiled expression, and for its cache.
 const LARGEST: usize = 256 * 1024;
 
-/// How deep it may be nested.
+/// How deep an expression may be nested.
 const DEEPEST: u32 = 32;
 
 /// Why an expression was refused, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRegex {
-    /// It is not of the language, or of a part that takes more than linear time.
+    /// It is not a regular expression, or uses a feature that can take more than linear time.
     #[error("is no regular expression: {0}")]
     Syntax(String),
     /// It would take too much memory.
@@ -19,17 +19,17 @@ pub enum InvalidRegex {
     TooLarge,
 }
 
-/// An expression for paths in their normal form, which is ASCII: classes such as `\w` are those of ASCII, and small.
+/// An expression for paths in normal form. These are ASCII, so classes such as `\w` are ASCII classes, which are small.
 ///
 /// # Errors
 ///
-/// If it does not parse, or takes too much.
+/// If the text does not parse, or the compiled expression is too large.
 pub fn path_regex(text: &str) -> Result<Regex, InvalidRegex> {
     let mut builder = RegexBuilder::new(text);
     builder.unicode(false).size_limit(LARGEST).dfa_size_limit(LARGEST).nest_limit(DEEPEST);
     builder.build().map_err(|error| match error {
         regex::Error::CompiledTooBig(_) => InvalidRegex::TooLarge,
-        // The last line says what is wrong; those before draw where.
+        // The last line says what is wrong; the lines before show where.
         other => {
             let text = other.to_string();
             let last = text.lines().last().unwrap_or_default();
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_refused_is_told_in_one_line() {
+    fn a_refusal_is_one_line() {
         let nested = |depth: usize| format!("{}a{}", "(".repeat(depth), ")".repeat(depth));
         for (text, part) in [
             ("^/(v1", "is no regular expression: unclosed group"),

@@ -1,8 +1,8 @@
 //! Predicates: CEL expressions over one request.
 //!
-//! A predicate that fails on a request is false, because a request may lack what it asks for. A misspelt name would
-//! therefore be a rule that matches nothing and says nothing: names and functions are checked here, and the whole is tried
-//! on a request of which nothing is known.
+//! A predicate that fails on a request is false, because a request may lack the field that the predicate reads. A
+//! misspelt name would therefore silently match nothing. So names and functions are checked here, and the predicate is
+//! run once on an empty request.
 
 use std::{collections::HashMap, sync::Arc, thread};
 
@@ -13,55 +13,54 @@ use cel::{
 
 use crate::{
     language::{self, Patterns, language},
-    weight::{Size, Weight},
+    weight::{Nested, REQUEST, Size, Weight},
 };
 
-/// The one variable, and what it has.
-pub(crate) const REQUEST: &str = "request";
+/// The fields of the one variable.
 const FIELDS: [&str; 6] = ["method", "host", "path", "query", "headers", "clientIP"];
 
-/// What there is besides operators and macros.
+/// The functions that exist besides operators and macros.
 const FUNCTIONS: [&str; 12] =
     ["contains", "startsWith", "endsWith", "matches", "size", "max", "min", "string", "int", "uint", "double", "bytes"];
 
-/// The longest expression, in bytes: what is parsed for a stranger must have a bound.
+/// The longest expression, in bytes. Its author is not trusted, so parsing must have a bound.
 const LONGEST: usize = 1024;
 
-/// How deep brackets may be nested, and how often running an expression may call itself.
+/// How deep brackets may be nested, and how deep running an expression may recurse.
 const DEEPEST: usize = 32;
 
-/// As how much of that a macro such as `exists` counts.
+/// How many levels a macro such as `exists` counts as.
 const LOOP: usize = 12;
 
-/// The parser calls itself many times for each bracket and each operator: 64 KB a bracket in a debug build. Of this only
-/// what is used is ever there.
+/// The parser recurses several times for each bracket and each operator: 64 KB per bracket in a debug build. The system
+/// provides memory only for the part of the stack that is used.
 const STACK: usize = 64 * 1024 * 1024;
 
-/// Why a predicate was refused, in one line with the mend.
+/// Why a predicate was refused, in one line that says how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPredicate {
     /// It is too long.
     #[error("has more than {LONGEST} bytes: split it into several entries of match")]
     TooLong,
-    /// Running it would call itself too often.
+    /// Running it would recurse too deep.
     #[error("is nested more than {DEEPEST} levels deep, brackets and operators: write it as several entries of match")]
     TooDeep,
-    /// It would take as many steps as what a client sends has elements, times as many.
+    /// The number of steps would grow with the square of the number of elements that a client sends.
     #[error(
         "has a quantifier (all, exists, exists_one, map or filter) within another: write the inner one out, as in \
          a == 'x' || a == 'y'"
     )]
     Nested,
-    /// The parser reads two signs as one, which would turn a condition around.
+    /// The parser reads two signs as one, which would invert the condition.
     #[error("has a sign twice, as in `!!`: write it once, or with brackets in between")]
     TwoSigns,
     /// It does not parse.
     #[error("is not CEL: {0}")]
     Syntax(String),
-    /// It is about something that is not there.
+    /// It uses a variable that does not exist.
     #[error("knows no {0}: what it can ask is request, as in request.method == 'GET'")]
     UnknownName(String),
-    /// A request has no such part.
+    /// A request has no such field.
     #[error("asks for request.{0}: a request has {fields}", fields = FIELDS.join(", "))]
     UnknownField(String),
     /// There is no such function.
@@ -73,13 +72,13 @@ pub enum InvalidPredicate {
     /// A client would choose the regular expression.
     #[error("must have the expression of matches as a text, as in request.path.matches('^/v[0-9]+/')")]
     Pattern,
-    /// It has a regular expression in it that is none.
+    /// One of its regular expressions is invalid.
     #[error("cannot match: {0}")]
     Matches(String),
-    /// Its value is something else.
+    /// Its value is not true or false.
     #[error("must be true or false, as in request.method == 'GET'")]
     NotBoolean,
-    /// There is no memory for the parser.
+    /// The system cannot start a thread for the parser.
     #[error("cannot be parsed now: {0}")]
     NoThread(String),
 }
@@ -93,20 +92,20 @@ pub struct Predicate {
 }
 
 impl Predicate {
-    /// Whether it may be run for a request of this size: one that may not would hold up others.
+    /// Whether it may run for a request of this size. A predicate that does not fit would delay other requests.
     pub fn fits(&self, size: Size) -> bool {
         self.weight.fits(size)
     }
 
-    /// Whether it is true of the request in `context`, which has the functions of [`language`](crate::language()). One that fails is
-    /// not.
+    /// Whether it is true for the request in `context`, which must have the functions of
+    /// [`language`](crate::language()). A predicate that fails is not true.
     pub fn holds(&self, context: &Context<'_>) -> bool {
         language::with(&self.patterns, || matches!(self.program.execute(context), Ok(Value::Bool(true))))
     }
 }
 
-/// Parses a predicate. It asks for nothing but `request` with its `method`, `host`, `path`, `query`, `headers` and
-/// `clientIP`, and can be run on a thread with as little stack as a worker has.
+/// Parses a predicate. The result reads only `request` with its `method`, `host`, `path`, `query`, `headers` and
+/// `clientIP`, and runs on the small stack of a worker thread.
 ///
 /// # Errors
 ///
@@ -127,7 +126,7 @@ pub fn predicate(text: &str) -> Result<Predicate, InvalidPredicate> {
         let outcome = parser.spawn_scoped(scope, || parse(text)).map(thread::ScopedJoinHandle::join);
         match outcome {
             Ok(Ok(outcome)) => outcome,
-            // The parser is not ours: should it ever panic, that is about this text and no other.
+            // A panic of the parser, which is a library, must only refuse this text.
             Ok(Err(_)) => Err(InvalidPredicate::Syntax("the parser gave up".to_owned())),
             Err(error) => Err(InvalidPredicate::NoThread(error.to_string())),
         }
@@ -149,7 +148,7 @@ fn parse(text: &str) -> Result<Predicate, InvalidPredicate> {
             },
         ))
     })?;
-    let weight = Weight::of(program.expression())?;
+    let weight = Weight::of(program.expression()).map_err(|Nested| InvalidPredicate::Nested)?;
     let (mut unknown, mut patterns) = (None, Patterns::new());
     if walk(program.expression(), &mut Vec::new(), &mut patterns, &mut unknown) > DEEPEST {
         return Err(InvalidPredicate::TooDeep);
@@ -174,7 +173,7 @@ fn compile(call: &CallExpr, patterns: &mut Patterns) -> Result<(), InvalidPredic
     Ok(())
 }
 
-/// What a predicate sees of a request of which nothing is known.
+/// The request without content that a predicate is tried on.
 fn blank() -> Context<'static> {
     let nothing = HashMap::<String, Value>::new;
     let request: HashMap<&str, Value> = [
@@ -191,7 +190,7 @@ fn blank() -> Context<'static> {
     context
 }
 
-/// How deep brackets are nested. Those within texts count too, which only refuses too much.
+/// How deep brackets are nested. Brackets within texts count too, which can only refuse too much.
 fn brackets(text: &str) -> usize {
     let (mut open, mut deepest) = (0_usize, 0);
     for byte in text.bytes() {
@@ -205,8 +204,8 @@ fn brackets(text: &str) -> usize {
     deepest
 }
 
-/// How often running the expression calls itself; and tells the first name that no request gives a meaning to. `known`
-/// are the variables of the macros around. The regular expressions come into `patterns`.
+/// Returns how deep running the expression recurses. Sets `unknown` to the first fault, collects the regular
+/// expressions in `patterns`. `known` are the variables of the enclosing macros.
 fn walk<'a>(
     expression: &'a IdedExpr,
     known: &mut Vec<&'a str>,
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_is_told_with_the_mend() {
+    fn a_refusal_says_what_is_wrong_and_how_to_fix_it() {
         for (text, part) in [
             ("request.method ==", "is not CEL: Syntax error"),
             ("", "is not CEL"),
@@ -344,7 +343,7 @@ mod tests {
         }
     }
 
-    /// Every function that is promised is there.
+    /// Every function of `FUNCTIONS` exists.
     #[test]
     fn the_functions_exist() {
         for function in FUNCTIONS {
@@ -354,7 +353,7 @@ mod tests {
         }
     }
 
-    /// As long and as deep as is allowed. Whether it is good is not the question.
+    /// Expressions as long and as deep as allowed. Whether they are accepted does not matter here.
     #[test]
     fn the_worst_expressions_do_not_exhaust_the_stack() {
         let nested = |(open, middle, close): (&str, &str, &str), count: usize| {

@@ -1,45 +1,53 @@
-//! What running a predicate may take, known before it runs.
+//! A bound on the cost of running a predicate, known before it runs.
 //!
-//! The interpreter cannot be stopped on its way, and copies what a request says whenever an expression asks for it. So each
-//! expression is weighed once, when it is parsed: its steps, how often it asks for the request, what it calls, and the same of
-//! what its loops do for each element. With the size of a request that gives a bound, and what is beyond the budget is not run.
+//! The interpreter cannot be stopped, and it copies the request each time an expression reads it. So each expression is
+//! weighed once, when it is parsed: its steps, how often it reads the request, the functions that it calls, and the
+//! same for each element of its loops. The weight and the size of a request give a bound on the cost. A predicate
+//! beyond the budget is not run.
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr};
 
-use crate::predicate::{InvalidPredicate, REQUEST};
+/// The one variable that an expression has.
+pub(crate) const REQUEST: &str = "request";
 
-/// What one request may cost one predicate, in steps of the interpreter: some milliseconds.
+/// The most that a predicate may cost for one request, in steps of the interpreter: some milliseconds.
 const BUDGET: u64 = 1 << 18;
 
-/// As how many bytes of text a step counts, for functions that read texts and for `matches`, which does more with each.
+/// How many bytes of text count as one step, for functions that read texts and for `matches`, which does more work per
+/// byte.
 const BYTES_READ: u64 = 1024;
 const BYTES_MATCHED: u64 = 16;
 
 /// How large a request is, as predicates see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Headers and parameters of the query.
+    /// The number of headers and query parameters.
     pub parts: u64,
-    /// Of these, the path and the host.
+    /// Their bytes, with those of the path and the host.
     pub bytes: u64,
 }
 
-/// What running an expression takes.
+/// A loop within a loop: its bound would be the product of what a client sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Nested;
+
+/// What running an expression costs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Weight {
     once: Cost,
     loops: Vec<Loop>,
 }
 
-/// A quantifier such as `exists`, or `map` or `filter`.
+/// A macro that loops: a quantifier such as `exists`, or `map` or `filter`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Loop {
     range: Range,
-    /// For each element.
+    /// The cost of one element.
     body: Cost,
 }
 
-/// How many elements there are at most: so many times the parts of a request, and so many that stand in the expression.
+/// The largest number of elements: `requests` times the parts of a request, plus `elements` that are written in the
+/// expression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Range {
     requests: u64,
@@ -49,28 +57,28 @@ struct Range {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cost {
     steps: u64,
-    /// How often it asks for the request, or copies a list that may have as many elements.
+    /// How often it reads the request, or copies a list that may have as many elements.
     requests: u64,
     calls: u64,
     matches: u64,
 }
 
 impl Weight {
-    /// Of an expression without a quantifier within another.
-    pub(crate) fn of(expression: &IdedExpr) -> Result<Self, InvalidPredicate> {
+    /// The weight of an expression. It must not have nested quantifiers.
+    pub(crate) fn of(expression: &IdedExpr) -> Result<Self, Nested> {
         let mut weight = Self::default();
         weight.add(expression, None)?;
         Ok(weight)
     }
 
-    /// Whether it may be run for a request of this size.
+    /// Whether the expression may run for a request of this size.
     pub(crate) fn fits(&self, size: Size) -> bool {
         let each = self.loops.iter().map(|each| each.range.of(size).saturating_mul(each.body.of(size)));
         each.fold(self.once.of(size), u64::saturating_add) <= BUDGET
     }
 
     /// `looped` is the loop that the expression is a part of.
-    fn add(&mut self, expression: &IdedExpr, looped: Option<usize>) -> Result<(), InvalidPredicate> {
+    fn add(&mut self, expression: &IdedExpr, looped: Option<usize>) -> Result<(), Nested> {
         let cost = match looped {
             Some(looped) => &mut self.loops[looped].body,
             None => &mut self.once,
@@ -82,12 +90,12 @@ impl Weight {
             Expr::Call(_) => cost.calls += 1,
             Expr::Comprehension(each) => {
                 if looped.is_some() {
-                    return Err(InvalidPredicate::Nested);
+                    return Err(Nested);
                 }
                 let range = Range::of_list(&each.iter_range);
                 let mut body = Cost::default();
                 if matches!(each.accu_init.expr, Expr::List(_)) {
-                    // What was gathered is copied with each element.
+                    // Each step copies the list that was built so far.
                     body.requests += range.requests;
                     body.steps += range.elements;
                 }
@@ -108,7 +116,7 @@ impl Weight {
 }
 
 impl Range {
-    /// A list that an expression makes has no more elements than what it is made of.
+    /// A list that an expression builds has no more elements than its parts.
     fn of_list(expression: &IdedExpr) -> Self {
         let own = match &expression.expr {
             Expr::Ident(name) if name == REQUEST => Self { requests: 1, elements: 0 },
@@ -140,7 +148,7 @@ impl Cost {
     }
 }
 
-/// What an expression is made of, but for those of a loop.
+/// The parts of an expression. A loop has none here: `add` and `of_list` handle it.
 fn parts(expression: &IdedExpr) -> Box<dyn Iterator<Item = &IdedExpr> + '_> {
     match &expression.expr {
         Expr::Select(select) => Box::new(std::iter::once(&*select.operand)),

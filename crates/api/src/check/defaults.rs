@@ -1,4 +1,4 @@
-//! What the apiserver makes of a document before it validates it: nulls are dropped, defaults filled in.
+//! What the apiserver does with a document before it validates it: it drops nulls and fills in defaults.
 
 use serde_json::{Number, Value};
 

@@ -1,4 +1,4 @@
-//! Kind, version and name: what the apiserver looks at outside of the schema.
+//! Kind, version and name: what the apiserver checks outside of the schema.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ const KIND: &str = "RateLimitPolicy";
 const LONGEST_NAME: usize = 253;
 const NAME_RULE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 
-/// The one check that has no model in the apiserver, which would take the document for another resource.
+/// The apiserver has no such check: it would route the document to another resource.
 pub(super) fn check_kind(document: &Value) -> Result<(), Vec<Fault>> {
     let faults: Vec<_> = [("apiVersion", API_VERSION), ("kind", KIND)]
         .into_iter()

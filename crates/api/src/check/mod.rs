@@ -1,14 +1,15 @@
-//! Whether a cluster would accept a document, and if not, what it would say: without a cluster.
+//! Checks a document without a cluster: whether the apiserver would accept it and, if not, what it would answer.
 //!
-//! The stages are those of the apiserver, in its order, and work on the schema that [`crate::crd`] installs, so that
-//! there is one source of rules and messages: unknown fields, as kubectl asks for; nulls and defaults; the structural
-//! schema; unique list keys; CEL. As there, unknown fields end it, and CEL is left out while the structure is wrong.
+//! The stages are those of the apiserver, in its order. They use the schema that [`crate::crd`] installs, so rules and
+//! messages have one source: unknown fields, as kubectl asks for; nulls and defaults; the structural schema; unique
+//! list keys; CEL. As in the apiserver, unknown fields end the check, and CEL rules do not run while the structure is
+//! wrong.
 //!
-//! [`review`] says the same to a person who has no cluster at hand: a field that nobody knows hides nothing else, is answered
-//! with the nearest name, and what is wrong is said with the value that is there.
+//! [`review`] reports the same faults in words for people. An unknown field hides no other fault and comes with the
+//! nearest known name, and each message quotes the value that was found.
 //!
-//! Of the metadata only the name is looked at. The texts are those of Kubernetes 1.36; older versions quote the type of
-//! a value instead of the value in messages of CEL rules.
+//! Of the metadata, only the name is checked. The texts are those of Kubernetes 1.36; in messages of CEL rules, older
+//! versions quote the type of a value instead of the value.
 
 mod cel;
 mod defaults;
@@ -28,9 +29,9 @@ use crate::RateLimitPolicy;
 /// One thing that is wrong with a document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {
-    /// Where: `spec.rules[0].limits[1].per`. `<nil>` for what is about the document as a whole.
+    /// Path of the field: `spec.rules[0].limits[1].per`. `<nil>` for the document as a whole.
     pub path: String,
-    /// What is wrong, in the words of the apiserver.
+    /// What is wrong, as the apiserver words it.
     pub message: String,
 }
 
@@ -46,7 +47,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A fault of the structure, and whether CEL rules can be run in spite of it.
+/// A structural fault, and whether CEL rules can still run.
 enum Finding {
     Harmless(Fault),
     Blocking(Fault),
@@ -67,7 +68,7 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").expect("the derive gives every version a schema").take()
 });
 
-/// Everything that is wrong with a document that is meant to be a `RateLimitPolicy`. Empty: a cluster accepts it.
+/// Every fault of a document that should be a `RateLimitPolicy`. Empty if a cluster accepts it.
 #[must_use]
 pub fn document(document: &Value) -> Vec<Fault> {
     parse(document).err().unwrap_or_default()
@@ -77,7 +78,7 @@ pub fn document(document: &Value) -> Vec<Fault> {
 ///
 /// # Errors
 ///
-/// Everything that is wrong with the document, as [`document`] gives it.
+/// Every fault of the document, as [`document`] returns it.
 pub fn parse(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
     let stored = examine(document)?;
     serde_json::from_value(stored).map_err(|error| vec![Fault { path: WHOLE.to_owned(), message: error.to_string() }])
@@ -94,7 +95,7 @@ fn examine(document: &Value) -> Result<Value, Vec<Fault>> {
     let mut object = document.clone();
     defaults::apply(&mut object, &SCHEMA);
     if let Some(fields) = object.as_object_mut() {
-        fields.remove("status"); // nobody but the operator writes it
+        fields.remove("status"); // only the operator writes it
     }
 
     let mut findings = metadata::check_name(&object);
@@ -109,7 +110,7 @@ fn examine(document: &Value) -> Result<Value, Vec<Fault>> {
             "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation",
         ));
     } else {
-        faults.extend(cel::check(&object, &SCHEMA));
+        faults.extend(cel::check(&object));
     }
     if faults.is_empty() { Ok(object) } else { Err(faults) }
 }

@@ -1,15 +1,15 @@
-//! The same judgement for people.
+//! Checks a document and words the faults for people.
 
 use serde_json::{Map, Value};
 
 use super::{Fault, Finding, SCHEMA, WHOLE, cel, child, defaults, metadata, quoted, structure, unique, unknown};
 use crate::RateLimitPolicy;
 
-/// The policy that a cluster would store for this document, or everything that is wrong with it in words for people.
+/// The policy that a cluster would store for this document, or all its faults in words for people.
 ///
 /// # Errors
 ///
-/// Every fault. An unknown field hides none of them: it is taken for the one that it was probably meant to be.
+/// Every fault. An unknown field hides no other fault: it is checked as the known field that it most resembles.
 ///
 /// # Examples
 ///
@@ -61,7 +61,7 @@ pub fn review(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
     let blocked = findings.iter().any(|finding| matches!(finding, Finding::Blocking(_)));
     let mut later: Vec<Fault> = unique::check(&object, &SCHEMA);
     if !blocked {
-        later.extend(cel::check(&object, &SCHEMA));
+        later.extend(cel::check(&object));
     }
     // If the schema and a rule both complain about a field, keep the rule's message: it says what to write instead.
     let mut earlier: Vec<Fault> = findings.into_iter().map(Finding::into_fault).collect();
@@ -70,7 +70,7 @@ pub fn review(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
     faults.append(&mut later);
     faults.retain(|fault| fault.path != WHOLE);
     for fault in &mut faults {
-        // What is about a list or a group of fields has no value behind this.
+        // For a list or a group of fields, no value follows the prefix.
         if let Some(rest) = fault.message.strip_prefix("Invalid value: ") {
             let value = at(&object, &fault.path).map(|value| format!("{}: ", quoted(value)));
             let is = if value.is_some_and(|value| rest.starts_with(&value)) { "is " } else { "" };
@@ -100,7 +100,7 @@ fn kind(document: &Value) -> Vec<Fault> {
     faults.into_iter().map(plain).collect()
 }
 
-/// What stands at a path.
+/// The value at a path.
 fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     path.split(['.', '[']).try_fold(object, |value, step| match step.strip_suffix(']') {
         Some(index) => value.get(index.parse::<usize>().ok()?),
@@ -114,10 +114,10 @@ fn rename_in_metadata(value: &mut Value, unknown: &mut Vec<Fault>) {
     }
 }
 
-/// Finds fields that the schema does not have, and goes on with what they were probably meant to be.
+/// Finds fields that the schema does not have, and continues with the known fields that they most resemble.
 fn know(value: &mut Value, schema: Option<&Value>, path: &str, unknown: &mut Vec<Fault>) {
     match (value, schema) {
-        // Of a group of fields in place of something else no field is known, and that is said of the group.
+        // A group of fields where the schema has something else is one fault of the group, not one per field.
         (Value::Object(fields), Some(schema)) if schema.get("type").is_none_or(|kind| kind == "object") => {
             if schema.get("additionalProperties").is_none() {
                 let known = schema.get("properties").and_then(Value::as_object);
@@ -143,7 +143,7 @@ fn rename(fields: &mut Map<String, Value>, known: &[&str], path: &str, unknown: 
     for name in strange {
         let value = fields.remove(&name).unwrap_or_default();
         let missing = known.iter().copied().filter(|known| !fields.contains_key(*known));
-        let meant = nearest(&name, missing).or_else(|| nearest(&name, known.iter().copied()));
+        let meant = unknown::nearest(&name, missing).or_else(|| unknown::nearest(&name, known.iter().copied()));
         let message = match &meant {
             Some(meant) => format!("unknown field: did you mean {meant:?}?"),
             None if known.is_empty() => "unknown field: there is none here".to_owned(),
@@ -154,13 +154,4 @@ fn rename(fields: &mut Map<String, Value>, known: &[&str], path: &str, unknown: 
         }
         unknown.push(Fault { path: child(path, &name), message });
     }
-}
-
-/// The one of some words that is most like another, if any is.
-pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
-    let plain = |word: &str| word.to_lowercase().replace(['_', '-'], "");
-    let word = plain(word);
-    let distance = |known: &&str| strsim::damerau_levenshtein(&word, &plain(known));
-    let best = known.min_by_key(distance)?;
-    (distance(&best) <= (best.len() / 3).max(1)).then(|| best.to_owned())
 }

@@ -1,6 +1,7 @@
 //! The structural schema: types, required fields, enumerations, bounds.
 //!
-//! Knows the keywords that our own schema has, and panics on any other rather than let a document pass unchecked.
+//! Supports the keywords that our own schema uses. Panics on any other keyword rather than let a document pass
+//! unchecked.
 
 use serde_json::{Map, Value};
 
@@ -12,14 +13,14 @@ pub(super) fn check(document: &Value, schema: &Value) -> Vec<Finding> {
     findings.found
 }
 
-/// The same, for people.
+/// Checks the structure, with messages for people.
 pub(super) fn review(document: &Value, schema: &Value) -> Vec<Finding> {
     let mut findings = Findings { found: Vec::new(), words: Words::Plain };
     walk(document, schema, "", &mut findings);
     findings.found
 }
 
-/// Whose words are used.
+/// Whose wording the messages have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Words {
     Apiserver,
@@ -41,7 +42,7 @@ impl Findings {
         self.found.push(Finding::Harmless(fault));
     }
 
-    /// The value is not of the form that rules rely on.
+    /// The value does not have the form that CEL rules need.
     fn blocking(&mut self, path: &str, message: String) {
         self.found.push(Finding::Blocking(Fault { path: path.to_owned(), message }));
     }
@@ -58,12 +59,12 @@ fn walk(value: &Value, schema: &Value, path: &str, findings: &mut Findings) {
     let found = type_of(value);
     let wrong_type = found != expected;
     if wrong_type && findings.words == Words::Plain {
-        // A number for a list is not a number that is too small.
+        // A number in place of a list is a wrong type, not a number that is too small.
         return findings.blocking(path, format!("must be {}, not {}", called(expected), shown(value)));
     }
     if wrong_type && !(value.is_null() && keywords.get("nullable") == Some(&Value::Bool(true))) {
         match (value, format) {
-            // Numbers have formats of their own, and what has none is measured against the format of the schema.
+            // Numbers report their own format; one without a format is compared with the schema's format.
             (Value::Number(_), Some(format)) => findings.wrong_type(path, format, "float64"),
             (Value::Bool(_) | Value::Object(_), Some(format)) => findings.wrong_type(path, format, ""),
             _ => findings.wrong_type(path, expected, found),
@@ -127,7 +128,7 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// A type in the words of a person.
+/// The name of a type, for people.
 fn called(kind: &str) -> &str {
     match kind {
         "array" => "a list",
@@ -140,7 +141,7 @@ fn called(kind: &str) -> &str {
     }
 }
 
-/// A value in the words of a person: whole, if it is short.
+/// A value, for people: whole if it is short.
 fn shown(value: &Value) -> String {
     match value {
         Value::Array(_) => "a list".to_owned(),
@@ -156,7 +157,7 @@ fn shown(value: &Value) -> String {
 
 fn nearest(value: &Value, supported: &[Value]) -> String {
     let names = supported.iter().filter_map(Value::as_str);
-    let nearest = value.as_str().and_then(|word| super::review::nearest(word, names));
+    let nearest = value.as_str().and_then(|word| super::unknown::nearest(word, names));
     nearest.map(|name| format!(": did you mean {name:?}?")).unwrap_or_default()
 }
 

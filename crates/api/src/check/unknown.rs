@@ -1,4 +1,4 @@
-//! Fields that the schema does not have. kubectl asks the apiserver to refuse them, rather than to drop them.
+//! Fields that the schema does not have. kubectl asks the apiserver to refuse them instead of dropping them.
 
 use serde_json::Value;
 
@@ -68,4 +68,13 @@ fn walk(value: &Value, schema: Option<&Value>, path: &str, unknown: &mut Vec<Str
         }
         _ => {}
     }
+}
+
+/// The known word that is most similar, if any is similar enough.
+pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    let plain = |word: &str| word.to_lowercase().replace(['_', '-'], "");
+    let word = plain(word);
+    let distance = |known: &&str| strsim::damerau_levenshtein(&word, &plain(known));
+    let best = known.min_by_key(distance)?;
+    (distance(&best) <= (best.len() / 3).max(1)).then(|| best.to_owned())
 }
