@@ -130,7 +130,7 @@ fn it_may_go_on_for_days() {
 }
 
 #[test]
-fn more_than_the_longest_answer_is_not_kept_for_whoever_does_not_take_it() {
+fn more_than_the_longest_answer_is_not_kept_for_a_peer_that_does_not_take_it() {
     let mut codec = begun();
     give(&mut codec, &[head(0, 1, &[(":status", "200")])]).unwrap();
     let mut given = 0;

@@ -497,7 +497,7 @@ fn the_longest_answer_is_allowed_in_time_and_no_longer_one() {
     codec.exchange.as_mut().unwrap().take_data(b"", MAX_BODY_BYTES / 2 - 1).unwrap();
     codec.allowed.take(MAX_BODY_BYTES / 2 - 1).unwrap();
     let last = codec.receive(&bytes(&vec![data(0, 1, &part); 33]));
-    assert!(last.is_ok(), "what was taken is allowed anew");
+    assert!(last.is_ok(), "what was taken is allowed again");
     // Padding counts, too.
     for overrun in [data(0, 1, &[b'a'; 11]), data(PADDED, 1, b"\x05aaaaa_____")] {
         let mut codec = get();
@@ -508,7 +508,7 @@ fn the_longest_answer_is_allowed_in_time_and_no_longer_one() {
 }
 
 #[test]
-fn whoever_says_what_answers_nothing_without_end_is_cut_off() {
+fn a_peer_that_says_what_answers_nothing_without_end_is_cut_off() {
     let open = head(0, 1, &[(":status", "200")]);
     let begun = (HEADERS, 0, 1, vec![0x88]);
     for (what, first, more) in [

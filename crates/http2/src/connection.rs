@@ -116,7 +116,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
             if let Some(end) = self.codec.end() {
                 return Poll::Ready(end);
             }
-            // Even if nothing can be written: whoever hung up may have said why.
+            // Even if nothing can be written: a peer that closed may have said why.
             match (self.read(context), written) {
                 (Poll::Ready(Ok(())), _) => {}
                 (Poll::Ready(Err(error)), _) | (Poll::Pending, Poll::Ready(Err(error))) => {

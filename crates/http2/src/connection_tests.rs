@@ -217,7 +217,7 @@ fn an_end_is_noticed_at_rest_and_while_asking() {
     ] {
         let (mut connection, _theirs) = peer(said, hangs_up);
         let error = run(connection.closed());
-        // Whoever hung up cannot be written to either.
+        // A peer that closed cannot be written to either.
         assert!(at_rest(&error) || (hangs_up && matches!(error, Error::Io(_))), "{what}: {error:?}");
         assert!(connection.send(get()).now_or_never().expect("it is over").is_err(), "{what}");
         let (mut connection, _theirs) = peer(said, hangs_up);
@@ -227,7 +227,7 @@ fn an_end_is_noticed_at_rest_and_while_asking() {
 }
 
 #[test]
-fn whoever_breaks_the_protocol_is_told() {
+fn a_peer_that_breaks_the_protocol_is_told() {
     let (mut connection, theirs) = peer(&[SETTINGS, PUSH], false);
     run(async {
         assert!(matches!(connection.send(get()).await, Err(Error::Protocol(_))));

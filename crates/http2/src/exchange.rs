@@ -144,7 +144,7 @@ impl Exchange {
         if self.interim > MAX_INTERIM { Err(Fault::too_much("it announces itself without end")) } else { Ok(()) }
     }
 
-    /// A part of the body came; `frame` is its length with padding. How much to allow anew.
+    /// A part of the body came; `frame` is its length with padding. How much to allow again.
     pub(crate) fn take_data(&mut self, part: &[u8], frame: u32) -> Result<Option<u32>, Fault> {
         if !self.has_head {
             return Err(Fault::answer("it has a body and no head"));

@@ -6,7 +6,7 @@
 //! while somebody waits for an answer ([`Connection::send`]) or for the end ([`Connection::closed`]). An answer may also be
 //! read as it comes, for as long as the peer goes on ([`Connection::begin`]): thousands of such wait at no greater expense.
 //!
-//! Whoever answers is not trusted: heads and bodies are bounded, and so is what may be said that answers nothing. The first
+//! The peer is not trusted: heads and bodies are bounded, and so is what may be said that answers nothing. The first
 //! thing that breaks the protocol ends the connection, where RFC 9113 would let a client give up no more than the stream
 //! (section 5.4.1 allows it).
 //!

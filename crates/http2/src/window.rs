@@ -68,7 +68,7 @@ impl ReceiveWindow {
         Ok(())
     }
 
-    /// What to allow anew; nothing while half of it is left: a short answer costs no frame.
+    /// What to allow again; nothing while half of it is left: a short answer costs no frame.
     pub(crate) fn refill(&mut self) -> Option<u32> {
         if self.left > self.size / 2 {
             return None;

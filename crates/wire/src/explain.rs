@@ -1,4 +1,4 @@
-//! `POST /v1/explain`: what would become of a request, without charging anything.
+//! `POST /v1/explain`: reports what would happen to a request, without charging anything.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::{Mode, Per};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExplainRequest {
-    /// Upper case.
+    /// Method, in upper case.
     #[serde(default = "get")]
     pub method: String,
     /// Path and query, such as `/api/orders?page=2`.
@@ -27,7 +27,7 @@ fn get() -> String {
     "GET".to_owned()
 }
 
-/// What would become of the request now.
+/// What would happen to the request now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainReply {
@@ -37,20 +37,20 @@ pub struct ExplainReply {
     pub rules: Vec<ExplainedRule>,
 }
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Decision {
     /// No rule refuses it, or none matches.
     Allow,
-    /// It is let through once its turn comes.
+    /// It is let through when its turn comes.
     Wait,
     /// It is refused.
     Limit,
-    /// A rule lets it pass without looking at any limit.
+    /// A rule with action Bypass lets it pass without any limit.
     Bypass,
 }
 
-/// What one matching rule says to the request by itself.
+/// What one matching rule decides for the request by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedRule {
@@ -58,7 +58,7 @@ pub struct ExplainedRule {
     pub namespace: String,
     /// Name of the policy.
     pub policy: String,
-    /// The policy's mode: a rule of a policy in shadow mode has no say in the decision.
+    /// The policy's mode. Rules of a policy in shadow mode do not affect the decision.
     pub mode: Mode,
     /// Name of the rule.
     pub rule: String,
@@ -67,23 +67,23 @@ pub struct ExplainedRule {
     pub per: Per,
     /// What the rule would decide.
     pub decision: Decision,
-    /// How long the request would wait, with [`Decision::Wait`], or when to come back, with [`Decision::Limit`].
+    /// How long the request would wait, with [`Decision::Wait`], or when to retry, with [`Decision::Limit`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_millis: Option<u64>,
-    /// The key that the request is counted by: one value for each part, none where the request lacks it.
+    /// The key that the request is counted by: one value per part, none for a part that the request lacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<Option<String>>,
     /// Which of the rule's overrides applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub override_index: Option<usize>,
-    /// What it would take from each limit.
+    /// What the request would take from each limit.
     pub cost: u64,
-    /// The limit that refuses, or else the one with the least left; none for a bypass.
+    /// The limit that refuses, or else the limit with the least left. None for a bypass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<ExplainedLimit>,
 }
 
-/// A limit as it stands.
+/// The state of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedLimit {
@@ -91,6 +91,6 @@ pub struct ExplainedLimit {
     pub name: String,
     /// How many requests of cost 1 it would let through at once.
     pub remaining: u64,
-    /// Until it is as good as new, if nobody else comes.
+    /// How long until the limit is full again if no other request comes.
     pub reset_after_millis: u64,
 }

@@ -1,24 +1,25 @@
-//! What Weir's operator and agents say to each other.
+//! The messages between Weir's operator and agents.
 //!
-//! A [`Snapshot`] is everything that one agent has to enforce. The operator puts it, whole, to `PUT /v1/config`; the
-//! agent takes it whole or refuses it whole, and answers `GET /v1/status` with a [`Status`]: what is in force, since
-//! when, and what it let through.
+//! A [`Snapshot`] is everything that one agent enforces. The operator sends it as a whole to `PUT /v1/config`. The
+//! agent applies all of it or refuses all of it. It answers `GET /v1/status` with a [`Status`]: which snapshot is in
+//! force, since when, and what it let through.
 //!
-//! Before that, an agent proves which pod it is: it sends an [`IdentityRequest`] to the operator and gets the certificate
-//! that its control port shows.
+//! Before that, an agent proves which pod it is: it sends an [`IdentityRequest`] to the operator and receives the
+//! certificate that its control port presents.
 //!
-//! The types are plain data with a JSON form that a person can write by hand: camelCase names, periods in
-//! milliseconds, and unknown fields refused, because an agent must never accept a word that it cannot honour. They
-//! hold no logic but one bound that both sides must know ([`check_logs`]): the operator compiles policies into them, the agent lowers them into limiters. The files under
-//! `tests/golden/` freeze the form; a change to one of them is a new [`WIRE_VERSION`].
+//! The types are plain data with a JSON form that people can write by hand: camelCase names, periods in milliseconds.
+//! Unknown fields are refused, because an agent must never accept a field that it cannot enforce. The types have no
+//! logic except the bounds that both sides need ([`check_logs`], [`log_bytes`]): the operator compiles policies into them, and the
+//! agent turns them into limiters. The files under `tests/golden/` freeze the form; a change to one of them requires a
+//! new [`WIRE_VERSION`].
 //!
-//! # Versions side by side
+//! # Versions
 //!
-//! Agents are replaced with their pods, so those of several versions talk to one operator. The version is that of what is
-//! *sent* to an agent: one that is sent a snapshot of another version refuses it ([`RefusalKind::Invalid`], with the path
-//! `wireVersion`) and goes on with what it has, and the operator reports its pod as drifted with the words of the refusal.
-//! What an agent *answers* is understood across versions: [`ApplyReply`], [`Refusal`] and [`Status`] may gain fields that
-//! readers can do without, and lose none; a refusal is of one of the kinds that there are.
+//! An agent is replaced with its pod, so agents of several versions talk to one operator. The version covers what the
+//! operator *sends*. An agent refuses a snapshot of another version ([`RefusalKind::Invalid`], with the path
+//! `wireVersion`) and keeps its last snapshot; the operator reports the pod as drifted, with the message of the
+//! refusal. What an agent *answers* is compatible across versions: [`ApplyReply`], [`Refusal`] and [`Status`] may gain
+//! optional fields and lose none, and a refusal always has one of the existing kinds.
 
 mod explain;
 mod identity;
@@ -31,7 +32,7 @@ pub use explain::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, Explai
 pub use identity::{
     IDENTITY_PATH, IdentityRefusal, IdentityRefusalKind, IdentityReply, IdentityRequest, OPERATOR_NAME,
 };
-pub use logs::{LONGEST_LOG, LogsTooLarge, check_logs};
+pub use logs::{DEFAULT_MAX_KEYS, LONGEST_LOG, LogsTooLarge, MAX_LOG_BYTES, check_logs, log_bytes};
 pub use reply::{ApplyReply, Fault, Refusal, RefusalKind};
 pub use snapshot::{
     Action, Cost, FieldMatch, HeaderStyle, KeyPart, Limit, Match, Mode, OnLimit, OnMessage, Override, Per, PolicyRules,
@@ -39,11 +40,11 @@ pub use snapshot::{
 };
 pub use status::{InForce, KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status};
 
-/// The largest sequence of a snapshot: microseconds of Unix time reach it in the year 2255, and every program that reads JSON counts
-/// exactly up to it. One beyond would leave nothing to count with.
+/// The largest sequence of a snapshot. Every JSON parser reads integers up to it exactly; microseconds of Unix time
+/// reach it in the year 2255. A larger one would leave no number for the next snapshot.
 pub const MAX_SEQUENCE: u64 = 1 << 53;
 
-/// The version of the form described by this crate. An agent refuses a snapshot of any other.
+/// The version of the messages in this crate. An agent refuses snapshots of any other version.
 pub const WIRE_VERSION: u32 = 1;
 
 /// The largest snapshot that an agent reads, in bytes of JSON.

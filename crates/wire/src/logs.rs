@@ -1,34 +1,42 @@
-//! What the logs of a keyed rule take in each pod. A SlidingWindowLog remembers every request of every key, and an agent
-//! lays that out when the rule comes: beside an app it must not be a surprise.
+//! The memory that the logs of rules take in each pod. A SlidingWindowLog remembers every request of every key, and an
+//! agent reserves that memory when it applies the rule. So it has a bound, for a rule and for a whole snapshot.
 
-use crate::{Limit, Override, Strategy};
+use crate::{Limit, Override, PolicyRules, Rule, Strategy};
 
 /// The most requests that a `SlidingWindowLog` remembers.
 pub const LONGEST_LOG: u64 = 1 << 20;
 
-/// What the logs of one rule may take in each pod, in bytes.
+/// The most memory for the logs of one rule in each pod, in bytes.
 const MOST: u64 = 128 * MIB;
+
+/// The most memory for the logs of a whole snapshot, in bytes. The operator leaves out policies that do not fit, and
+/// agents refuse a larger snapshot.
+pub const MAX_LOG_BYTES: u64 = 256 * MIB;
 
 const MIB: u64 = 1024 * 1024;
 
-/// An agent holds 8 bytes for each request of a log, and two words more.
+/// How many keys a keyed rule tracks by default.
+pub const DEFAULT_MAX_KEYS: u32 = 65_536;
+
+/// An agent uses 8 bytes for each request of a log, and two more words.
 const WORD: u64 = 8;
 const WORDS_BESIDE: u64 = 2;
 
-/// The logs of a rule take more than a pod has beside its app.
+/// The logs of a rule take more memory than is allowed beside an app.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogsTooLarge {
-    /// The limit that takes most, from the rule on, such as `overrides[0].limits[1]`.
+    /// Path of the limit that takes most, relative to the rule, such as `overrides[0].limits[1]`.
     pub path: String,
     /// What is wrong, and what to write instead.
     pub message: String,
 }
 
-/// Whether the logs of a keyed rule fit. The operator tells a policy's author, and an agent refuses what does not.
+/// Whether the logs of a keyed rule fit. The operator reports this to the policy's author, and an agent refuses rules
+/// that do not fit.
 ///
 /// # Errors
 ///
-/// The limit that takes most if all logs together take too much.
+/// If all logs together are too large: the limit that takes most.
 ///
 /// ```
 /// use weir_wire::{Limit, Strategy, check_logs};
@@ -39,23 +47,7 @@ pub struct LogsTooLarge {
 /// assert_eq!(check_logs(&[log(1 << 20)], &[], 1_000_000).unwrap_err().path, "limits[0]");
 /// ```
 pub fn check_logs(limits: &[Limit], overrides: &[Override], max_keys: u32) -> Result<(), LogsTooLarge> {
-    // An agent has a ninth more places than keys, so that finding one is quick, and a few that are no key's own.
-    let places = u64::from(max_keys) + u64::from(max_keys) / 9 + 3;
-    let mut takes: Vec<(String, u64)> = Vec::new();
-    for (i, limit) in limits.iter().enumerate() {
-        takes.push((format!("limits[{i}]"), log(limit) * places));
-    }
-    for (i, entry) in overrides.iter().enumerate() {
-        // Such a key has words of its own for all limits, with other numbers for some.
-        let keys = entry.keys.len() as u64;
-        for (j, limit) in limits.iter().enumerate() {
-            let (place, limit) = match entry.limits.iter().position(|other| other.name == limit.name) {
-                Some(other) => (format!("overrides[{i}].limits[{other}]"), &entry.limits[other]),
-                None => (format!("limits[{j}]"), limit),
-            };
-            takes.push((place, log(limit) * keys));
-        }
-    }
+    let takes = logs(limits, overrides, Some(max_keys));
     let total: u64 = takes.iter().map(|(_, bytes)| bytes).sum();
     if total <= MOST {
         return Ok(());
@@ -68,7 +60,38 @@ pub fn check_logs(limits: &[Limit], overrides: &[Override], max_keys: u32) -> Re
     Err(LogsTooLarge { path, message })
 }
 
-/// What one key's log takes, in bytes; nothing if the limit is none, or has a fault of its own.
+/// The memory for the logs of a policy's rules in each pod, in bytes.
+pub fn log_bytes(policy: &PolicyRules) -> u64 {
+    let logs = policy.rules.iter().flat_map(|rule| {
+        let Rule { limits, overrides, key, max_keys, .. } = rule;
+        logs(limits, overrides, (!key.is_empty()).then(|| max_keys.unwrap_or(DEFAULT_MAX_KEYS)))
+    });
+    logs.fold(0, |total, (_, bytes)| total.saturating_add(bytes))
+}
+
+/// The memory of each log of a rule, with the path of its limit. A rule without a key has one log for each limit.
+fn logs(limits: &[Limit], overrides: &[Override], max_keys: Option<u32>) -> Vec<(String, u64)> {
+    // The table has a ninth more cells than keys, which keeps lookups short, and a few words that belong to no key.
+    let places = max_keys.map_or(1, |max_keys| u64::from(max_keys) + u64::from(max_keys) / 9 + 3);
+    let mut takes: Vec<(String, u64)> = Vec::new();
+    for (i, limit) in limits.iter().enumerate() {
+        takes.push((format!("limits[{i}]"), log(limit) * places));
+    }
+    for (i, entry) in overrides.iter().enumerate() {
+        // A key with an override has words of its own for all limits.
+        let keys = entry.keys.len() as u64;
+        for (j, limit) in limits.iter().enumerate() {
+            let (place, limit) = match entry.limits.iter().position(|other| other.name == limit.name) {
+                Some(other) => (format!("overrides[{i}].limits[{other}]"), &entry.limits[other]),
+                None => (format!("limits[{j}]"), limit),
+            };
+            takes.push((place, log(limit) * keys));
+        }
+    }
+    takes
+}
+
+/// The size of one key's log in bytes. 0 if the limit has no log, or is invalid for another reason.
 fn log(limit: &Limit) -> u64 {
     let is_log = limit.strategy == Strategy::SlidingWindowLog && limit.requests <= LONGEST_LOG;
     if is_log { (limit.requests + WORDS_BESIDE) * WORD } else { 0 }

@@ -12,13 +12,13 @@ pub struct ApplyReply {
     pub in_force: InForce,
 }
 
-/// Any other answer: nothing changed, what was in force still is.
+/// Any other answer: nothing changed, the last snapshot stays in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Refusal {
     /// Why, for programs.
     pub error: RefusalKind,
-    /// Why, and how to mend it, for people.
+    /// Why, and how to fix it, for people.
     pub message: String,
     /// Every fault found, for [`RefusalKind::Invalid`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -32,22 +32,22 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RefusalKind {
-    /// 400: not JSON at all.
+    /// 400: not JSON.
     Malformed,
     /// 413: larger than [`crate::MAX_SNAPSHOT_BYTES`].
     TooLarge,
-    /// 409: its sequence is smaller than the one in force, or the same with another revision.
+    /// 409: its sequence is smaller than that of the snapshot in force, or equal with a different revision.
     Stale,
-    /// 422: a snapshot that cannot be enforced; `faults` says where.
+    /// 422: the snapshot cannot be enforced; `faults` lists why.
     Invalid,
 }
 
-/// One thing wrong with a snapshot.
+/// One fault of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fault {
-    /// Where: `policies[0].rules[1].limits[0].requests`.
+    /// Path of the field: `policies[0].rules[1].limits[0].requests`.
     pub path: String,
-    /// What is wrong and how to mend it.
+    /// What is wrong and how to fix it.
     pub message: String,
 }

@@ -1,16 +1,17 @@
-//! The configuration of one agent: pure data, no defaults that hide a decision of the operator's.
+//! The configuration of one agent: plain data, without defaults that would hide a decision of the operator.
 
 use serde::{Deserialize, Serialize};
 
-/// All that one agent enforces. Snapshots are ordered by `sequence`; content is compared by `revision`.
+/// Everything that one agent enforces. Snapshots are ordered by `sequence`; their content is compared by `revision`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Snapshot {
     /// [`crate::WIRE_VERSION`] of the sender.
     pub wire_version: u32,
-    /// Newer snapshots have larger numbers: the operator takes microseconds of Unix time, and never the same twice.
+    /// Newer snapshots have larger numbers. The operator uses microseconds of Unix time, and never the same number
+    /// twice.
     pub sequence: u64,
-    /// Names the content: equal revisions mean equal `policies`. Opaque to the agent, 1 to 128 characters.
+    /// Identifies the content: equal revisions mean equal `policies`. Opaque to the agent, 1 to 128 characters.
     pub revision: String,
     /// Every policy that targets this agent's pod.
     pub policies: Vec<PolicyRules>,
@@ -20,21 +21,22 @@ pub struct Snapshot {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyRules {
-    /// The object's UID: counters belong to it. A policy that is deleted and made again within a minute goes on where its
-    /// limits were, by namespace, name and the names of its rules.
+    /// UID of the object; counters belong to it. If a policy is deleted and created again within a minute, its limits
+    /// keep their state, by namespace, name and the names of its rules.
     pub uid: String,
     /// Namespace of the policy.
     pub namespace: String,
     /// Name of the policy.
     pub name: String,
-    /// Names the content of this policy's rules and mode.
+    /// Identifies the content of this policy's rules and mode.
     pub revision: String,
-    /// Whether refusals are carried out, only counted, or not even looked at.
+    /// Whether refusals are applied, only counted, or not evaluated.
     pub mode: Mode,
-    /// How long a request may take, waiting for limits and for the app together; past it the client gets 504. At least 1.
+    /// How long a request may take, including waits for limits and for the app. After that the client receives 504. At
+    /// least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_millis: Option<u64>,
-    /// Tried in order; names are unique within a policy.
+    /// Evaluated in order. Names are unique within a policy.
     pub rules: Vec<Rule>,
 }
 
@@ -49,24 +51,24 @@ pub enum Mode {
     Disabled,
 }
 
-/// One rule: which requests, counted by what, against which limits.
+/// One rule: which requests it limits, what it counts separately, and its limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rule {
-    /// Unique within the policy; counters belong to it.
+    /// Unique within the policy; counters belong to the name.
     pub name: String,
-    /// Limit, or let pass without looking at any limit.
+    /// Limit, or let pass without any limit.
     pub action: Action,
-    /// Any entry may match; inside an entry all must. Empty: every request.
+    /// A request must match any entry, and within an entry all conditions. Empty: every request.
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
     /// What is counted: requests, or the messages of the connections that matching requests open.
     #[serde(default, skip_serializing_if = "Per::is_request")]
     pub per: Per,
-    /// What requests are told apart by. Empty: all requests of the rule share one counter.
+    /// What requests are counted separately by. Empty: all requests of the rule share one counter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<KeyPart>,
-    /// All must admit; a refusal charges none. Empty for [`Action::Bypass`], at least one for [`Action::Limit`].
+    /// All limits must admit; a refusal charges none. Empty for [`Action::Bypass`], at least one for [`Action::Limit`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
     /// Other numbers for some keys. Only with a `key`.
@@ -78,7 +80,7 @@ pub struct Rule {
     /// How a refusal looks to the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_limit: Option<OnLimit>,
-    /// How many keys are tracked at most; those beyond go to the overflow. At least 1; only with a `key`.
+    /// How many keys are tracked at most; keys beyond are counted in the overflow. At least 1; only with a `key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_keys: Option<u32>,
 }
@@ -88,7 +90,7 @@ pub struct Rule {
 pub enum Action {
     /// Charge the rule's limits.
     Limit,
-    /// Let pass; no limit of any policy is charged. Bypasses are looked at first.
+    /// Let pass; no limit of any policy is charged. Rules with this action are evaluated first.
     Bypass,
 }
 
@@ -105,23 +107,23 @@ pub struct Match {
     /// Path globs: `*` is anything within a segment, `**` as a whole segment is any number of segments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
-    /// Regular expressions, of which one must be found in the path's normal form: `^` and `$` stand for its ends.
+    /// Regular expressions, one of which must match a part of the path's normal form: `^` and `$` stand for its ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub path_regexes: Vec<String>,
-    /// Headers that must be there, names in any case.
+    /// Headers that must be present; the case of names does not matter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<FieldMatch>,
-    /// Parameters of the query that must be there, names compared byte by byte after percent-decoding.
+    /// Query parameters that must be present; names are compared byte by byte after percent-decoding.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub query: Vec<FieldMatch>,
-    /// A CEL expression that must be true, of `request` with `method`, `host`, `path`, `query` (a map), `headers` (a map
-    /// by lower-case name) and `clientIP`. One that fails is false.
+    /// A CEL expression that must be true. It reads `request` with `method`, `host`, `path`, `query` (a map), `headers`
+    /// (a map by lower-case name) and `clientIP`. An expression that fails is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicate: Option<String>,
 }
 
-/// A header or query parameter that must be there, in any of its occurrences: with exactly this value, or with a value
-/// that starts so, or, with neither, with any. Not with both.
+/// A header or query parameter that must be present in any of its occurrences: with exactly this value, with a value
+/// that starts with this prefix, or with any value if neither is set. Not with both.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FieldMatch {
@@ -130,7 +132,7 @@ pub struct FieldMatch {
     /// The whole value, compared byte by byte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// How the value starts.
+    /// The start of the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
 }
@@ -141,7 +143,7 @@ pub enum Per {
     /// Requests; the opening request of a WebSocket connection is one.
     #[default]
     Request,
-    /// Messages that the client sends over the WebSocket connections which matching requests open. The opening request
+    /// Messages that the client sends over the WebSocket connections that matching requests open. The opening request
     /// itself charges nothing.
     Message,
 }
@@ -156,29 +158,29 @@ impl Per {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Cost {
-    /// The same for each, at least 1.
+    /// The same number for each request, at least 1.
     Fixed(u64),
-    /// The number in this header of the request, held between 1 and `most`; 1 without one.
+    /// The number in this header of the request, at least 1 and at most `most`. 1 if the request has no such header.
     RequestHeader {
         /// Name of the header.
         name: String,
-        /// No request takes more, whatever it says; at least 1.
+        /// The most that one request takes; at least 1.
         most: u64,
     },
-    /// 1 at first, and once the app has answered the rest of the number in this header of the response, at most `most`.
+    /// 1 at first. When the app has answered, the rest of the number in this header of the response, at most `most`.
     /// Every limit of the rule is a [`Strategy::TokenBucketWithDebt`].
     ResponseHeader {
         /// Name of the header. It is not passed on to the client.
         name: String,
-        /// No request takes more; at least 1.
+        /// The most that one request takes; at least 1.
         most: u64,
     },
-    /// 1 at first, and then the bytes of the response's body as they pass, so that `requests` are bytes. Every limit of
-    /// the rule is a [`Strategy::TokenBucketWithDebt`].
+    /// 1 at first, then the bytes of the response's body as they pass, so that `requests` are bytes. Every limit of the
+    /// rule is a [`Strategy::TokenBucketWithDebt`].
     ResponseBytes,
 }
 
-/// One part of what requests are told apart by.
+/// One part of a key: requests with different values are counted separately.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KeyPart {
     /// The value of the first header of this name; requests without it share one key.
@@ -187,36 +189,36 @@ pub enum KeyPart {
     /// The client's address.
     #[serde(rename = "clientIP")]
     ClientIp {
-        /// How many proxies in front of the agent are trusted to have appended to `X-Forwarded-For`. 0: the peer
-        /// address counts. With fewer entries in the header than this, the peer address counts as well.
+        /// How many proxies in front of the agent are trusted to append to `X-Forwarded-For`. 0, or a header with fewer
+        /// entries than this: the peer address is the client's.
         #[serde(rename = "trustedHops")]
         trusted_hops: u8,
-        /// IPv6 clients are told apart by this many leading bits, 1 to 128.
+        /// IPv6 clients whose addresses share this many leading bits share one count, 1 to 128.
         #[serde(rename = "ipv6Prefix")]
         ipv6_prefix: u8,
     },
     /// The value of the first cookie of this name; requests without it share one key.
     #[serde(rename = "cookie")]
     Cookie(String),
-    /// The first value of this parameter of the query, percent-decoded; requests without it share one key.
+    /// The first value of this query parameter, percent-decoded; requests without it share one key.
     #[serde(rename = "query")]
     Query(String),
-    /// This segment of the path's normal form, counted from 1; requests whose path is shorter share one key.
+    /// This segment of the path's normal form, counted from 1; requests with a shorter path share one key.
     #[serde(rename = "pathSegment")]
     PathSegment(u8),
-    /// The host that the client named, in lower case and without port.
+    /// The host that the client asked for, in lower case and without port.
     #[serde(rename = "host")]
     Host {},
     /// The method.
     #[serde(rename = "method")]
     Method {},
-    /// A claim of a JSON Web Token. Not verified unless the agent has a JWKS file; then only a token that verifies has
-    /// claims. Requests without it share one key.
+    /// A claim of a JSON Web Token. Requests without it share one key. The claim is verified only if the agent has a
+    /// JWKS file; then only a token that verifies has claims.
     #[serde(rename = "jwtClaim")]
     JwtClaim {
         /// Header with the token, with or without `Bearer ` before it.
         header: String,
-        /// Name of the claim; `a.b` is `b` inside of `a`. A text, number or truth value.
+        /// Name of the claim; `a.b` is the field `b` of `a`. A text, number or truth value.
         claim: String,
     },
 }
@@ -225,7 +227,7 @@ pub enum KeyPart {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Limit {
-    /// Unique within the rule; counters belong to it.
+    /// Unique within the rule; counters belong to the name.
     pub name: String,
     /// How requests are counted.
     pub strategy: Strategy,
@@ -233,7 +235,8 @@ pub struct Limit {
     pub requests: u64,
     /// Length of the period in milliseconds, at least 1.
     pub period_millis: u64,
-    /// How many requests may come at once, or for [`Strategy::LeakyBucket`] wait in line: at least 1; none for the windows.
+    /// How many requests may come at once, or for [`Strategy::LeakyBucket`] wait in the queue. At least 1; absent for
+    /// windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<u64>,
     /// How far a [`Strategy::TokenBucketWithDebt`] may be overdrawn; 0 if absent. None for the others.
@@ -246,15 +249,16 @@ pub struct Limit {
 pub enum Strategy {
     /// `requests` per window aligned to Unix time.
     FixedWindow,
-    /// Requests of this window and the last one's share of them that is still within a period, at most 2^30.
+    /// Requests of this window, plus the last window's requests weighted by its share of the current period; at most
+    /// 2^30.
     SlidingWindowCounter,
-    /// Never more than `requests` in any period, each remembered; at most 2^20.
+    /// Never more than `requests` in any period. Each request is remembered; at most 2^20.
     SlidingWindowLog,
-    /// A steady rate with `burst` saved up; `burst` defaults to `requests`.
+    /// A steady rate; up to `burst` unused requests are saved. `burst` defaults to `requests`.
     TokenBucket,
-    /// The same, which may be overdrawn by `debt` and pays it back.
+    /// A TokenBucket that may be overdrawn by `debt` and pays it back.
     TokenBucketWithDebt,
-    /// Evenly paced: `burst` may wait in line, `requests` of them if absent.
+    /// Evenly paced: up to `burst` requests wait in the queue, `requests` of them if absent.
     LeakyBucket,
     /// A steady rate with strict spacing; `burst` defaults to 1.
     #[serde(rename = "GCRA")]
@@ -265,38 +269,40 @@ pub enum Strategy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Override {
-    /// The keys meant: each has one value per part of the rule's `key`, in the same order.
+    /// The keys: each has one value for each part of the rule's `key`, in the same order.
     pub keys: Vec<Vec<String>>,
-    /// Replaces the rule's limits of the same names; the others stay.
+    /// These limits replace the rule's limits of the same names; the other limits stay.
     pub limits: Vec<Limit>,
 }
 
-/// What becomes of a request beyond a limit, and how a refusal looks to the client.
+/// What happens to a request beyond a limit, and how a refusal looks to the client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OnLimit {
-    /// How long a request may wait for its turn, which it is given at once or refused at once; absent or 0: not at all.
+    /// How long a request may wait for its turn. It gets a turn at once, or is refused at once. Absent or 0: requests
+    /// do not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_wait_millis: Option<u64>,
     /// HTTP status of a refusal, 400 to 599.
     pub status: u16,
     /// Which fields tell the client about its quota. `Retry-After` is sent with every refusal.
     pub headers: HeaderStyle,
-    /// Body of a refusal; a JSON object that says which limit refused, if absent.
+    /// Body of a refusal. If absent, a JSON object that names the limit that refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// Of the body; `application/json` for the agent's own, `text/plain; charset=utf-8` for another, if absent.
+    /// Media type of the body. If absent, `application/json` for the agent's own body, `text/plain; charset=utf-8` for
+    /// `body`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
-    /// What becomes of a message beyond a limit of a rule per message.
+    /// What happens to a message beyond a limit, in a rule per message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_message: Option<OnMessage>,
 }
 
-/// What becomes of a message beyond a limit.
+/// What happens to a message beyond a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnMessage {
-    /// It does not reach the app; the client gets a text message, a JSON object that says which limit refused.
+    /// It does not reach the app. The client receives a text message: a JSON object that names the limit that refused.
     #[default]
     Notice,
     /// The connection is closed with code 1008.

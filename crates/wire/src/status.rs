@@ -1,34 +1,36 @@
-//! What an agent says of itself. Counters only grow while `instance` stays the same.
+//! What an agent reports about itself. Counters only grow while `instance` stays the same.
 
 use serde::{Deserialize, Serialize};
 
-/// The content type of statuses that are told again and again, each on a line of its own.
+/// The content type of a stream of statuses, each on its own line.
 pub const STATUS_LINES: &str = "application/x-ndjson";
 
-/// The answer to `GET /v1/status`. Fields may be added: readers ignore what they do not know.
+/// The answer to `GET /v1/status`. Later versions may add fields: readers ignore unknown fields.
 ///
-/// It comes with an entity tag (RFC 9110) that names all of it but `uptime_millis`. Whoever sends that back in `If-None-Match`
-/// is answered with 304 and nothing else while nothing else has changed. An agent of before that answers in full.
+/// The answer has an entity tag (RFC 9110) for all fields except `uptime_millis`. A reader that sends the tag in
+/// `If-None-Match` receives an empty 304 while nothing else has changed. Agents that do not support tags always send
+/// the full status.
 ///
-/// `GET /v1/status?everyMillis=1000` is answered with [lines](STATUS_LINES), without an end: a status at once, and then a line
-/// each second, which is empty while nothing but `uptime_millis` has changed since the status before. From 100 to 3,600,000 ms.
-/// An agent of before that answers once. Lines that are a second apart or more come when a tenth of a second of the wall clock
-/// begins: who listens to thousands of agents is so woken ten times a second, and not for each of them.
+/// The answer to `GET /v1/status?everyMillis=1000` is an endless stream of [lines](STATUS_LINES): one status at once,
+/// then one line per second. A line is empty if only `uptime_millis` has changed since the last status. The interval
+/// can be 100 to 3,600,000 ms. Agents that do not support streams answer once. For intervals of a second or more, an
+/// agent sends its lines at the start of a tenth of a second of the wall clock. So an operator that reads from
+/// thousands of agents wakes up ten times a second, not once per agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// [`crate::WIRE_VERSION`] of the agent.
     pub wire_version: u32,
-    /// Made afresh at each start of an agent: counters of different instances must not be subtracted.
+    /// Identifies one run of an agent. Counters of different instances must not be subtracted.
     pub instance: String,
     /// Version of the agent's program.
     pub agent_version: String,
-    /// Since the agent started.
+    /// Time since the agent started.
     pub uptime_millis: u64,
     /// The snapshot in force; none before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<InForce>,
-    /// Every policy of the snapshot in force, in its order.
+    /// Every policy of the snapshot in force, in the order of the snapshot.
     #[serde(default)]
     pub policies: Vec<PolicyStatus>,
 }
@@ -41,7 +43,7 @@ pub struct InForce {
     pub sequence: u64,
     /// [`crate::Snapshot::revision`] of the snapshot.
     pub revision: String,
-    /// Since when this revision is enforced: milliseconds of Unix time by the agent's clock.
+    /// When this revision came into force: milliseconds of Unix time by the agent's clock.
     pub since_unix_millis: u64,
 }
 
@@ -57,11 +59,11 @@ pub struct PolicyStatus {
     pub name: String,
     /// The policy's revision that is in force.
     pub revision: String,
-    /// Every rule, in its order.
+    /// Every rule, in the order of the policy.
     pub rules: Vec<RuleStatus>,
 }
 
-/// Requests that one rule decided on since the agent started, or since the policy first came to it.
+/// Requests that one rule decided on since the agent started, or since the agent first received the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleStatus {
@@ -73,7 +75,7 @@ pub struct RuleStatus {
     pub limited: u64,
     /// Let through although this rule would have refused, because its policy is in shadow mode.
     pub shadow_limited: u64,
-    /// Of those let through, how many had to wait for their turn.
+    /// How many of the allowed requests waited for their turn.
     #[serde(default)]
     pub waited: u64,
     /// The rule's key table, if it has keys.
@@ -89,7 +91,7 @@ pub struct KeyTable {
     pub tracked: u64,
     /// Keys tracked at most.
     pub capacity: u64,
-    /// Idle keys given up so far.
+    /// How many idle keys were removed so far.
     pub evicted: u64,
     /// Requests that were counted in the overflow, by key, because the table was full.
     pub overflowed: u64,

@@ -1,4 +1,4 @@
-//! The JSON form is frozen: every golden file reads into its type and writes back to the very same document.
+//! The JSON form is frozen: every golden file parses into its type, and the type serialises to the same document.
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
