@@ -1,0 +1,78 @@
+//! Whose request it is, seen through the proxies in front.
+//!
+//! Every trusted proxy appended the address that it saw to `X-Forwarded-For`, so with `n` of them the client is the
+//! `n`-th entry from the end, counted over all occurrences of the field. What stands before it was written by the
+//! client and is never believed. Where the field says less than that, the peer's address counts.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::HeaderName;
+
+use crate::matching::Headers;
+
+/// The field that proxies append the address of their client to.
+pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The client's address; IPv4 in IPv6 form is IPv4.
+pub(super) fn client_ip(headers: Headers<'_>, peer: IpAddr, trusted_hops: u8) -> IpAddr {
+    let told = usize::from(trusted_hops).checked_sub(1).and_then(|from_the_end| {
+        let name = X_FORWARDED_FOR;
+        let lines = headers.all(&name).rev();
+        lines.flat_map(entries_backwards).nth(from_the_end).and_then(parse)
+    });
+    told.unwrap_or(peer).to_canonical()
+}
+
+/// Split as bytes: what the client wrote in its own part, text or not, must not hide what stands behind it.
+fn entries_backwards(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty())
+}
+
+/// An address as proxies write it: with or without brackets and port.
+fn parse(entry: &[u8]) -> Option<IpAddr> {
+    let entry = str::from_utf8(entry).ok()?.trim_matches('"');
+    let bare = || entry.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    entry.parse().ok().or_else(|| entry.parse::<SocketAddr>().ok().map(|address| address.ip())).or_else(bare)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderValue};
+
+    use super::*;
+
+    #[test]
+    fn only_what_trusted_proxies_wrote_is_believed() {
+        let peer = "10.0.0.9";
+        for (lines, hops, expected) in [
+            (vec![], 0, peer),
+            (vec![], 1, peer),
+            (vec!["192.0.2.1"], 0, peer),
+            (vec!["192.0.2.1"], 1, "192.0.2.1"),
+            (vec!["6.6.6.6, 192.0.2.1"], 1, "192.0.2.1"),
+            (vec!["6.6.6.6, 192.0.2.1, 10.0.0.1"], 2, "192.0.2.1"),
+            (vec!["6.6.6.6", "192.0.2.1", "10.0.0.1"], 2, "192.0.2.1"),
+            (vec!["192.0.2.1"], 2, peer),
+            (vec!["", " , 192.0.2.1 ,"], 1, "192.0.2.1"),
+            (vec!["192.0.2.1:4711"], 1, "192.0.2.1"),
+            (vec!["[2001:db8::1]:4711"], 1, "2001:db8::1"),
+            (vec!["[2001:db8::1]"], 1, "2001:db8::1"),
+            (vec!["2001:db8::1"], 1, "2001:db8::1"),
+            (vec!["::ffff:192.0.2.1"], 1, "192.0.2.1"),
+            (vec!["192.0.2.1, unknown"], 1, peer),
+            // What is no text is the client's own part of the field, and nothing else.
+            (vec!["\u{e4}, 192.0.2.1"], 1, "192.0.2.1"),
+            (vec!["6.6.6.6, \u{e4}, 192.0.2.1, 10.0.0.1"], 2, "192.0.2.1"),
+            (vec!["6.6.6.6", "\u{e4}, 192.0.2.1", "10.0.0.1"], 2, "192.0.2.1"),
+            (vec!["6.6.6.6, \u{e4}"], 1, peer),
+        ] {
+            let mut headers = HeaderMap::new();
+            for line in &lines {
+                let line: Vec<u8> = line.chars().map(|c| u8::try_from(u32::from(c)).expect("Latin-1")).collect();
+                headers.append(X_FORWARDED_FOR, HeaderValue::from_bytes(&line).unwrap());
+            }
+            let address = client_ip(Headers::Map(&headers), peer.parse().unwrap(), hops);
+            assert_eq!(address, expected.parse::<IpAddr>().unwrap(), "{lines:?} with {hops} hops");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What a rule decided, counted once: the status and the metrics both read it here.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use weir_core::Time;
+
+use crate::{
+    histogram::{self, Histogram},
+    sampled::Pauses,
+};
+
+/// Counters of one rule; they only grow. Aligned so that two rules never share a cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Counters {
+    allowed: AtomicU64,
+    limited: AtomicU64,
+    shadow_limited: AtomicU64,
+    bypassed: AtomicU64,
+    expired: AtomicU64,
+    /// Of those who waited for their turn, and got it.
+    waits: Histogram,
+    /// Which refusals are logged, and how many there had been with the last one that was.
+    refusals: Pauses,
+    logged: AtomicU64,
+}
+
+/// Requests that no rule matched. It only grows, and goes on when the rules change.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Unmatched(AtomicU64);
+
+/// The counters at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests and messages that it let through.
+    pub allowed: u64,
+    /// Those that it refused.
+    pub limited: u64,
+    /// Those that it would have refused, were its policy not in shadow mode.
+    pub shadow_limited: u64,
+    /// Requests that it let past all limits.
+    pub bypassed: u64,
+    /// Of those allowed.
+    pub waited: u64,
+    /// Of those allowed: the policy's deadline passed before the app had answered.
+    pub expired: u64,
+}
+
+impl Unmatched {
+    pub(super) fn count(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+impl Counters {
+    pub(super) fn count_allowed(&self) {
+        self.allowed.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn count_limited(&self) {
+        self.limited.fetch_add(1, Relaxed);
+    }
+
+    /// If a refusal that was counted is to be logged, how many came before it that were not.
+    #[inline]
+    pub(super) fn log_limited(&self, now: Time) -> Option<u64> {
+        self.refusals.begin(now).then(|| {
+            let limited = self.limited.load(Relaxed);
+            limited.saturating_sub(self.logged.swap(limited, Relaxed)).saturating_sub(1)
+        })
+    }
+
+    pub(super) fn count_shadow_limited(&self) {
+        self.shadow_limited.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn count_bypassed(&self) {
+        self.bypassed.fetch_add(1, Relaxed);
+    }
+
+    /// Beside [`count_allowed`](Self::count_allowed), as the next one.
+    pub(super) fn count_expired(&self) {
+        self.expired.fetch_add(1, Relaxed);
+    }
+
+    /// Of those who got their turn.
+    pub(super) fn count_wait(&self, wait: Duration) {
+        self.waits.record(wait);
+    }
+
+    pub(super) fn waits(&self) -> histogram::Snapshot {
+        self.waits.snapshot()
+    }
+
+    pub(super) fn read(&self) -> Counts {
+        Counts {
+            allowed: self.allowed.load(Relaxed),
+            limited: self.limited.load(Relaxed),
+            shadow_limited: self.shadow_limited.load(Relaxed),
+            bypassed: self.bypassed.load(Relaxed),
+            expired: self.expired.load(Relaxed),
+            waited: self.waits.snapshot().buckets.iter().sum(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_how_many_refusals_came_before_it_that_had_none() {
+        let (counters, start) = (Counters::default(), Time::from_nanos(1_700_000_000_000_000_000));
+        let refuse_at = |millis| {
+            counters.count_limited();
+            counters.log_limited(start.saturating_add(Duration::from_millis(millis)))
+        };
+        let told = [0, 0, 1, 999, 1000, 1001, 5000].map(refuse_at);
+        assert_eq!(told, [Some(0), None, None, None, Some(3), None, Some(1)]);
+        assert_eq!(counters.read().limited, 7);
+    }
+}

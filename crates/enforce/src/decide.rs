@@ -1,0 +1,272 @@
+//! One decision: through at once, through at a moment to come, or refused by one limit of one rule.
+//!
+//! Bypasses come first and charge nothing. Then all matching rules of the policies that enforce are charged together or
+//! not at all. Only for a request that they let through is each policy in shadow mode tried in the same way, by itself:
+//! it is charged if it would have admitted, counted if not, and has no say, not even about waiting. For the same reason a
+//! bypass of a policy in shadow mode spares a request that policy's own limits and nothing else.
+
+use std::{
+    cell::{Cell, RefCell},
+    sync::Arc,
+    time::Duration,
+};
+
+use weir_core::{Tightest, Time};
+use weir_tower::{MonotonicClock, retry_after_seconds};
+use weir_wire::HeaderStyle;
+
+use super::{
+    charge::{Ask, Charged, RefusedAt, charge_all, opens_after, slices},
+    deferred::DeferredCost,
+    fields::{self, Fields, QuotaState},
+    in_force::{Limits, RulesInForce},
+    jwt::Tokens,
+    refusal::Refusal,
+    rule_set::{Placed, Places, RuleSet},
+    verdict::{Deadline, FollowUp, Pass, Verdict},
+    wait::{Entry, enter},
+};
+use crate::matching::RequestView;
+
+/// A request as the rules see it.
+pub(super) struct Asked<'a> {
+    pub(super) request: RequestView<'a>,
+    pub(super) tokens: Tokens<'a>,
+    pub(super) clock: MonotonicClock,
+}
+
+/// Room that is kept for the next request, so that a key that is known already costs no allocation.
+#[derive(Default)]
+struct Scratch {
+    places: Places,
+    keys: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+impl RulesInForce {
+    pub(super) fn decide(&self, asked: &Asked<'_>) -> Verdict<'_> {
+        let set = &*self.requests;
+        SCRATCH.with_borrow_mut(|Scratch { places, keys }| {
+            let (enforced, shadows) = set.deciding(&asked.request, places, &self.unmatched);
+            let mut verdict = asked.enforce(set, enforced, keys);
+            asked.try_out(set, shadows, keys, &mut verdict);
+            verdict
+        })
+    }
+
+    /// Decides if nothing can come of it but a refusal or a pass without a follow-up; `then` gets the verdict where it lies.
+    /// Otherwise none, and nothing is charged or counted.
+    #[inline]
+    pub(super) fn decide_at_once<R>(
+        &self,
+        asked: &Asked<'_>,
+        then: impl FnOnce(Result<Fields, &Refusal<'_>>) -> R,
+    ) -> Option<R> {
+        let set = &*self.requests;
+        SCRATCH.with_borrow_mut(|Scratch { places, keys }| {
+            let (enforced, shadows) = set.deciding(&asked.request, places, &self.unmatched);
+            let mut deciding = enforced.iter().chain(shadows).map(|place| set.get(*place));
+            if deciding.any(|placed| placed.may_take_more) {
+                return None;
+            }
+            let mut verdict = asked.enforce(set, enforced, keys);
+            asked.try_out(set, shadows, keys, &mut verdict);
+            match &mut verdict {
+                Verdict::Pass(pass) => Some(then(Ok(std::mem::take(&mut pass.fields)))),
+                Verdict::Refuse(refusal) => Some(then(Err(refusal))),
+                // No rule that may let a request wait gets here.
+                Verdict::Wait(_) => None,
+            }
+        })
+    }
+}
+
+impl Asked<'_> {
+    fn enforce<'r>(&self, set: &'r RuleSet, places: &[usize], keys: &mut Vec<u8>) -> Verdict<'r> {
+        match places {
+            [] => Verdict::Pass(Pass::default()),
+            [only] => self.enforce_one(set.get(*only), keys),
+            several => self.enforce_all(&limiting(set, several), keys),
+        }
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// The ordinary case, which needs no list: one rule, decided at once and for good.
+    fn enforce_one<'r>(&self, placed: &'r Placed, keys: &mut Vec<u8>) -> Verdict<'r> {
+        let rule = &placed.rule;
+        let Some(limits) = &rule.limits else { return Verdict::Pass(Pass::default()) };
+        if placed.may_take_more {
+            return self.enforce_all(&[(placed, limits)], keys);
+        }
+        keys.clear();
+        limits.key.write(&self.request, &self.tokens, keys);
+        let cost = limits.cost.on_arrival(&self.request);
+        // Read once for all that has to be done at once about a refusal.
+        let at = Cell::default();
+        let now = || {
+            at.set(self.now());
+            at.get()
+        };
+        match limits.limiter.charge(now, keys, cost) {
+            Ok(admitted) => {
+                rule.counters.count_allowed();
+                let fields = one_rules_fields(limits, &admitted.tightest);
+                Verdict::Pass(Pass { fields, follow_up: None })
+            }
+            Err(refused) => {
+                let ask = Ask { rule, limits, key: keys, cost, latest: None };
+                Verdict::Refuse(refusal(&[ask], RefusedAt { ask: 0, refused }, at.get()))
+            }
+        }
+    }
+
+    fn enforce_all<'r>(&self, rules: &[(&'r Placed, &'r Limits)], keys: &mut Vec<u8>) -> Verdict<'r> {
+        let deadlines = rules.iter().filter_map(|(placed, _)| Some((placed.deadline?, &placed.rule)));
+        let deadline = deadlines.min_by_key(|(after, _)| *after);
+        let deadline = deadline.map(|(after, rule)| Deadline { after, rule: Arc::clone(rule) });
+        self.with_asks(rules, deadline.as_ref().map(|deadline| deadline.after), keys, |asks| {
+            let costs = || asks.iter().filter_map(|ask| DeferredCost::of(ask, true)).collect();
+            match enter(asks, self.clock) {
+                Ok(Entry::Waits(mut wait)) => {
+                    wait.follow_up = FollowUp { deadline, costs: costs() };
+                    Verdict::Wait(wait)
+                }
+                Ok(Entry::Goes(charged)) => {
+                    asks.iter().for_each(|ask| ask.rule.counters.count_allowed());
+                    let fields = fields_of_several(asks, &charged);
+                    Verdict::Pass(Pass { fields, follow_up: FollowUp { deadline, costs: costs() }.boxed() })
+                }
+                Err(refused) => Verdict::Refuse(refusal(asks, refused, self.now())),
+            }
+        })
+    }
+
+    /// Each policy in shadow mode by itself, if the request is let through.
+    #[inline]
+    fn try_out(&self, set: &RuleSet, places: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
+        if let ([_, ..], Verdict::Pass(_) | Verdict::Wait(_)) = (places, &verdict) {
+            self.try_each(set, places, keys, verdict);
+        }
+    }
+
+    fn try_each(&self, set: &RuleSet, places: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
+        for places in places.chunk_by(|one, other| set.get(*one).policy == set.get(*other).policy) {
+            if let Some(bypass) = places.iter().map(|place| &set.get(*place).rule).find(|rule| rule.is_bypass()) {
+                bypass.counters.count_bypassed();
+                continue;
+            }
+            let rules = limiting(set, places);
+            let deadline = rules.iter().filter_map(|(placed, _)| placed.deadline).min();
+            let costs = self.with_asks(&rules, deadline, keys, |asks| match charge_all(asks, || self.now()) {
+                Ok(charged) => {
+                    let now = self.now();
+                    for (ask, Charged { at, .. }) in asks.iter().zip(charged) {
+                        ask.rule.counters.count_allowed();
+                        if let Some(at) = at {
+                            ask.rule.counters.count_wait(at.duration_since(now));
+                        }
+                    }
+                    asks.iter().filter_map(|ask| DeferredCost::of(ask, false)).collect()
+                }
+                Err(RefusedAt { ask, .. }) => {
+                    asks[ask].rule.counters.count_shadow_limited();
+                    Vec::new()
+                }
+            });
+            verdict.add(costs);
+        }
+    }
+
+    /// Works out keys, costs and patience for each rule.
+    fn with_asks<'r, R>(
+        &self,
+        rules: &[(&'r Placed, &'r Limits)],
+        deadline: Option<Duration>,
+        keys: &mut Vec<u8>,
+        then: impl FnOnce(&[Ask<'r, '_>]) -> R,
+    ) -> R {
+        keys.clear();
+        let mut ranges = Vec::with_capacity(rules.len());
+        for (_, limits) in rules {
+            let start = keys.len();
+            limits.key.write(&self.request, &self.tokens, keys);
+            ranges.push(start..keys.len());
+        }
+        let now = self.now();
+        let asks: Vec<Ask<'_, '_>> = rules
+            .iter()
+            .zip(slices(keys, &ranges))
+            .map(|((placed, limits), key)| {
+                let patience = limits.max_wait.map(|wait| deadline.map_or(wait, |deadline| wait.min(deadline)));
+                Ask {
+                    rule: &placed.rule,
+                    limits,
+                    key,
+                    cost: limits.cost.on_arrival(&self.request),
+                    latest: patience.map(|patience| now.saturating_add(patience)),
+                }
+            })
+            .collect();
+        then(&asks)
+    }
+}
+
+/// The rules at these places that have limits.
+pub(super) fn limiting<'a>(set: &'a RuleSet, places: &[usize]) -> Vec<(&'a Placed, &'a Limits)> {
+    let placed = places.iter().map(|place| set.get(*place));
+    placed.filter_map(|placed| Some((placed, placed.rule.limits.as_ref()?))).collect()
+}
+
+/// Counts a refusal and says what it is; `at` is when it was decided.
+pub(super) fn refusal<'r>(asks: &[Ask<'r, '_>], RefusedAt { ask, refused }: RefusedAt, at: Time) -> Refusal<'r> {
+    let own = refused.retry_after();
+    let retry_after = match asks {
+        // Nobody else has to be asked.
+        [only] if only.limits.is_single() => own.unwrap_or_default(),
+        _ => opens_after(asks, at),
+    };
+    let rule = asks[ask].rule;
+    rule.counters.count_limited();
+    let state = QuotaState {
+        limit: refused.limit,
+        requests: refused.standing.quota().requests(),
+        remaining: 0,
+        seconds: retry_after_seconds(retry_after),
+    };
+    let override_index = refused.override_index;
+    let retry_after = own.map(|_| retry_after);
+    Refusal { rule, state, override_index, retry_after, at }
+}
+
+fn one_rules_fields(limits: &Limits, tightest: &Tightest) -> Fields {
+    if limits.advice.style == HeaderStyle::None {
+        return Fields::default();
+    }
+    Fields::of_one(&limits.advice, quota_state(tightest, tightest.standing.remaining()), tightest.override_index)
+}
+
+/// The fields of the rule whose limit has the fewest requests left, which name the limits of all rules.
+pub(super) fn fields_of_several(asks: &[Ask<'_, '_>], charged: &[Charged]) -> Fields {
+    let telling = || asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.style != HeaderStyle::None);
+    let places = telling().map(|(ask, one)| (ask.limits, &one.tightest, one.tightest.standing.remaining()));
+    let Some((limits, tightest, remaining)) = places.min_by_key(|(_, _, remaining)| *remaining) else {
+        return Fields::default();
+    };
+    let policies = telling().map(|(ask, one)| ask.limits.advice.policy(one.tightest.override_index));
+    Fields::of_several(&limits.advice, quota_state(tightest, remaining), fields::join(policies))
+}
+
+fn quota_state(tightest: &Tightest, remaining: u64) -> QuotaState {
+    QuotaState {
+        limit: tightest.limit,
+        requests: tightest.standing.quota().requests(),
+        remaining,
+        seconds: retry_after_seconds(tightest.standing.reset_after()),
+    }
+}

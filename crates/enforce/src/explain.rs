@@ -1,0 +1,161 @@
+//! What the rules in force would do with a request that is only described.
+//!
+//! Every rule is asked by itself, and nothing is charged: no count moves and no key comes into a table.
+
+use std::{str::FromStr, time::Duration};
+
+use http::{HeaderName, HeaderValue, Method, Uri};
+use weir_core::Tightest;
+use weir_tower::MonotonicClock;
+use weir_wire::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule, Mode, Per};
+
+use super::{
+    charge::{Ask, opens_after},
+    decide::Asked,
+    in_force::{Policy, Rule, RulesInForce},
+    jwt::Tokens,
+};
+use crate::matching::{AmbiguousPaths, FieldLine, Headers, RequestView, is_ambiguous};
+
+/// Why a request cannot be explained.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct InvalidRequest {
+    field: String,
+    message: &'static str,
+}
+
+impl InvalidRequest {
+    fn new(field: impl Into<String>, message: &'static str) -> Self {
+        Self { field: field.into(), message }
+    }
+}
+
+impl RulesInForce {
+    /// What would become of a request now.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidRequest`], which names the field.
+    pub fn explain(
+        &self,
+        request: &ExplainRequest,
+        clock: MonotonicClock,
+        paths: AmbiguousPaths,
+    ) -> Result<ExplainReply, InvalidRequest> {
+        let target = check(request)?;
+        if paths == AmbiguousPaths::Refuse && is_ambiguous(target.path()) {
+            let message = "is refused with 400: apps read this path in different ways (--ambiguous-paths)";
+            return Err(InvalidRequest::new("target", message));
+        }
+        let fields = request.headers.iter();
+        let lines = fields.map(|(name, value)| FieldLine { name: name.as_bytes(), value: value.trim().as_bytes() });
+        let lines: Vec<FieldLine<'_>> = lines.collect();
+        let peer = request.peer.unwrap_or(std::net::Ipv4Addr::LOCALHOST.into());
+        let view = RequestView::of_parts(&request.method, &target, Headers::Lines(&lines), peer).reading(paths);
+        let now = || clock.now();
+        let asked = Asked { request: view, tokens: Tokens::new(self.jwks(), &now), clock };
+        let each = self.policies().iter().filter(|policy| policy.mode != Mode::Disabled).flat_map(|policy| {
+            policy
+                .rules
+                .iter()
+                .filter(|rule| rule.matcher.matches(&asked.request))
+                .map(|rule| asked.explain(policy, rule))
+        });
+        let rules: Vec<ExplainedRule> = each.collect();
+        Ok(ExplainReply { decision: outcome(&rules), rules })
+    }
+}
+
+/// The target, if all parts are those of a request.
+fn check(request: &ExplainRequest) -> Result<Uri, InvalidRequest> {
+    let upper_case = request.method.bytes().all(|byte| !byte.is_ascii_lowercase());
+    if !upper_case || Method::from_str(&request.method).is_err() {
+        return Err(InvalidRequest::new("method", "must be a method in upper case, such as GET"));
+    }
+    let target = Uri::from_str(&request.target).ok().filter(|target| {
+        target.scheme().is_some() || (target.authority().is_none() && request.target.starts_with(['/', '*']))
+    });
+    let target = target.ok_or_else(|| {
+        InvalidRequest::new("target", "must be a path with or without a query, such as /api/orders?page=2")
+    })?;
+    for (index, (name, value)) in request.headers.iter().enumerate() {
+        if HeaderName::from_str(name).is_err() {
+            return Err(InvalidRequest::new(format!("headers[{index}][0]"), "must be the name of a header"));
+        }
+        if HeaderValue::from_str(value).is_err() {
+            return Err(InvalidRequest::new(format!("headers[{index}][1]"), "must have no control characters"));
+        }
+    }
+    Ok(target)
+}
+
+/// What all rules come to that have a say: those of requests, of policies that enforce.
+fn outcome(rules: &[ExplainedRule]) -> Decision {
+    let decided = |decision| {
+        let has_say = |rule: &&ExplainedRule| rule.mode == Mode::Enforce && rule.per == Per::Request;
+        rules.iter().filter(has_say).any(|rule| rule.decision == decision)
+    };
+    let first = [Decision::Bypass, Decision::Limit, Decision::Wait].into_iter().find(|decision| decided(*decision));
+    first.unwrap_or(Decision::Allow)
+}
+
+impl Asked<'_> {
+    fn explain(&self, policy: &Policy, rule: &std::sync::Arc<Rule>) -> ExplainedRule {
+        let mut explained = ExplainedRule {
+            namespace: policy.namespace.clone(),
+            policy: policy.name.clone(),
+            mode: policy.mode,
+            rule: rule.name.clone(),
+            per: rule.per,
+            decision: Decision::Bypass,
+            after_millis: None,
+            key: Vec::new(),
+            override_index: None,
+            cost: 0,
+            limit: None,
+        };
+        let Some(limits) = &rule.limits else { return explained };
+        let mut key = Vec::new();
+        limits.key.write(&self.request, &self.tokens, &mut key);
+        let ask = Ask { rule, limits, key: &key, cost: limits.cost.on_arrival(&self.request), latest: None };
+        let now = self.now();
+        let standing = limits.limiter.peek(now, ask.key, ask.cost);
+        explained.key = limits.key.show(&self.request, &self.tokens);
+        explained.cost = ask.cost;
+        let patience = limits.max_wait.map(|wait| policy.deadline.map_or(wait, |deadline| wait.min(deadline)));
+        // Behind those that wait, if this one may.
+        let turn = patience.map(|patience| (limits.limiter.opens(now, ask.key, ask.cost), patience));
+        explained.decision = match (&turn, &standing) {
+            (Some((Ok(at), _)), Ok(_)) if *at <= now => Decision::Allow,
+            (Some((Ok(at), patience)), _) if at.duration_since(now) <= *patience => Decision::Wait,
+            (None, Ok(_)) => Decision::Allow,
+            _ => Decision::Limit,
+        };
+        if explained.decision != Decision::Allow {
+            let after = match (&turn, &standing) {
+                (Some((Ok(at), _)), _) => Some(at.duration_since(now)),
+                (_, Err(refused)) => refused.retry_after().map(|_| opens_after(&[ask], now)),
+                _ => None,
+            };
+            explained.after_millis = after.map(millis);
+        }
+        let tightest = standing.unwrap_or_else(|refused| Tightest {
+            limit: refused.limit,
+            standing: refused.standing,
+            override_index: refused.override_index,
+        });
+        explained.override_index = tightest.override_index;
+        explained.limit = Some(ExplainedLimit {
+            name: limits.names.get(tightest.limit).map(ToString::to_string).unwrap_or_default(),
+            remaining: tightest.standing.remaining(),
+            reset_after_millis: millis(tightest.standing.reset_after()),
+        });
+        explained
+    }
+}
+
+/// Rounded up, so that a client that waits so long is admitted.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

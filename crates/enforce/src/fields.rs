@@ -1,0 +1,269 @@
+//! The fields that tell a client about its quota.
+//!
+//! `RateLimit-Policy` and `RateLimit` are those of draft-ietf-httpapi-ratelimit-headers-10: every limit that the request
+//! was charged against, and where the tightest of them stands. `X-RateLimit-*` is the older habit. What does not depend
+//! on the request is written when a snapshot is lowered; of the rest only the numbers are kept until it is known whether
+//! they go into a map or into lines.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use weir_core::{Quota, Terms};
+use weir_wire::HeaderStyle;
+
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const LEGACY_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+/// What a rule's fields are made of.
+#[derive(Debug)]
+pub(super) struct Advice {
+    pub(super) style: HeaderStyle,
+    /// `RateLimit` up to the requests that are left, for each limit: `"name";r=`.
+    starts: Vec<Box<str>>,
+    /// `RateLimit-Policy` for most keys, then for each override.
+    policies: Vec<HeaderValue>,
+}
+
+/// Fields for one response.
+#[derive(Debug, Default)]
+pub struct Fields(Option<Told>);
+
+#[derive(Debug)]
+struct Told {
+    advice: Arc<Advice>,
+    policy: Policy,
+    state: QuotaState,
+}
+
+#[derive(Debug)]
+enum Policy {
+    /// The rule's own, for this override.
+    Own(Option<usize>),
+    /// Of all rules that the request was charged against.
+    Joined(Box<HeaderValue>),
+}
+
+/// Where one limit stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QuotaState {
+    pub(super) limit: usize,
+    /// How many it lets through in its period.
+    pub(super) requests: u64,
+    pub(super) remaining: u64,
+    pub(super) seconds: u64,
+}
+
+impl Advice {
+    pub(super) fn new(style: HeaderStyle, terms: &Terms, overrides: usize) -> Self {
+        let names: Vec<&str> = terms.limits().map(|(name, _)| name).collect();
+        let sets = std::iter::once(None).chain((0..overrides).map(Some));
+        let policies = sets.map(|set| policy(&names, terms.quotas(set))).collect();
+        let starts = names.iter().map(|name| format!("\"{name}\";r=").into()).collect();
+        Self { style, starts, policies }
+    }
+
+    /// The rule's own `RateLimit-Policy`.
+    ///
+    /// A request that holds the rules from before a change may be decided by the limits after it, whose places are
+    /// others: what it is told is then off by one snapshot, which is why no place is trusted here.
+    pub(super) fn policy(&self, override_index: Option<usize>) -> &HeaderValue {
+        let own = override_index.and_then(|index| self.policies.get(index + 1));
+        own.unwrap_or(&self.policies[0])
+    }
+
+    fn is_ietf(&self) -> bool {
+        matches!(self.style, HeaderStyle::Ietf | HeaderStyle::Both)
+    }
+
+    fn is_legacy(&self) -> bool {
+        matches!(self.style, HeaderStyle::Legacy | HeaderStyle::Both)
+    }
+
+    /// `policy` is this rule's, or that of all rules that the request was charged against.
+    pub(super) fn insert(&self, state: &QuotaState, policy: &HeaderValue, headers: &mut HeaderMap) {
+        if self.is_ietf() {
+            headers.insert(POLICY, policy.clone());
+            let mut limit = Vec::with_capacity(LONGEST_LIMIT);
+            self.write_limit(state, itoa::Buffer::new().format(state.seconds), &mut limit);
+            headers.insert(LIMIT, HeaderValue::from_bytes(&limit).expect("names are DNS labels, the rest are numbers"));
+        }
+        if self.is_legacy() {
+            for (name, number) in state.legacy() {
+                headers.insert(name, number.into());
+            }
+        }
+    }
+
+    /// The same as lines of a head; `seconds` are those of the state, in digits.
+    pub(super) fn append_to(&self, state: &QuotaState, seconds: &str, policy: &HeaderValue, head: &mut Vec<u8>) {
+        if self.is_ietf() {
+            head.extend_from_slice(b"ratelimit-policy: ");
+            head.extend_from_slice(policy.as_bytes());
+            head.extend_from_slice(b"\r\nratelimit: ");
+            self.write_limit(state, seconds, head);
+            head.extend_from_slice(b"\r\n");
+        }
+        if self.is_legacy() {
+            for (name, number) in state.legacy() {
+                head.extend_from_slice(name.as_str().as_bytes());
+                head.extend_from_slice(b": ");
+                write_number(number, head);
+                head.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+
+    /// The value of `RateLimit`.
+    fn write_limit(&self, state: &QuotaState, seconds: &str, to: &mut Vec<u8>) {
+        let start = self.starts.get(state.limit).unwrap_or(&self.starts[0]);
+        to.extend_from_slice(start.as_bytes());
+        write_number(state.remaining, to);
+        to.extend_from_slice(b";t=");
+        to.extend_from_slice(seconds.as_bytes());
+    }
+}
+
+/// More than a value of `RateLimit` has: a DNS label, two numbers, and what is around them.
+const LONGEST_LIMIT: usize = 128;
+
+impl QuotaState {
+    fn legacy(&self) -> [(HeaderName, u64); 3] {
+        [(LEGACY_LIMIT, self.requests), (LEGACY_REMAINING, self.remaining), (LEGACY_RESET, self.seconds)]
+    }
+}
+
+impl Fields {
+    /// Of a request that one rule was charged for.
+    pub(super) fn of_one(advice: &Arc<Advice>, state: QuotaState, override_index: Option<usize>) -> Self {
+        Self::new(advice, state, Policy::Own(override_index))
+    }
+
+    /// Of a request that several were charged for; the advice is that of the tightest.
+    pub(super) fn of_several(advice: &Arc<Advice>, state: QuotaState, policy: HeaderValue) -> Self {
+        Self::new(advice, state, Policy::Joined(Box::new(policy)))
+    }
+
+    fn new(advice: &Arc<Advice>, state: QuotaState, policy: Policy) -> Self {
+        let tells = advice.style != HeaderStyle::None;
+        Self(tells.then(|| Told { advice: Arc::clone(advice), policy, state }))
+    }
+
+    pub(super) fn write(self, headers: &mut HeaderMap) {
+        if let Some(told) = &self.0 {
+            told.advice.insert(&told.state, told.policy(), headers);
+        }
+    }
+
+    /// The same as lines of a head.
+    pub fn append_to(&self, head: &mut Vec<u8>) {
+        if let Some(told) = &self.0 {
+            let mut digits = itoa::Buffer::new();
+            told.advice.append_to(&told.state, digits.format(told.state.seconds), told.policy(), head);
+        }
+    }
+
+    /// Whether a field of the app's is not to be seen beside these.
+    pub fn replace(&self, name: &str) -> bool {
+        let Some(Told { advice, .. }) = &self.0 else { return false };
+        let is = |known: &[HeaderName]| known.iter().any(|known| name.eq_ignore_ascii_case(known.as_str()));
+        (advice.is_ietf() && is(&[POLICY, LIMIT]))
+            || (advice.is_legacy() && is(&[LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET]))
+    }
+}
+
+impl Told {
+    fn policy(&self) -> &HeaderValue {
+        match &self.policy {
+            Policy::Own(override_index) => self.advice.policy(*override_index),
+            Policy::Joined(policy) => policy,
+        }
+    }
+}
+
+/// One `RateLimit-Policy` out of those of several rules.
+pub(super) fn join<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {
+    let mut policies = policies.peekable();
+    let Some(first) = policies.next() else { return HeaderValue::from_static("") };
+    if policies.peek().is_none() {
+        return first.clone();
+    }
+    let mut joined = String::from(first.to_str().unwrap_or_default());
+    for policy in policies {
+        joined.push_str(", ");
+        joined.push_str(policy.to_str().unwrap_or_default());
+    }
+    value(joined)
+}
+
+fn policy(names: &[&str], quotas: &[Quota]) -> HeaderValue {
+    let items = names.iter().zip(quotas).map(|(name, quota)| {
+        // Whole seconds are all that the draft has; rounding up promises less, never more.
+        let window = quota.period().as_secs() + u64::from(quota.period().subsec_nanos() > 0);
+        format!("\"{name}\";q={};w={window}", quota.requests())
+    });
+    value(items.collect::<Vec<_>>().join(", "))
+}
+
+fn value(text: String) -> HeaderValue {
+    HeaderValue::from_maybe_shared(Bytes::from(text)).expect("names are DNS labels, the rest are numbers")
+}
+
+fn write_number(number: u64, to: &mut Vec<u8>) {
+    to.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_core::Strategy;
+
+    use super::*;
+
+    #[test]
+    fn fields_are_those_of_the_style() {
+        let quota = |requests, millis| {
+            Quota::new(Strategy::TokenBucket, requests, Duration::from_millis(millis), None).unwrap()
+        };
+        let terms = Terms::new([("burst", quota(100, 500)), ("hourly", quota(2000, 3_600_000))])
+            .unwrap()
+            .with_override([b"gold".as_slice()], [("burst", quota(1000, 1500))])
+            .unwrap();
+        let state = QuotaState { limit: 1, requests: 2000, remaining: 7, seconds: 30 };
+        let ietf = [
+            ("ratelimit-policy", "\"burst\";q=100;w=1, \"hourly\";q=2000;w=3600"),
+            ("ratelimit", "\"hourly\";r=7;t=30"),
+        ];
+        let legacy = [("x-ratelimit-limit", "2000"), ("x-ratelimit-remaining", "7"), ("x-ratelimit-reset", "30")];
+        for (style, expected) in [
+            (HeaderStyle::Ietf, ietf.to_vec()),
+            (HeaderStyle::Legacy, legacy.to_vec()),
+            (HeaderStyle::Both, [ietf.as_slice(), &legacy].concat()),
+            (HeaderStyle::None, vec![]),
+        ] {
+            let advice = Arc::new(Advice::new(style, &terms, 1));
+            let mut headers = HeaderMap::new();
+            Fields::of_one(&advice, state, None).write(&mut headers);
+            let sent: Vec<(&str, &str)> = headers.iter().map(|(k, v)| (k.as_str(), v.to_str().unwrap())).collect();
+            assert_eq!(sent, expected, "{style:?}");
+
+            let fields = Fields::of_several(&advice, state, advice.policy(None).clone());
+            let mut lines = Vec::new();
+            fields.append_to(&mut lines);
+            let expected_lines: String = expected.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+            assert_eq!(str::from_utf8(&lines).unwrap(), expected_lines, "{style:?}");
+            for name in ["RateLimit", "ratelimit-policy", "X-RateLimit-Limit", "x-ratelimit-reset", "retry-after"] {
+                let replaced = expected.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
+                assert_eq!(fields.replace(name), replaced, "{style:?} {name}");
+            }
+        }
+        let advice = Advice::new(HeaderStyle::Ietf, &terms, 1);
+        assert_eq!(advice.policy(Some(0)), "\"burst\";q=1000;w=2, \"hourly\";q=2000;w=3600");
+        let both = [advice.policy(None), advice.policy(None)];
+        assert_eq!(join(both.into_iter()).to_str().unwrap().matches("burst").count(), 2);
+    }
+}

@@ -1,0 +1,180 @@
+//! Where requests come in: the rules in force, asked for one request at a time.
+//!
+//! A [`Gate`] is what a server asks. A [`ConnectionGate`] is for one client connection on one thread and costs the least; a
+//! [`SharedGate`](crate::SharedGate) is for programs whose requests move between threads.
+
+use std::{cell::RefCell, net::IpAddr, rc::Rc, sync::Arc};
+
+use arc_swap::{ArcSwap, Cache};
+use http::{Extensions, Request};
+use weir_core::Time;
+use weir_tower::MonotonicClock;
+
+use super::{
+    decide::Asked, fields::Fields, in_force::RulesInForce, jwt::Tokens, messages::Messages, refusal::Refusal,
+    verdict::Verdict, wait::LateRefusal,
+};
+use crate::matching::{AmbiguousPaths, Headers, RequestView};
+
+/// Decides on requests by the rules that are in force at that moment, and charges them.
+pub trait Gate {
+    /// Calls `then` with the rules in force. They stay the same for that long: one snapshot decides on a request.
+    fn with_rules<T>(&self, then: impl FnOnce(&Arc<RulesInForce>) -> T) -> T;
+
+    /// What does not change with the rules.
+    fn options(&self) -> &GateOptions;
+
+    /// The address that a request's connection comes from.
+    fn client(&self, extensions: &Extensions) -> IpAddr;
+
+    /// Decides on a request and charges it. `then` must not ask this gate.
+    fn decide<B, T>(&self, request: &Request<B>, then: impl FnOnce(Verdict<'_>) -> T) -> T {
+        self.with_rules(|rules| {
+            ask(self, rules, request, |asked| {
+                let verdict = rules.decide(asked);
+                if let Verdict::Refuse(refusal) = &verdict {
+                    rules.log(refusal, asked, self.options().log_keys);
+                }
+                then(verdict)
+            })
+        })
+    }
+
+    /// Counts the refusal of a request that waited and cannot go in time any more, and says what it is.
+    fn refuse_late<B, T>(&self, late: LateRefusal, request: &Request<B>, then: impl FnOnce(&Refusal<'_>) -> T) -> T {
+        late.refuse(|refusal| {
+            self.with_rules(|rules| log(self, rules, refusal, request));
+            then(refusal)
+        })
+    }
+}
+
+/// What a [`Gate`] needs besides rules.
+#[derive(Clone, Copy, Debug)]
+pub struct GateOptions {
+    /// The clock that all limits go by.
+    pub clock: MonotonicClock,
+    /// How rules read paths that apps read in different ways. `Refuse` reads them as `Keep`: the server refuses them before.
+    pub paths: AmbiguousPaths,
+    /// Whether log lines of refusals name the key, which may be a secret.
+    pub log_keys: bool,
+}
+
+/// Makes the gates of one worker's client connections. What all of them need is held once: it is read for every request,
+/// and a connection that was idle has nothing of its own in the processor's cache.
+#[derive(Clone, Debug)]
+pub struct Gates(Rc<Common>);
+
+#[derive(Debug)]
+struct Common {
+    /// As they were when they were last asked for: to see that there are no others is one read of memory, where to take
+    /// part in their ownership is two locked instructions for each request.
+    rules: RefCell<Cache<Arc<ArcSwap<RulesInForce>>, Arc<RulesInForce>>>,
+    options: GateOptions,
+}
+
+/// Decides on the requests of one client connection. Copies are cheap: each request takes one.
+#[derive(Clone, Debug)]
+pub struct ConnectionGate {
+    common: Rc<Common>,
+    client: IpAddr,
+}
+
+impl Gates {
+    /// `rules` are those in force, also after a change.
+    pub fn new(rules: Arc<ArcSwap<RulesInForce>>, options: GateOptions) -> Self {
+        Self(Rc::new(Common { rules: RefCell::new(Cache::new(rules)), options }))
+    }
+
+    /// For a connection from there.
+    pub fn of(&self, client: IpAddr) -> ConnectionGate {
+        ConnectionGate { common: Rc::clone(&self.0), client }
+    }
+
+    /// Lets go of rules that are not in force any more, of which nobody may have asked since.
+    pub fn refresh(&self) {
+        self.0.rules.borrow_mut().load();
+    }
+}
+
+impl Gate for ConnectionGate {
+    fn with_rules<T>(&self, then: impl FnOnce(&Arc<RulesInForce>) -> T) -> T {
+        then(self.common.rules.borrow_mut().load())
+    }
+
+    fn options(&self) -> &GateOptions {
+        &self.common.options
+    }
+
+    fn client(&self, _: &Extensions) -> IpAddr {
+        self.client
+    }
+}
+
+impl ConnectionGate {
+    /// Decides on a request for a path and a query, and charges it; none, and nothing charged, if the verdict may be more than a
+    /// pass at once or a refusal. Then [`decide`](Gate::decide) is to be asked. `then` must not ask this gate.
+    #[inline(always)] // for one caller that all requests go through: no part of the verdict is moved
+    pub fn decide_at_once<T>(
+        &self,
+        method: &str,
+        target: (&str, Option<&str>),
+        headers: Headers<'_>,
+        then: impl FnOnce(Result<Fields, &Refusal<'_>>) -> T,
+    ) -> Option<T> {
+        let mut rules = self.common.rules.borrow_mut();
+        let rules = rules.load();
+        let GateOptions { clock, paths, log_keys } = &self.common.options;
+        let now = || -> Time { clock.now() };
+        let request = RequestView::of_target(method, target, headers, self.client).reading(*paths);
+        let asked = Asked { request, tokens: Tokens::new(rules.jwks(), &now), clock: *clock };
+        rules.decide_at_once(&asked, |decided| {
+            if let Err(refusal) = &decided {
+                rules.log(refusal, &asked, *log_keys);
+            }
+            then(decided)
+        })
+    }
+
+    /// What decides on the messages of the connection that this request opens; none if no rule per message is about it.
+    pub fn messages<B>(&self, request: &Request<B>) -> Option<Messages> {
+        Messages::of(self, request)
+    }
+}
+
+/// Logs a refusal that was decided on elsewhere.
+pub(super) fn log<B>(gate: &(impl Gate + ?Sized), rules: &RulesInForce, refusal: &Refusal<'_>, request: &Request<B>) {
+    ask(gate, rules, request, |asked| rules.log(refusal, asked, gate.options().log_keys));
+}
+
+/// Calls `then` with a request as the rules see it.
+pub(super) fn ask<B, T>(
+    gate: &(impl Gate + ?Sized),
+    rules: &RulesInForce,
+    request: &Request<B>,
+    then: impl FnOnce(&Asked<'_>) -> T,
+) -> T {
+    let GateOptions { clock, paths, .. } = gate.options();
+    let now = || -> Time { clock.now() };
+    let tokens = Tokens::new(rules.jwks(), &now);
+    let request = RequestView::new(request, gate.client(request.extensions())).reading(*paths);
+    then(&Asked { request, tokens, clock: *clock })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_that_are_not_in_force_any_more_are_let_go() {
+        let rules = Arc::new(ArcSwap::from_pointee(RulesInForce::default()));
+        let options = GateOptions { clock: MonotonicClock::start(), paths: AmbiguousPaths::Refuse, log_keys: false };
+        let gates = Gates::new(Arc::clone(&rules), options);
+        let old = Arc::downgrade(&rules.load_full());
+        rules.store(Arc::default());
+        gates.refresh();
+        assert!(old.upgrade().is_none());
+        let gate = gates.of(std::net::Ipv4Addr::LOCALHOST.into());
+        assert!(gate.with_rules(|current| Arc::ptr_eq(current, &rules.load_full())));
+    }
+}

@@ -1,0 +1,97 @@
+//! A histogram of durations that any thread may add to while another reads.
+//!
+//! Nothing here waits or allocates after it was made, and nothing orders memory: a reader may see a duration in the
+//! count and not yet in the sum, which a scrape cannot tell from one that came a moment later.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+/// Upper bounds of the buckets but the last, which has none: three to a decade, from what a local app needs at least to
+/// what a client waits at most.
+pub const BOUNDS: [Duration; 14] = [
+    Duration::from_micros(250),
+    Duration::from_micros(500),
+    Duration::from_millis(1),
+    Duration::from_micros(2500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(5),
+    Duration::from_secs(30),
+];
+
+/// Durations by size, and their sum.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    sum_nanos: AtomicU64,
+}
+
+/// What a [`Histogram`] held at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// How many durations were at most as long as the bound of the same index and longer than the one before; the last
+    /// bucket has those above all bounds. Not cumulative.
+    pub buckets: [u64; BOUNDS.len() + 1],
+    /// All of them added up.
+    pub sum: Duration,
+}
+
+impl Histogram {
+    /// Adds one duration.
+    pub fn record(&self, duration: Duration) {
+        let bucket = BOUNDS.partition_point(|bound| *bound < duration);
+        self.buckets[bucket].fetch_add(1, Relaxed);
+        // 584 years of it fit.
+        self.sum_nanos.fetch_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// What was recorded so far.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            buckets: self.buckets.each_ref().map(|count| count.load(Relaxed)),
+            sum: Duration::from_nanos(self.sum_nanos.load(Relaxed)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_belongs_to_the_bucket_below_it() {
+        let histogram = Histogram::default();
+        let mut expected = [0; BOUNDS.len() + 1];
+        let mut sum = Duration::ZERO;
+        for (index, bound) in BOUNDS.into_iter().enumerate() {
+            let above = bound + Duration::from_nanos(1);
+            histogram.record(bound);
+            histogram.record(above);
+            expected[index] += 1;
+            expected[index + 1] += 1;
+            sum += bound + above;
+        }
+        assert_eq!(histogram.snapshot(), Snapshot { buckets: expected, sum });
+        assert!(BOUNDS.is_sorted());
+    }
+
+    #[test]
+    fn threads_lose_nothing() {
+        let histogram = Histogram::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| histogram.record(Duration::from_millis(3))));
+            }
+        });
+        let snapshot = histogram.snapshot();
+        assert_eq!((snapshot.buckets[4], snapshot.sum), (40_000, Duration::from_secs(120)));
+    }
+}

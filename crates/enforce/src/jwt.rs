@@ -1,0 +1,210 @@
+//! JSON Web Tokens (RFC 7519): what a token claims, and whether to believe it.
+//!
+//! Without a JWKS a token's payload is read as it is: anybody can write one, so such a key tells clients apart that mean
+//! no harm, or whose tokens something in front has verified. With a JWKS (RFC 7517) a token has claims only if one of
+//! its keys signed it and the moment is within `nbf` and `exp`. Nothing here remembers a token: what is checked is
+//! checked again, and nothing grows with the number of clients.
+
+use std::{cell::OnceCell, collections::HashSet, time::Duration};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::HeaderName;
+use jsonwebtoken::{
+    Algorithm, DecodingKey, Validation,
+    jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse},
+};
+use serde_json::{Map, Value};
+use weir_core::Time;
+
+use crate::matching::RequestView;
+
+/// How far clocks may be apart.
+const LEEWAY: Duration = Duration::from_secs(60);
+
+/// Keys of a set at most: a token without the name of its key is tried with each.
+const MOST_KEYS: usize = 64;
+
+type Claims = Map<String, Value>;
+
+/// The keys that tokens are verified with; without any, no token is valid.
+#[derive(Default)]
+pub struct Jwks {
+    keys: Vec<Key>,
+}
+
+struct Key {
+    id: Option<String>,
+    algorithms: Vec<Algorithm>,
+    key: DecodingKey,
+}
+
+/// Why a text is no set of keys.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidJwks {
+    /// The text is no JSON, or no key set.
+    #[error("is not a JSON Web Key Set: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The key at this index is broken.
+    #[error("keys[{0}] cannot be used: {1}")]
+    Key(usize, jsonwebtoken::errors::Error),
+    /// No key is left that can verify a signature.
+    #[error("has no key to verify signatures with: RSA, P-256, P-384, Ed25519 or an octet key with its `alg`")]
+    NoKey,
+    /// Each token could have to be tried with too many keys.
+    #[error("has more than {MOST_KEYS} keys: leave out those that sign no more")]
+    TooManyKeys,
+}
+
+impl std::fmt::Debug for Jwks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ids = self.keys.iter().map(|key| (&key.id, &key.algorithms));
+        f.debug_list().entries(ids).finish()
+    }
+}
+
+impl Jwks {
+    /// Reads a key set. Keys that are for encryption, or of a kind that is not known, are left out.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidJwks`], which says what to fix.
+    pub fn parse(text: &str) -> Result<Self, InvalidJwks> {
+        let set: Value = serde_json::from_str(text)?;
+        let listed = set.get("keys").and_then(Value::as_array).ok_or(InvalidJwks::NoKey)?;
+        // Kinds of keys that this crate does not know must not hide those that it does.
+        let known = listed.iter().enumerate().filter_map(|(index, key)| {
+            let one = serde_json::json!({ "keys": [key] });
+            let set: JwkSet = serde_json::from_value(one).ok()?;
+            Some((index, set.keys.into_iter().next()?))
+        });
+        let mut keys = Vec::new();
+        for (index, jwk) in known {
+            let algorithms = algorithms(&jwk);
+            if algorithms.is_empty() || jwk.common.public_key_use == Some(PublicKeyUse::Encryption) {
+                continue;
+            }
+            let key = DecodingKey::from_jwk(&jwk).map_err(|error| InvalidJwks::Key(index, error))?;
+            keys.push(Key { id: jwk.common.key_id, algorithms, key });
+        }
+        match keys.len() {
+            0 => Err(InvalidJwks::NoKey),
+            1..=MOST_KEYS => Ok(Self { keys }),
+            _ => Err(InvalidJwks::TooManyKeys),
+        }
+    }
+
+    /// The claims of a token that one of the keys signed and that is valid now.
+    fn verify(&self, token: &[u8], now: Time) -> Option<Claims> {
+        let header = jsonwebtoken::decode_header(token).ok()?;
+        let fits = |key: &&Key| {
+            key.algorithms.contains(&header.alg) && (header.kid.is_none() || key.id.is_none() || key.id == header.kid)
+        };
+        // Dates are compared below, with this program's clock.
+        let mut validation = Validation::new(header.alg);
+        validation.validate_exp = false;
+        validation.validate_nbf = false;
+        validation.validate_aud = false;
+        validation.required_spec_claims = HashSet::new();
+        let claims = self.keys.iter().filter(fits).find_map(|key| {
+            let token = jsonwebtoken::decode::<Claims>(token, &key.key, &validation).ok()?;
+            Some(token.claims)
+        })?;
+        valid_at(&claims, now).then_some(claims)
+    }
+}
+
+/// What a key may sign with: what it says, or else what its kind allows. An octet key has to say it.
+fn algorithms(jwk: &Jwk) -> Vec<Algorithm> {
+    use Algorithm::{ES256, ES384, EdDSA, HS256, HS384, HS512, PS256, PS384, PS512, RS256, RS384, RS512};
+    let of_kind: &[Algorithm] = match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => &[RS256, RS384, RS512, PS256, PS384, PS512],
+        AlgorithmParameters::EllipticCurve(key) => match key.curve {
+            EllipticCurve::P256 => &[ES256],
+            EllipticCurve::P384 => &[ES384],
+            EllipticCurve::P521 | EllipticCurve::Ed25519 => &[],
+        },
+        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => &[EdDSA],
+        AlgorithmParameters::OctetKey(_) if jwk.common.key_algorithm.is_some() => &[HS256, HS384, HS512],
+        AlgorithmParameters::OctetKeyPair(_) | AlgorithmParameters::OctetKey(_) => &[],
+    };
+    match jwk.common.key_algorithm {
+        None => of_kind.to_vec(),
+        Some(named) => {
+            let named = named.to_string().parse::<Algorithm>().ok();
+            named.into_iter().filter(|named| of_kind.contains(named)).collect()
+        }
+    }
+}
+
+/// Whether now is within `nbf` and `exp`. A date that is no number makes a token invalid.
+fn valid_at(claims: &Claims, now: Time) -> bool {
+    let seconds = |time: Time| Duration::from_nanos(time.as_nanos()).as_secs_f64();
+    let date = |name| claims.get(name).map(|date| date.as_f64().unwrap_or(f64::NAN));
+    let not_over = date("exp").is_none_or(|end| end > seconds(now.saturating_sub(LEEWAY)));
+    let begun = date("nbf").is_none_or(|start| start <= seconds(now.saturating_add(LEEWAY)));
+    not_over && begun
+}
+
+/// The payload as it stands, unverified.
+fn read(token: &[u8]) -> Option<Claims> {
+    let mut parts = token.split(|byte| *byte == b'.');
+    let (header, payload, _) = (parts.next()?, parts.next()?, parts.next()?);
+    URL_SAFE_NO_PAD.decode(header).ok()?;
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
+}
+
+/// The token in a field's value, with or without its scheme.
+fn bare(value: &[u8]) -> &[u8] {
+    const SCHEME: &[u8] = b"bearer ";
+    match value.split_at_checked(SCHEME.len()) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(SCHEME) => token.trim_ascii(),
+        _ => value.trim_ascii(),
+    }
+}
+
+/// The tokens of one request. What the first asked for holds is kept for all the rules that ask for it.
+pub(super) struct Tokens<'a> {
+    jwks: Option<&'a Jwks>,
+    now: &'a dyn Fn() -> Time,
+    /// On the heap, as few requests have any.
+    first: OnceCell<Box<(HeaderName, Option<Claims>)>>,
+}
+
+impl<'a> Tokens<'a> {
+    pub(super) fn new(jwks: Option<&'a Jwks>, now: &'a dyn Fn() -> Time) -> Self {
+        Self { jwks, now, first: OnceCell::new() }
+    }
+
+    /// A claim as text, if there is one that is a text, a number or a truth value.
+    pub(super) fn claim(&self, request: &RequestView<'_>, header: &HeaderName, name: &str) -> Option<String> {
+        let first = self.first.get_or_init(|| Box::new((header.clone(), self.claims(request, header))));
+        let (read, claims) = &**first;
+        if read == header { find(claims.as_ref()?, name) } else { find(&self.claims(request, header)?, name) }
+    }
+
+    fn claims(&self, request: &RequestView<'_>, header: &HeaderName) -> Option<Claims> {
+        let token = bare(request.headers().get(header)?);
+        match self.jwks {
+            Some(jwks) => jwks.verify(token, (self.now)()),
+            None => read(token),
+        }
+    }
+}
+
+/// `a.b` is the claim of that name, as namespaced claims are URLs with dots, or else `b` inside of `a`.
+fn find(claims: &Claims, name: &str) -> Option<String> {
+    match claims.get(name) {
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Number(number)) => Some(number.to_string()),
+        Some(Value::Bool(truth)) => Some(truth.to_string()),
+        Some(_) => None,
+        None => {
+            let (outer, inner) = name.split_once('.')?;
+            find(claims.get(outer)?.as_object()?, inner)
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "jwt_tests.rs"]
+mod tests;

@@ -1,0 +1,366 @@
+//! The key of a request, as bytes.
+//!
+//! Every part carries its kind and its length, so that no two different lists of parts have the same bytes: an absent
+//! header is not an empty one, and `a`,`bc` is not `ab`,`c`. Keys are chosen by clients, so a long value is replaced by
+//! its SHA-256: a table of keys has a bound in bytes too.
+
+use std::{
+    borrow::Cow,
+    net::{IpAddr, Ipv6Addr},
+};
+
+use http::{HeaderName, Method, header::COOKIE};
+use sha2::{Digest, Sha256};
+
+use super::{client_ip::client_ip, jwt::Tokens};
+use crate::matching::{HostPattern, RequestView, respell};
+
+/// Longer values are digested.
+const LONGEST_PLAIN: usize = 64;
+
+const ABSENT: u8 = 0;
+const PLAIN: u8 = 1;
+const DIGEST: u8 = 2;
+const IPV4: u8 = 4;
+const IPV6: u8 = 6;
+
+/// A rule's `key`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct KeySpec(Vec<Part>);
+
+/// One part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Header(HeaderName),
+    ClientIp {
+        trusted_hops: u8,
+        ipv6_prefix: u8,
+    },
+    Cookie(Box<str>),
+    Query(Box<str>),
+    /// Counted from 1.
+    PathSegment(u8),
+    Host,
+    Method,
+    JwtClaim {
+        header: HeaderName,
+        claim: Box<str>,
+    },
+}
+
+/// What a part of a key is for one request.
+enum Value<'a> {
+    Absent,
+    Text(Cow<'a, [u8]>),
+    Address(IpAddr, u8),
+}
+
+impl KeySpec {
+    pub(super) fn new(parts: Vec<Part>) -> Self {
+        Self(parts)
+    }
+
+    pub(super) fn parts(&self) -> &[Part] {
+        &self.0
+    }
+
+    /// Appends the key of a request.
+    pub(super) fn write(&self, request: &RequestView<'_>, tokens: &Tokens<'_>, to: &mut Vec<u8>) {
+        for part in &self.0 {
+            part.write(request, tokens, to);
+        }
+    }
+
+    /// The key of a request for people: one value for each part, none where the request lacks it.
+    pub(super) fn show(&self, request: &RequestView<'_>, tokens: &Tokens<'_>) -> Vec<Option<String>> {
+        let shown = |part: &Part| match part.read(request, tokens) {
+            Value::Absent => None,
+            Value::Text(value) => Some(String::from_utf8_lossy(&value).into_owned()),
+            Value::Address(IpAddr::V4(address), _) => Some(address.to_string()),
+            Value::Address(IpAddr::V6(address), prefix) => Some(masked(address, prefix).to_string()),
+        };
+        self.0.iter().map(shown).collect()
+    }
+}
+
+impl Part {
+    #[inline]
+    fn write(&self, request: &RequestView<'_>, tokens: &Tokens<'_>, to: &mut Vec<u8>) {
+        match self {
+            // What most keys are, without a value in between that might be owned.
+            Self::Header(name) => match request.headers().get(name) {
+                Some(value) => write_value(value, to),
+                None => to.push(ABSENT),
+            },
+            Self::ClientIp { trusted_hops, ipv6_prefix } => {
+                write_address(client_ip(request.headers(), request.peer(), *trusted_hops), *ipv6_prefix, to);
+            }
+            other => match other.read(request, tokens) {
+                Value::Absent => to.push(ABSENT),
+                Value::Text(value) => write_value(&value, to),
+                Value::Address(address, ipv6_prefix) => write_address(address, ipv6_prefix, to),
+            },
+        }
+    }
+
+    fn read<'a>(&self, request: &'a RequestView<'_>, tokens: &Tokens<'_>) -> Value<'a> {
+        match self {
+            Self::Header(name) => Value::text(request.headers().get(name)),
+            Self::ClientIp { trusted_hops, ipv6_prefix } => {
+                Value::Address(client_ip(request.headers(), request.peer(), *trusted_hops), *ipv6_prefix)
+            }
+            Self::Cookie(name) => Value::text(cookie(request, name)),
+            Self::Query(name) => request.query(name.as_bytes()).next().map_or(Value::Absent, Value::Text),
+            Self::PathSegment(number) => {
+                let segments = request.path().strip_prefix('/').unwrap_or_default().split('/');
+                let segment = segments.filter(|segment| !segment.is_empty()).nth(usize::from(*number) - 1);
+                Value::text(segment.map(str::as_bytes))
+            }
+            Self::Host => {
+                let host = request.host();
+                if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+                    Value::Text(Cow::Owned(host.to_ascii_lowercase().into_bytes()))
+                } else {
+                    Value::text(Some(host.as_bytes()).filter(|host| !host.is_empty()))
+                }
+            }
+            Self::Method => Value::text(Some(request.method().as_bytes())),
+            Self::JwtClaim { header, claim } => match tokens.claim(request, header, claim) {
+                Some(claim) => Value::Text(Cow::Owned(claim.into_bytes())),
+                None => Value::Absent,
+            },
+        }
+    }
+
+    /// Appends this part of a key that an override names; an error says what is wrong with the value.
+    pub(super) fn write_named(&self, value: &str, to: &mut Vec<u8>) -> Result<(), &'static str> {
+        match self {
+            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::JwtClaim { .. } => {
+                write_value(value.as_bytes(), to);
+            }
+            Self::ClientIp { ipv6_prefix, .. } => {
+                let address: IpAddr = value.parse().map_err(
+                    |_| "is not an IP address: this part of the key is clientIP, write it as in `192.0.2.7`",
+                )?;
+                write_address(address.to_canonical(), *ipv6_prefix, to);
+            }
+            Self::PathSegment(_) => {
+                if value.is_empty() || value.contains('/') {
+                    return Err("is not one segment of a path: write it without `/`, as in `orders`");
+                }
+                let mut spelled = String::with_capacity(value.len());
+                respell(value, &mut spelled);
+                write_value(spelled.as_bytes(), to);
+            }
+            Self::Host => {
+                let Ok(HostPattern::Exact(host)) = value.parse() else {
+                    return Err("is not a host: write it without scheme, port or wildcard, as in `shop.example.com`");
+                };
+                write_value(host.to_ascii_lowercase().as_bytes(), to);
+            }
+            Self::Method => {
+                if value.bytes().any(|byte| byte.is_ascii_lowercase()) || Method::from_bytes(value.as_bytes()).is_err()
+                {
+                    return Err("is not a method in upper case, such as GET");
+                }
+                write_value(value.as_bytes(), to);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Value<'a> {
+    fn text(value: Option<&'a [u8]>) -> Self {
+        value.map_or(Self::Absent, |value| Self::Text(Cow::Borrowed(value)))
+    }
+}
+
+/// The value of the first cookie of this name (RFC 6265 section 5.4: `name=value` pairs between `;`).
+fn cookie<'a>(request: &RequestView<'a>, name: &str) -> Option<&'a [u8]> {
+    let pairs = request.headers().all(&COOKIE).flat_map(|line| line.split(|byte| *byte == b';'));
+    pairs.map(<[u8]>::trim_ascii).find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+fn write_value(value: &[u8], to: &mut Vec<u8>) {
+    match u8::try_from(value.len()) {
+        Ok(length) if value.len() <= LONGEST_PLAIN => {
+            to.extend_from_slice(&[PLAIN, length]);
+            to.extend_from_slice(value);
+        }
+        _ => write_digest(value, to),
+    }
+}
+
+#[cold]
+fn write_digest(value: &[u8], to: &mut Vec<u8>) {
+    to.push(DIGEST);
+    to.extend_from_slice(&Sha256::digest(value));
+}
+
+fn write_address(address: IpAddr, ipv6_prefix: u8, to: &mut Vec<u8>) {
+    match address {
+        IpAddr::V4(address) => {
+            to.push(IPV4);
+            to.extend(address.octets());
+        }
+        IpAddr::V6(address) => {
+            to.push(IPV6);
+            to.extend(masked(address, ipv6_prefix).octets());
+        }
+    }
+}
+
+fn masked(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
+    let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+    Ipv6Addr::from_bits(address.to_bits() & mask)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use http::HeaderMap;
+    use proptest::prelude::*;
+    use weir_core::Time;
+
+    use super::*;
+
+    fn headers(values: &[Option<Vec<u8>>]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (index, value) in values.iter().enumerate() {
+            if let Some(value) = value {
+                headers.append(name(index), http::HeaderValue::from_bytes(value).expect("visible bytes"));
+            }
+        }
+        headers
+    }
+
+    fn name(index: usize) -> HeaderName {
+        HeaderName::try_from(format!("x-{index}")).unwrap()
+    }
+
+    fn key(spec: &KeySpec, headers: &HeaderMap, peer: &str) -> Vec<u8> {
+        let mut request = http::Request::new(());
+        *request.headers_mut() = headers.clone();
+        of_request(spec, &request, peer).0
+    }
+
+    fn of_request(spec: &KeySpec, request: &http::Request<()>, peer: &str) -> (Vec<u8>, Vec<Option<String>>) {
+        let view = RequestView::new(request, peer.parse().unwrap());
+        let now = || Time::from_nanos(0);
+        let tokens = Tokens::new(None, &now);
+        let mut key = Vec::new();
+        spec.write(&view, &tokens, &mut key);
+        (key, spec.show(&view, &tokens))
+    }
+
+    #[test]
+    fn parts_are_read_in_their_normal_form() {
+        let authorization = http::header::AUTHORIZATION;
+        for (part, uri, fields, expected) in [
+            (Part::Cookie("id".into()), "/", vec![("cookie", "a=1; id=ann; id=bob")], Some("ann")),
+            (Part::Cookie("id".into()), "/", vec![("cookie", "xid=1"), ("cookie", "id=a=b")], Some("a=b")),
+            (Part::Cookie("id".into()), "/", vec![("cookie", "id")], None),
+            (Part::Query("user".into()), "/?a=1&user=a%20b&user=c", vec![], Some("a b")),
+            (Part::Query("user".into()), "/", vec![], None),
+            (Part::PathSegment(2), "/api//%6frders/7", vec![], Some("orders")),
+            (Part::PathSegment(2), "/api/", vec![], None),
+            (Part::PathSegment(1), "/", vec![], None),
+            (Part::Host, "/", vec![("host", "Shop.Example.com:80")], Some("shop.example.com")),
+            (Part::Host, "/", vec![], None),
+            (Part::Method, "/", vec![], Some("GET")),
+            (
+                Part::JwtClaim { header: authorization.clone(), claim: "sub".into() },
+                "/",
+                vec![("authorization", "Bearer e30.eyJzdWIiOiJhbm4ifQ.")],
+                Some("ann"),
+            ),
+            (Part::JwtClaim { header: authorization, claim: "sub".into() }, "/", vec![], None),
+        ] {
+            let mut request = http::Request::builder().uri(uri);
+            for (name, value) in fields {
+                request = request.header(name, value);
+            }
+            let (key, shown) = of_request(&KeySpec::new(vec![part.clone()]), &request.body(()).unwrap(), "::1");
+            assert_eq!(shown, [expected.map(str::to_owned)], "{part:?} {uri}");
+            let mut named = Vec::new();
+            match expected {
+                Some(expected) => part.write_named(expected, &mut named).unwrap(),
+                None => named.push(ABSENT),
+            }
+            assert_eq!(key, named, "{part:?} {uri}");
+        }
+    }
+
+    #[test]
+    fn values_that_no_request_can_have_are_refused() {
+        for (part, value) in [
+            (Part::PathSegment(1), ""),
+            (Part::PathSegment(1), "a/b"),
+            (Part::Host, "*.example.com"),
+            (Part::Host, "example.com:80"),
+            (Part::Host, ""),
+            (Part::Method, "get"),
+            (Part::Method, ""),
+        ] {
+            assert!(part.write_named(value, &mut Vec::new()).is_err(), "{part:?} {value}");
+        }
+        let mut named = Vec::new();
+        Part::Host.write_named("Shop.Example.com.", &mut named).unwrap();
+        let mut same = Vec::new();
+        Part::Host.write_named("shop.example.com", &mut same).unwrap();
+        assert_eq!(named, same);
+    }
+
+    #[test]
+    fn ipv6_clients_are_told_apart_by_their_prefix() {
+        let spec = |ipv6_prefix| KeySpec::new(vec![Part::ClientIp { trusted_hops: 0, ipv6_prefix }]);
+        let none = HeaderMap::new();
+        for (prefix, one, other, same) in [
+            (64, "2001:db8::1", "2001:db8::ffff", true),
+            (64, "2001:db8::1", "2001:db8:0:1::1", false),
+            (128, "2001:db8::1", "2001:db8::2", false),
+            (1, "2001:db8::1", "7fff::", true),
+            (1, "2001:db8::1", "8000::", false),
+            (64, "::ffff:192.0.2.1", "192.0.2.1", true),
+            (1, "::ffff:192.0.2.1", "::ffff:192.0.2.2", false),
+        ] {
+            assert_eq!(
+                key(&spec(prefix), &none, one) == key(&spec(prefix), &none, other),
+                same,
+                "{one} {other} /{prefix}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_override_names_the_key_that_a_request_has() {
+        let parts = vec![Part::Header(name(0)), Part::ClientIp { trusted_hops: 0, ipv6_prefix: 64 }];
+        let long = "k".repeat(100);
+        for (value, address, peer) in [("gold", "192.0.2.7", "::ffff:192.0.2.7"), (&long, "2001:db8::", "2001:db8::9")]
+        {
+            let mut named = Vec::new();
+            parts[0].write_named(value, &mut named).unwrap();
+            parts[1].write_named(address, &mut named).unwrap();
+            let headers = headers(&[Some(value.into())]);
+            assert_eq!(named, key(&KeySpec::new(parts.clone()), &headers, peer), "{value} {address}");
+        }
+        assert!(parts[1].write_named("gold", &mut Vec::new()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn different_values_have_different_keys(
+            requests in prop::collection::hash_set(prop::collection::vec(prop::option::of("[ab]{0,3}|c{63,66}"), 3), 2..12),
+        ) {
+            let spec = KeySpec::new((0..3).map(|index| Part::Header(name(index))).collect());
+            let keys: HashSet<Vec<u8>> = requests
+                .iter()
+                .map(|values| values.iter().map(|value| value.clone().map(String::into_bytes)).collect::<Vec<_>>())
+                .map(|values| key(&spec, &headers(&values), "192.0.2.1"))
+                .collect();
+            prop_assert_eq!(keys.len(), requests.len());
+        }
+    }
+}

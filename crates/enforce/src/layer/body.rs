@@ -1,0 +1,284 @@
+//! Responses whose bytes are counted: what a limit of bytes lets through, and when.
+//!
+//! A frame passes once there is a place for it in the line of every limit, so until any moment a limit has let through at
+//! most its burst, its debt, and what flowed in since. Frames that are larger than what a limit lets through at once go in
+//! pieces, and the app is not read ahead of the client. The responses that a key is counted for stand in its queue, and only the
+//! one at the head is charged, for some milliseconds ahead: so each gets its share, and what a client is charged that leaves is
+//! the last of all charges and given back whole.
+//!
+//! Policies in shadow mode are charged the same and hold nothing up.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::Sleep;
+use weir_core::{Quota, RuleCharge, Time};
+use weir_tower::{AtHead, MonotonicClock, Waiting};
+
+use crate::deferred::{DeferredCost, NoPlace};
+
+/// Places are taken until they are this far ahead: timers are no finer than a millisecond, and every turn costs one.
+const AHEAD: Duration = Duration::from_millis(10);
+
+/// How long to wait before asking again where there is no place at all.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// A response's body behind the limits.
+#[derive(Debug)]
+pub struct LimitedBody<B>(Kind<B>);
+
+#[derive(Debug)]
+enum Kind<B> {
+    /// No limit counts its bytes.
+    Plain(B),
+    Counted(Box<Counted<B>>),
+}
+
+/// A body whose bytes are counted.
+#[derive(Debug)]
+struct Counted<B> {
+    body: B,
+    costs: Vec<DeferredCost>,
+    clock: MonotonicClock,
+    /// Bytes that were paid for on arrival.
+    paid: usize,
+    /// Of the frame that is on its way.
+    rest: Bytes,
+    turn: Option<Turn>,
+    /// Its place in the queues of all costs, until its turn is over.
+    place: Option<Waiting>,
+}
+
+/// The wait for the next piece.
+#[derive(Debug)]
+struct Turn {
+    at: Pin<Box<Sleep>>,
+    /// 0 if it is only to ask again.
+    length: usize,
+    /// What was charged for it, and by which of the costs.
+    charges: Vec<(usize, RuleCharge)>,
+}
+
+/// Places for some bytes.
+struct Granted {
+    length: usize,
+    at: Time,
+    charges: Vec<(usize, RuleCharge)>,
+}
+
+impl<B> LimitedBody<B> {
+    /// `costs` are bytes; with none of them the body passes as it is.
+    pub(super) fn new(body: B, costs: Vec<DeferredCost>, clock: MonotonicClock) -> Self {
+        if costs.is_empty() {
+            return Self::plain(body);
+        }
+        let counted = Counted { body, costs, clock, paid: 1, rest: Bytes::new(), turn: None, place: None };
+        Self(Kind::Counted(Box::new(counted)))
+    }
+
+    /// A body that no limit counts.
+    pub fn plain(body: B) -> Self {
+        Self(Kind::Plain(body))
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Counted<B> {
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        loop {
+            if let Some(turn) = &mut self.turn {
+                ready!(turn.at.as_mut().poll(cx));
+                let length = turn.length;
+                self.turn = None;
+                self.place = None;
+                if length > 0 {
+                    return Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))));
+                }
+            }
+            if self.rest.is_empty() {
+                let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                    Some(Ok(frame)) => frame,
+                    ended => return Poll::Ready(ended),
+                };
+                match frame.into_data() {
+                    Ok(data) if !data.is_empty() => self.rest = data,
+                    Ok(empty) => return Poll::Ready(Some(Ok(Frame::data(empty)))),
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                }
+                self.count_in_shadow();
+            }
+            ready!(self.poll_head(cx));
+            if let Some(length) = self.take_turn() {
+                return Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))));
+            }
+        }
+    }
+}
+
+impl<B> Counted<B> {
+    /// The whole frame at once, for policies that hold nothing up.
+    fn count_in_shadow(&self) {
+        let bytes = self.rest.len() - self.paid.min(self.rest.len());
+        for cost in self.costs.iter().filter(|cost| !cost.enforced) {
+            cost.charge(u64::try_from(bytes).unwrap_or(u64::MAX), self.clock);
+        }
+    }
+
+    /// Ready at the head of all queues; at once where no other response waits.
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut limits = self.costs.iter().filter(|cost| cost.enforced);
+        if self.place.is_none() && limits.any(|cost| cost.queue_len() > 0) {
+            self.place = Some(self.enqueue());
+        }
+        match &mut self.place {
+            Some(place) => place.poll(&Unasked, cx).map(drop),
+            None => Poll::Ready(()),
+        }
+    }
+
+    fn enqueue(&self) -> Waiting {
+        let now = self.clock.now();
+        let tickets = self.costs.iter().filter(|cost| cost.enforced).filter_map(|cost| cost.enqueue(now));
+        Waiting::new(tickets.collect(), None, self.clock)
+    }
+
+    /// How many bytes may go now; none if a turn has to be waited for.
+    fn take_turn(&mut self) -> Option<usize> {
+        let now = self.clock.now();
+        let mut length = self.paid.min(self.rest.len());
+        self.paid -= length;
+        let (mut at, mut charges) = (now, Vec::new());
+        while length < self.rest.len() && at.duration_since(now) < AHEAD {
+            match self.reserve(self.rest.len() - length) {
+                Ok(granted) => {
+                    length += granted.length;
+                    at = at.max(granted.at);
+                    charges.extend(granted.charges);
+                }
+                Err(wait) if length == 0 => {
+                    at = now.saturating_add(wait.min(AGAIN));
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        if at <= now && length > 0 {
+            self.place = None;
+            return Some(length);
+        }
+        let place = self.place.take().unwrap_or_else(|| self.enqueue());
+        place.stay_until(at);
+        self.place = Some(place);
+        let at = Box::pin(tokio::time::sleep(at.duration_since(now)));
+        self.turn = Some(Turn { at, length, charges });
+        None
+    }
+
+    /// Places for so many bytes or fewer in every line that holds the body up: an error is how
+    /// long there is none.
+    fn reserve(&self, most: usize) -> Result<Granted, Duration> {
+        let mut piece = most;
+        'smaller: loop {
+            let cost = u64::try_from(piece).unwrap_or(u64::MAX);
+            let (mut at, mut charges) = (Time::default(), Vec::with_capacity(self.costs.len()));
+            for (index, deferred) in self.costs.iter().enumerate().filter(|(_, cost)| cost.enforced) {
+                match deferred.reserve(cost, self.clock) {
+                    Ok(reserved) => {
+                        at = at.max(reserved.at);
+                        charges.push((index, reserved.charge));
+                    }
+                    Err(none) => {
+                        self.give_back(charges);
+                        match none {
+                            NoPlace::TooMany(most) => piece = usize::try_from(most).unwrap_or(usize::MAX).min(piece),
+                            NoPlace::After(wait) => return Err(wait),
+                        }
+                        continue 'smaller;
+                    }
+                }
+            }
+            return Ok(Granted { length: piece, at, charges });
+        }
+    }
+
+    fn give_back(&self, charges: Vec<(usize, RuleCharge)>) {
+        for (index, charge) in charges {
+            let deferred = &self.costs[index];
+            if let Some(limits) = &deferred.rule.limits {
+                limits.limiter.refund(&deferred.key, charge, || self.clock.now());
+            }
+        }
+    }
+}
+
+/// At the head of the queues, the limits are charged by [`Counted::take_turn`].
+struct Unasked;
+
+impl AtHead for Unasked {
+    type Pass = ();
+    type Refusal = Infallible;
+
+    fn charge(&self, _: Time) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn late(&self, _: Time) -> Infallible {
+        unreachable!("a body waits as long as it takes")
+    }
+
+    fn retry_after(never: &Infallible) -> Option<Duration> {
+        match *never {}
+    }
+
+    fn quota(never: &Infallible) -> Quota {
+        match *never {}
+    }
+}
+
+impl<B> Drop for Counted<B> {
+    fn drop(&mut self) {
+        if let Some(turn) = self.turn.take() {
+            self.give_back(turn.charges);
+        }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for LimitedBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match &mut self.0 {
+            Kind::Plain(body) => Pin::new(body).poll_frame(cx),
+            Kind::Counted(counted) => counted.poll_data(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Plain(body) => body.is_end_stream(),
+            Kind::Counted(counted) => counted.rest.is_empty() && counted.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Plain(body) => body.size_hint(),
+            Kind::Counted(counted) => {
+                let held = u64::try_from(counted.rest.len()).unwrap_or(u64::MAX);
+                let of_body = counted.body.size_hint();
+                let mut hint = SizeHint::new();
+                hint.set_lower(of_body.lower().saturating_add(held));
+                if let Some(upper) = of_body.upper() {
+                    hint.set_upper(upper.saturating_add(held));
+                }
+                hint
+            }
+        }
+    }
+}

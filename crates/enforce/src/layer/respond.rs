@@ -1,0 +1,64 @@
+//! What a client gets that gets no answer from the app: refused, or too late. It is the one place that renders them.
+//!
+//! A gRPC client gets what its library understands: a response of headers only with status 200, the code among them, and
+//! the moment to retry.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer};
+
+use crate::{matching::Headers, refusal::Refusal};
+
+/// How a response has to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A status and a body, as the rule says.
+    Http,
+    /// For clients of gRPC.
+    Grpc,
+}
+
+impl Format {
+    /// For a request with these fields.
+    pub fn of(headers: Headers<'_>) -> Self {
+        let grpc = headers.get(&header::CONTENT_TYPE).is_some_and(|value| value.starts_with(b"application/grpc"));
+        if grpc { Self::Grpc } else { Self::Http }
+    }
+}
+
+/// The response to a request that is refused.
+pub fn refused(refusal: &Refusal<'_>, format: Format) -> Response<Bytes> {
+    let mut response = match format {
+        Format::Grpc => GrpcAnswer::rate_limited(refusal.retry_after()),
+        Format::Http => {
+            let mut response = Response::new(refusal.body());
+            *response.status_mut() = refusal.status();
+            response.headers_mut().insert(header::CONTENT_TYPE, refusal.content_type().clone());
+            response
+        }
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::RETRY_AFTER, refusal.seconds().into());
+    refusal.insert_fields(headers);
+    response
+}
+
+/// The response to a request that took longer than its deadline.
+pub(super) fn too_late(deadline: Duration, format: Format, server: &str) -> Response<Bytes> {
+    match format {
+        Format::Grpc => {
+            let exceeded = DeadlineExceeded { after: deadline };
+            Answer::<(), _, _>::refused(&GrpcAnswer, exceeded)
+        }
+        Format::Http => {
+            let text = format!("{server}: no answer within the deadline of {} ms\n", deadline.as_millis());
+            let mut response = Response::new(text.into());
+            *response.status_mut() = StatusCode::GATEWAY_TIMEOUT;
+            let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+            response.headers_mut().insert(header::CONTENT_TYPE, plain);
+            response
+        }
+    }
+}

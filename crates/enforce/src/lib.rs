@@ -1,0 +1,92 @@
+//! The decision engine: which requests the limits of a snapshot let through, and when.
+//!
+//! A request comes in as it is described by its head and the client's address; out comes a [`Verdict`]: it passes, it waits,
+//! or it is refused. [`lower()`] turns wire data into parsed rules or into every fault it has; [`RulesInForce::succeed`]
+//! gives those rules the limiters and counters of the rules that they follow; a [`Gate`] asks them for each request. A decision
+//! takes no lock of its own, formats no label, and waits for nothing.
+//!
+//! On top of that, [`LimitLayer`] does what verdicts say for any HTTP service of tower's: it refuses, holds back, forwards, ends
+//! what takes too long, and charges what the response tells. Nothing below it knows bodies or tower.
+//!
+//! Nothing here opens a socket or knows where snapshots come from. The agent puts them in force when the operator pushes them; a
+//! program can do so by itself:
+//!
+//! ```
+//! use axum::{Router, body::Body, http::Request, routing::get};
+//! use tower::ServiceExt;
+//! use weir_enforce::{AmbiguousPaths, GateOptions, LiveRules};
+//! use weir_tower::MonotonicClock;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (clock, paths) = (MonotonicClock::start(), AmbiguousPaths::Keep);
+//! let rules = LiveRules::new(GateOptions { clock, paths, log_keys: false });
+//! let app: Router = Router::new().route("/", get(async || "hello")).layer(rules.layer(|_| None));
+//!
+//! let snapshot = r#"{"wireVersion": 1, "sequence": 1, "revision": "a", "policies": [{
+//!     "uid": "u", "namespace": "default", "name": "hello", "revision": "a", "mode": "Enforce",
+//!     "rules": [{"name": "all", "action": "Limit", "limits": [
+//!         {"name": "hourly", "strategy": "TokenBucket", "requests": 1, "periodMillis": 3600000}
+//!     ]}]
+//! }]}"#;
+//! rules.apply(serde_json::from_str(snapshot)?).expect("no faults");
+//! assert_eq!(app.clone().oneshot(Request::new(Body::empty())).await?.status(), 200);
+//! assert_eq!(app.oneshot(Request::new(Body::empty())).await?.status(), 429);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The example `managed` is a whole server.
+
+mod byte_set;
+mod charge;
+mod client_ip;
+mod cost;
+mod counters;
+mod decide;
+mod deferred;
+mod explain;
+mod fields;
+#[cfg(test)]
+#[path = "../../../limiter-agent/src/fuzz.rs"]
+mod fuzz;
+mod gate;
+pub mod histogram;
+mod in_force;
+mod jwt;
+mod key;
+mod layer;
+mod live;
+mod log;
+mod lower;
+mod matching;
+mod messages;
+mod refusal;
+mod removed;
+mod rule_set;
+mod sampled;
+#[cfg(test)]
+mod tests;
+mod verdict;
+mod wait;
+
+pub use self::{
+    byte_set::ByteSet,
+    client_ip::X_FORWARDED_FOR,
+    counters::Counts,
+    deferred::DeferredCost,
+    explain::InvalidRequest,
+    fields::Fields,
+    gate::{ConnectionGate, Gate, GateOptions, Gates},
+    in_force::{Policy, Rule, RulesInForce},
+    jwt::{InvalidJwks, Jwks},
+    layer::{Format, LimitFuture, LimitLayer, Limited, LimitedBody, refused},
+    live::{LiveRules, SharedGate},
+    lower::{Lowered, lower},
+    matching::{AmbiguousPaths, FieldLine, Headers, RequestView, is_ambiguous, over_budget},
+    messages::{MessageRefusal, Messages},
+    refusal::{Cause, Refusal},
+    sampled::Sample,
+    verdict::{Deadline, FollowUp, Pass, Verdict},
+    wait::{LateRefusal, Wait},
+};

@@ -1,0 +1,204 @@
+//! Rules that a program puts in force by itself, for requests that move between its threads.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use arc_swap::ArcSwap;
+use http::Extensions;
+use weir_wire::{Fault, Per, Snapshot, WIRE_VERSION};
+
+use super::{
+    gate::{Gate, GateOptions},
+    in_force::RulesInForce,
+    jwt::Jwks,
+    layer::LimitLayer,
+    lower::lower,
+};
+
+/// The rules in force of a program. They may change at any moment, and clones share them.
+#[derive(Clone, Debug)]
+pub struct LiveRules(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    rules: ArcSwap<RulesInForce>,
+    options: GateOptions,
+    one_at_a_time: Mutex<()>,
+}
+
+/// Decides on the requests of a program of many threads.
+#[derive(Clone, Debug)]
+pub struct SharedGate {
+    rules: LiveRules,
+    client: fn(&Extensions) -> Option<IpAddr>,
+}
+
+impl LiveRules {
+    /// No rules: every request passes.
+    pub fn new(options: GateOptions) -> Self {
+        Self(Arc::new(Shared { rules: ArcSwap::default(), options, one_at_a_time: Mutex::default() }))
+    }
+
+    /// Puts a snapshot in force: all of it, or nothing. Counters live on, and the limits of rules that are still there change
+    /// in place. The last call wins, whatever `sequence` says.
+    ///
+    /// # Errors
+    ///
+    /// All faults of the snapshot, each with its path. What was in force stays in force.
+    pub fn apply(&self, snapshot: Snapshot) -> Result<(), Vec<Fault>> {
+        let faults = unfit(&snapshot);
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let lowered = lower(&snapshot)?;
+        self.change(|rules| rules.succeed(snapshot, lowered, || self.0.options.clock.now()));
+        Ok(())
+    }
+
+    /// From now on only tokens that these keys have signed have claims.
+    pub fn verify_with(&self, keys: Jwks) {
+        self.change(|rules| rules.with_jwks(Some(Arc::new(keys))));
+    }
+
+    /// The rules in force, for counts and explanations.
+    pub fn load(&self) -> Arc<RulesInForce> {
+        self.0.rules.load_full()
+    }
+
+    /// Limits a service by these rules. `client` finds the address that a request's connection comes from, for keys with
+    /// `clientIP`; requests without one count as `0.0.0.0`.
+    pub fn layer(&self, client: fn(&Extensions) -> Option<IpAddr>) -> LimitLayer<SharedGate> {
+        LimitLayer::new(SharedGate { rules: self.clone(), client }, "weir")
+    }
+
+    fn change(&self, next: impl FnOnce(&RulesInForce) -> RulesInForce) {
+        // It guards an order, and no data.
+        let _turn = self.0.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = next(&self.0.rules.load());
+        self.0.rules.store(Arc::new(next));
+    }
+}
+
+impl Gate for SharedGate {
+    fn with_rules<T>(&self, then: impl FnOnce(&Arc<RulesInForce>) -> T) -> T {
+        then(&self.rules.0.rules.load())
+    }
+
+    fn options(&self) -> &GateOptions {
+        &self.rules.0.options
+    }
+
+    fn client(&self, extensions: &Extensions) -> IpAddr {
+        (self.client)(extensions).map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.to_canonical())
+    }
+}
+
+/// What this crate knows and a layer cannot honour.
+fn unfit(snapshot: &Snapshot) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if snapshot.wire_version != WIRE_VERSION {
+        let message = format!("is {}, and this program speaks {WIRE_VERSION}", snapshot.wire_version);
+        faults.push(Fault { path: "wireVersion".into(), message });
+    }
+    for (number, policy) in snapshot.policies.iter().enumerate() {
+        for (index, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.per == Per::Message) {
+            let path = format!("policies[{number}].rules[{index}].per");
+            let message = format!("rule {} counts messages, which a layer does not see: count requests", rule.name);
+            faults.push(Fault { path, message });
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::Full;
+    use serde_json::{Value, json};
+    use tower::{Layer, ServiceExt};
+    use weir_tower::MonotonicClock;
+
+    use super::*;
+    use crate::AmbiguousPaths;
+
+    fn live() -> LiveRules {
+        let (clock, paths) = (MonotonicClock::of_tokio(), AmbiguousPaths::Keep);
+        LiveRules::new(GateOptions { clock, paths, log_keys: false })
+    }
+
+    fn snapshot(version: u32, rule: &Value) -> Snapshot {
+        let policy =
+            json!({"uid": "u", "namespace": "n", "name": "p", "revision": "r", "mode": "Enforce", "rules": [rule]});
+        let snapshot = json!({"wireVersion": version, "sequence": 1, "revision": "r", "policies": [policy]});
+        serde_json::from_value(snapshot).expect("a snapshot")
+    }
+
+    fn rule(requests: u64, more: &Value) -> Value {
+        let limit =
+            json!({"name": "l", "strategy": "SlidingWindowLog", "requests": requests, "periodMillis": 86_400_000});
+        let mut rule = json!({"name": "r", "action": "Limit", "limits": [limit]});
+        rule.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        rule
+    }
+
+    /// Needs a future that may move between threads.
+    async fn statuses(rules: &LiveRules, clients: &[Option<IpAddr>]) -> Vec<u16> {
+        let app =
+            tower::service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("ok"))));
+        let service = rules.layer(|extensions| extensions.get().copied()).layer(app);
+        let mut statuses = Vec::new();
+        for client in clients {
+            let mut request = Request::new(());
+            client.map(|client| request.extensions_mut().insert(client));
+            let answer = tokio::spawn(service.clone().oneshot(request)).await.expect("no panic");
+            statuses.push(answer.unwrap_or_else(|never| match never {}).status().as_u16());
+        }
+        statuses
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_keeps_counts_and_a_fault_keeps_what_was_there() {
+        let rules = live();
+        let all = |count| vec![None; count];
+        assert_eq!(statuses(&rules, &all(2)).await, [200, 200], "no rules");
+        rules.apply(snapshot(1, &rule(2, &json!({})))).expect("no faults");
+        assert_eq!(statuses(&rules, &all(3)).await, [200, 200, 429]);
+        let paths = |faults: Vec<Fault>| faults.into_iter().map(|fault| fault.path).collect::<Vec<_>>();
+        let refused = |version, rule: &Value| paths(rules.apply(snapshot(version, rule)).expect_err("faults"));
+        assert_eq!(refused(1, &rule(0, &json!({}))), ["policies[0].rules[0].limits[0].requests"]);
+        assert_eq!(refused(1, &rule(9, &json!({"per": "Message"}))), ["policies[0].rules[0].per"]);
+        assert_eq!(refused(2, &rule(9, &json!({}))), ["wireVersion"]);
+        assert_eq!(statuses(&rules, &all(1)).await, [429]);
+        rules.apply(snapshot(1, &rule(3, &json!({})))).expect("no faults");
+        assert_eq!(statuses(&rules, &all(2)).await, [200, 429], "two of three were used");
+        assert_eq!(rules.load().policies()[0].rules[0].counts().limited, 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_are_known_by_their_address() {
+        let rules = live();
+        let by_address = json!({"key": [{"clientIP": {"trustedHops": 0, "ipv6Prefix": 64}}]});
+        rules.apply(snapshot(1, &rule(1, &by_address))).expect("no faults");
+        let [one, other] = ["192.0.2.1", "::ffff:192.0.2.2"].map(|text| text.parse().ok());
+        let answers = statuses(&rules, &[one, one, other, other, None, None]).await;
+        assert_eq!(answers, [200, 429, 200, 429, 200, 429]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_may_move_between_threads() {
+        let rules = live();
+        let more = json!({
+            "limits": [{"name": "l", "strategy": "GCRA", "requests": 10, "periodMillis": 1000}],
+            "onLimit": {"status": 429, "headers": "IETF", "maxWaitMillis": 60_000},
+        });
+        rules.apply(snapshot(1, &rule(1, &more))).expect("no faults");
+        let start = tokio::time::Instant::now();
+        assert_eq!(statuses(&rules, &[None; 4]).await, [200; 4]);
+        assert_eq!(start.elapsed().as_millis(), 300);
+    }
+}

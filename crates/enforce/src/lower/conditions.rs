@@ -1,0 +1,139 @@
+//! What a rule is about: its `match` list and its `key`.
+
+use std::str::FromStr;
+
+use http::{HeaderName, HeaderValue, Method};
+use weir_wire::{Action, FieldMatch, KeyPart, Match};
+
+use super::faults::{Faults, Path};
+use crate::{
+    key::{KeySpec, Part},
+    matching::{Conditions, FieldCondition, Matcher, Predicate, ValueCondition},
+};
+
+pub(super) fn lower_matches(matches: &[Match], action: Action, path: &Path, faults: &mut Faults) -> Option<Matcher> {
+    let entries = each(matches, path, |entry, path| {
+        let methods = each(&entry.methods, &path.field("methods"), |text, path| method(text, path, faults));
+        let hosts = each(&entry.hosts, &path.field("hosts"), |text, path| parsed(text, path, faults));
+        let paths = each(&entry.paths, &path.field("paths"), |text, path| parsed(text, path, faults));
+        let regexes = each(&entry.path_regexes, &path.field("pathRegexes"), |text, path| regex(text, path, faults));
+        let headers = each(&entry.headers, &path.field("headers"), |field, path| header(field, path, faults));
+        let query = each(&entry.query, &path.field("query"), |field, path| parameter(field, path, faults));
+        let predicate = match &entry.predicate {
+            Some(text) => parsed(text, &path.field("predicate"), faults)
+                .map(|predicate: Predicate| Some(predicate.or_if_unknown(action == Action::Limit))),
+            None => Some(None),
+        };
+        Some(Conditions {
+            methods: methods?,
+            hosts: hosts?,
+            paths: paths?,
+            path_regexes: regexes?,
+            headers: headers?,
+            query: query?,
+            predicate: predicate?,
+        })
+    });
+    entries.map(Matcher::new)
+}
+
+pub(super) fn lower_key(key: &[KeyPart], path: &Path, faults: &mut Faults) -> Option<KeySpec> {
+    let parts = each(key, path, |part, path| match part {
+        KeyPart::Header(name) => header_name(name, &path.field("header"), faults).map(Part::Header),
+        KeyPart::ClientIp { trusted_hops, ipv6_prefix } => {
+            if !(1..=128).contains(ipv6_prefix) {
+                faults.add(&path.field("clientIP").field("ipv6Prefix"), "must be 1 to 128");
+                return None;
+            }
+            Some(Part::ClientIp { trusted_hops: *trusted_hops, ipv6_prefix: *ipv6_prefix })
+        }
+        KeyPart::Cookie(name) => {
+            // RFC 6265 section 4.1.1: a cookie's name is a token, as a header's is.
+            if HeaderName::from_str(name).is_err() {
+                faults.add(&path.field("cookie"), "must be the name of a cookie, such as session");
+                return None;
+            }
+            Some(Part::Cookie(name.as_str().into()))
+        }
+        KeyPart::Query(name) => non_empty(name, &path.field("query"), faults).map(Part::Query),
+        KeyPart::PathSegment(0) => {
+            faults.add(&path.field("pathSegment"), "must be at least 1: segments are counted from 1");
+            None
+        }
+        KeyPart::PathSegment(number) => Some(Part::PathSegment(*number)),
+        KeyPart::Host {} => Some(Part::Host),
+        KeyPart::Method {} => Some(Part::Method),
+        KeyPart::JwtClaim { header, claim } => {
+            let path = path.field("jwtClaim");
+            let header = header_name(header, &path.field("header"), faults);
+            let claim = non_empty(claim, &path.field("claim"), faults);
+            Some(Part::JwtClaim { header: header?, claim: claim? })
+        }
+    });
+    parts.map(KeySpec::new)
+}
+
+fn header(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<FieldCondition<HeaderName>> {
+    let name = header_name(&field.name, &path.field("name"), faults);
+    let value = value(field, path, faults);
+    for (part, text) in [("value", &field.value), ("prefix", &field.prefix)] {
+        if text.as_ref().is_some_and(|text| HeaderValue::from_str(text).is_err()) {
+            faults.add(&path.field(part), "can never match: a header value has no control characters");
+            return None;
+        }
+    }
+    Some(FieldCondition { name: name?, value: value? })
+}
+
+fn parameter(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<FieldCondition<Box<[u8]>>> {
+    let name = non_empty(&field.name, &path.field("name"), faults);
+    let value = value(field, path, faults);
+    Some(FieldCondition { name: name?.into_boxed_bytes(), value: value? })
+}
+
+fn value(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<ValueCondition> {
+    match (&field.value, &field.prefix) {
+        (None, None) => Some(ValueCondition::Any),
+        (Some(whole), None) => Some(ValueCondition::Exactly(whole.as_bytes().into())),
+        (None, Some(start)) => Some(ValueCondition::StartingWith(start.as_bytes().into())),
+        (Some(_), Some(_)) => {
+            faults.add(&path.field("prefix"), "a field has a `value` or a `prefix`: leave one of them out");
+            None
+        }
+    }
+}
+
+fn regex(text: &str, path: &Path, faults: &mut Faults) -> Option<regex::bytes::Regex> {
+    weir_expressions::path_regex(text).map_err(|invalid| faults.add(path, invalid.to_string())).ok()
+}
+
+fn non_empty(text: &str, path: &Path, faults: &mut Faults) -> Option<Box<str>> {
+    if text.is_empty() {
+        faults.add(path, "must not be empty");
+        return None;
+    }
+    Some(text.into())
+}
+
+/// Lowers all of a list, also after one has failed.
+fn each<T, U>(list: &[T], path: &Path, mut lower: impl FnMut(&T, &Path) -> Option<U>) -> Option<Vec<U>> {
+    let lowered: Vec<Option<U>> =
+        list.iter().enumerate().map(|(index, item)| lower(item, &path.index(index))).collect();
+    lowered.into_iter().collect()
+}
+
+fn parsed<T: FromStr<Err: std::error::Error>>(text: &str, path: &Path, faults: &mut Faults) -> Option<T> {
+    text.parse().map_err(|invalid: T::Err| faults.add(path, invalid.to_string())).ok()
+}
+
+fn method(text: &str, path: &Path, faults: &mut Faults) -> Option<Method> {
+    let known = text.bytes().all(|byte| !byte.is_ascii_lowercase()).then(|| Method::from_str(text).ok()).flatten();
+    if known.is_none() {
+        faults.add(path, "must be a method in upper case, such as GET");
+    }
+    known
+}
+
+pub(super) fn header_name(text: &str, path: &Path, faults: &mut Faults) -> Option<HeaderName> {
+    text.parse().map_err(|_| faults.add(path, "must be the name of a header, such as x-api-key")).ok()
+}

@@ -1,0 +1,84 @@
+//! What a request takes from a rule's limits.
+
+use weir_core::Terms;
+use weir_wire::{Per, Rule};
+
+use super::faults::{Faults, Path};
+use crate::cost::{Cost, Told};
+
+/// `terms` are none if they were faulty themselves.
+pub(super) fn lower_cost(rule: &Rule, terms: Option<&Terms>, path: &Path, faults: &mut Faults) -> Option<Cost> {
+    let at = path.field("cost");
+    let cost = match &rule.cost {
+        None => Cost::Fixed(1),
+        Some(weir_wire::Cost::Fixed(cost)) => {
+            let at = at.field("fixed");
+            if *cost == 0 {
+                faults.add(&at, "must be at least 1: a rule with action Bypass charges nothing");
+                return None;
+            }
+            Cost::Fixed(*cost)
+        }
+        Some(weir_wire::Cost::RequestHeader { name, most }) => {
+            Cost::RequestHeader(told(name, *most, &at.field("requestHeader"), faults)?)
+        }
+        Some(weir_wire::Cost::ResponseHeader { name, most }) => {
+            Cost::ResponseHeader(told(name, *most, &at.field("responseHeader"), faults)?)
+        }
+        Some(weir_wire::Cost::ResponseBytes) => Cost::ResponseBytes,
+    };
+    if let (Cost::Fixed(cost), Some(terms)) = (&cost, terms) {
+        too_much(*cost, rule, terms, &at.field("fixed"), faults)?;
+    }
+    if cost.is_known_later() {
+        if rule.per == Per::Message {
+            faults.add(&at, "a message has no response: give it a cost that is `fixed`");
+            return None;
+        }
+        only_with_debt(rule, path, faults)?;
+    }
+    Some(cost)
+}
+
+fn told(name: &str, most: u64, at: &Path, faults: &mut Faults) -> Option<Told> {
+    let name = super::conditions::header_name(name, &at.field("name"), faults);
+    if most == 0 {
+        faults.add(&at.field("most"), "must be at least 1");
+        return None;
+    }
+    Some(Told { name: name?, most })
+}
+
+/// A limit that refuses each and every request is a mistake.
+fn too_much(cost: u64, rule: &Rule, terms: &Terms, at: &Path, faults: &mut Faults) -> Option<()> {
+    let sets = std::iter::once(None).chain((0..rule.overrides.len()).map(Some));
+    let mut limits = sets.flat_map(|set| terms.limits().map(|(name, _)| name).zip(terms.quotas(set)));
+    match limits.find(|(_, quota)| cost > quota.most()) {
+        None => Some(()),
+        Some((name, quota)) => {
+            let most = quota.most();
+            faults
+                .add(at, format!("{name} admits {most} at once, so none would ever pass: lower it or raise the burst"));
+            None
+        }
+    }
+}
+
+/// What is known too late to refuse can only be owed.
+fn only_with_debt(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<()> {
+    let limits = path.field("limits");
+    let own = rule.limits.iter().enumerate().map(|(index, limit)| (limits.index(index), limit));
+    let overrides = rule.overrides.iter().enumerate().flat_map(|(index, one)| {
+        let limits = path.field("overrides").index(index).field("limits");
+        one.limits.iter().enumerate().map(move |(index, limit)| (limits.index(index), limit))
+    });
+    let mut all = Some(());
+    for (at, limit) in own.chain(overrides) {
+        if limit.strategy != weir_wire::Strategy::TokenBucketWithDebt {
+            let message = "a cost that the response tells needs TokenBucketWithDebt: it is known too late to refuse";
+            faults.add(&at.field("strategy"), message);
+            all = None;
+        }
+    }
+    all
+}

@@ -1,0 +1,198 @@
+//! Wire data to parsed rules: all of it, or every fault that it has.
+//!
+//! Pure: it knows no clock, no counters and nothing of what is in force. Each part is lowered even if its neighbours are
+//! faulty, so that one answer has every fault.
+
+mod conditions;
+mod cost;
+mod faults;
+mod limits;
+mod on_limit;
+
+use std::{collections::HashSet, time::Duration};
+
+use weir_wire::{Action, Fault, HeaderStyle, MAX_LOG_BYTES, Mode, Per, PolicyRules, Rule, Snapshot, log_bytes};
+
+use self::faults::{Faults, Path};
+use super::{cost::Cost, fields::Advice, key::KeySpec, refusal::RefusalForm};
+use crate::matching::Matcher;
+
+/// A snapshot's rules, parsed.
+#[derive(Debug)]
+pub struct Lowered {
+    pub(super) policies: Vec<LoweredPolicy>,
+}
+
+#[derive(Debug)]
+pub(super) struct LoweredPolicy {
+    pub(super) uid: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) revision: String,
+    pub(super) mode: Mode,
+    pub(super) deadline: Option<Duration>,
+    pub(super) rules: Vec<LoweredRule>,
+}
+
+#[derive(Debug)]
+pub(super) struct LoweredRule {
+    pub(super) name: String,
+    pub(super) matcher: Matcher,
+    pub(super) per: Per,
+    /// None: bypass.
+    pub(super) limits: Option<LoweredLimits>,
+}
+
+#[derive(Debug)]
+pub(super) struct LoweredLimits {
+    pub(super) key: KeySpec,
+    pub(super) terms: weir_core::Terms,
+    /// None if all requests share one counter.
+    pub(super) max_keys: Option<std::num::NonZeroUsize>,
+    pub(super) cost: Cost,
+    pub(super) max_wait: Option<Duration>,
+    pub(super) refusal: RefusalForm,
+    pub(super) advice: Advice,
+}
+
+/// Parses a snapshot's rules.
+///
+/// # Errors
+///
+/// All faults, each with its path; the list is never empty.
+pub fn lower(snapshot: &Snapshot) -> Result<Lowered, Vec<Fault>> {
+    let mut faults = Faults::default();
+    let root = Path::default();
+    revision(&snapshot.revision, &root, &mut faults);
+
+    let (mut uids, mut names) = (HashSet::new(), HashSet::new());
+    let mut policies = Vec::with_capacity(snapshot.policies.len());
+    let (mut logs, mut logs_reported) = (0_u64, false);
+    for (index, policy) in snapshot.policies.iter().enumerate() {
+        let path = root.field("policies").index(index);
+        if !uids.insert(&policy.uid) {
+            faults.add(
+                &path.field("uid"),
+                "is the uid of an earlier policy: counters belong to it, so it must be unique",
+            );
+        }
+        if !names.insert((&policy.namespace, &policy.name)) {
+            faults.add(&path.field("name"), "an earlier policy has this namespace and name");
+        }
+        let before = faults.len();
+        policies.extend(lower_policy(policy, &path, &mut faults));
+        // A policy with faults of its own is reported for those only.
+        logs = logs.saturating_add(if faults.len() == before { log_bytes(policy) } else { 0 });
+        if logs > MAX_LOG_BYTES && !logs_reported {
+            logs_reported = true;
+            let bound = MAX_LOG_BYTES / (1024 * 1024);
+            let message = format!(
+                "with it, the SlidingWindowLog limits of all policies take more than {bound} MiB: lower requests or maxKeys, \
+                 use SlidingWindowCounter, or let fewer policies target this pod"
+            );
+            faults.add(&path, message);
+        }
+    }
+    faults.or(Lowered { policies })
+}
+
+fn lower_policy(policy: &PolicyRules, path: &Path, faults: &mut Faults) -> Option<LoweredPolicy> {
+    if policy.uid.is_empty() || policy.uid.len() > 128 || !policy.uid.bytes().all(|byte| byte.is_ascii_graphic()) {
+        faults.add(&path.field("uid"), "must be 1 to 128 visible ASCII characters");
+    }
+    label(&policy.namespace, &path.field("namespace"), faults);
+    if policy.name.len() > 253 || !policy.name.split('.').all(is_label_of_any_length) {
+        faults.add(
+            &path.field("name"),
+            "must be the name of a Kubernetes object: lower case letters, digits, `-` and `.`",
+        );
+    }
+    revision(&policy.revision, path, faults);
+    if policy.deadline_millis == Some(0) {
+        faults.add(&path.field("deadlineMillis"), "must be at least 1: leave it out for none");
+    }
+
+    let mut names = HashSet::new();
+    let mut rules = Vec::with_capacity(policy.rules.len());
+    for (index, rule) in policy.rules.iter().enumerate() {
+        let path = path.field("rules").index(index);
+        label(&rule.name, &path.field("name"), faults);
+        if !names.insert(&rule.name) {
+            faults.add(&path.field("name"), format!("an earlier rule is named {}: give each its own name", rule.name));
+        }
+        rules.extend(lower_rule(rule, &path, faults));
+    }
+    Some(LoweredPolicy {
+        uid: policy.uid.clone(),
+        namespace: policy.namespace.clone(),
+        name: policy.name.clone(),
+        revision: policy.revision.clone(),
+        mode: policy.mode,
+        deadline: policy.deadline_millis.map(Duration::from_millis),
+        rules,
+    })
+}
+
+fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRule> {
+    let before = faults.len();
+    let matcher = conditions::lower_matches(&rule.matches, rule.action, &path.field("match"), faults);
+    let limits = match rule.action {
+        Action::Bypass => {
+            for (field, given) in [
+                ("per", rule.per != Per::Request),
+                ("key", !rule.key.is_empty()),
+                ("limits", !rule.limits.is_empty()),
+                ("overrides", !rule.overrides.is_empty()),
+                ("cost", rule.cost.is_some()),
+                ("onLimit", rule.on_limit.is_some()),
+                ("maxKeys", rule.max_keys.is_some()),
+            ] {
+                if given {
+                    faults.add(&path.field(field), "has no meaning for a rule with action Bypass: leave it out");
+                }
+            }
+            None
+        }
+        Action::Limit => {
+            let key = conditions::lower_key(&rule.key, &path.field("key"), faults);
+            let terms = limits::lower_terms(rule, key.as_ref(), path, faults);
+            let max_keys = limits::lower_max_keys(rule, path, faults);
+            let cost = cost::lower_cost(rule, terms.as_ref(), path, faults);
+            let max_wait = on_limit::lower_max_wait(rule, &path.field("onLimit"), faults);
+            let refusal = on_limit::lower_form(rule, &path.field("onLimit"), faults);
+            // What follows writes fields with names in them.
+            if faults.len() > before {
+                return None;
+            }
+            let style = rule.on_limit.as_ref().map_or(HeaderStyle::Ietf, |on_limit| on_limit.headers);
+            let (key, terms) = (key?, terms?);
+            let advice = Advice::new(style, &terms, rule.overrides.len());
+            let (max_keys, cost, refusal) = (max_keys?, cost?, refusal?);
+            Some(LoweredLimits { key, terms, max_keys, cost, max_wait, refusal, advice })
+        }
+    };
+    Some(LoweredRule { name: rule.name.clone(), matcher: matcher?, per: rule.per, limits })
+}
+
+fn revision(revision: &str, path: &Path, faults: &mut Faults) {
+    if revision.is_empty() || revision.len() > 128 || !revision.bytes().all(|byte| byte.is_ascii_graphic()) {
+        faults.add(&path.field("revision"), "must be 1 to 128 visible ASCII characters");
+    }
+}
+
+/// Names stand in response fields, metrics and JSON without escapes, so only what Kubernetes calls a label is one.
+fn label(name: &str, path: &Path, faults: &mut Faults) {
+    if name.len() > 63 || !is_label_of_any_length(name) {
+        faults.add(path, "must be a DNS label: 1 to 63 lower case letters, digits and `-`, with no `-` at either end");
+    }
+}
+
+fn is_label_of_any_length(name: &str) -> bool {
+    !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,45 @@
+//! What becomes of a request beyond a limit.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode};
+use weir_wire::{OnMessage, Per, Rule};
+
+use super::faults::{Faults, Path};
+use crate::refusal::RefusalForm;
+
+/// None if requests do not wait.
+pub(super) fn lower_max_wait(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<Duration> {
+    let millis = rule.on_limit.as_ref()?.max_wait_millis.filter(|millis| *millis > 0)?;
+    if rule.per == Per::Message {
+        faults.add(&path.field("maxWaitMillis"), "messages do not wait: leave it out, or count requests");
+        return None;
+    }
+    Some(Duration::from_millis(millis))
+}
+
+pub(super) fn lower_form(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<RefusalForm> {
+    let on_limit = rule.on_limit.as_ref();
+    let code = on_limit.map_or(429, |on_limit| on_limit.status);
+    let status = StatusCode::from_u16(code).ok().filter(|status| (400..=599).contains(&status.as_u16()));
+    if status.is_none() {
+        faults.add(&path.field("status"), "must be 400 to 599");
+    }
+    let body = on_limit.and_then(|on_limit| on_limit.body.clone()).map(Bytes::from);
+    let content_type = match on_limit.and_then(|on_limit| on_limit.content_type.as_deref()) {
+        Some(text) => HeaderValue::from_str(text).ok().filter(|_| text.contains('/')),
+        None if body.is_some() => Some(HeaderValue::from_static("text/plain; charset=utf-8")),
+        None => Some(HeaderValue::from_static("application/json")),
+    };
+    if content_type.is_none() {
+        faults.add(&path.field("contentType"), "must be a media type, such as text/html");
+    }
+    let on_message = on_limit.and_then(|on_limit| on_limit.on_message);
+    if on_message.is_some() && rule.per == Per::Request {
+        faults.add(&path.field("onMessage"), "has a meaning only with `per: Message`: leave it out");
+        return None;
+    }
+    let closes = on_message == Some(OnMessage::Close);
+    Some(RefusalForm { status: status?, body, content_type: content_type?, closes })
+}

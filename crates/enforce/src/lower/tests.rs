@@ -1,0 +1,255 @@
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use weir_wire::{Fault, Snapshot};
+
+use super::{
+    super::{
+        cost::{Cost, Told},
+        key::Part,
+    },
+    lower,
+};
+
+fn parse(policies: &Value) -> Snapshot {
+    let snapshot = json!({"wireVersion": 1, "sequence": 1, "revision": "r", "policies": policies});
+    serde_json::from_value(snapshot).expect("a snapshot")
+}
+
+fn policy(rules: &Value) -> Value {
+    json!({"uid": "u", "namespace": "shop", "name": "p", "revision": "r", "mode": "Enforce", "rules": rules})
+}
+
+fn limit(name: &str) -> Value {
+    json!({"name": name, "strategy": "TokenBucket", "requests": 10, "periodMillis": 1000})
+}
+
+/// A rule that is right, with some of its fields replaced.
+fn rule(fields: Value) -> Value {
+    let mut rule = json!({"name": "r", "action": "Limit", "limits": [limit("l")]});
+    let (Value::Object(into), Value::Object(fields)) = (&mut rule, fields) else { panic!("not objects") };
+    into.extend(fields);
+    rule
+}
+
+fn faults(policies: &Value) -> Vec<Fault> {
+    lower(&parse(policies)).err().unwrap_or_default()
+}
+
+#[test]
+fn the_golden_snapshot_is_lowered() {
+    let golden = include_str!("../../../wire/tests/golden/snapshot.json");
+    let lowered = lower(&serde_json::from_str(golden).expect("a snapshot")).expect("no faults");
+    let [bypass, limited] = lowered.policies[0].rules.as_slice() else { panic!("two rules") };
+    assert!(bypass.limits.is_none());
+    let limits = limited.limits.as_ref().expect("limits");
+    assert_eq!(limits.key.parts()[1], Part::ClientIp { trusted_hops: 1, ipv6_prefix: 64 });
+    assert_eq!(limits.terms.limits().map(|(name, _)| name).collect::<Vec<_>>(), ["burst", "hourly", "spacing"]);
+    assert_eq!(limits.max_keys.map(std::num::NonZeroUsize::get), Some(65_536));
+    assert_eq!(limits.refusal.status, 429);
+}
+
+#[test]
+fn everything_that_a_snapshot_can_say_is_lowered() {
+    let golden = include_str!("../../../wire/tests/golden/snapshot-full.json");
+    let lowered = lower(&serde_json::from_str(golden).expect("a snapshot")).expect("no faults");
+    let [policy] = lowered.policies.as_slice() else { panic!("one policy") };
+    assert_eq!(policy.deadline, Some(Duration::from_millis(500)));
+    let [_, per_client, bandwidth, chat] = policy.rules.as_slice() else { panic!("four rules") };
+    let [per_client, bandwidth, chat] = [per_client, bandwidth, chat].map(|rule| rule.limits.as_ref().expect("limits"));
+    let told = Told { name: http::HeaderName::from_static("x-cost"), most: 100 };
+    assert_eq!(per_client.cost, Cost::RequestHeader(told));
+    assert_eq!(per_client.max_wait, Some(Duration::from_millis(75)));
+    assert_eq!(
+        (&per_client.refusal.body, per_client.refusal.content_type.as_bytes()),
+        (&Some("slow down".into()), &b"text/plain"[..])
+    );
+    assert_eq!(bandwidth.key.parts().len(), 6);
+    assert_eq!((&bandwidth.cost, bandwidth.terms.quotas(None)[0].debt()), (&Cost::ResponseBytes, 500_000));
+    assert_eq!((&chat.cost, chat.refusal.closes), (&Cost::Fixed(2), true));
+}
+
+/// One fault at a time: where, and a word of what is said.
+#[test]
+fn each_fault_has_its_path() {
+    let keyed = json!([{"header": "x-a"}, {"clientIP": {"trustedHops": 0, "ipv6Prefix": 64}}]);
+    let with_override = |one: Value| json!({"key": keyed, "overrides": [one]});
+    for (fields, path, word) in [
+        (json!({"name": "Upper"}), "name", "DNS label"),
+        (json!({"limits": []}), "limits", "at least one"),
+        (json!({"limits": (0..9).map(|n| limit(&format!("l{n}"))).collect::<Vec<_>>()}), "limits", "at most 8"),
+        (json!({"limits": [limit("l"), limit("l")]}), "limits[1].name", "own name"),
+        (json!({"limits": [limit("a\"b")]}), "limits[0].name", "DNS label"),
+        (json!({"limits": [limit("a\0b")]}), "limits[0].name", "DNS label"),
+        (
+            json!({"limits": [{"name": "l", "strategy": "GCRA", "requests": 0, "periodMillis": 1}]}),
+            "limits[0].requests",
+            "at least 1",
+        ),
+        (
+            json!({"limits": [{"name": "l", "strategy": "GCRA", "requests": 1, "periodMillis": 0}]}),
+            "limits[0].periodMillis",
+            "longer",
+        ),
+        (
+            json!({"limits": [{"name": "l", "strategy": "GCRA", "requests": 1, "periodMillis": 1, "burst": 0}]}),
+            "limits[0].burst",
+            "at least 1",
+        ),
+        (
+            json!({"limits": [{"name": "l", "strategy": "FixedWindow", "requests": 1, "periodMillis": 1, "burst": 2}]}),
+            "limits[0].burst",
+            "TokenBucket",
+        ),
+        (
+            json!({"limits": [{"name": "l", "strategy": "GCRA", "requests": 1_000_000_000, "periodMillis": 1}]}),
+            "limits[0].requests",
+            "nanosecond",
+        ),
+        (json!({"match": [{"methods": ["get"]}]}), "match[0].methods[0]", "upper case"),
+        (json!({"match": [{}, {"hosts": ["a", "a:80"]}]}), "match[1].hosts[1]", "without scheme, port"),
+        (json!({"match": [{"paths": ["api"]}]}), "match[0].paths[0]", "start with"),
+        (json!({"match": [{"headers": [{"name": "a b", "value": ""}]}]}), "match[0].headers[0].name", "x-api-key"),
+        (json!({"match": [{"headers": [{"name": "a", "value": "\n"}]}]}), "match[0].headers[0].value", "control"),
+        (json!({"key": [{"header": ""}]}), "key[0].header", "x-api-key"),
+        (json!({"key": [{"clientIP": {"trustedHops": 0, "ipv6Prefix": 129}}]}), "key[0].clientIP.ipv6Prefix", "128"),
+        (json!({"maxKeys": 5}), "maxKeys", "without a `key`"),
+        (json!({"key": keyed, "maxKeys": 0}), "maxKeys", "1 to"),
+        (json!({"key": keyed, "maxKeys": 1_000_001}), "maxKeys", "1 to"),
+        (
+            json!({"key": keyed, "maxKeys": 1_000_000, "limits": [
+                {"name": "log", "strategy": "SlidingWindowLog", "requests": 1 << 20, "periodMillis": 1000},
+            ]}),
+            "limits[0]",
+            "and at most 128 are allowed",
+        ),
+        (json!({"onLimit": {"status": 200, "headers": "IETF"}}), "onLimit.status", "400"),
+        (json!({"overrides": [{"keys": [["a"]], "limits": [limit("l")]}]}), "overrides", "`key`"),
+        (with_override(json!({"keys": [], "limits": [limit("l")]})), "overrides[0].keys", "at least one"),
+        (with_override(json!({"keys": [["a"]], "limits": [limit("l")]})), "overrides[0].keys[0]", "2 parts"),
+        (with_override(json!({"keys": [["a", "b"]], "limits": [limit("l")]})), "overrides[0].keys[0][1]", "IP address"),
+        (
+            with_override(json!({"keys": [["a", "::1"], ["a", "::2"]], "limits": [limit("l")]})),
+            "overrides[0].keys[1]",
+            "same key as policies[0]",
+        ),
+        (with_override(json!({"keys": [["a", "::1"]], "limits": []})), "overrides[0].limits", "at least one"),
+        (
+            with_override(json!({"keys": [["a", "::1"]], "limits": [limit("x")]})),
+            "overrides[0].limits[0].name",
+            "no limit of this rule",
+        ),
+        (json!({"action": "Bypass"}), "limits", "Bypass"),
+        (json!({"match": [{"pathRegexes": ["^/a", "("]}]}), "match[0].pathRegexes[1]", "regular expression"),
+        (json!({"match": [{"pathRegexes": ["a{1000}{1000}"]}]}), "match[0].pathRegexes[0]", "smaller repetitions"),
+        (
+            json!({"match": [{"headers": [{"name": "a", "value": "b", "prefix": "c"}]}]}),
+            "match[0].headers[0].prefix",
+            "one of them",
+        ),
+        (json!({"match": [{"headers": [{"name": "a", "prefix": "\n"}]}]}), "match[0].headers[0].prefix", "control"),
+        (json!({"match": [{"query": [{"name": ""}]}]}), "match[0].query[0].name", "empty"),
+        (json!({"match": [{"predicate": "request.method = 1"}]}), "match[0].predicate", "not CEL"),
+        (json!({"match": [{}, {"predicate": "method == 'GET'"}]}), "match[1].predicate", "knows no method"),
+        (json!({"key": [{"cookie": "a b"}]}), "key[0].cookie", "session"),
+        (json!({"key": [{"query": ""}]}), "key[0].query", "empty"),
+        (json!({"key": [{"pathSegment": 0}]}), "key[0].pathSegment", "from 1"),
+        (json!({"key": [{"jwtClaim": {"header": "a b", "claim": "c"}}]}), "key[0].jwtClaim.header", "x-api-key"),
+        (json!({"key": [{"jwtClaim": {"header": "a", "claim": ""}}]}), "key[0].jwtClaim.claim", "empty"),
+        (
+            json!({"key": [{"method": {}}], "overrides": [{"keys": [["get"]], "limits": [limit("l")]}]}),
+            "overrides[0].keys[0][0]",
+            "upper case",
+        ),
+        (
+            json!({"limits": [{"name": "l", "strategy": "GCRA", "requests": 1, "periodMillis": 1, "debt": 1}]}),
+            "limits[0].debt",
+            "TokenBucketWithDebt",
+        ),
+        (json!({"cost": {"fixed": 0}}), "cost.fixed", "at least 1"),
+        (json!({"cost": {"fixed": 11}}), "cost.fixed", "l admits 10 at once"),
+        (json!({"cost": {"requestHeader": {"name": "a b", "most": 1}}}), "cost.requestHeader.name", "x-api-key"),
+        (json!({"cost": {"requestHeader": {"name": "a", "most": 0}}}), "cost.requestHeader.most", "at least 1"),
+        (json!({"cost": "responseBytes"}), "limits[0].strategy", "TokenBucketWithDebt"),
+        (json!({"cost": {"responseHeader": {"name": "a", "most": 9}}}), "limits[0].strategy", "TokenBucketWithDebt"),
+        (json!({"per": "Message", "cost": "responseBytes"}), "cost", "no response"),
+        (
+            json!({"per": "Message", "onLimit": {"status": 429, "headers": "IETF", "maxWaitMillis": 5}}),
+            "onLimit.maxWaitMillis",
+            "do not wait",
+        ),
+        (
+            json!({"onLimit": {"status": 429, "headers": "IETF", "onMessage": "Close"}}),
+            "onLimit.onMessage",
+            "per: Message",
+        ),
+        (
+            json!({"onLimit": {"status": 429, "headers": "IETF", "contentType": "text"}}),
+            "onLimit.contentType",
+            "media type",
+        ),
+    ] {
+        let found = faults(&json!([policy(&json!([rule(fields.clone())]))]));
+        let [fault] = found.as_slice() else { panic!("{fields}: {found:?}") };
+        assert_eq!(fault.path, format!("policies[0].rules[0].{path}"), "{fields}: {fault:?}");
+        assert!(fault.message.contains(word), "{fields}: {fault:?}");
+    }
+}
+
+#[test]
+fn all_faults_are_told_at_once() {
+    let mut wrong = policy(&json!([
+        rule(
+            json!({"name": "a", "limits": [{"name": "-", "strategy": "GCRA", "requests": 0, "periodMillis": 0, "burst": 0}]})
+        ),
+        rule(json!({"name": "a", "match": [{"methods": ["x"], "paths": ["//", "x"]}], "maxKeys": 1})),
+    ]));
+    wrong["deadlineMillis"] = 0.into();
+    wrong["namespace"] = "".into();
+    wrong["revision"] = "".into();
+    let paths: Vec<String> = faults(&json!([wrong, wrong])).into_iter().map(|fault| fault.path).collect();
+    let of_one = [
+        "namespace",
+        "revision",
+        "deadlineMillis",
+        "rules[0].limits[0].name",
+        "rules[0].limits[0].requests",
+        "rules[0].limits[0].periodMillis",
+        "rules[0].limits[0].burst",
+        "rules[1].name",
+        "rules[1].match[0].methods[0]",
+        "rules[1].match[0].paths[0]",
+        "rules[1].match[0].paths[1]",
+        "rules[1].maxKeys",
+    ];
+    let expected = of_one
+        .iter()
+        .map(|path| format!("policies[0].{path}"))
+        .chain(["policies[1].uid", "policies[1].name"].map(String::from))
+        .chain(of_one.iter().map(|path| format!("policies[1].{path}")));
+    assert_eq!(paths, Vec::from_iter(expected));
+}
+
+#[test]
+fn the_logs_of_all_policies_together_are_bounded() {
+    let log = |requests: u64| json!([{"name": "l", "strategy": "SlidingWindowLog", "requests": requests, "periodMillis": 1000}]);
+    let policies = |count: usize, fields: Value| -> Value {
+        let policy = |number: usize| {
+            let mut policy = policy(&json!([rule(fields.clone())]));
+            policy["uid"] = format!("u{number}").into();
+            policy["name"] = format!("p{number}").into();
+            policy
+        };
+        (0..count).map(policy).collect()
+    };
+    // 8 bytes for each of 100 requests and 2 words, for 65,536 keys and a ninth more: 57 MiB; 8 MiB without keys.
+    let keyed = json!({"key": [{"header": "x"}], "limits": log(100)});
+    let single = json!({"limits": log(1 << 20)});
+    for (fields, most) in [(keyed, 4), (single, 31)] {
+        assert_eq!(faults(&policies(most, fields.clone())), []);
+        let faults = faults(&policies(most + 3, fields));
+        let [fault] = faults.as_slice() else { panic!("one for all: {faults:?}") };
+        assert_eq!(fault.path, format!("policies[{most}]"));
+        assert!(fault.message.contains("more than 256 MiB"), "{}", fault.message);
+    }
+}

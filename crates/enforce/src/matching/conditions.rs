@@ -1,0 +1,165 @@
+//! One entry of a rule's `match` list, and the exact answer to whether a request meets it.
+
+use http::{HeaderName, Method};
+use regex::bytes::Regex;
+
+use super::{Glob, HostPattern, Predicate, RequestView};
+
+/// One entry of a `match` list: all conditions must hold, and an empty list is no condition.
+#[derive(Debug, Default)]
+pub(crate) struct Conditions {
+    pub(crate) methods: Vec<Method>,
+    pub(crate) hosts: Vec<HostPattern>,
+    pub(crate) paths: Vec<Glob>,
+    pub(crate) path_regexes: Vec<Regex>,
+    pub(crate) headers: Vec<FieldCondition<HeaderName>>,
+    pub(crate) query: Vec<FieldCondition<Box<[u8]>>>,
+    pub(crate) predicate: Option<Predicate>,
+}
+
+/// A field that must be there, in any of its occurrences.
+#[derive(Clone, Debug)]
+pub(crate) struct FieldCondition<N> {
+    pub(crate) name: N,
+    pub(crate) value: ValueCondition,
+}
+
+/// What a value must be, byte by byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ValueCondition {
+    Any,
+    Exactly(Box<[u8]>),
+    StartingWith(Box<[u8]>),
+}
+
+impl Conditions {
+    /// Whether there is nothing to hold.
+    pub(super) fn is_none(&self) -> bool {
+        let Self { methods, hosts, paths, path_regexes, headers, query, predicate } = self;
+        let some_path = !(paths.is_empty() && path_regexes.is_empty());
+        let some_field = !(headers.is_empty() && query.is_empty());
+        methods.is_empty() && hosts.is_empty() && !some_path && !some_field && predicate.is_none()
+    }
+
+    /// Cheap conditions first: what comes later is asked only if all before it hold.
+    pub(super) fn hold(&self, request: &RequestView<'_>) -> bool {
+        let headers = request.headers();
+        none_or_any(&self.methods, |method| method.as_str() == request.method())
+            && none_or_any(&self.hosts, |pattern| pattern.matches(request.host()))
+            && none_or_any(&self.paths, |glob| glob.matches(request.path()))
+            && self.headers.iter().all(|field| headers.all(&field.name).any(|value| field.value.holds(value)))
+            && self.query.iter().all(|field| request.query(&field.name).any(|value| field.value.holds(&value)))
+            && none_or_any(&self.path_regexes, |regex| regex.is_match(request.path().as_bytes()))
+            && self.predicate.as_ref().is_none_or(|predicate| predicate.holds(request))
+    }
+}
+
+impl ValueCondition {
+    fn holds(&self, value: &[u8]) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Exactly(whole) => value == &**whole,
+            Self::StartingWith(start) => value.starts_with(start),
+        }
+    }
+}
+
+fn none_or_any<T>(list: &[T], holds: impl FnMut(&T) -> bool) -> bool {
+    list.is_empty() || list.iter().any(holds)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use weir_expressions::path_regex;
+
+    use super::*;
+
+    const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn request(method: &str, uri: &str, headers: &[(&str, &str)]) -> http::Request<()> {
+        let mut builder = http::Request::builder().method(method).uri(uri);
+        for (name, value) in headers {
+            builder = builder.header(*name, *value);
+        }
+        builder.body(()).expect("a valid request")
+    }
+
+    fn api_posts() -> Conditions {
+        Conditions {
+            methods: vec![Method::POST, Method::PUT],
+            hosts: vec!["*.example.com".parse().unwrap()],
+            paths: vec!["/api/**".parse().unwrap()],
+            headers: vec![FieldCondition {
+                name: HeaderName::from_static("x-tier"),
+                value: ValueCondition::Exactly(b"free".as_slice().into()),
+            }],
+            ..Conditions::default()
+        }
+    }
+
+    #[test]
+    fn all_conditions_of_an_entry_must_hold() {
+        let conditions = api_posts();
+        let host = ("host", "a.example.com:8080");
+        let tier = ("x-tier", "free");
+        for (method, uri, headers, expected) in [
+            ("POST", "/api/x", vec![host, tier], true),
+            ("PUT", "/api", vec![host, tier], true),
+            ("GET", "/api/x", vec![host, tier], false),
+            ("POST", "/apis", vec![host, tier], false),
+            ("POST", "/api/x", vec![("host", "example.com"), tier], false),
+            ("POST", "/api/x", vec![host], false),
+            ("POST", "/api/x", vec![host, ("x-tier", "Free")], false),
+            ("POST", "/api/x", vec![host, ("x-tier", "gold"), tier], true),
+            ("POST", "http://B.Example.COM./x/../%61pi//y?q", vec![tier], true),
+        ] {
+            let request = request(method, uri, &headers);
+            assert_eq!(conditions.hold(&RequestView::new(&request, PEER)), expected, "{method} {uri} {headers:?}");
+        }
+    }
+
+    #[test]
+    fn fields_match_whole_by_prefix_or_by_being_there() {
+        let holds = |value: ValueCondition, uri: &str, agent: &[&str]| {
+            let query = Conditions {
+                query: vec![FieldCondition { name: b"page".as_slice().into(), value: value.clone() }],
+                ..Conditions::default()
+            };
+            let header = Conditions {
+                headers: vec![FieldCondition { name: http::header::USER_AGENT, value }],
+                ..Conditions::default()
+            };
+            let agents: Vec<_> = agent.iter().map(|agent| ("user-agent", *agent)).collect();
+            let request = request("GET", uri, &agents);
+            let view = RequestView::new(&request, PEER);
+            (query.hold(&view), header.hold(&view))
+        };
+        let exactly = |value: &str| ValueCondition::Exactly(value.as_bytes().into());
+        let start = |value: &str| ValueCondition::StartingWith(value.as_bytes().into());
+        assert_eq!(holds(ValueCondition::Any, "/?page", &[""]), (true, true));
+        assert_eq!(holds(ValueCondition::Any, "/?other", &[]), (false, false));
+        assert_eq!(holds(exactly("a b"), "/?page=a%20b", &["a b"]), (true, true));
+        assert_eq!(holds(exactly("2"), "/?page=1&page=2", &["1", "2"]), (true, true));
+        assert_eq!(holds(exactly("2"), "/?page=22", &["22"]), (false, false));
+        assert_eq!(holds(start("curl/"), "/?page=curl/8", &["x", "curl/8"]), (true, true));
+        assert_eq!(holds(start("curl/"), "/?page=a-curl/8", &["a-curl/8"]), (false, false));
+    }
+
+    #[test]
+    fn regexes_are_found_in_the_normal_form() {
+        for (pattern, path, expected) in [
+            ("^/api/v[0-9]+/", "/api/v12/x", true),
+            ("^/api/v[0-9]+/", "/%61pi//v1/x", true),
+            ("^/api/v[0-9]+/", "/x/api/v1/", false),
+            ("v[0-9]+$", "/api/v1", true),
+            ("v[0-9]+$", "/api/v1/", false),
+            ("(?i)^/API$", "/api", true),
+        ] {
+            let conditions = Conditions { path_regexes: vec![path_regex(pattern).unwrap()], ..Conditions::default() };
+            let request = request("GET", path, &[]);
+            assert_eq!(conditions.hold(&RequestView::new(&request, PEER)), expected, "{pattern} on {path}");
+        }
+    }
+}

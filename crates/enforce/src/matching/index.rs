@@ -1,0 +1,245 @@
+//! Which of many rules to look at for a request, at a cost that hardly grows with their number.
+//!
+//! Every entry of every `match` list is filed under one of its conditions: its paths, its hosts, a header, a parameter of
+//! the query, or its regular expressions, whichever it shares with the fewest others. A request then meets only what is
+//! filed under its own path, host and fields, beside the entries that have no such condition, and the exact conditions
+//! decide. The index never decides: it may name an entry that does not match, and never leaves one out that does.
+
+use std::collections::HashMap;
+
+use http::HeaderName;
+use regex::bytes::{RegexSet, RegexSetBuilder};
+
+use super::{
+    Conditions, HostPattern, Matcher, RequestView, ValueCondition,
+    glob::{Glob, Step},
+    trie::Trie,
+};
+
+/// How much memory all expressions together may take as one machine.
+const REGEX_BYTES: usize = 4 * 1024 * 1024;
+
+/// So few entries are looked at one by one: filing would cost more.
+const FEW: usize = 8;
+
+type ByKey<K> = HashMap<K, Vec<u32>, foldhash::fast::RandomState>;
+
+type ByValue = ByKey<Box<[u8]>>;
+
+/// The entries of a list of matchers, filed.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    /// Matcher and entry, in order.
+    entries: Vec<(u32, u32)>,
+    /// Entries that every request has to look at.
+    always: Vec<u32>,
+    paths: Trie,
+    hosts: ByKey<Box<str>>,
+    /// Domains with their leading dot.
+    domains: ByKey<Box<str>>,
+    longest_domain: usize,
+    headers: Vec<(HeaderName, ByValue)>,
+    query: Vec<(Box<[u8]>, ByValue)>,
+    /// The expressions, and the entry of each.
+    regexes: Option<(RegexSet, Vec<u32>)>,
+}
+
+/// What an entry can be filed under.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Key<'a> {
+    /// Segments of a glob up to its first `**`.
+    Path(Vec<Step<'a>>),
+    Host(String),
+    Domain(String),
+    Header(&'a HeaderName, &'a [u8]),
+    Query(&'a [u8], &'a [u8]),
+    Regex(&'a str),
+}
+
+impl Index {
+    pub(crate) fn new<'a>(matchers: impl Iterator<Item = &'a Matcher>) -> Self {
+        let mut index = Self::default();
+        let mut all = Vec::new();
+        for (matcher, position) in matchers.zip(0..) {
+            for (conditions, entry) in matcher.entries().iter().zip(0..) {
+                index.entries.push((position, entry));
+                all.push(conditions);
+            }
+        }
+        let ids = 0..u32::try_from(all.len()).expect("a snapshot is smaller than that");
+        if all.len() <= FEW {
+            index.always.extend(ids);
+            return index;
+        }
+        let ways: Vec<Vec<Vec<Key<'_>>>> = all.iter().map(|conditions| ways_to_file(conditions)).collect();
+        let mut company: HashMap<&Key<'_>, usize> = HashMap::new();
+        for key in ways.iter().flatten().flatten() {
+            *company.entry(key).or_default() += 1;
+        }
+        let crowd = |way: &Vec<Key<'_>>| way.iter().map(|key| company[key]).max();
+        let mut regexes = Vec::new();
+        for ((conditions, ways), id) in all.iter().zip(&ways).zip(ids) {
+            // The first of those with as little company.
+            match ways.iter().min_by_key(|way| crowd(way)) {
+                Some(way) => way.iter().for_each(|key| index.file(key, conditions, id, &mut regexes)),
+                None => index.always.push(id),
+            }
+        }
+        index.file_regexes(&regexes);
+        index
+    }
+
+    fn file<'a>(&mut self, key: &Key<'a>, conditions: &Conditions, id: u32, regexes: &mut Vec<(&'a str, u32)>) {
+        match key {
+            Key::Path(steps) => {
+                let same = |glob: &&Glob| glob.steps().take_while(|step| *step != Step::Any).eq(steps.iter().copied());
+                conditions.paths.iter().filter(same).for_each(|glob| self.paths.insert(glob, id));
+            }
+            Key::Host(host) => self.hosts.entry(host.as_str().into()).or_default().push(id),
+            Key::Domain(domain) => {
+                self.longest_domain = self.longest_domain.max(domain.len());
+                self.domains.entry(domain.as_str().into()).or_default().push(id);
+            }
+            Key::Header(name, value) => {
+                let values = of_name(&mut self.headers, |known| known == *name, || (*name).clone());
+                values.entry((*value).into()).or_default().push(id);
+            }
+            Key::Query(name, value) => {
+                let values = of_name(&mut self.query, |known| **known == **name, || (*name).into());
+                values.entry((*value).into()).or_default().push(id);
+            }
+            Key::Regex(pattern) => regexes.push((pattern, id)),
+        }
+    }
+
+    /// All expressions at once; if that is too large a machine, one by one.
+    fn file_regexes(&mut self, regexes: &[(&str, u32)]) {
+        if regexes.is_empty() {
+            return;
+        }
+        let (patterns, ids): (Vec<&str>, Vec<u32>) = regexes.iter().copied().unzip();
+        match RegexSetBuilder::new(patterns).unicode(false).size_limit(REGEX_BYTES).build() {
+            Ok(set) => self.regexes = Some((set, ids)),
+            Err(_) => {
+                self.always.extend(ids);
+                self.always.sort_unstable();
+            }
+        }
+    }
+
+    /// The entries that the request may match, in order and each once. They may take the room.
+    #[inline]
+    pub(crate) fn candidates<'a>(&'a self, request: &RequestView<'_>, room: &'a mut Vec<u32>) -> &'a [u32] {
+        if self.always.len() == self.entries.len() {
+            return &self.always;
+        }
+        room.clear();
+        room.extend_from_slice(&self.always);
+        self.look_up(request, room);
+        room
+    }
+
+    fn look_up(&self, request: &RequestView<'_>, to: &mut Vec<u32>) {
+        if !self.paths.is_empty() {
+            self.paths.find(request.path(), to);
+        }
+        if !(self.hosts.is_empty() && self.domains.is_empty()) {
+            self.look_up_host(request.host(), to);
+        }
+        for (name, values) in &self.headers {
+            for value in request.headers().all(name) {
+                to.extend(values.get(value).into_iter().flatten());
+            }
+        }
+        for (name, values) in &self.query {
+            for value in request.query(name) {
+                to.extend(values.get(&*value).into_iter().flatten());
+            }
+        }
+        if let Some((set, ids)) = &self.regexes {
+            let path = request.path().as_bytes();
+            // Asked first because it allocates nothing, and most requests match none.
+            if set.is_match(path) {
+                to.extend(set.matches(path).into_iter().map(|pattern| ids[pattern]));
+            }
+        }
+        to.sort_unstable();
+        to.dedup();
+    }
+
+    fn look_up_host(&self, host: &str, to: &mut Vec<u32>) {
+        let lower;
+        let host = if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            lower = host.to_ascii_lowercase();
+            lower.as_str()
+        } else {
+            host
+        };
+        to.extend(self.hosts.get(host).into_iter().flatten());
+        // A client's host may be long: what is longer than any domain here is not looked up.
+        let start = host.len().saturating_sub(self.longest_domain);
+        for (dot, _) in host.match_indices('.').filter(|&(dot, _)| dot >= start && dot > 0) {
+            to.extend(self.domains.get(&host[dot..]).into_iter().flatten());
+        }
+    }
+
+    /// How many entries there are.
+    #[cfg(test)]
+    pub(super) fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The matcher that an entry belongs to, and its place there.
+    pub(crate) fn entry(&self, id: u32) -> (usize, usize) {
+        let (matcher, entry) = self.entries[id as usize];
+        (matcher as usize, entry as usize)
+    }
+}
+
+/// Each way is a list of keys of which a matching request has at least one.
+fn ways_to_file(conditions: &Conditions) -> Vec<Vec<Key<'_>>> {
+    let mut ways = Vec::new();
+    let paths: Vec<Key<'_>> = conditions.paths.iter().filter_map(path_key).collect();
+    if !paths.is_empty() && paths.len() == conditions.paths.len() {
+        ways.push(paths);
+    }
+    if !conditions.hosts.is_empty() {
+        ways.push(conditions.hosts.iter().map(host_key).collect());
+    }
+    for field in &conditions.headers {
+        if let ValueCondition::Exactly(value) = &field.value {
+            ways.push(vec![Key::Header(&field.name, value)]);
+        }
+    }
+    for field in &conditions.query {
+        if let ValueCondition::Exactly(value) = &field.value {
+            ways.push(vec![Key::Query(&field.name, value)]);
+        }
+    }
+    if !conditions.path_regexes.is_empty() {
+        ways.push(conditions.path_regexes.iter().map(|regex| Key::Regex(regex.as_str())).collect());
+    }
+    ways
+}
+
+/// None for a glob that says nothing before its first `**`.
+fn path_key(glob: &Glob) -> Option<Key<'_>> {
+    let steps: Vec<Step<'_>> = glob.steps().take_while(|step| *step != Step::Any).collect();
+    steps.iter().any(|step| matches!(step, Step::Literal(_))).then_some(Key::Path(steps))
+}
+
+fn host_key(pattern: &HostPattern) -> Key<'static> {
+    match pattern {
+        HostPattern::Exact(host) => Key::Host(host.to_ascii_lowercase()),
+        HostPattern::Below(domain) => Key::Domain(domain.to_ascii_lowercase()),
+    }
+}
+
+/// What is kept for a name, which comes into the list if it is not there.
+fn of_name<N, V: Default>(list: &mut Vec<(N, V)>, is: impl Fn(&N) -> bool, name: impl FnOnce() -> N) -> &mut V {
+    let at = list.iter().position(|(known, _)| is(known)).unwrap_or_else(|| {
+        list.push((name(), V::default()));
+        list.len() - 1
+    });
+    &mut list[at].1
+}

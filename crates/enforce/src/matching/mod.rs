@@ -1,0 +1,75 @@
+//! Which requests a rule is about.
+//!
+//! A [`Matcher`] is a rule's `match` list, parsed once; an [`Index`] says which of many matchers are worth asking. Both look
+//! at a [`RequestView`], which computes what is costly (the normalised path) at most once for all the rules of a request.
+//! Nothing here allocates for an ordinary request, and nothing here ever changes the request: what is compared is a
+//! normal form, what is forwarded is what came.
+
+mod conditions;
+#[cfg(test)]
+mod fuzz;
+mod glob;
+mod host;
+mod index;
+#[cfg(test)]
+mod index_tests;
+mod path;
+mod predicate;
+mod query;
+mod request;
+mod trie;
+
+pub(crate) use self::{
+    conditions::{Conditions, FieldCondition, ValueCondition},
+    glob::Glob,
+    host::HostPattern,
+    index::Index,
+    path::respell,
+    predicate::Predicate,
+};
+pub use self::{
+    path::{AmbiguousPaths, is_ambiguous},
+    predicate::over_budget,
+    request::{FieldLine, Headers, RequestView},
+};
+
+/// A rule's `match` list: any entry may match; without entries, every request does.
+#[derive(Debug)]
+pub(crate) struct Matcher {
+    /// At least one.
+    entries: Vec<Conditions>,
+}
+
+impl Matcher {
+    pub(crate) fn new(mut entries: Vec<Conditions>) -> Self {
+        if entries.is_empty() {
+            entries.push(Conditions::default());
+        }
+        // What is about every path need not know it.
+        for entry in &mut entries {
+            if entry.paths.iter().any(Glob::takes_all) {
+                entry.paths.clear();
+            }
+        }
+        Self { entries }
+    }
+
+    /// Whether one entry, by its place, matches.
+    pub(crate) fn entry_matches(&self, entry: usize, request: &RequestView<'_>) -> bool {
+        self.entries[entry].hold(request)
+    }
+
+    /// Whether any entry matches.
+    pub(crate) fn matches(&self, request: &RequestView<'_>) -> bool {
+        self.entries.iter().any(|entry| entry.hold(request))
+    }
+
+    /// Whether it is about every request.
+    pub(crate) fn takes_all(&self) -> bool {
+        self.entries.iter().any(Conditions::is_none)
+    }
+
+    fn entries(&self) -> &[Conditions] {
+        &self.entries
+    }
+}

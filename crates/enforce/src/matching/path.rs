@@ -1,0 +1,239 @@
+//! The normal form of a request path: what globs are compared with.
+//!
+//! Two spellings that an app may serve alike must have one form here, or a client could slip past a limit by spelling:
+//! `/api/%61`, `/api//a` and `/x/../api/a` are all `/api/a`. Percent encoding is undone for every character that may
+//! stand in a segment (RFC 3986 section 3.3), other bytes are encoded in upper case, `.` and `..` are resolved
+//! (section 5.2.4), repeated slashes are one. Nothing is decoded twice. The form is for comparing only; the request is forwarded as
+//! it came.
+//!
+//! Some paths have no form that is right for all apps: nginx and WSGI take `%2F` for a slash, others for a part of a segment. What
+//! becomes of these is said by [`AmbiguousPaths`].
+//!
+//! An app may know still more spellings for one: some fold case, some leave out `;name=value` behind a segment. Here these are
+//! other paths, as they are to most; where an app does so, a regular expression can say it: `(?i)^/api(;[^/]*)?/login`.
+
+use std::borrow::Cow;
+
+use crate::byte_set::ByteSet;
+
+/// What becomes of paths that apps read in different ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AmbiguousPaths {
+    /// They are answered with 400, before any rule is asked.
+    Refuse,
+    /// Rules read them as apps do that decode: an encoded slash and a backslash separate segments, and `..;x` is `..`. The app gets
+    /// them as they came.
+    Decode,
+    /// Rules read them as apps do that do not decode: all of it is part of a segment. The app gets them as they came.
+    Keep,
+}
+
+/// Whether apps read this path in different ways.
+pub fn is_ambiguous(path: &str) -> bool {
+    // Most paths have none of these.
+    if !path.bytes().any(|byte| matches!(byte, b'%' | b';' | b'\\')) {
+        return false;
+    }
+    let mut spelled = String::with_capacity(path.len());
+    respell(path, &mut spelled);
+    ["%2F", "%5C", "%00"].iter().any(|odd| spelled.contains(odd))
+        || spelled.split('/').any(|segment| without_parameter(segment) != segment)
+}
+
+/// A dot segment without what some apps take for a parameter of it.
+fn without_parameter(segment: &str) -> &str {
+    match segment.split_once(';') {
+        Some((dots @ ("." | ".."), _)) => dots,
+        _ => segment,
+    }
+}
+
+/// Normalises the path of a request target (without its query).
+pub(super) fn normalise(path: &str, ambiguous: AmbiguousPaths) -> Cow<'_, str> {
+    if is_normal(path.as_bytes()) {
+        return Cow::Borrowed(path);
+    }
+    let mut spelled = String::with_capacity(path.len());
+    respell(path, &mut spelled);
+    Cow::Owned(match ambiguous {
+        AmbiguousPaths::Decode => resolve(&spelled.replace("%2F", "/").replace("%5C", "/"), without_parameter),
+        AmbiguousPaths::Refuse | AmbiguousPaths::Keep => resolve(&spelled, |segment| segment),
+    })
+}
+
+/// Appends `text` with every segment character plain and every other byte percent-encoded. Slashes stay.
+pub(crate) fn respell(text: &str, to: &mut String) {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        let (byte, length) = match decoded(&bytes[at..]) {
+            Some(byte) => (byte, 3),
+            None => (bytes[at], 1),
+        };
+        if ByteSet::SEGMENT.has(byte) || (byte == b'/' && length == 1) {
+            to.push(char::from(byte));
+        } else {
+            const HEX: &[u8; 16] = b"0123456789ABCDEF";
+            to.push('%');
+            to.push(char::from(HEX[usize::from(byte >> 4)]));
+            to.push(char::from(HEX[usize::from(byte & 15)]));
+        }
+        at += length;
+    }
+}
+
+/// Whether [`normalise`] would change nothing; most paths are so.
+fn is_normal(path: &[u8]) -> bool {
+    let mut behind_slash = false;
+    path.iter().all(|&byte| {
+        let normal = ByteSet::SEGMENT.has(byte) && !(behind_slash && byte == b'.') || byte == b'/' && !behind_slash;
+        behind_slash = byte == b'/';
+        normal
+    })
+}
+
+/// The byte that a leading `%XX` stands for.
+fn decoded(bytes: &[u8]) -> Option<u8> {
+    let [b'%', high, low, ..] = *bytes else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    Some(digit(high)? << 4 | digit(low)?)
+}
+
+/// Resolves dot segments and repeated slashes; a final slash stays.
+fn resolve(path: &str, read: fn(&str) -> &str) -> String {
+    let Some(relative) = path.strip_prefix('/') else { return path.to_owned() };
+    let mut out = String::with_capacity(path.len());
+    let mut ends_open = false;
+    for segment in relative.split('/').map(read) {
+        ends_open = matches!(segment, "" | "." | "..");
+        match segment {
+            "" | "." => {}
+            ".." => out.truncate(out.rfind('/').unwrap_or(0)),
+            name => {
+                out.push('/');
+                out.push_str(name);
+            }
+        }
+    }
+    if ends_open || out.is_empty() {
+        out.push('/');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn spellings_of_one_path_have_one_form() {
+        for (path, expected) in [
+            ("/", "/"),
+            ("/api/a", "/api/a"),
+            ("/api/%61", "/api/a"),
+            ("/api//a", "/api/a"),
+            ("//api///a", "/api/a"),
+            ("/x/../api/a", "/api/a"),
+            ("/x/%2e%2E/api/./a", "/api/a"),
+            ("/../../api", "/api"),
+            ("/api/", "/api/"),
+            ("/api/.", "/api/"),
+            ("/api/x/..", "/api/"),
+            ("/..", "/"),
+            ("/...", "/..."),
+            ("/.well-known/x", "/.well-known/x"),
+            ("/a%2fb", "/a%2Fb"),
+            ("/a%252fb", "/a%252fb"),
+            ("/%4", "/%254"),
+            ("/%zz", "/%25zz"),
+            ("/users%3Abatch", "/users:batch"),
+            ("/caf\u{e9}", "/caf%C3%A9"),
+            ("/caf%c3%a9", "/caf%C3%A9"),
+            ("/a\"b", "/a%22b"),
+            ("*", "*"),
+        ] {
+            assert_eq!(normalise(path, AmbiguousPaths::Keep), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_apps_read_in_different_ways_is_known_and_read_as_it_was_chosen() {
+        for (path, kept, decoded) in [
+            ("/api%2fx", "/api%2Fx", "/api/x"),
+            ("/%2Fapi/x", "/%2Fapi/x", "/api/x"),
+            ("/z%2f..%2fapi/x", "/z%2F..%2Fapi/x", "/api/x"),
+            ("/z%2f%2e%2e%2fapi/x", "/z%2F..%2Fapi/x", "/api/x"),
+            ("/z/..;/api/x", "/z/..;/api/x", "/api/x"),
+            ("/z/..;a=b;c/api/.;/x", "/z/..;a=b;c/api/.;/x", "/api/x"),
+            ("/z/%2e.%3b/api/x", "/z/..;/api/x", "/api/x"),
+            ("/api\\x", "/api%5Cx", "/api/x"),
+            ("/z\\..\\api%5cx", "/z%5C..%5Capi%5Cx", "/api/x"),
+            ("/api%00", "/api%00", "/api%00"),
+            ("/%%2f", "/%25%2F", "/%25/"),
+        ] {
+            assert!(is_ambiguous(path), "{path}");
+            assert_eq!(normalise(path, AmbiguousPaths::Keep), kept, "{path}");
+            assert_eq!(normalise(path, AmbiguousPaths::Decode), decoded, "{path}");
+        }
+        for path in
+            ["/", "/api/x", "/a;b=c/d", "/...;a", "/x/../api//%61", "/%252f", "/%255c", "/%252F", "/caf%c3%a9", "*"]
+        {
+            assert!(!is_ambiguous(path), "{path}");
+            let [kept, decoded] =
+                [AmbiguousPaths::Keep, AmbiguousPaths::Decode].map(|ambiguous| normalise(path, ambiguous));
+            assert_eq!(kept, decoded, "{path}");
+        }
+    }
+
+    #[test]
+    fn an_ordinary_path_is_borrowed() {
+        assert!(matches!(normalise("/api/v1/users/42", AmbiguousPaths::Refuse), Cow::Borrowed(_)));
+    }
+
+    /// Each segment of a path together with another spelling of it.
+    fn two_spellings() -> impl Strategy<Value = (String, String)> {
+        let character = prop_oneof![any::<[bool; 1]>().prop_map(|_| 'a'), prop::char::range('!', '~')];
+        prop::collection::vec((character, any::<bool>()), 0..24).prop_map(|characters| {
+            let (mut plain, mut other) = (String::from("/"), String::from("/"));
+            for (character, encode) in characters {
+                match character {
+                    '/' if encode => {
+                        plain.push('/');
+                        other.push_str("/.//");
+                    }
+                    '%' | '?' | '#' => {}
+                    '/' => {
+                        plain.push('/');
+                        other.push('/');
+                    }
+                    _ => {
+                        plain.push(character);
+                        if encode {
+                            other.push_str(&format!("%{:02x}", u32::from(character)));
+                        } else {
+                            other.push(character);
+                        }
+                    }
+                }
+            }
+            (plain, other)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn another_spelling_changes_nothing((plain, other) in two_spellings()) {
+            prop_assert_eq!(normalise(&plain, AmbiguousPaths::Keep), normalise(&other, AmbiguousPaths::Keep));
+        }
+
+        #[test]
+        fn the_normal_form_is_normal(path in "/[a-c./%2eEfF\u{e9}]{0,24}") {
+            let once = normalise(&path, AmbiguousPaths::Keep).into_owned();
+            prop_assert_eq!(normalise(&once, AmbiguousPaths::Keep), once.as_str());
+            prop_assert!(once.starts_with('/'));
+            prop_assert!(!once.contains("//") && !once.split('/').any(|segment| segment == "." || segment == ".."));
+        }
+    }
+}

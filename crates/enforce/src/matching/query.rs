@@ -1,0 +1,49 @@
+//! The query of a request target, as `name=value` pairs between `&`s.
+//!
+//! Names and values are compared after percent-decoding, byte by byte; a `+` is a plus, because only forms make it a
+//! space. A parameter without `=` has an empty value. Nothing here allocates unless something was encoded.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode;
+
+/// All parameters, in order.
+pub(super) fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, [u8]>, Cow<'_, [u8]>)> {
+    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (decoded(name), decoded(value))
+    })
+}
+
+/// The values of the parameters of this name, in order.
+pub(super) fn values<'a, 'b>(query: &'a str, name: &'b [u8]) -> impl Iterator<Item = Cow<'a, [u8]>> + use<'a, 'b> {
+    pairs(query).filter(move |(known, _)| **known == *name).map(|(_, value)| value)
+}
+
+fn decoded(text: &str) -> Cow<'_, [u8]> {
+    percent_decode(text.as_bytes()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_decoded_once() {
+        for (query, name, expected) in [
+            ("", "a", vec![]),
+            ("a=1&b=2&a=3", "a", vec!["1", "3"]),
+            ("a", "a", vec![""]),
+            ("a=", "a", vec![""]),
+            ("&&a=b=c&", "a", vec!["b=c"]),
+            ("%61=%2561", "a", vec!["%61"]),
+            ("a+b=c+d", "a+b", vec!["c+d"]),
+            ("a=%zz%4", "a", vec!["%zz%4"]),
+            ("A=1", "a", vec![]),
+        ] {
+            let found: Vec<String> =
+                values(query, name.as_bytes()).map(|value| String::from_utf8_lossy(&value).into_owned()).collect();
+            assert_eq!(found, expected, "{query}");
+        }
+    }
+}

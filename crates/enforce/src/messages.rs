@@ -1,0 +1,145 @@
+//! Rules that count the messages of a connection, and not the request that opened it.
+//!
+//! Which of them are about a connection is said by the request that opened it, so that is kept. Every message is decided
+//! by the rules that are in force then; only when those have changed is it looked for matching rules again. A connection
+//! that no such rule was about when it was opened is never looked at.
+
+use std::{
+    cell::RefCell,
+    sync::{Arc, Weak},
+};
+
+use http::Request;
+
+use super::{
+    charge::{Ask, charge_all},
+    decide::{Asked, refusal},
+    gate::{ConnectionGate, Gate, ask, log},
+    in_force::RulesInForce,
+    refusal::Refusal,
+    rule_set::{Matching, Places, RuleSet},
+};
+
+/// Decides on the messages that a client sends over one connection.
+#[derive(Debug)]
+pub struct Messages {
+    gate: ConnectionGate,
+    opening: Box<Request<()>>,
+    found: RefCell<Found>,
+}
+
+/// A message that must not reach the app.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageRefusal {
+    /// What the client is told: a JSON object, unless the rule has a text of its own.
+    pub notice: String,
+    /// Whether the connection is closed for it.
+    pub close: bool,
+}
+
+/// The matching rules of one snapshot.
+#[derive(Debug, Default)]
+struct Found {
+    /// Weak, so that an idle connection keeps no old rules.
+    of: Weak<RulesInForce>,
+    enforced: Vec<Counted>,
+    shadows: Vec<Counted>,
+}
+
+/// A rule by its place, with what a message takes from it.
+#[derive(Debug)]
+struct Counted {
+    place: usize,
+    key: Box<[u8]>,
+    cost: u64,
+}
+
+impl Messages {
+    pub(super) fn of<B>(gate: &ConnectionGate, request: &Request<B>) -> Option<Self> {
+        let found = gate.with_rules(|rules| ask(gate, rules, request, |asked| Found::new(rules, asked)));
+        if found.enforced.is_empty() && found.shadows.is_empty() {
+            return None;
+        }
+        let mut opening = Box::new(Request::new(()));
+        *opening.method_mut() = request.method().clone();
+        *opening.uri_mut() = request.uri().clone();
+        *opening.headers_mut() = request.headers().clone();
+        Some(Self { gate: gate.clone(), opening, found: RefCell::new(found) })
+    }
+
+    /// Decides on one message and charges it.
+    ///
+    /// # Errors
+    ///
+    /// What becomes of a message that is not let through.
+    pub fn decide(&self) -> Result<(), MessageRefusal> {
+        let rules = self.gate.with_rules(Arc::clone);
+        let mut found = self.found.borrow_mut();
+        if !std::ptr::eq(found.of.as_ptr(), Arc::as_ptr(&rules)) {
+            *found = ask(&self.gate, &rules, &self.opening, |asked| Found::new(&rules, asked));
+        }
+        let clock = self.gate.options().clock;
+        let set = &*rules.messages;
+        let asks = asks(set, &found.enforced);
+        if !asks.is_empty() {
+            charge_all(&asks, || clock.now()).map_err(|at| {
+                let refusal = refusal(&asks, at, clock.now());
+                log(&self.gate, &rules, &refusal, &self.opening);
+                MessageRefusal::new(&refusal)
+            })?;
+            asks.iter().for_each(|ask| ask.rule.counters.count_allowed());
+        }
+        for policy in found.shadows.chunk_by(|one, other| set.get(one.place).policy == set.get(other.place).policy) {
+            let asks = asks_of_shadow(set, policy);
+            match charge_all(&asks, || clock.now()) {
+                Ok(_) => asks.iter().for_each(|ask| ask.rule.counters.count_allowed()),
+                Err(at) => asks[at.ask].rule.counters.count_shadow_limited(),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MessageRefusal {
+    fn new(refusal: &Refusal<'_>) -> Self {
+        let text = &refusal.limits().refusal;
+        let notice = text.body(refusal.state.limit, refusal.state.seconds);
+        Self { notice: String::from_utf8_lossy(&notice).trim_end().to_owned(), close: text.closes }
+    }
+}
+
+impl Found {
+    fn new(rules: &Arc<RulesInForce>, asked: &Asked<'_>) -> Self {
+        let set = &*rules.messages;
+        let mut places = Places::default();
+        let (enforced, shadows) = match set.matching(&asked.request, &mut places) {
+            Matching::Bypass(_) => (&[][..], &[][..]),
+            Matching::Rules { enforced, shadows } => (enforced, shadows),
+        };
+        let counted = |place: &usize| {
+            let limits = set.get(*place).rule.limits.as_ref();
+            let mut key = Vec::new();
+            let cost = limits.map_or(1, |limits| {
+                limits.key.write(&asked.request, &asked.tokens, &mut key);
+                limits.cost.on_arrival(&asked.request)
+            });
+            Counted { place: *place, key: key.into(), cost }
+        };
+        let enforced = enforced.iter().map(counted).collect();
+        Self { of: Arc::downgrade(rules), enforced, shadows: shadows.iter().map(counted).collect() }
+    }
+}
+
+fn asks<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a, 'a>> {
+    let ask = |counted: &'a Counted| {
+        let rule = &set.get(counted.place).rule;
+        Some(Ask { rule, limits: rule.limits.as_ref()?, key: &counted.key, cost: counted.cost, latest: None })
+    };
+    counted.iter().filter_map(ask).collect()
+}
+
+/// None if the policy has a bypass for it.
+fn asks_of_shadow<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a, 'a>> {
+    let bypassed = counted.iter().any(|counted| set.get(counted.place).rule.is_bypass());
+    if bypassed { Vec::new() } else { asks(set, counted) }
+}

@@ -1,0 +1,129 @@
+//! The rules that decide on one kind of event, in the order in which they are tried, and which of them match.
+//!
+//! Bypasses come first, then the rules of all policies that enforce, then those of each policy in shadow mode. A rule is
+//! known by its place here, which is a number: lists of matching rules are lists of numbers, kept for the next request.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    counters::Unmatched,
+    in_force::{Limits, Rule},
+};
+use crate::matching::{Index, RequestView};
+
+/// Rules by their places.
+#[derive(Debug, Default)]
+pub(super) struct RuleSet {
+    rules: Vec<Placed>,
+    index: Index,
+    /// So many bypasses, the first rules.
+    bypasses: usize,
+    /// Rules before those of policies in shadow mode.
+    enforced: usize,
+    /// The places of all rules if there is no bypass among them and each is about every request; else none.
+    about_all: Vec<usize>,
+}
+
+/// A rule, and what its policy says.
+#[derive(Clone, Debug)]
+pub(super) struct Placed {
+    pub(super) rule: Arc<Rule>,
+    /// The place of the policy in the snapshot.
+    pub(super) policy: usize,
+    pub(super) deadline: Option<Duration>,
+    /// Whether a request that it lets through may have to wait, to end in time, or to be charged again.
+    pub(super) may_take_more: bool,
+}
+
+/// Room for the places of rules, kept for the next request.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    candidates: Vec<u32>,
+    matching: Vec<usize>,
+}
+
+/// Which rules match.
+#[derive(Debug)]
+pub(super) enum Matching<'a> {
+    /// This bypass, of a policy that enforces.
+    Bypass(&'a Placed),
+    /// These rules with limits of policies that enforce, and these of policies in shadow mode.
+    Rules { enforced: &'a [usize], shadows: &'a [usize] },
+}
+
+impl Placed {
+    pub(super) fn new(rule: &Arc<Rule>, policy: usize, deadline: Option<Duration>) -> Self {
+        let more = |limits: &Limits| deadline.is_some() || limits.is_patient() || limits.cost.is_known_later();
+        let may_take_more = rule.limits.as_ref().is_some_and(more);
+        Self { rule: Arc::clone(rule), policy, deadline, may_take_more }
+    }
+}
+
+impl RuleSet {
+    pub(super) fn new(bypasses: Vec<Placed>, enforced: Vec<Placed>, shadows: Vec<Placed>) -> Self {
+        let (bypass_count, enforced_count) = (bypasses.len(), enforced.len());
+        let rules: Vec<Placed> = [bypasses, enforced, shadows].into_iter().flatten().collect();
+        let index = Index::new(rules.iter().map(|placed| &placed.rule.matcher));
+        let about_all = bypass_count == 0 && rules.iter().all(|placed| placed.rule.matcher.takes_all());
+        let about_all = if about_all { (0..rules.len()).collect() } else { Vec::new() };
+        Self { rules, index, bypasses: bypass_count, enforced: bypass_count + enforced_count, about_all }
+    }
+
+    pub(super) fn get(&self, place: usize) -> &Placed {
+        &self.rules[place]
+    }
+
+    /// The rules that decide on a request, as in [`Matching::Rules`]; none if there is a bypass for it, which is counted, or
+    /// if none matches, which `unmatched` counts.
+    #[inline]
+    pub(super) fn deciding<'a>(
+        &'a self,
+        request: &RequestView<'_>,
+        places: &'a mut Places,
+        unmatched: &Unmatched,
+    ) -> (&'a [usize], &'a [usize]) {
+        match self.matching(request, places) {
+            Matching::Rules { enforced: [], shadows: [] } => {
+                unmatched.count();
+                (&[], &[])
+            }
+            Matching::Rules { enforced, shadows } => (enforced, shadows),
+            Matching::Bypass(placed) => {
+                placed.rule.counters.count_bypassed();
+                (&[], &[])
+            }
+        }
+    }
+
+    /// The rules that match, found without looking at all of them.
+    pub(super) fn matching<'a>(&'a self, request: &RequestView<'_>, places: &'a mut Places) -> Matching<'a> {
+        // Limits for all requests: nothing about a request has to be known.
+        if !self.about_all.is_empty() {
+            return self.split(&self.about_all);
+        }
+        let Places { candidates, matching } = places;
+        matching.clear();
+        for &candidate in self.index.candidates(request, candidates) {
+            let (place, entry) = self.index.entry(candidate);
+            // Any entry of a rule is enough.
+            if matching.last() == Some(&place) {
+                continue;
+            }
+            let placed = &self.rules[place];
+            if placed.rule.matcher.entry_matches(entry, request) {
+                if place < self.bypasses {
+                    return Matching::Bypass(placed);
+                }
+                matching.push(place);
+            }
+        }
+        self.split(matching)
+    }
+
+    /// `places` in order, none of them a bypass.
+    #[inline]
+    fn split<'a>(&self, places: &'a [usize]) -> Matching<'a> {
+        let (enforced, shadows) = places.split_at(places.partition_point(|place| *place < self.enforced));
+        Matching::Rules { enforced, shadows }
+    }
+}

@@ -1,0 +1,77 @@
+//! One line in place of thousands: an event that happens often is logged when it happens first and then at most once a
+//! second, with the number of those that were not.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use weir_core::Time;
+
+/// How long after one event the next is logged.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Says which events of one kind are logged, and counts the others.
+#[derive(Debug, Default)]
+pub struct Sample {
+    pauses: Pauses,
+    unlogged: AtomicU64,
+}
+
+/// The same for events that somebody counts already.
+#[derive(Debug, Default)]
+pub(crate) struct Pauses {
+    /// Until then none is logged, in nanoseconds.
+    until: AtomicU64,
+}
+
+impl Sample {
+    /// If this event is to be logged, how many came before it that were not.
+    #[inline]
+    pub fn take(&self, now: Time) -> Option<u64> {
+        if self.pauses.begin(now) {
+            return Some(self.unlogged.swap(0, Relaxed));
+        }
+        self.unlogged.fetch_add(1, Relaxed);
+        None
+    }
+}
+
+impl Pauses {
+    /// Whether this event is to be logged: a pause is over, and the next begins.
+    #[inline]
+    pub(crate) fn begin(&self, now: Time) -> bool {
+        let until = self.until.load(Relaxed);
+        now.as_nanos() >= until && self.begins_pause(until, now)
+    }
+
+    /// True for one of all who saw that the last pause is over.
+    #[cold]
+    fn begins_pause(&self, until: u64, now: Time) -> bool {
+        let next = now.saturating_add(PAUSE).as_nanos();
+        self.until.compare_exchange(until, next, Relaxed, Relaxed).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_is_told_and_then_one_a_second_with_the_number_of_the_others() {
+        let start = Time::from_nanos(1_700_000_000_000_000_000);
+        let sample = Sample::default();
+        let at = |millis| sample.take(start.saturating_add(Duration::from_millis(millis)));
+        assert_eq!(
+            [at(0), at(0), at(1), at(999), at(1000), at(1001), at(5000)],
+            [Some(0), None, None, None, Some(3), None, Some(1)]
+        );
+    }
+
+    #[test]
+    fn of_those_who_see_at_once_that_a_pause_is_over_one_is_told() {
+        let (pauses, now) = (Pauses::default(), Time::from_nanos(5));
+        let seen = pauses.until.load(Relaxed);
+        assert_eq!([1, 2, 3].map(|_| pauses.begins_pause(seen, now)), [true, false, false]);
+    }
+}

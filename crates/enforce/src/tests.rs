@@ -1,0 +1,124 @@
+//! Decisions of whole snapshots by tokio's clock, which these tests pause: waits and periods pass in no time.
+
+mod bodies;
+mod choosing;
+mod deciding;
+mod matching;
+mod removed;
+mod waiting;
+
+use std::{
+    cell::Cell,
+    convert::Infallible,
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use serde_json::{Value, json};
+use tower::Layer;
+use weir_tower::MonotonicClock;
+
+use super::*;
+use crate::matching::AmbiguousPaths;
+
+/// What the app answers with.
+type AppBody = Full<Bytes>;
+
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Rules in force, and an app that answers by itself.
+struct Limits {
+    rules: Arc<ArcSwap<RulesInForce>>,
+    clock: MonotonicClock,
+    sequence: Cell<u64>,
+}
+
+impl Limits {
+    fn new(policies: &[Value]) -> Self {
+        let limits = Self { rules: Arc::default(), clock: MonotonicClock::of_tokio(), sequence: Cell::new(0) };
+        limits.apply(policies);
+        limits
+    }
+
+    fn apply(&self, policies: &[Value]) {
+        self.sequence.set(self.sequence.get() + 1);
+        let snapshot =
+            json!({"wireVersion": 1, "sequence": self.sequence.get(), "revision": "r", "policies": policies});
+        let snapshot: weir_wire::Snapshot = serde_json::from_value(snapshot).expect("a snapshot");
+        let lowered = lower(&snapshot).expect("no faults");
+        let next = self.rules.load().succeed(snapshot, lowered, || self.clock.now());
+        self.rules.store(Arc::new(next));
+    }
+
+    fn gate(&self) -> ConnectionGate {
+        let options = GateOptions { clock: self.clock, paths: AmbiguousPaths::Refuse, log_keys: false };
+        Gates::new(Arc::clone(&self.rules), options).of(PEER)
+    }
+
+    /// What the client gets, if the app answers every request with a clone of `answer`'s parts.
+    fn send<F>(
+        &self,
+        request: Request<()>,
+        app: impl Fn(Request<()>) -> F + Clone + 'static,
+    ) -> impl Future<Output = Response<LimitedBody<AppBody>>>
+    where
+        F: Future<Output = Response<AppBody>> + 'static,
+    {
+        let app = tower::service_fn(move |request| {
+            let answer = app(request);
+            async move { Ok::<_, Infallible>(answer.await) }
+        });
+        // Decided at the call, not at the first poll.
+        let mut service = LimitLayer::new(self.gate(), "weir-agent").layer(app);
+        let answer = tower::Service::call(&mut service, request);
+        async { answer.await.unwrap_or_else(|never| match never {}) }
+    }
+
+    async fn get(&self, target: &str) -> Response<LimitedBody<AppBody>> {
+        self.send(get(target), ok).await
+    }
+
+    async fn status(&self, target: &str) -> u16 {
+        self.get(target).await.status().as_u16()
+    }
+
+    /// `allowed`, `limited`, `shadow_limited`, `waited` of one rule.
+    fn counts(&self, policy: usize, rule: usize) -> [u64; 4] {
+        let counts = self.rules.load().policies()[policy].rules[rule].counts();
+        [counts.allowed, counts.limited, counts.shadow_limited, counts.waited]
+    }
+}
+
+async fn ok(_: Request<()>) -> Response<AppBody> {
+    Response::new("ok".into())
+}
+
+fn get(target: &str) -> Request<()> {
+    Request::builder().uri(target).body(()).expect("a request")
+}
+
+fn policy(name: &str, rules: &[Value]) -> Value {
+    json!({"uid": name, "namespace": "shop", "name": name, "revision": "p", "mode": "Enforce", "rules": rules})
+}
+
+fn rule(name: &str, limits: &[Value], more: Value) -> Value {
+    with(json!({"name": name, "action": "Limit", "limits": limits}), more)
+}
+
+fn limit(strategy: &str, requests: u64, millis: u64, more: Value) -> Value {
+    with(json!({"name": "l", "strategy": strategy, "requests": requests, "periodMillis": millis}), more)
+}
+
+fn with(mut object: Value, more: Value) -> Value {
+    let (Value::Object(fields), Value::Object(more)) = (&mut object, more) else { panic!("not objects") };
+    fields.extend(more);
+    object
+}
+
+fn wait(millis: u64) -> Value {
+    json!({"onLimit": {"status": 429, "headers": "IETF", "maxWaitMillis": millis}})
+}

@@ -1,0 +1,147 @@
+//! Costs that the response tells.
+
+use std::{pin::Pin, task::Context, time::Duration};
+
+use http_body::Body;
+use http_body_util::BodyExt;
+
+use super::*;
+
+/// 1000 bytes a second, 2000 at once, overdrawn by 500.
+fn bandwidth(more: Value) -> Value {
+    let limit = limit("TokenBucketWithDebt", 1000, 1000, json!({"burst": 2000, "debt": 500}));
+    policy("p", &[rule("r", &[limit], with(json!({"cost": "responseBytes"}), more))])
+}
+
+async fn body(request: Request<()>) -> Response<AppBody> {
+    let length: usize = request.uri().path()[1..].parse().expect("a number of bytes");
+    Response::new(vec![b'x'; length].into())
+}
+
+/// Reads to the end: each piece, and when it came in milliseconds.
+async fn read(limits: &Limits, body: LimitedBody<AppBody>) -> Vec<(u64, usize)> {
+    let start = limits.clock.now();
+    let mut body = body;
+    let mut pieces = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let length = frame.expect("a frame").into_data().expect("data").len();
+        pieces.push((u64::try_from(limits.clock.now().duration_since(start).as_millis()).expect("short"), length));
+    }
+    pieces
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_pass_at_the_rate() {
+    let limits = Limits::new(&[bandwidth(json!({}))]);
+    let response = limits.send(get("/12500"), body).await;
+    assert_eq!(response.body().size_hint().exact(), Some(12_500), "the length is known all the same");
+    let pieces = read(&limits, response.into_body()).await;
+    assert_eq!(pieces.iter().map(|(_, length)| length).sum::<usize>(), 12_500);
+    let mut passed = 0;
+    for (at, length) in pieces {
+        passed += length as u64;
+        assert!(passed <= 2500 + at, "{passed} bytes within {at} ms");
+        assert!(at <= passed.saturating_sub(2500) + 20, "no later than it must: {passed} bytes at {at} ms");
+    }
+    // All is used up and overdrawn: who comes next is refused, until it is paid back.
+    assert_eq!(limits.send(get("/1"), body).await.status(), 429);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(limits.send(get("/1"), body).await.status(), 200);
+    assert_eq!(limits.counts(0, 0), [2, 1, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_bodies_share_the_rate() {
+    let limits = Limits::new(&[bandwidth(json!({}))]);
+    let (one, other) = (limits.send(get("/5000"), body).await, limits.send(get("/5000"), body).await);
+    let (one, other) = tokio::join!(read(&limits, one.into_body()), read(&limits, other.into_body()));
+    let mut all = [one, other].concat();
+    all.sort_unstable();
+    let mut passed = 0;
+    for (at, length) in all {
+        passed += length as u64;
+        assert!(passed <= 2500 + at, "{passed} bytes within {at} ms");
+    }
+    assert_eq!(passed, 10_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stops_reading_gives_its_place_back() {
+    let limits = Limits::new(&[bandwidth(json!({}))]);
+    let mut left = limits.send(get("/100000"), body).await.into_body();
+    // What is there at once, and then the turn for the next piece.
+    assert!(left.frame().await.is_some());
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    assert!(Pin::new(&mut left).poll_frame(&mut context).is_pending());
+    let rules = limits.rules.load();
+    let limiter = &rules.policies()[0].rules[0].limits.as_ref().expect("limits").limiter;
+    let owed = || {
+        let refused = limiter.peek(limits.clock.now(), &[], 1).expect_err("overdrawn");
+        refused.retry_after().expect("some time")
+    };
+    let before = owed();
+    drop(left);
+    assert!(owed() < before && owed() <= Duration::from_millis(1), "{:?} before, {:?} after", before, owed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shadow_counts_bytes_and_holds_nothing_up() {
+    let limits = Limits::new(&[with(bandwidth(json!({})), json!({"mode": "Shadow"}))]);
+    let response = limits.send(get("/12500"), body).await;
+    assert_eq!(read(&limits, response.into_body()).await, [(0, 12_500)]);
+    assert_eq!(limits.send(get("/1"), body).await.status(), 200);
+    assert_eq!(limits.counts(0, 0), [1, 0, 1, 0]);
+    // 10,000 are owed beyond what there was, and paid back like anybody's.
+    tokio::time::sleep(Duration::from_millis(10_001)).await;
+    assert_eq!(limits.send(get("/1"), body).await.status(), 200);
+    assert_eq!(limits.counts(0, 0), [2, 0, 1, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cost_told_by_the_app_is_owed() {
+    let limit = limit("TokenBucketWithDebt", 10, 1000, json!({"burst": 20, "debt": 5}));
+    let told = json!({"cost": {"responseHeader": {"name": "x-units", "most": 100}}});
+    let limits = Limits::new(&[policy("p", &[rule("r", &[limit], told)])]);
+    let units = |units: &'static str| {
+        move |_| async move {
+            let mut response = Response::new(AppBody::from("ok"));
+            response.headers_mut().insert("x-units", http::HeaderValue::from_static(units));
+            response
+        }
+    };
+    let response = limits.send(get("/"), units("15")).await;
+    assert!(!response.headers().contains_key("x-units"), "it is between the app and the agent");
+    // 10 of 25 are left; this one asks for 60, of which 50 are more than there is.
+    assert_eq!(limits.send(get("/"), units("60")).await.status(), 200);
+    let refused = limits.send(get("/"), ok).await;
+    assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (429, &http::HeaderValue::from(6)));
+    tokio::time::sleep(Duration::from_millis(5_099)).await;
+    assert_eq!(limits.status("/").await, 429);
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    assert_eq!(limits.status("/").await, 200, "without the header it costs 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_stops_reading_takes_nothing_from_those_who_read_on() {
+    let limits = Limits::new(&[bandwidth(json!({}))]);
+    let first = limits.send(get("/2500"), body).await;
+    assert_eq!(read(&limits, first.into_body()).await, [(0, 2500)], "the burst and the debt are used up");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let stays = limits.send(get("/1000"), body).await.into_body();
+    let mut crowd: Vec<_> = (0..50).map(|_| Box::pin(limits.send(get("/100000"), body))).collect();
+    let mut bodies = Vec::new();
+    for response in &mut crowd {
+        bodies.push(response.await.into_body());
+    }
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    for body in &mut bodies {
+        while Pin::new(&mut *body).poll_frame(&mut context).is_ready() {}
+    }
+    let mut reads = Box::pin(read(&limits, stays));
+    assert!(futures::poll!(&mut reads).is_pending());
+    // In order of coming, which gave back nothing.
+    bodies.into_iter().for_each(drop);
+    let pieces = reads.await;
+    let (last, _) = *pieces.last().expect("some bytes");
+    assert!(last <= 1500, "{pieces:?}");
+}

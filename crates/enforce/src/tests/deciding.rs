@@ -1,0 +1,178 @@
+//! Strategies, costs, refusals, messages and explanations.
+
+use http::HeaderValue;
+use http_body_util::BodyExt;
+
+use super::*;
+use crate::matching::Headers;
+
+#[tokio::test(start_paused = true)]
+async fn every_strategy_is_enforced() {
+    for (strategy, more, admitted) in [
+        ("FixedWindow", json!({}), 4),
+        ("SlidingWindowCounter", json!({}), 4),
+        ("SlidingWindowLog", json!({}), 4),
+        ("TokenBucket", json!({}), 4),
+        ("TokenBucketWithDebt", json!({"debt": 2}), 6),
+        ("LeakyBucket", json!({}), 1),
+        ("GCRA", json!({"burst": 2}), 2),
+    ] {
+        let limits = Limits::new(&[policy("p", &[rule("r", &[limit(strategy, 4, 86_400_000, more)], json!({}))])]);
+        let mut statuses = Vec::new();
+        for _ in 0..8 {
+            statuses.push(limits.status("/").await);
+        }
+        assert_eq!(statuses, [vec![200; admitted], vec![429; 8 - admitted]].concat(), "{strategy}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn costs_are_fixed_or_told() {
+    let bucket = || limit("TokenBucket", 100, 86_400_000, json!({}));
+    let told = json!({"cost": {"requestHeader": {"name": "x-cost", "most": 50}}});
+    let limits = Limits::new(&[policy(
+        "p",
+        &[
+            rule("fixed", &[bucket()], with(json!({"match": [{"paths": ["/fixed"]}]}), json!({"cost": {"fixed": 30}}))),
+            rule("told", &[bucket()], with(json!({"match": [{"paths": ["/told"]}]}), told)),
+        ],
+    )]);
+    for expected in [200, 200, 200, 429] {
+        assert_eq!(limits.status("/fixed").await, expected);
+    }
+    for (cost, expected, left) in [("40", 200, "60"), ("999", 200, "10"), ("11", 429, "0"), ("x", 200, "9")] {
+        let request = Request::builder().uri("/told").header("x-cost", cost).body(()).expect("a request");
+        let response = limits.send(request, ok).await;
+        assert_eq!(response.status(), expected, "{cost}");
+        let field = response.headers()["ratelimit"].to_str().expect("text");
+        assert!(field.starts_with(&format!("\"l\";r={left};")), "{cost}: {field}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_of_different_costs_are_charged_together_or_not_at_all() {
+    let bucket = |requests| limit("TokenBucket", requests, 86_400_000, json!({}));
+    let limits = Limits::new(&[
+        policy("dear", &[rule("r", &[bucket(100)], json!({"cost": {"fixed": 10}}))]),
+        policy("cheap", &[rule("r", &[bucket(5)], json!({}))]),
+    ]);
+    for expected in [200, 200, 200, 200, 200, 429, 429] {
+        assert_eq!(limits.status("/").await, expected);
+    }
+    let rules = limits.rules.load();
+    let dear = rules.policies()[0].rules[0].limits.as_ref().expect("limits");
+    assert_eq!(dear.limiter.peek(limits.clock.now(), &[], 1).expect("some left").standing.remaining(), 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_looks_as_its_rule_says() {
+    let form = json!({"onLimit": {
+        "status": 503, "headers": "None", "body": "<p>slow down</p>", "contentType": "text/html",
+    }});
+    let limits = Limits::new(&[policy("p", &[rule("r", &[limit("GCRA", 1, 10_000, json!({}))], form)])]);
+    assert_eq!(limits.status("/").await, 200);
+    let refused = limits.get("/").await;
+    assert_eq!((refused.status().as_u16(), &refused.headers()["content-type"]), (503, &"text/html".parse().unwrap()));
+    assert_eq!(refused.headers()["retry-after"], "10");
+    assert!(!refused.headers().contains_key("ratelimit"));
+    assert_eq!(refused.into_body().collect().await.expect("a body").to_bytes(), "<p>slow down</p>");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grpc_client_is_told_in_its_own_way() {
+    let limits = Limits::new(&[policy("p", &[rule("r", &[limit("GCRA", 2, 3000, json!({}))], json!({}))])]);
+    assert_eq!(limits.status("/").await, 200);
+    for content_type in ["application/grpc", "application/grpc+proto"] {
+        let request = Request::builder().header("content-type", content_type).body(()).expect("a request");
+        let refused = limits.send(request, ok).await;
+        assert_eq!(refused.status(), 200, "{content_type}");
+        let value = |name: &str| refused.headers().get(name).map_or("", |value| value.to_str().expect("text"));
+        assert_eq!((value("grpc-status"), value("grpc-message")), ("8", "over the rate limit"));
+        assert_eq!((value("retry-after"), value("grpc-retry-pushback-ms")), ("2", "1500"));
+        assert_eq!(value("content-type"), "application/grpc");
+        assert!(http_body::Body::is_end_stream(refused.body()), "headers only");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_are_counted_by_the_rules_in_force() {
+    let chat = |requests, more: Value| {
+        let more = with(json!({"per": "Message", "match": [{"paths": ["/ws"]}], "key": [{"query": "room"}]}), more);
+        policy("p", &[rule("chat", &[limit("TokenBucket", requests, 86_400_000, json!({}))], more)])
+    };
+    let limits = Limits::new(&[chat(4, json!({"cost": {"fixed": 2}}))]);
+    assert!(limits.gate().messages(&get("/other")).is_none());
+    for _ in 0..5 {
+        assert_eq!(limits.status("/ws?room=a").await, 200, "the opening request charges nothing");
+    }
+    let (a, b) = (limits.gate().messages(&get("/ws?room=a")).expect("counted"), limits.gate());
+    let b = b.messages(&get("/ws?room=b")).expect("counted");
+    assert_eq!([a.decide(), a.decide()], [Ok(()), Ok(())]);
+    let refused = a.decide().expect_err("used up");
+    assert!(!refused.close);
+    let notice: Value = serde_json::from_str(&refused.notice).expect("JSON");
+    assert_eq!((&notice["error"], &notice["limit"]), (&json!("rate limited"), &json!("l")));
+    assert_eq!(b.decide(), Ok(()), "another room");
+    assert_eq!(limits.counts(0, 0), [3, 1, 0, 0]);
+
+    // A change is in force for connections that are open.
+    limits.apply(&[chat(4, json!({"onLimit": {"status": 429, "headers": "None", "onMessage": "Close"}}))]);
+    assert!(a.decide().expect_err("still used up").close);
+    limits.apply(&[with(chat(4, json!({})), json!({"mode": "Shadow"}))]);
+    assert_eq!(a.decide(), Ok(()));
+    assert_eq!(limits.counts(0, 0), [3, 2, 1, 0]);
+    let bypass = json!({"name": "all", "action": "Bypass"});
+    limits.apply(&[chat(4, json!({})), policy("open", &[bypass])]);
+    assert_eq!(a.decide(), Ok(()));
+    limits.apply(&[]);
+    assert_eq!(a.decide(), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_are_believed_until_there_are_keys() {
+    let keyed = json!({"key": [{"jwtClaim": {"header": "authorization", "claim": "sub"}}]});
+    let limits = Limits::new(&[policy("p", &[rule("r", &[limit("TokenBucket", 1, 86_400_000, json!({}))], keyed)])]);
+    let send = || {
+        let token = HeaderValue::from_static("Bearer e30.eyJzdWIiOiJhbm4ifQ.");
+        let request = Request::builder().header("authorization", token).body(()).expect("a request");
+        limits.send(request, ok)
+    };
+    assert_eq!([send().await.status().as_u16(), send().await.status().as_u16()], [200, 429]);
+    assert_eq!(limits.status("/").await, 200, "without a token, one counter for all");
+    let jwks = Jwks::parse(r#"{"keys": [{"kty": "oct", "alg": "HS256", "k": "AAAA"}]}"#).expect("keys");
+    limits.rules.store(Arc::new(limits.rules.load().with_jwks(Some(Arc::new(jwks)))));
+    assert_eq!(send().await.status(), 429, "nobody signed it, so it is counted with those who have none");
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_entries_refuse_alike() {
+    let burst = || limit("TokenBucket", 1, 86_400_000, json!({}));
+    let hourly = || with(limit("FixedWindow", 9, 3_600_000, json!({})), json!({"name": "hourly"}));
+    let overrides = json!({
+        "key": [{"header": "x-key"}],
+        "overrides": [{"keys": [["gold"]], "limits": [with(burst(), json!({"periodMillis": 500}))]}],
+    });
+    for (limits, on_limit) in [
+        (vec![burst()], json!({"status": 429, "headers": "IETF"})),
+        (vec![burst(), hourly()], json!({"status": 503, "headers": "Both", "body": "slow down"})),
+        (vec![hourly(), burst()], json!({"status": 499, "headers": "Legacy", "body": "", "contentType": "text/x"})),
+        (vec![burst()], json!({"status": 429, "headers": "None", "body": "{}", "contentType": "application/json"})),
+    ] {
+        let more = with(overrides.clone(), json!({"onLimit": on_limit}));
+        let limits = Limits::new(&[policy("p", &[rule("r", &limits, more)])]);
+        for key in ["basic", "gold"] {
+            let request = || Request::builder().uri("/a?b").header("x-key", key).body(()).expect("a request");
+            assert_eq!(limits.send(request(), ok).await.status(), 200);
+            let (head, body) = limits.send(request(), ok).await.into_parts();
+            let body = body.collect().await.expect("a body").to_bytes();
+
+            let request = request();
+            let headers = Headers::Map(request.headers());
+            let rendered = limits.gate().decide_at_once("GET", ("/a", Some("b")), headers, |decided| {
+                refused(decided.expect_err("a refusal"), Format::Http)
+            });
+            let (parts, text) = rendered.expect("no more than a word").into_parts();
+            assert_eq!((parts.status, parts.headers, text), (head.status, head.headers, body));
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Requests that wait, and policies that do not wait for ever.
+
+use std::{future::pending, pin::Pin, time::Duration};
+
+use http_body_util::BodyExt;
+use tokio::time::Instant;
+
+use super::*;
+
+async fn passed<T>(future: impl Future<Output = T>) -> (T, u128) {
+    let start = tokio_now();
+    let value = future.await;
+    (value, tokio_now().duration_since(start).as_millis())
+}
+
+fn tokio_now() -> Instant {
+    Instant::now()
+}
+
+#[tokio::test(start_paused = true)]
+async fn turns_are_given_at_once_and_in_order() {
+    let limits = Limits::new(&[policy("p", &[rule("r", &[limit("LeakyBucket", 10, 1000, json!({}))], wait(250))])]);
+    let turns: Vec<_> = (0..5).map(|_| limits.send(get("/"), ok)).collect();
+    let mut taken = Vec::new();
+    for turn in turns {
+        let (response, _) = passed(turn).await;
+        taken.push(response.status().as_u16());
+    }
+    // At 0, 100 and 200 ms; the fourth would come at 300, and was told so before anybody had waited.
+    assert_eq!(taken, [200, 200, 200, 429, 429]);
+    assert_eq!(limits.counts(0, 0), [3, 2, 0, 2]);
+    let waits = limits.rules.load().policies()[0].rules[0].waits();
+    assert_eq!(waits.sum, Duration::from_millis(300));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_comes_at_its_turn_and_who_leaves_gives_it_back() {
+    let limits = Limits::new(&[policy("p", &[rule("r", &[limit("GCRA", 1, 1000, json!({}))], wait(2000))])]);
+    assert_eq!(limits.status("/").await, 200);
+    let second = limits.send(get("/"), ok);
+    let third = limits.send(get("/"), ok);
+    assert_eq!(limits.status("/").await, 429);
+    drop(third);
+    let fourth = limits.send(get("/"), ok);
+    let ((response, took), (last, last_took)) = tokio::join!(passed(second), passed(fourth));
+    assert_eq!((response.status().as_u16(), took), (200, 1000));
+    assert_eq!((last.status().as_u16(), last_took), (200, 2000));
+    assert_eq!(limits.counts(0, 0), [3, 1, 0, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_rules_give_their_turns_together_or_not_at_all() {
+    let line = |name: &str, requests, millis| {
+        rule(name, &[limit("LeakyBucket", requests, 1000, json!({"burst": 10}))], wait(millis))
+    };
+    let day = rule("day", &[limit("TokenBucket", 3, 86_400_000, json!({}))], json!({}));
+    let limits = Limits::new(&[policy("p", &[line("fast", 10, 1000), line("slow", 2, 5000), day])]);
+    let turns: Vec<_> = (0..5).map(|_| limits.send(get("/"), ok)).collect();
+    let (mut statuses, mut took) = (Vec::new(), 0);
+    for turn in turns {
+        let (response, millis) = passed(turn).await;
+        statuses.push(response.status().as_u16());
+        took += millis;
+    }
+    // The slow line lets them go at 0, 500 and 1000 ms; what comes after is refused by the day, which those that wait use up.
+    assert_eq!(statuses, [200, 200, 200, 429, 429]);
+    assert_eq!(took, 1000);
+    // The fast line was charged when they went. Had a refusal kept its place in it, this would be behind two more.
+    let rules = limits.rules.load();
+    let fast = rules.policies()[0].rules[0].limits.as_ref().expect("limits");
+    let opens = fast.limiter.opens(limits.clock.now(), &[], 1).expect("some time");
+    assert_eq!(opens.duration_since(limits.clock.now()), Duration::from_millis(100));
+    assert_eq!(limits.counts(0, 0), [3, 0, 0, 2]);
+    assert_eq!(limits.counts(0, 2), [3, 2, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_beyond_the_deadline() {
+    let line = rule("r", &[limit("GCRA", 1, 1000, json!({}))], wait(60_000));
+    let limits = Limits::new(&[with(policy("p", &[line]), json!({"deadlineMillis": 1500}))]);
+    assert_eq!(limits.status("/").await, 200);
+    let second = limits.send(get("/"), ok);
+    let (third, took) = passed(limits.get("/")).await;
+    assert_eq!((third.status().as_u16(), took), (429, 0), "its turn would come after 2 s");
+    assert_eq!(passed(second).await.1, 1000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_and_app_share_the_deadline() {
+    let line = rule("r", &[limit("GCRA", 1, 1000, json!({}))], wait(60_000));
+    let limits = Limits::new(&[with(policy("p", &[line]), json!({"deadlineMillis": 1500}))]);
+    let never = |_| pending::<Response<AppBody>>();
+    let (first, took) = passed(limits.send(get("/"), never)).await;
+    assert_eq!((first.status().as_u16(), took), (504, 1500));
+    let text = first.into_body().collect().await.expect("a body").to_bytes();
+    assert_eq!(text, "weir-agent: no answer within the deadline of 1500 ms\n");
+    assert_eq!(limits.status("/").await, 200);
+    let (waited, took) = passed(limits.send(get("/"), never)).await;
+    assert_eq!((waited.status().as_u16(), took), (504, 1500), "of which a second was the wait");
+    let grpc = Request::builder().header("content-type", "application/grpc").body(()).expect("a request");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let answer = limits.send(grpc, never).await;
+    assert_eq!((answer.status().as_u16(), &answer.headers()["grpc-status"]), (200, &http::HeaderValue::from(4)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shadow_never_makes_anybody_wait() {
+    let line = rule("r", &[limit("GCRA", 1, 1000, json!({}))], wait(1000));
+    let shadow = with(policy("p", &[line]), json!({"mode": "Shadow", "deadlineMillis": 5000}));
+    let limits = Limits::new(&[shadow]);
+    for _ in 0..3 {
+        assert_eq!(passed(limits.status("/")).await, (200, 0));
+    }
+    assert_eq!(limits.counts(0, 0), [2, 0, 1, 1]);
+}
+
+/// Sends that many, each in a task of its own, and says after how many milliseconds each was answered with 200.
+async fn served(limits: &Limits, requests: impl Iterator<Item = Request<()>>) -> Vec<u128> {
+    let start = tokio_now();
+    let answers = requests.map(|request| {
+        let answer = limits.send(request, ok);
+        async move { (answer.await.status() == 200).then(|| start.elapsed().as_millis()) }
+    });
+    let mut served: Vec<_> = futures::future::join_all(answers).await.into_iter().flatten().collect();
+    served.sort_unstable();
+    served
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waited_for_one_rule_still_goes_at_the_pace_of_the_other() {
+    let paced = rule("paced", &[limit("LeakyBucket", 10, 1000, json!({"burst": 99}))], wait(60_000));
+    let paced = with(paced, json!({"match": [{"paths": ["/x"]}]}));
+    let log = rule("log", &[limit("SlidingWindowLog", 50, 10_000, json!({}))], wait(60_000));
+    let limits = Limits::new(&[policy("p", &[paced, log])]);
+    assert_eq!(served(&limits, (0..50).map(|_| get("/"))).await, [0; 50]);
+    // The log has no room for ten seconds, and then for fifty at once.
+    let expected: Vec<_> = (0..50).map(|place| 10_000 + 100 * place).collect();
+    assert_eq!(served(&limits, (0..50).map(|_| get("/x"))).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_for_its_own_limit_holds_up_no_other() {
+    let own = rule("own", &[limit("GCRA", 1, 1000, json!({}))], wait(10_000));
+    let own = with(own, json!({"key": [{"header": "x-client"}], "maxKeys": 100}));
+    let pod = rule("pod", &[limit("GCRA", 10, 1000, json!({}))], wait(10_000));
+    // Whichever is asked first.
+    for rules in [[own.clone(), pod.clone()], [pod, own]] {
+        let limits = Limits::new(&[policy("p", &rules)]);
+        let of = |client: String| Request::builder().uri("/").header("x-client", client).body(()).expect("a request");
+        let clients = (0..9).map(|_| String::from("greedy")).chain((0..9).map(|number| number.to_string()));
+        let served = served(&limits, clients.map(of)).await;
+        // The first of the greedy one and the nine others at the pod's pace, and then one a second.
+        let expected: Vec<_> = (0..10).map(|place| 100 * place).chain((1..9).map(|place| 1000 * place)).collect();
+        assert_eq!(served, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_leaves_takes_nothing_from_those_who_stay() {
+    let limits = Limits::new(&[policy("p", &[rule("r", &[limit("GCRA", 10, 1000, json!({}))], wait(5_000))])]);
+    let poll = async |mut waits: Pin<Box<_>>| futures::poll!(&mut waits).is_pending().then_some(waits);
+    let mut waiting = Vec::new();
+    for _ in 0..500 {
+        waiting.extend(poll(Box::pin(limits.send(get("/"), ok))).await);
+    }
+    assert_eq!(waiting.len(), 50, "one goes at once, and fifty have a turn within five seconds");
+    let mut number = 0;
+    waiting.retain(|_| {
+        number += 1;
+        number % 10 == 3
+    });
+    for _ in 0..100 {
+        waiting.extend(poll(Box::pin(limits.send(get("/"), ok))).await);
+    }
+    assert_eq!(waiting.len(), 50, "others have the places of those who left");
+    let start = tokio_now();
+    let served = futures::future::join_all(waiting).await;
+    assert!(served.iter().all(|response| response.status() == 200));
+    assert_eq!(start.elapsed(), Duration::from_millis(5000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_cut_tells_those_who_are_too_late_at_once() {
+    let paced = |requests| policy("p", &[rule("r", &[limit("GCRA", requests, 1000, json!({}))], wait(1_000))]);
+    let limits = Limits::new(&[paced(10)]);
+    let mut waits: Vec<_> = (0..11).map(|_| Box::pin(limits.send(get("/"), ok))).collect();
+    for wait in &mut waits {
+        let _ = futures::poll!(wait);
+    }
+    limits.apply(&[paced(2)]);
+    let start = tokio_now();
+    let statuses = futures::future::join_all(waits.drain(1..).map(async |wait| {
+        let status = wait.await.status().as_u16();
+        (status, start.elapsed().as_millis())
+    }));
+    let expected: Vec<_> = [(200, 500), (200, 1000)].into_iter().chain([(429, 0); 8]).collect();
+    assert_eq!(statuses.await, expected);
+    assert_eq!(limits.counts(0, 0), [3, 8, 0, 2]);
+}

@@ -1,0 +1,205 @@
+//! Requests that wait for their turn.
+//!
+//! A request with a patient rule takes a place in the queue of every rule that it asks, and is charged by all of them when it is
+//! at the head of the patient ones and all have room. A request that leaves before has charged nothing. Rules that let no request
+//! wait hold a place, too: what waits already counts for those who come later.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use weir_core::{Quota, RuleRefused, Ticket, Time};
+use weir_tower::{AtHead, MonotonicClock, Waiting};
+
+use super::{
+    charge::{Ask, Charged, RefusedAt, charge_all, opens_after},
+    decide::{fields_of_several, refusal},
+    fields::Fields,
+    in_force::Rule,
+    refusal::Refusal,
+    verdict::FollowUp,
+};
+
+/// What becomes of a request that all rules may let through.
+pub(super) enum Entry {
+    Goes(Vec<Charged>),
+    Waits(Box<Wait>),
+}
+
+/// A request that waits. Dropping it leaves the queues, and nothing is charged.
+#[derive(Debug)]
+pub struct Wait {
+    /// What is still to be done once it goes. The deadline counts from the verdict on.
+    pub follow_up: FollowUp,
+    /// None once its turn has come or will not come any more.
+    queued: Option<Queued>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    asked: Asked,
+    waiting: Waiting,
+    /// Places in the queues of rules that let no request wait.
+    _held: Vec<Ticket>,
+    since: Time,
+}
+
+/// What a request asks of its rules.
+#[derive(Debug)]
+struct Asked {
+    all: Vec<Held>,
+    clock: MonotonicClock,
+}
+
+/// What a request asks of one rule.
+#[derive(Debug)]
+struct Held {
+    rule: Arc<Rule>,
+    key: Box<[u8]>,
+    cost: u64,
+    latest: Option<Time>,
+    /// Whether this rule let it wait.
+    waits: bool,
+}
+
+/// A refusal at the head of the queues.
+#[derive(Debug)]
+struct Halt {
+    at: RefusedAt,
+    is_patient: bool,
+}
+
+/// Charges all rules if no request waits for them and they have room, and else takes places in their queues. Refused at once if that is
+/// to no end: the turn would come too late, or a rule that lets no request wait refuses.
+pub(super) fn enter(asks: &[Ask<'_, '_>], clock: MonotonicClock) -> Result<Entry, RefusedAt> {
+    let is_patient = |ask: &Ask<'_, '_>| ask.latest.is_some();
+    let at_once: Vec<_> = asks.iter().map(|ask| Ask { latest: None, ..*ask }).collect();
+    if !asks.iter().any(is_patient) || asks.iter().all(|ask| ask.limits.limiter.queue_len(ask.key) == 0) {
+        match charge_all(&at_once, || clock.now()) {
+            Ok(charged) => return Ok(Entry::Goes(charged)),
+            Err(at) if !is_patient(&asks[at.ask]) => return Err(at),
+            Err(_) => {}
+        }
+    }
+    let now = clock.now();
+    let (mut asked, mut patient, mut held) = (Vec::with_capacity(asks.len()), Vec::new(), Vec::new());
+    for (index, ask) in asks.iter().enumerate() {
+        let refused_at = |refused: RuleRefused| RefusedAt { ask: index, refused };
+        let limiter = &ask.limits.limiter;
+        let waits = limiter.opens(now, ask.key, ask.cost).is_ok_and(|at| at > now);
+        let ticket = limiter.enqueue(now, ask.key, ask.cost, ask.latest.or(Some(now))).map_err(refused_at)?;
+        if is_patient(ask) {
+            patient.push(ticket);
+        } else {
+            ticket.step_aside(now);
+            held.push(ticket);
+        }
+        let (rule, key) = (Arc::clone(ask.rule), ask.key.into());
+        asked.push(Held { rule, key, cost: ask.cost, latest: ask.latest, waits });
+    }
+    let latest = asks.iter().filter_map(|ask| ask.latest).min();
+    let waiting = Waiting::new(patient, latest, clock);
+    let queued = Queued { asked: Asked { all: asked, clock }, waiting, _held: held, since: now };
+    Ok(Entry::Waits(Box::new(Wait { follow_up: FollowUp::default(), queued: Some(queued) })))
+}
+
+impl Wait {
+    /// Ready when the request goes: it was charged and is counted, and its response gets the fields. Must not be polled after
+    /// that.
+    ///
+    /// # Errors
+    ///
+    /// The refusal of a request that cannot go in time any more.
+    pub fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Fields, LateRefusal>> {
+        let queued = self.queued.as_mut().expect("polled again after it was ready");
+        let turn = ready!(queued.waiting.poll(&queued.asked, context));
+        // It leaves the queues before anything is said about them.
+        let Some(Queued { asked, since, .. }) = self.queued.take() else { return Poll::Pending };
+        let charged = match turn {
+            Ok(charged) => charged,
+            Err(Halt { at, .. }) => return Poll::Ready(Err(LateRefusal { asked, at })),
+        };
+        let waited = asked.clock.now().duration_since(since);
+        for Held { rule, waits, .. } in &asked.all {
+            rule.counters.count_allowed();
+            if *waits && waited > Duration::ZERO {
+                rule.counters.count_wait(waited);
+            }
+        }
+        Poll::Ready(Ok(fields_of_several(&asked.asks(), &charged)))
+    }
+}
+
+/// A request that waited and cannot go in time any more: its rules were changed, or one that lets no request wait has no room.
+#[derive(Debug)]
+pub struct LateRefusal {
+    asked: Asked,
+    at: RefusedAt,
+}
+
+impl LateRefusal {
+    /// Counts the refusal and says what it is.
+    pub(super) fn refuse<R>(self, then: impl FnOnce(&Refusal<'_>) -> R) -> R {
+        then(&refusal(&self.asked.asks(), self.at, self.asked.clock.now()))
+    }
+}
+
+impl Asked {
+    fn asks(&self) -> Vec<Ask<'_, '_>> {
+        let asks = self.all.iter().filter_map(|held| {
+            let limits = held.rule.limits.as_ref()?;
+            Some(Ask { rule: &held.rule, limits, key: &held.key, cost: held.cost, latest: None })
+        });
+        asks.collect()
+    }
+
+    /// The rules that let requests wait, in order of their queues.
+    fn patient(&self) -> impl Iterator<Item = (usize, &Held)> {
+        self.all.iter().enumerate().filter(|(_, held)| held.latest.is_some())
+    }
+}
+
+impl AtHead for Asked {
+    type Pass = Vec<Charged>;
+    type Refusal = Halt;
+
+    /// Of several rules that refuse, the one that it has to wait for longest; one that lets no request wait comes first.
+    fn charge(&self, now: Time) -> Result<Vec<Charged>, Halt> {
+        let asks = self.asks();
+        charge_all(&asks, || self.clock.now()).map_err(|at| {
+            let halt = |at: RefusedAt| Halt { is_patient: self.all[at.ask].latest.is_some(), at };
+            let refuses = |(ask, one): (usize, &Ask<'_, '_>)| {
+                let refused = one.limits.limiter.peek(now, one.key, one.cost).err()?;
+                Some(halt(RefusedAt { ask, refused }))
+            };
+            let longest = asks.iter().enumerate().filter_map(refuses).max_by_key(|halt| {
+                let wait = opens_after(&asks[halt.at.ask..=halt.at.ask], now);
+                (!halt.is_patient, wait)
+            });
+            longest.unwrap_or_else(|| halt(at))
+        })
+    }
+
+    fn late(&self, now: Time) -> Halt {
+        let late = self.patient().find_map(|(ask, held)| {
+            let limits = held.rule.limits.as_ref()?;
+            let refused = limits.limiter.enqueue(now, &held.key, held.cost, Some(Time::default())).err()?;
+            Some(Halt { at: RefusedAt { ask, refused }, is_patient: true })
+        });
+        late.expect("a request that waits has a patient rule, and no turn comes before now")
+    }
+
+    fn retry_after(halt: &Halt) -> Option<Duration> {
+        if halt.is_patient { halt.at.refused.retry_after() } else { None }
+    }
+
+    fn quota(halt: &Halt) -> Quota {
+        halt.at.refused.standing.quota()
+    }
+
+    fn waits_for(&self, halt: &Halt, queue: usize) -> bool {
+        self.patient().nth(queue).is_some_and(|(ask, _)| ask == halt.at.ask)
+    }
+}
