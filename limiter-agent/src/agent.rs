@@ -5,11 +5,9 @@ use std::{future::Future, net::TcpListener, pin::pin, sync::Arc, thread, time::D
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use serde::Serialize;
-use tokio::{
-    sync::{Semaphore, mpsc},
-    task::JoinSet,
-};
+use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
+use weir_enforce::RulesInForce;
 use weir_tower::MonotonicClock;
 
 use crate::{
@@ -21,9 +19,9 @@ use crate::{
     leaving::Leaving,
     listen::{BindError, Shared, bind, bind_shared},
     metrics::Metrics,
+    places::Places,
     proxy::{AppAddress, Proxy, Worker},
     ready::{Readiness, Stage},
-    rules::RulesInForce,
     serve::Server,
     telemetry::{self, Telemetry},
 };
@@ -103,8 +101,9 @@ impl Agent {
         }
         let start = bootstrap::start(&snapshots, config.bootstrap.as_deref(), cache.as_ref());
         let leaving = Arc::new(Leaving::default());
+        let most_connections = config.proxy.max_connections.get() as usize;
         let proxy = Arc::new(Proxy {
-            upstream: Arc::new(AppAddress::new(config.upstream, addresses.listen)),
+            upstream: Arc::new(AppAddress::new(config.upstream, addresses.listen, &leaving.closed)),
             settings: config.proxy.clone(),
             rules: Arc::clone(&rules),
             clock,
@@ -113,7 +112,8 @@ impl Agent {
             connections: 0.into(),
             traffic: Arc::default(),
             log_keys: config.logs.keys,
-            places: Arc::new(Semaphore::new(config.proxy.max_connections.get() as usize)),
+            // Behind a load balancer all clients have one address.
+            places: Places::new(most_connections, most_connections),
             leaving: Arc::clone(&leaving),
             drain: leaving.closed.clone(),
             stop: CancellationToken::new(),
@@ -131,7 +131,8 @@ impl Agent {
         });
         let readiness = Arc::new(Readiness::default());
         let tls = config.control_tls.clone();
-        let metrics = Metrics::new(Arc::clone(&proxy), Arc::clone(&snapshots), tls.clone(), clock);
+        let jwks_loads = config.jwks.as_ref().map(|jwks| Arc::new(jwks.loads()));
+        let metrics = Metrics::new(Arc::clone(&proxy), Arc::clone(&snapshots), tls.clone(), jwks_loads.clone(), clock);
         let telemetry_state = Telemetry { metrics, readiness: Arc::clone(&readiness) };
 
         let mut servers = JoinSet::new();
@@ -144,12 +145,14 @@ impl Agent {
             (Some(tls), None) => drop(servers.spawn(async move { Ok(tls.follow().await) })),
             (None, _) => {}
         }
-        if let Some(jwks) = config.jwks.clone() {
+        if let Some((jwks, loads)) = config.jwks.clone().zip(jwks_loads) {
             let snapshots = Arc::clone(&snapshots);
-            servers.spawn(async move { Ok(jwks.follow(snapshots).await) });
+            servers.spawn(async move { Ok(jwks.follow(snapshots, loads).await) });
         }
         let forgetting = Arc::clone(&snapshots).forget_removed();
         servers.spawn(async move { Ok(forgetting.await) });
+        let app = Arc::clone(&proxy.upstream);
+        servers.spawn(async move { Ok(app.follow().await) });
         let router = control::router(control_state);
         servers.spawn(Server { listener: control, router, tls, local, clock }.run());
         let router = telemetry::router(Arc::new(telemetry_state));
@@ -243,10 +246,10 @@ impl Workers {
 fn announce(config: &Config, addresses: Addresses) -> anyhow::Result<()> {
     if config.control_is_open() {
         let control = addresses.control;
-        tracing::warn!(%control, "--control-plaintext: whoever reaches the control port can change the limits");
+        tracing::warn!(%control, "--control-plaintext: every client that reaches the control port can change the limits");
     }
     if let Some(path) = &config.addresses_file {
-        // Renamed into place, so that whoever waits for the file never reads half of it.
+        // Renamed into place, so that a waiting reader never reads half of it.
         let partial = path.with_extension("partial");
         let write = std::fs::write(&partial, serde_json::to_vec(&addresses)?);
         write

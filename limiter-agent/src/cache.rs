@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// `--snapshot-cache`.
@@ -24,13 +24,16 @@ impl Cache {
         }
     }
 
-    /// Replaces what was kept. Renamed into place, so that a crash leaves the old one or the new one, whole.
+    /// Replaces what was kept. Renamed into place, so that a crash leaves the old one or the new one, whole; once this
+    /// returns, a power cut leaves the new one.
     pub(crate) fn keep(&self, body: &[u8]) -> io::Result<()> {
         let mut partial = self.0.clone().into_os_string();
         partial.push(".partial");
         let mut file = File::create(&partial)?;
         file.write_all(body)?;
         file.sync_all()?;
-        fs::rename(&partial, &self.0)
+        fs::rename(&partial, &self.0)?;
+        let folder = self.0.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder)?.sync_all()
     }
 }

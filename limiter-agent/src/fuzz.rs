@@ -3,7 +3,7 @@
 //! A script turns bytes into input and says what does not hold; a panic is a failure like others. Bytes that fail are made
 //! smaller and printed as hex, for `--replay` and for the corpus of the target.
 //!
-//! The scripts are beside what they are about: `apply/fuzz.rs`, `matching/fuzz.rs`, `proxy/websocket/fuzz.rs`.
+//! The scripts are beside what they are about: `apply/fuzz.rs`, `crates/enforce/src/matching/fuzz.rs`, `proxy/websocket/fuzz.rs`.
 
 use std::{
     panic::{catch_unwind, take_hook},

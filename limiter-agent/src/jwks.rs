@@ -5,22 +5,66 @@
 
 mod fetch;
 
-use std::{convert::Infallible, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use rand::Rng;
 use tokio::time::sleep;
+use weir_enforce::Jwks;
 
 pub use self::fetch::InvalidSource;
 pub(crate) use self::fetch::Source;
 use crate::{
     apply::Snapshots,
-    rules::Jwks,
     watch::{Contents, Watched},
 };
 
 /// After the first failure to fetch keys; each further one doubles it, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
+
+/// What can become of an attempt to load keys, as in `weir_jwks_loads_total`.
+pub(crate) const LOADS: [&str; 2] = ["loaded", "failed"];
+const LOADED: usize = 0;
+const FAILED: usize = 1;
+/// In place of the last result: there is none yet.
+const NONE: usize = LOADS.len();
+
+/// Counts the attempts to load keys from one source.
+#[derive(Debug)]
+pub(crate) struct Loads {
+    /// `file` or `url`.
+    pub(crate) source: &'static str,
+    counts: [AtomicU64; LOADS.len()],
+    last: AtomicUsize,
+}
+
+impl Loads {
+    /// How many attempts had each of the [`LOADS`].
+    pub(crate) fn counts(&self) -> [u64; LOADS.len()] {
+        self.counts.each_ref().map(|count| count.load(Relaxed))
+    }
+
+    /// Whether the last attempt loaded keys; none before the first has ended.
+    pub(crate) fn last_succeeded(&self) -> Option<bool> {
+        match self.last.load(Relaxed) {
+            NONE => None,
+            last => Some(last == LOADED),
+        }
+    }
+
+    fn ended(&self, result: usize) {
+        self.counts[result].fetch_add(1, Relaxed);
+        self.last.store(result, Relaxed);
+    }
+}
 
 /// Where keys come from.
 #[derive(Clone, Debug)]
@@ -40,11 +84,20 @@ impl Keys {
         }
     }
 
+    /// Counts of no attempts yet.
+    pub(crate) fn loads(&self) -> Loads {
+        let source = match self {
+            Self::File(_) => "file",
+            Self::Url(_) => "url",
+        };
+        Loads { source, counts: Default::default(), last: NONE.into() }
+    }
+
     /// Keeps up with them, for ever.
-    pub(crate) async fn follow(self, snapshots: Arc<Snapshots>) -> Infallible {
+    pub(crate) async fn follow(self, snapshots: Arc<Snapshots>, loads: Arc<Loads>) -> Infallible {
         match self {
-            Self::File(file) => file.follow(snapshots).await,
-            Self::Url(url) => url.follow(snapshots).await,
+            Self::File(file) => file.follow(snapshots, &loads).await,
+            Self::Url(url) => url.follow(snapshots, &loads).await,
         }
     }
 }
@@ -57,7 +110,7 @@ pub(crate) struct JwksUrl {
 }
 
 impl JwksUrl {
-    async fn follow(self, snapshots: Arc<Snapshots>) -> Infallible {
+    async fn follow(self, snapshots: Arc<Snapshots>, loads: &Loads) -> Infallible {
         let mut last = String::new();
         let mut retry = FIRST_RETRY;
         loop {
@@ -65,6 +118,7 @@ impl JwksUrl {
             let read = fetched.and_then(|text| Ok((Jwks::parse(&text).map_err(|invalid| invalid.to_string())?, text)));
             let pause = match read {
                 Ok((keys, text)) => {
+                    loads.ended(LOADED);
                     if text != last {
                         snapshots.verify_with(Arc::new(keys));
                         tracing::info!(url = self.source.url(), "keys for tokens loaded");
@@ -75,6 +129,7 @@ impl JwksUrl {
                 }
                 Err(error) => {
                     let url = self.source.url();
+                    loads.ended(FAILED);
                     tracing::error!(error, url, "--jwks-url gives no keys: those from before stay in use");
                     let pause = retry.min(self.refresh);
                     retry = (retry * 2).min(LONGEST_RETRY);
@@ -100,7 +155,7 @@ impl JwksFile {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, and how to mend it.
+    /// What is wrong with it, and how to fix it.
     pub(crate) fn read(path: PathBuf) -> Result<Self, String> {
         let (_, contents) = Watched::read([path.clone()]);
         let keys = Arc::new(keys(contents)?);
@@ -108,17 +163,19 @@ impl JwksFile {
     }
 
     /// Reads the file again whenever it changes, for ever.
-    pub(crate) async fn follow(self, snapshots: Arc<Snapshots>) -> Infallible {
+    async fn follow(self, snapshots: Arc<Snapshots>, loads: &Loads) -> Infallible {
         let (mut watched, mut contents) = Watched::read([self.path.clone()]);
         loop {
             // The first may have changed since the start.
             match keys(contents) {
                 Ok(keys) => {
                     snapshots.verify_with(Arc::new(keys));
+                    loads.ended(LOADED);
                     tracing::info!(path = %self.path.display(), "keys for tokens loaded");
                 }
                 Err(error) => {
                     let path = self.path.display();
+                    loads.ended(FAILED);
                     tracing::error!(%error, %path, "--jwks rejected: the keys from before stay in use");
                 }
             }

@@ -4,19 +4,12 @@
 //! served, newcomers too, because some clients hear later than others that this pod goes; but each answer is the last on its
 //! connection, so that none is left by the time the app stops. When it has stopped, the proxy port is closed as the app's own would be.
 
-use std::{
-    io::ErrorKind,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::proxy::AppAddress;
-
-/// How often to look whether the app still takes connections. It costs a connection over loopback.
-const LOOK: Duration = Duration::from_millis(50);
+use crate::proxy::{AppAddress, LOOK};
 
 /// Whether the agent is leaving, and how far it is.
 #[derive(Debug, Default)]
@@ -51,7 +44,7 @@ impl Leaving {
     /// Returns once it has begun and the app takes no connections any more.
     pub(crate) async fn app_is_gone(&self, app: &AppAddress) {
         self.begun().await;
-        while !matches!(app.look().await, Err(ErrorKind::ConnectionRefused)) {
+        while !app.is_down().await {
             sleep(LOOK).await;
         }
     }

@@ -1,7 +1,7 @@
 //! The limiter in the pod: an HTTP reverse proxy in front of one app that enforces the rules it was given last.
 //!
-//! Three listeners: the proxy port for clients, the control port for whoever sets the rules, the telemetry port for
-//! whoever watches. The request path knows neither of the other two: they meet in the rules in force, which a request
+//! Three listeners: the proxy port for clients, the control port for operators, the telemetry port for
+//! probes and Prometheus. The request path knows neither of the other two: they meet in the rules in force, which a request
 //! loads once and which are replaced as a whole.
 //!
 //! The agent must never know Kubernetes, wait for the operator, or forget what it has because nobody is there.
@@ -9,25 +9,21 @@
 mod agent;
 mod apply;
 mod bootstrap;
-mod byte_set;
 mod cache;
 mod config;
 mod control;
 #[cfg(test)]
 mod fuzz;
-mod histogram;
 mod identity;
 mod jwks;
 mod leave;
 mod leaving;
 mod listen;
 mod logs;
-mod matching;
 mod metrics;
+mod places;
 mod proxy;
 mod ready;
-mod rules;
-mod sampled;
 mod serve;
 mod telemetry;
 mod wall;

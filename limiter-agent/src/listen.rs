@@ -10,9 +10,10 @@
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, TcpListener},
+    time::Duration,
 };
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 /// How many connections may wait to be accepted; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -20,6 +21,12 @@ const BACKLOG: i32 = 4096;
 /// How many bytes the kernel keeps for a client beyond those under way to it. Otherwise it takes megabytes at once, and
 /// nothing tells for minutes that a slow client reads: who takes a few KB a second would count as stalled.
 const MOST_UNSENT: u32 = 128 * 1024;
+
+/// How long the kernel waits for a sign of a client whose connection is quiet before it asks for one, and how often and how many times it
+/// asks. A PING of HTTP/2 would be answered only after all that is under way to a client: a slow one would count as gone.
+const QUIET: Duration = Duration::from_secs(60);
+const ASKS_EVERY: Duration = Duration::from_secs(10);
+const ASKS: u32 = 3;
 
 /// A listener could not be bound.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +47,7 @@ pub(crate) fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListene
         .map_err(|source| BindError { flag, address, source })
 }
 
-/// Listeners on one address that do not listen yet: whoever connects is refused.
+/// Listeners on one address that do not listen yet: connections are refused.
 #[derive(Debug)]
 pub(crate) struct Shared {
     flag: &'static str,
@@ -107,6 +114,9 @@ fn open(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     socket.set_reuse_port(reuse_port)?;
     // Accepted sockets have it from here. Only what is lost if this fails is that slow clients count as stalled sooner.
     let _ = socket.set_tcp_notsent_lowat(MOST_UNSENT);
+    // And if this fails, that clients whose host is gone are noticed later.
+    let keepalive = TcpKeepalive::new().with_time(QUIET).with_interval(ASKS_EVERY).with_retries(ASKS);
+    let _ = socket.set_tcp_keepalive(&keepalive);
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     Ok(socket)

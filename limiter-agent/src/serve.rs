@@ -1,7 +1,7 @@
 //! The agent's own servers, for the control and the telemetry port: bounded, so that nobody who reaches them can take
 //! more than a part of the pod's memory.
 
-mod places;
+mod requests;
 
 use std::{convert::Infallible, io, net::TcpListener, sync::Arc, time::Duration};
 
@@ -18,13 +18,18 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
+use weir_enforce::Sample;
 use weir_tower::MonotonicClock;
 
-use self::places::{Place, Places};
+use self::requests::Requests;
 use crate::{
     control::{self, Tls},
-    sampled::Sample,
+    places::{Places, Rank},
 };
+
+/// How many connections there are at most, and from one address.
+const MOST: usize = 256;
+const MOST_OF_ONE: usize = MOST / 2;
 
 /// How long a client may be silent before its first byte, and how long a TLS handshake may take.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,10 +41,10 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// themselves; this is for a process that hangs, and an operator is asked by each of thousands of agents.
 const PING_INTERVAL: Duration = Duration::from_secs(300);
 
-/// How many requests a client of HTTP/2 may have under way: whoever pushes does one after the other.
+/// How many requests a client of HTTP/2 may have in flight: operators send one after the other.
 const MAX_STREAMS: u32 = 8;
 
-/// The first byte of whoever speaks TLS: a record with a handshake.
+/// The first byte of a TLS client: a record with a handshake.
 const TLS_HANDSHAKE: u8 = 22;
 
 /// How long to leave the accept queue alone when the process has no file descriptor left.
@@ -66,7 +71,7 @@ impl Server {
     pub(crate) async fn run(self) -> io::Result<Infallible> {
         let Self { listener, router, tls, local, clock } = self;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let places = Arc::new(Places::default());
+        let places = Places::new(MOST, MOST_OF_ONE);
         let complaints = Arc::new(Sample::default());
         loop {
             let (stream, peer) = match listener.accept().await {
@@ -77,32 +82,33 @@ impl Server {
                     continue;
                 }
             };
-            // Only Nagle's delay is lost if this fails, and the time that whoever is gone without a word keeps his place for.
+            // If this fails, only Nagle's delay and the detection of vanished clients are lost.
             let _ = stream.set_nodelay(true).and_then(|()| notice_silence(&stream));
             let (router, tls, complaints) = (router.clone(), tls.clone(), Arc::clone(&complaints));
             // An address of IPv4 may come as one of IPv6.
             let ip = peer.ip().to_canonical();
             let local = local.clone().filter(|_| ip.is_loopback());
-            let place = places.take(ip);
-            let evicted = place.evicted.clone();
+            // There always is one: each connection of these ports can give way.
+            let Some(place) = places.try_take(ip, Rank::Silent, clock.now()) else { continue };
+            let requests = Requests::new(place, clock);
+            let connection = Arc::clone(&requests);
             let serve = async move {
                 let Some(first) = first_byte(&stream).await else { return };
-                let Some(tls) = tls else { return http(stream, router, Some(place)).await };
+                let Some(tls) = tls else { return http(stream, router, Some(requests)).await };
                 if let Some(local) = local
                     && first != TLS_HANDSHAKE
                 {
-                    return http(stream, local, Some(place)).await;
+                    return http(stream, local, Some(requests)).await;
                 }
                 match timeout(FIRST_BYTE_TIMEOUT, tls.accept(stream)).await {
                     Ok(Ok(accepted)) => {
-                        // Whoever may not ask anything has asked nothing.
-                        let asks = accepted.stranger.is_none().then(|| Arc::clone(&place));
+                        // A client that may not ask has asked nothing.
+                        let asks = accepted.stranger.is_none().then_some(requests);
                         let router = accepted.stranger.map_or(router, control::closed);
                         match accepted.stream.get_ref().1.alpn_protocol() {
                             Some(b"h2") => http2(accepted.stream, router, asks).await,
                             _ => http(accepted.stream, router, asks).await,
                         }
-                        drop(place);
                     }
                     Ok(Err(error)) => {
                         if let Some(unlogged) = complaints.take(clock.now()) {
@@ -115,17 +121,17 @@ impl Server {
             tokio::spawn(async move {
                 tokio::select! {
                     () = serve => {}
-                    () = evicted.cancelled() => tracing::debug!(%peer, "gave its place to a newcomer"),
+                    () = connection.evicted() => tracing::debug!(%peer, "gave its place to a newcomer"),
                 }
             });
         }
     }
 }
 
-/// Answers what is asked, and says so in the connection's place, if there is one for it.
+/// Answers what is asked, and notes it in `requests`, if it counts.
 fn answering(
     router: Router,
-    place: Option<Arc<Place>>,
+    requests: Option<Arc<Requests>>,
 ) -> impl Service<
     hyper::Request<Incoming>,
     Response = Response,
@@ -134,19 +140,23 @@ fn answering(
 > + Clone {
     service_fn(move |request: hyper::Request<Incoming>| {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::POST);
-        let asking = place.as_ref().map(|place| place.asked(!reads));
+        let answering = requests.as_ref().map(|requests| requests.begin(!reads));
         let answer = tower_service::Service::call(&mut router.clone(), request);
         async move {
             let answer = answer.await;
-            drop(asking);
+            drop(answering);
             answer
         }
     })
 }
 
 /// Serves one connection until it ends.
-async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router, place: Option<Arc<Place>>) {
-    let service = answering(router, place);
+async fn http(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    requests: Option<Arc<Requests>>,
+) {
+    let service = answering(router, requests);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
@@ -158,9 +168,9 @@ async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, rout
 async fn http2(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
-    place: Option<Arc<Place>>,
+    requests: Option<Arc<Requests>>,
 ) {
-    let service = answering(router, place);
+    let service = answering(router, requests);
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
     http.keep_alive_interval(PING_INTERVAL).keep_alive_timeout(HEAD_TIMEOUT);
@@ -169,7 +179,7 @@ async fn http2(
     }
 }
 
-/// Whoever is gone without a word, or does not read, makes room for others: whether or not anything is sent to him.
+/// A client that vanished, or does not read, gives way to others, whether or not anything is sent to it.
 fn notice_silence(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_user_timeout(Some(HEAD_TIMEOUT))?;

@@ -7,14 +7,13 @@ use futures::FutureExt;
 use http::{Request, Response};
 use serde_json::{Value, json};
 use tower::{Layer, Service};
+use weir_enforce::{AmbiguousPaths, GateOptions, Gates, LimitLayer};
 use weir_wire::ExplainRequest;
 
 use super::*;
 use crate::{
     fuzz::{self, Choices},
-    matching::AmbiguousPaths,
     proxy::ResponseBody,
-    rules::{Gates, LimitLayer},
 };
 
 /// What once failed, as hex: text that is not UTF-8 was a fault at a path that did not exist; a control character in the
@@ -309,13 +308,14 @@ fn ask(rules: &Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, choices: &mut 
         let answer = Response::builder().header("x-units", "7").header("x-cost", "18446744073709551615");
         Ok::<_, Infallible>(answer.body(ResponseBody::own("ok")).expect("a response"))
     });
-    let gate = Gates::new(Arc::clone(rules), clock, AmbiguousPaths::Refuse, true).of(Ipv4Addr::LOCALHOST.into());
+    let options = GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: true };
+    let gate = Gates::new(Arc::clone(rules), options).of(Ipv4Addr::LOCALHOST.into());
     let messages = gate.messages(&request);
     if let Some(messages) = messages {
         let _ = (messages.decide(), messages.decide());
     }
-    // Whoever has to wait leaves, and gives its turn back.
-    let _ = LimitLayer::new(gate).layer(app).call(request).now_or_never();
+    // A request that has to wait leaves, and gives its turn back.
+    let _ = LimitLayer::new(gate, "weir-agent").layer(app).call(request).now_or_never();
     let headers = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let described = ExplainRequest { method: method.to_owned(), target: target.to_owned(), headers, peer: None };
     let _ = rules.load().explain(&described, clock, AmbiguousPaths::Keep);

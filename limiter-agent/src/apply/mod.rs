@@ -1,13 +1,15 @@
 //! How a snapshot comes into force: whole, or not at all.
 //!
 //! A body is read as JSON, compared with what is in force, parsed and lowered; only when nothing can fail any more is
-//! anything changed. One at a time: whoever comes second compares with what the first has left.
+//! anything changed. One at a time: the second compares with what the first has left.
 //!
 //! What the agent started with only fills the time until somebody puts a snapshot: whatever is put replaces a bootstrap
 //! snapshot, whichever of the two has the larger sequence.
 
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use std::{
@@ -22,15 +24,13 @@ use arc_swap::ArcSwap;
 use serde::{Deserialize, de::IgnoredAny};
 use tokio::sync::{Notify, watch};
 use weir_core::Time;
+use weir_enforce::{Jwks, RulesInForce, lower};
 use weir_tower::MonotonicClock;
 use weir_wire::{
     ApplyReply, Fault, InForce, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, Refusal, RefusalKind, Snapshot, WIRE_VERSION,
 };
 
-use crate::{
-    cache::Cache,
-    rules::{Jwks, RulesInForce, lower},
-};
+use crate::cache::Cache;
 
 /// What can become of a snapshot, as in `weir_snapshots_total`.
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +201,7 @@ impl Snapshots {
 }
 
 impl Refused {
-    /// As whoever sent the snapshot is told.
+    /// As the sender of the snapshot learns it.
     fn told(self, rules: &RulesInForce) -> Refusal {
         let Self(_, error, message, faults) = self;
         Refusal { error, message, faults, in_force: in_force(rules) }

@@ -1,6 +1,6 @@
 //! Every word of a snapshot that is not one of ours, or not where it belongs.
 //!
-//! A parser stops at the first. Whoever wrote a snapshot by hand wants them all, so one that did not parse is taken apart:
+//! A parser stops at the first fault. The author of a snapshot wants all of them, so one that did not parse is taken apart:
 //! each policy, rule and entry of a rule is read by itself, and each gives at most one fault of its own.
 
 use serde::de::DeserializeOwned;

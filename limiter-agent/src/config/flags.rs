@@ -49,7 +49,7 @@ pub struct Flags {
     #[arg(long, env = "WEIR_ADDRESSES_FILE", value_name = "PATH")]
     pub addresses_file: Option<PathBuf>,
 
-    /// Where configuration is put and asked for: PUT and GET /v1/config, GET /v1/status. Whoever reaches this port can
+    /// Where configuration is put and asked for: PUT and GET /v1/config, GET /v1/status. Every client that reaches this port can
     /// change the limits, so an address beyond loopback needs the three files below (mutual TLS) or --control-plaintext.
     #[arg(
         long,
@@ -115,7 +115,7 @@ pub struct Flags {
     pub control_plaintext: bool,
 
     /// Prove which pod this is: get the certificate for the control port from the operator's identity service, such as
-    /// `https://weir-operator-identity.weir-system.svc`, and let in nobody but the operator. Until there is one, and for whoever
+    /// `https://weir-operator-identity.weir-system.svc`, and accept only the operator. Until there is one, and for clients that
     /// is in the pod, the control port can be read in plain text over loopback, and not changed.
     #[arg(
         long,

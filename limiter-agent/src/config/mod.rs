@@ -53,7 +53,7 @@ pub struct Config {
 pub enum InvalidConfig {
     /// The control port would be open to others without anybody having said so.
     #[error(
-        "--control {0} is reachable from beyond loopback, and whoever reaches it can change the limits: \
+        "--control {0} is reachable from beyond loopback, and every client that reaches it can change the limits: \
          use a loopback address, give --identity-url or --control-cert, --control-key and --control-client-ca for mutual \
          TLS, or say \
          --control-plaintext (WEIR_CONTROL_PLAINTEXT=true) and guard the port"

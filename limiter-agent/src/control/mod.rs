@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `PUT /v1/config` | 200 with what is in force; 400, 409, 413 or 422 with the reason and what still is in force |
 //! | `GET /v1/config` | the snapshot in force, or 404 before the first |
-//! | `GET /v1/status` | what is in force, since when, and what every rule decided; 304 to whoever knows it (`If-None-Match`) |
+//! | `GET /v1/status` | what is in force, since when, and what every rule decided; 304 to a client that knows it (`If-None-Match`) |
 //! | `GET /v1/status?everyMillis=1000` | the same, and so on: a line each second, empty unless something is new |
 //! | `POST /v1/leave` | 204: the pod is being deleted; each answer from now on is the last on its connection |
 //! | `POST /v1/leave?waitMillis=5000` | the same, once the app takes no connections any more, or after that time |
@@ -28,12 +28,13 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde_json::json;
 use weir_core::Time;
+use weir_enforce::{AmbiguousPaths, RulesInForce};
 use weir_tower::MonotonicClock;
 use weir_wire::{ExplainRequest, MAX_SNAPSHOT_BYTES, RefusalKind};
 
 pub use self::tls::InvalidTls;
 pub(crate) use self::tls::{Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles, certificates};
-use crate::{apply::Snapshots, leaving::Leaving, matching::AmbiguousPaths, rules::RulesInForce};
+use crate::{apply::Snapshots, leaving::Leaving};
 
 /// How much more than a snapshot's bound is read before the connection is given up: a sender that is told 413 only after
 /// it was listened to gets to see it.
@@ -71,7 +72,7 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .with_state(control)
 }
 
-/// The routes for whoever is in the pod and shows no certificate: all that changes nothing.
+/// The routes for clients in the pod without a certificate: only reads.
 pub(crate) fn reading_router(control: Arc<Control>) -> Router {
     Router::new()
         .route("/v1/config", get(config).put(not_from_here))
@@ -178,7 +179,7 @@ async fn explain(State(control): State<Arc<Control>>, body: Body) -> Response {
     }
 }
 
-/// How long whoever says that the pod goes wants to wait.
+/// How long the caller of `leave` wants to wait.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Wait {

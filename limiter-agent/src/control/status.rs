@@ -20,18 +20,15 @@ use axum::{
 use futures::{Stream, stream};
 use serde::Deserialize;
 use tokio::time::sleep;
+use weir_enforce::{Policy, Rule};
 use weir_wire::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status, WIRE_VERSION};
 
 use super::{Control, failure};
-use crate::{
-    apply::in_force,
-    rules::{Policy, Rule},
-    wall,
-};
+use crate::{apply::in_force, wall};
 
-/// Whoever wants to hear more than that can do with less.
+/// No client needs it more often.
 const LEAST_EVERY: u64 = 100;
-/// An hour: whoever wants to hear less can ask.
+/// An hour. A client that needs it less often can poll.
 const MOST_EVERY: u64 = 3_600_000;
 /// Lines that are so far apart come when a tenth of a second begins: who listens to thousands of agents is woken for many of
 /// them at once, and not for each.
@@ -64,7 +61,7 @@ pub(super) async fn status(
 fn once(control: &Control, head: &HeaderMap) -> Response {
     let status = control.status();
     let tag = entity_tag(&status);
-    // Whoever sends more than one gets it all.
+    // A client that sends more than one gets the whole status.
     if head.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
         return (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response();
     }
@@ -83,7 +80,7 @@ fn lines(control: Arc<Control>, every: Duration) -> impl Stream<Item = Result<By
 }
 
 /// How long to wait for the next line. It is asked for each one: the clock that waits and the one on the wall do not run alike.
-/// Whoever was held up does not hurry: whoever listens would take that for too much.
+/// A delayed line does not hurry the next ones: the reader would take that for too many.
 fn until_next(every: Duration, now: SystemTime) -> Duration {
     if every < TOGETHER_FROM {
         return every;

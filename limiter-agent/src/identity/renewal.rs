@@ -1,7 +1,7 @@
 //! When to ask again: after two thirds of a certificate's life, and sooner and sooner never; after a failure soon. An operator
 //! that calls is there to be asked, so its call ends a wait that began because nobody could be reached.
 //!
-//! Time is looked at every few seconds instead of slept through: somebody may set the clock, and certificates go by it. Whoever
+//! Time is looked at every few seconds instead of slept through: the clock may be set, and certificates depend on it. An agent that
 //! looks at a certificate goes by a clock of its own, though: so a clock that is set back holds up nothing.
 
 use std::{convert::Infallible, fmt::Display, time::Duration};
@@ -53,7 +53,7 @@ pub(super) async fn keep(mut issuer: impl Issuer) -> Infallible {
                     sleep(pause).await;
                     let now = issuer.now();
                     if now < asked {
-                        // It had been ahead, and so may have been whoever dated the certificate: others' clocks may be
+                        // It had been ahead, and so may have been the issuer that dated the certificate: others' clocks may be
                         // days from the moment from which on it is good.
                         break;
                     }
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Whoever calls all the time is heeded twice a second at most, and not at all if the answer was no.
+    /// A caller that calls all the time counts twice a second at most, and not at all if the answer was no.
     #[tokio::test(start_paused = true)]
     async fn calls_without_end_hurry_nobody_beyond_measure() {
         let unreachable = asked_and_called(600, None, Some(0), |_| Err(NOBODY)).await;
@@ -200,7 +200,7 @@ mod tests {
         assert!((20..=60).contains(&refused.len()), "{refused:?}");
     }
 
-    /// Away from the 13th to the 19th hour, in which the first one is due however early an agent asks: whoever renews at two
+    /// Away from the 13th to the 19th hour, in which the first one is due however early an agent asks: an agent that renews at two
     /// thirds still has a good one.
     #[tokio::test(start_paused = true)]
     async fn an_operator_that_is_away_for_a_quarter_of_a_life_is_not_missed() {

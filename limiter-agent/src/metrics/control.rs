@@ -1,12 +1,13 @@
-//! Families about the snapshot in force and the port that takes them.
+//! Families about the snapshot in force, the port that takes them, and keys for tokens.
 
 use prometheus::proto::{MetricFamily, MetricType};
+use weir_enforce::RulesInForce;
 
 use super::family::{counter, family, gauge};
 use crate::{
     apply::{OUTCOMES, Snapshots, unix_millis},
     control::{HANDSHAKES, RELOADS, Tls},
-    rules::RulesInForce,
+    jwks::{LOADS, Loads},
 };
 
 pub(super) fn snapshots(rules: &RulesInForce, snapshots: &Snapshots) -> [MetricFamily; 4] {
@@ -64,6 +65,24 @@ pub(super) fn tls(tls: &Tls) -> [MetricFamily; 3] {
             "TLS handshakes on the control port, by result.",
             MetricType::COUNTER,
             counters(&HANDSHAKES, "result", &tls.handshakes()),
+        ),
+    ]
+}
+
+pub(super) fn jwks(loads: &Loads) -> [MetricFamily; 2] {
+    let source = ("source", loads.source);
+    [
+        family(
+            "weir_jwks_loads_total",
+            "Attempts to load keys for tokens, by source and result; after one that failed, the keys from before stay in use.",
+            MetricType::COUNTER,
+            LOADS.iter().zip(loads.counts()).map(|(result, n)| counter(&[source, ("result", result)], n)).collect(),
+        ),
+        family(
+            "weir_jwks_last_load_successful",
+            "1 if the last attempt to load keys for tokens succeeded, 0 if it failed.",
+            MetricType::GAUGE,
+            loads.last_succeeded().map(|succeeded| gauge(&[source], succeeded.into())).into_iter().collect(),
         ),
     ]
 }

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use rustix::time::Timespec;
-
-use crate::histogram::{BOUNDS, Snapshot};
+use weir_enforce::histogram::{BOUNDS, Snapshot};
 
 /// A family; one without metrics is left out of a scrape.
 pub(super) fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {

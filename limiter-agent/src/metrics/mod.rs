@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | `weir_connections` | | client connections open now |
 //! | `weir_connections_accepted_total` | | client connections so far |
+//! | `weir_connections_evicted_total` | | of those, closed while they were idle because `--max-connections` others came |
 //! | `weir_connections_parked` | | of those open, on which nothing is asked and for which no buffer is held |
 //! | `weir_protocol_connections` | `protocol` | open now, of those that have said something |
 //! | `weir_protocol_connections_total` | `protocol` | so far; an upgraded connection was one of `http1` before |
@@ -36,6 +37,8 @@
 //! | `weir_control_certificate_expiry_timestamp_seconds` | | with TLS on the control port: when its certificate expires |
 //! | `weir_control_certificate_reloads_total` | `result` | changes of it, and failures to get another |
 //! | `weir_control_handshakes_total` | `result` | handshakes on it |
+//! | `weir_jwks_loads_total` | `source`, `result` | with keys for tokens: attempts to load them from the file or the URL |
+//! | `weir_jwks_last_load_successful` | `source` | 1 if the last attempt loaded keys, 0 if it failed: those from before stay in use |
 //! | `weir_build_info` | `version` | 1 |
 //!
 //! "rule" stands for the labels `namespace`, `policy` and `rule`. A limit's numbers are those without overrides, which are
@@ -59,7 +62,7 @@ use rustix::time::ClockId;
 use weir_tower::MonotonicClock;
 
 use self::family::{elapsed, family, gauge};
-use crate::{apply::Snapshots, control::Tls, proxy::Proxy};
+use crate::{apply::Snapshots, control::Tls, jwks::Loads, proxy::Proxy};
 
 const CPU: &str = "process_cpu_seconds_total";
 
@@ -70,6 +73,8 @@ pub(crate) struct Metrics {
     snapshots: Arc<Snapshots>,
     /// None: the control port is plain HTTP.
     tls: Option<Arc<Tls>>,
+    /// None: no keys for tokens.
+    jwks: Option<Arc<Loads>>,
     process: ProcessCollector,
     clock: MonotonicClock,
 }
@@ -79,9 +84,10 @@ impl Metrics {
         proxy: Arc<Proxy>,
         snapshots: Arc<Snapshots>,
         tls: Option<Arc<Tls>>,
+        jwks: Option<Arc<Loads>>,
         clock: MonotonicClock,
     ) -> Self {
-        Self { proxy, snapshots, tls, process: ProcessCollector::for_self(), clock }
+        Self { proxy, snapshots, tls, jwks, process: ProcessCollector::for_self(), clock }
     }
 
     /// Of what [`Metrics::render`] returns.
@@ -95,6 +101,7 @@ impl Metrics {
         families.extend(rules::families(&rules, self.clock.now()));
         families.extend(control::snapshots(&rules, &self.snapshots));
         families.extend(self.tls.iter().flat_map(|tls| control::tls(tls)));
+        families.extend(self.jwks.iter().flat_map(|jwks| control::jwks(jwks)));
         families.push(family(
             "weir_build_info",
             "The agent's version.",

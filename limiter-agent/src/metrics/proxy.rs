@@ -3,14 +3,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use prometheus::proto::{Metric, MetricFamily, MetricType};
+use weir_enforce::over_budget;
 
 use super::family::{counter, family, gauge, histogram};
-use crate::{
-    matching::over_budget,
-    proxy::{Protocol, Proxy, REASONS},
-};
+use crate::proxy::{Protocol, Proxy, REASONS};
 
-pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 9] {
+pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 10] {
     let traffic = &proxy.traffic;
     [
         family(
@@ -24,6 +22,12 @@ pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 9] {
             "Client connections so far.",
             MetricType::COUNTER,
             vec![counter(&[], traffic.accepted())],
+        ),
+        family(
+            "weir_connections_evicted_total",
+            "Client connections that were closed while they were idle, to serve others within --max-connections.",
+            MetricType::COUNTER,
+            vec![counter(&[], proxy.places.evictions())],
         ),
         family(
             "weir_connections_parked",

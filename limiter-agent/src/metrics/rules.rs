@@ -2,9 +2,9 @@
 
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 use weir_core::{KeySurvey, Strategy, Time};
+use weir_enforce::{Policy, Rule, RulesInForce};
 
 use super::family::{counter, family, gauge, histogram, ratio, seconds};
-use crate::rules::{Policy, Rule, RulesInForce};
 
 pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
     let each = || rules.policies().iter().flat_map(|policy| policy.rules.iter().map(move |rule| (&**policy, &**rule)));

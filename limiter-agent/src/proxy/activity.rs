@@ -9,18 +9,20 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
 
-use super::stall::Taking;
+use super::{stall::Taking, traffic::Protocol, worker::Open};
 
 /// Counters of one connection. Atomics because hyper wants a socket that could move between threads; none does.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Activity {
+    open: Arc<Open>,
+    protocol: Protocol,
     /// Requests whose response has not ended.
     requests: AtomicU64,
     /// Requests so far.
@@ -43,6 +45,38 @@ pub(super) struct Activity {
 }
 
 impl Activity {
+    pub(super) fn new(open: &Arc<Open>, protocol: Protocol) -> Arc<Self> {
+        let (requests, asked, open_bodies, reads, reads_answered, writes) = Default::default();
+        let (blocked, over, closed_after, elsewhere) = Default::default();
+        let open = Arc::clone(open);
+        Arc::new(Self {
+            open,
+            protocol,
+            requests,
+            asked,
+            open_bodies,
+            reads,
+            reads_answered,
+            writes,
+            blocked,
+            over,
+            closed_after,
+            elsewhere,
+        })
+    }
+
+    /// A newcomer may have the connection's place if nothing is asked on it any more. Over HTTP/2, a request's body that was not read to
+    /// its end keeps nothing up.
+    fn settle(&self) {
+        let settled = match self.protocol {
+            Protocol::Http2 => !self.owes_an_answer(),
+            _ => self.is_between_requests(),
+        };
+        if settled {
+            self.open.rest(self.open.proxy.clock.now());
+        }
+    }
+
     pub(super) fn read(&self) {
         self.reads.fetch_add(1, Relaxed);
     }
@@ -94,11 +128,6 @@ impl Activity {
         self.requests.load(Relaxed) > 0
     }
 
-    /// All bodies were read to their end.
-    pub(super) fn has_whole_bodies(&self) -> bool {
-        self.open_bodies.load(Relaxed) == 0
-    }
-
     /// The client sends no more, which it may do and still wait for its answer.
     pub(super) fn half_closed(&self) {
         let now = self.writes.load(Relaxed) + 1;
@@ -124,6 +153,8 @@ impl Answering {
     pub(super) fn new(activity: &Arc<Activity>) -> Self {
         activity.requests.fetch_add(1, Relaxed);
         activity.asked.fetch_add(1, Relaxed);
+        // One that is to be closed at once is closed by the task that it is served by.
+        activity.open.work();
         Self(Arc::clone(activity))
     }
 }
@@ -132,6 +163,7 @@ impl Drop for Answering {
     fn drop(&mut self) {
         self.0.requests.fetch_sub(1, Relaxed);
         self.0.reads_answered.store(self.0.reads.load(Relaxed), Relaxed);
+        self.0.settle();
     }
 }
 
@@ -148,16 +180,29 @@ impl OpenBody {
     /// It was read to its end. Without this the connection counts as busy until it is closed.
     pub(super) fn end(self) {
         self.0.open_bodies.fetch_sub(1, Relaxed);
+        self.0.settle();
     }
 }
 
 /// A response body that counts as being answered until it is dropped.
 #[derive(Debug)]
 pub(super) struct Answer<B> {
-    pub(super) body: B,
-    pub(super) _answering: Answering,
+    body: B,
+    _answering: Answering,
     /// Told what the client takes, over HTTP/2.
-    pub(super) taking: Option<Arc<Taking>>,
+    taking: Option<Arc<Taking>>,
+    /// What the client takes next, over HTTP/2.
+    rest: Bytes,
+}
+
+/// How much of a body is given to a client of HTTP/2 at once: a client that takes so much is not stalled. The app's connection hands over
+/// 400 KiB at once, which a slow client takes minutes for.
+const PIECE: usize = 16 * 1024;
+
+impl<B> Answer<B> {
+    pub(super) fn new(body: B, answering: Answering) -> Self {
+        Self { body, _answering: answering, taking: Taking::current(), rest: Bytes::new() }
+    }
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
@@ -165,21 +210,34 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
     type Error = B::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        if let Some(taking) = &self.taking {
-            taking.asked();
+        let Self { body, taking, rest, .. } = &mut *self;
+        let Some(taking) = taking else { return Pin::new(body).poll_frame(cx) };
+        taking.asked();
+        if rest.is_empty() {
+            let Some(frame) = ready!(Pin::new(body).poll_frame(cx)?) else { return Poll::Ready(None) };
+            match frame.into_data() {
+                Ok(data) => *rest = data,
+                Err(trailers) => {
+                    taking.given();
+                    return Poll::Ready(Some(Ok(trailers)));
+                }
+            }
         }
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        if let (Some(taking), Poll::Ready(Some(Ok(_)))) = (&self.taking, &frame) {
-            taking.given();
-        }
-        frame
+        taking.given();
+        let piece = rest.split_to(rest.len().min(PIECE));
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (mut hint, body, rest) = (SizeHint::new(), self.body.size_hint(), self.rest.len() as u64);
+        if let Some(upper) = body.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint.set_lower(body.lower().saturating_add(rest));
+        hint
     }
 }

@@ -5,14 +5,23 @@
 //! the first. It must never lead back to the agent itself.
 
 use std::{
+    convert::Infallible,
     io::ErrorKind,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
 };
 
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::sleep};
+use tokio_util::sync::CancellationToken;
 
-use super::app::{ConnectError, connect};
+use super::{
+    app::{ConnectError, connect},
+    presence::Presence,
+};
+
+/// How often to look at the app at most. It costs a connection over loopback.
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 /// The app's address, as all workers know it.
 #[derive(Debug)]
@@ -22,11 +31,12 @@ pub(crate) struct AppAddress {
     other: Option<SocketAddr>,
     /// The app was last found there.
     on_other: AtomicBool,
+    presence: Presence,
 }
 
 impl AppAddress {
     /// `named` is what the configuration says, `listen` where the agent itself is.
-    pub(crate) fn new(named: SocketAddr, listen: SocketAddr) -> Self {
+    pub(crate) fn new(named: SocketAddr, listen: SocketAddr, drain: &CancellationToken) -> Self {
         let other = match named.ip() {
             IpAddr::V4(Ipv4Addr::LOCALHOST) => Some(Ipv6Addr::LOCALHOST.into()),
             IpAddr::V6(Ipv6Addr::LOCALHOST) => Some(Ipv4Addr::LOCALHOST.into()),
@@ -36,7 +46,8 @@ impl AppAddress {
         let agent = |other: &SocketAddr| {
             other.port() == listen.port() && (other.ip() == listen.ip().to_canonical() || listen.ip().is_unspecified())
         };
-        Self { named, other: other.filter(|other| !agent(other)), on_other: AtomicBool::new(false) }
+        let other = other.filter(|other| !agent(other));
+        Self { named, other, on_other: AtomicBool::new(false), presence: Presence::new(drain) }
     }
 
     /// As the configuration says it.
@@ -44,17 +55,54 @@ impl AppAddress {
         self.named
     }
 
-    /// Whether the app takes a connection; why not.
-    pub(crate) async fn look(&self) -> Result<(), ErrorKind> {
-        match self.connect().await {
-            Ok(_stream) => Ok(()),
-            Err(ConnectError::Refused(_, error)) => Err(error.kind()),
-            Err(_) => Err(ErrorKind::Other),
+    /// Whether the app refuses connections.
+    pub(crate) async fn is_down(&self) -> bool {
+        matches!(self.reach().await, Err(ConnectError::Refused(_, error)) if error.kind() == ErrorKind::ConnectionRefused)
+    }
+
+    /// Cancelled when the app takes no connections any more, or when the drain begins. To be asked for again when it was
+    /// cancelled: the app may be back.
+    pub(super) fn up(&self) -> CancellationToken {
+        self.presence.up()
+    }
+
+    /// The app has closed an idle connection: it may be about to stop.
+    pub(super) fn suspect(&self) {
+        self.presence.suspect();
+    }
+
+    #[cfg(test)]
+    pub(super) async fn suspected(&self) {
+        self.presence.suspected().await;
+    }
+
+    /// Looks at the app when there is a reason to.
+    pub(crate) async fn follow(&self) -> Infallible {
+        loop {
+            self.presence.suspected().await;
+            if self.is_down().await {
+                tracing::info!("the app takes no connections: idle clients are sent elsewhere");
+                self.presence.went_down();
+                while self.is_down().await {
+                    sleep(LOOK).await;
+                }
+                tracing::info!("the app is back");
+                self.presence.came_back();
+            }
+            sleep(LOOK).await;
         }
     }
 
     /// A new connection.
     pub(super) async fn connect(&self) -> Result<TcpStream, ConnectError> {
+        let reached = self.reach().await;
+        if matches!(reached, Err(ConnectError::Refused(..))) {
+            self.suspect();
+        }
+        reached
+    }
+
+    async fn reach(&self) -> Result<TcpStream, ConnectError> {
         let Some(other) = self.other else { return connect(self.named).await };
         let on_other = self.on_other.load(Relaxed);
         let (first, second) = if on_other { (other, self.named) } else { (self.named, other) };
@@ -90,7 +138,11 @@ mod tests {
             ("[::1]:80", "0.0.0.0:80", None),
             ("127.0.0.1:80", "10.0.0.1:80", Some("[::1]:80")),
         ] {
-            let address = AppAddress::new(named.parse().expect("valid"), listen.parse().expect("valid"));
+            let address = AppAddress::new(
+                named.parse().expect("valid"),
+                listen.parse().expect("valid"),
+                &CancellationToken::new(),
+            );
             assert_eq!(address.other, other.map(|other| other.parse().expect("valid")), "{named} behind {listen}");
         }
     }

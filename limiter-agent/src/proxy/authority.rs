@@ -5,7 +5,7 @@
 
 use std::net::Ipv6Addr;
 
-use crate::byte_set::ByteSet;
+use weir_enforce::ByteSet;
 
 /// Whether it can be read in one way only.
 #[inline]

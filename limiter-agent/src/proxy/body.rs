@@ -1,6 +1,7 @@
 //! The bodies of requests and responses on their way through, and what happens when one is dropped half-way.
 
 use std::{
+    io,
     pin::Pin,
     sync::Arc,
     task::{self, Context, Poll},
@@ -18,6 +19,7 @@ use tokio::time::Sleep;
 use super::{
     activity::{Activity, OpenBody},
     expect::{self, Expectation},
+    failure::Garbled,
     forward::Lease,
     headers,
 };
@@ -180,6 +182,8 @@ pub(crate) enum ResponseBody {
 #[derive(Debug)]
 pub(crate) struct UpstreamBody {
     incoming: Incoming,
+    /// What was read of it before its head was passed on.
+    first: Option<Option<Result<Frame<Bytes>, hyper::Error>>>,
     /// A chunked body does not know that it is at its end until it was asked.
     ended: bool,
     lease: Option<Lease>,
@@ -198,9 +202,30 @@ impl ResponseBody {
         }
     }
 
-    pub(super) fn upstream(incoming: Incoming, lease: Lease) -> Self {
-        Self::Upstream(UpstreamBody { incoming, ended: false, lease: Some(lease) })
+    /// # Errors
+    ///
+    /// If the body is known to make no sense before its head is sent: then there is a better answer than one that is cut off.
+    pub(super) fn upstream(mut incoming: Incoming, lease: Lease) -> Result<Self, Garbled> {
+        // Of a body with a length, the length is all that could be wrong.
+        let is_chunked = incoming.size_hint().exact().is_none();
+        let first = if is_chunked { incoming.frame().now_or_never() } else { None };
+        match first {
+            Some(Some(Err(error))) if is_invalid(&error) => Err(Garbled::Chunk),
+            first => Ok(Self::Upstream(UpstreamBody { incoming, first, ended: false, lease: Some(lease) })),
+        }
     }
+}
+
+impl From<Bytes> for ResponseBody {
+    fn from(text: Bytes) -> Self {
+        Self::own(text)
+    }
+}
+
+/// Whether a body's chunks are not those of HTTP/1.1; not for a connection that broke off.
+fn is_invalid(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    source.is_some_and(|error| matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData))
 }
 
 impl Drop for UpstreamBody {
@@ -222,7 +247,10 @@ impl Body for ResponseBody {
         match &mut *self {
             Self::Own(full) => Pin::new(full).poll_frame(cx).map_err(|never| match never {}),
             Self::Upstream(body) => {
-                let frame = Pin::new(&mut body.incoming).poll_frame(cx);
+                let frame = match body.first.take() {
+                    Some(first) => Poll::Ready(first),
+                    None => Pin::new(&mut body.incoming).poll_frame(cx),
+                };
                 // Trailers are the last there is; nobody asks after them.
                 body.ended |= match &frame {
                     Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
@@ -237,7 +265,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Own(full) => full.is_end_stream(),
-            Self::Upstream(body) => body.incoming.is_end_stream(),
+            Self::Upstream(body) => body.first.is_none() && body.incoming.is_end_stream(),
         }
     }
 

@@ -39,11 +39,12 @@ use super::{
     failure::Unseen,
     plain,
     socket::{Goodbye, Socket},
-    stall::{Taking, Watching},
+    stall::Watching,
     strict::{Strict, is_h2c},
     traffic::Protocol,
-    worker::{Open, Proxy},
+    worker::Open,
 };
+use crate::places::Eviction;
 
 /// What an HTTP/2 connection begins with (RFC 9113 section 3.4), and no request of HTTP/1 does.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -61,10 +62,6 @@ const TICK: Duration = Duration::from_secs(1);
 /// For how long a client that has closed its side is given the benefit of the doubt, while there is nothing to write to it
 /// that would tell.
 pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How often to ask an HTTP/2 client whether it is still there, and how long it may take to say so.
-const PING_INTERVAL: Duration = Duration::from_secs(60);
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How much of one HTTP/2 request body is taken while the app does not read it, and of all on a connection together.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -104,7 +101,7 @@ where
     let mut used = false;
     let mut speaking = None;
     loop {
-        let next = if before.is_empty() { next(&stream, first, &open.proxy).await } else { Next::Http1 };
+        let next = if before.is_empty() { next(&stream, first, open).await } else { Next::Http1 };
         if let Some(protocol) = next.protocol() {
             speaking.get_or_insert_with(|| open.proxy.traffic.speaking(protocol));
         }
@@ -114,7 +111,7 @@ where
                     (stream, before, used) = (with, bytes, answered);
                     Next::Http1
                 }
-                plain::End::Leave(stream) => return leave(stream).await,
+                plain::End::Leave(stream) => return leave(stream, open).await,
                 plain::End::Closed => return,
             },
             (next, _) => next,
@@ -126,14 +123,23 @@ where
                 None => return,
             },
             Next::Http2 => return Box::pin(http2(stream, service, open)).await,
-            Next::End => return leave(stream).await,
+            Next::End => return leave(stream, open).await,
         }
         first = false;
     }
 }
 
 /// Waits for the first bytes of a request without taking them.
-async fn next(stream: &TcpStream, first: bool, proxy: &Proxy) -> Next {
+async fn next(stream: &TcpStream, first: bool, open: &Open) -> Next {
+    let proxy = &open.proxy;
+    open.rest(proxy.clock.now());
+    let next = parked(stream, first, open).await;
+    if open.work() { next } else { Next::End }
+}
+
+/// While it waits, a newcomer may have the connection's place.
+async fn parked(stream: &TcpStream, first: bool, open: &Open) -> Next {
+    let proxy = &open.proxy;
     let _parked = proxy.traffic.park();
     let look = async {
         let mut start = [0; PREFACE.len()];
@@ -155,13 +161,15 @@ async fn next(stream: &TcpStream, first: bool, proxy: &Proxy) -> Next {
         }
     };
     let mut look = pin!(look);
-    let late = proxy.drain.is_cancelled();
+    let up = proxy.upstream.up();
+    let late = up.is_cancelled();
     let patience = if late && first { LATE_TIMEOUT } else { proxy.settings.idle_timeout };
     tokio::select! {
         next = timeout(patience, &mut look) => return next.unwrap_or(Next::End),
-        () = proxy.drain.cancelled(), if !late || !first => {}
+        () = up.cancelled(), if !late || !first => {}
+        () = open.evicted() => {}
     }
-    // Whoever has already asked gets an answer.
+    // A client that has already asked gets an answer.
     look.now_or_never().unwrap_or(Next::End)
 }
 
@@ -180,10 +188,12 @@ where
 {
     let proxy = &open.proxy;
     let settings = &proxy.settings;
-    let activity = Arc::new(Activity::default());
+    let activity = Activity::new(open, Protocol::Http1);
     let io =
         TokioIo::new(Socket::new(stream, before, Arc::clone(&activity), Arc::clone(open), Some(Strict::default())));
-    let mut draining = proxy.drain.is_cancelled();
+    let up = proxy.upstream.up();
+    // A place that is given back would come again at once.
+    let mut draining = up.is_cancelled() || open.is_evicted();
     let head = settings.max_header_bytes as usize;
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -205,9 +215,19 @@ where
                 }
                 break;
             }
-            () = proxy.drain.cancelled(), if !draining => {
+            () = up.cancelled(), if !draining => {
                 if activity.is_between_requests() {
                     // The next one may be here in part.
+                    return connection.into_parts().map(|parts| (parts.io.into_inner().into_stream(), parts.read_buf));
+                }
+                draining = true;
+                std::pin::Pin::new(&mut *connection).graceful_shutdown();
+            }
+            () = open.evicted(), if !draining => {
+                if open.eviction() == Eviction::AtOnce {
+                    return None;
+                }
+                if activity.is_between_requests() {
                     return connection.into_parts().map(|parts| (parts.io.into_inner().into_stream(), parts.read_buf));
                 }
                 draining = true;
@@ -231,7 +251,7 @@ where
     }
     let socket = connection.into_parts()?.io.into_inner();
     if !socket.ended() {
-        leave(socket.into_stream()).await;
+        leave(socket.into_stream(), open).await;
     }
     None
 }
@@ -245,24 +265,26 @@ where
 {
     let proxy = &open.proxy;
     let settings = &proxy.settings;
-    let activity = Arc::new(Activity::default());
+    let activity = Activity::new(open, Protocol::Http2);
     let io = TokioIo::new(Socket::new(stream, Bytes::new(), Arc::clone(&activity), Arc::clone(open), None));
-    let connection = http2::Builder::new(Watching(settings.stall_timeout))
+    let connection = http2::Builder::new(Watching::new(settings.stall_timeout, &activity))
         .timer(TokioTimer::new())
         .max_concurrent_streams(settings.max_streams.get())
         .max_header_list_size(settings.max_header_bytes)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(SEND_BUFFER)
-        .keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT)
         .serve_connection(io, tracked(&service, &activity, open, Protocol::Http2, false));
     let mut connection = Box::pin(connection);
-    let mut leaving = false;
+    open.rest(proxy.clock.now());
+    let (mut leaving, mut evicted) = (false, false);
     let mut asked_before = 0;
     let mut tick = pin!(sleep(settings.idle_timeout));
-    // One that comes while the agent is leaving has time for what it came for: others would come again and again.
-    let newcomer = proxy.leaving.has_begun().then(|| Instant::now() + TICK);
+    // One that comes while the agent is leaving, or the app is down, has time for what it came for: others would come again and again.
+    let up = proxy.upstream.up();
+    let is_down = up.is_cancelled() && !proxy.drain.is_cancelled();
+    let newcomer = (proxy.leaving.has_begun() || is_down).then(|| Instant::now() + TICK);
+    let up = if is_down { proxy.drain.clone() } else { up };
     let told_to_go = async {
         match newcomer {
             Some(moment) => sleep_until(moment).await,
@@ -278,7 +300,7 @@ where
                 }
                 return;
             }
-            () = proxy.drain.cancelled(), if !leaving => {
+            () = up.cancelled(), if !leaving => {
                 leaving = true;
                 connection.as_mut().graceful_shutdown();
             }
@@ -289,6 +311,17 @@ where
             () = activity.sent_away(), if !leaving => {
                 leaving = true;
                 connection.as_mut().graceful_shutdown();
+            }
+            () = open.evicted(), if !evicted => {
+                (leaving, evicted) = (true, true);
+                connection.as_mut().graceful_shutdown();
+                if open.eviction() == Eviction::AtOnce {
+                    // Sends the GOAWAY, if there is room for it.
+                    let _ = connection.now_or_never();
+                    return;
+                }
+                asked_before = activity.requests().1;
+                tick.as_mut().reset(Instant::now() + settings.stall_timeout);
             }
             () = &mut tick => {
                 let (open, asked) = activity.requests();
@@ -319,28 +352,34 @@ where
     F: Future<Output = Result<Response<B>, Infallible>> + 'static,
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
 {
-    let (service, activity, proxy) = (service.clone(), Arc::clone(activity), Arc::clone(&open.proxy));
+    let (service, activity, open) = (service.clone(), Arc::clone(activity), Arc::clone(open));
     service_fn(move |request: Request<Incoming>| {
         let answering = Answering::new(&activity);
+        let proxy = &open.proxy;
         proxy.traffic.request(protocol);
         // What comes after a request for a tunnel was not looked at.
         let tunnel = request.headers().get_all(UPGRADE).iter().any(|value| !is_h2c(value.as_bytes()));
         let repeatable = request.method().is_idempotent() && request.body().is_end_stream();
         let used = used || activity.requests().1 > 1;
-        let (activity, proxy) = (Arc::clone(&activity), Arc::clone(&proxy));
+        let (activity, open) = (Arc::clone(&activity), Arc::clone(&open));
         let answer =
             service(RequestBody::of(request, &activity, proxy.settings.stall_timeout, protocol == Protocol::Http1));
         async move {
             let Ok(mut response) = answer.await;
+            let proxy = &open.proxy;
             if response.extensions_mut().remove::<Unseen>().is_some() {
-                unseen(protocol, used && repeatable, proxy.leaving.has_begun())?;
                 activity.send_away();
+                unseen(protocol, used, repeatable, proxy.leaving.has_begun())?;
             }
-            let last = tunnel || (protocol == Protocol::Http1 && proxy.leaving.has_begun());
-            if last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let leaves = proxy.leaving.has_begun() || open.is_evicted();
+            let last = tunnel || (protocol == Protocol::Http1 && leaves);
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                // Nobody sees when a tunnel is idle.
+                activity.end();
+            } else if last {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok(response.map(|body| Answer { body, _answering: answering, taking: Taking::current() }))
+            Ok(response.map(|body| Answer::new(body, answering)))
         }
     })
 }
@@ -350,12 +389,12 @@ where
 /// An app that stops closes the connections of its clients. They repeat what was idempotent on a connection that had worked before,
 /// most of them by themselves and on a new one (RFC 9110 section 9.2.2); a 502 they would not. So such a connection is closed
 /// without an answer. One that is new is answered: a client that is refused twice gives up, and should know why. In HTTP/2 there is a
-/// word for it, `REFUSED_STREAM`, after which any request may be repeated (RFC 9113 section 8.7); it is said while the agent is leaving
-/// alone, because the same client would ask the same agent otherwise.
-fn unseen(protocol: Protocol, repeats: bool, leaving: bool) -> Result<(), h2::Error> {
+/// word for it, `REFUSED_STREAM`, after which any request may be repeated (RFC 9113 section 8.7). It is said on a used connection, or
+/// while the agent is leaving: otherwise the same client could ask the same agent for ever.
+fn unseen(protocol: Protocol, used: bool, repeatable: bool, leaving: bool) -> Result<(), h2::Error> {
     match protocol {
-        Protocol::Http2 if leaving => Err(h2::Reason::REFUSED_STREAM.into()),
-        Protocol::Http1 if repeats => Err(h2::Reason::REFUSED_STREAM.into()),
+        Protocol::Http2 if used || leaving => Err(h2::Reason::REFUSED_STREAM.into()),
+        Protocol::Http1 if used && repeatable => Err(h2::Reason::REFUSED_STREAM.into()),
         _ => Ok(()),
     }
 }
@@ -376,11 +415,19 @@ impl Patience {
     }
 }
 
-/// Closes without a reset.
-async fn leave(mut stream: TcpStream) {
+/// Closes without a reset, unless others need the place.
+async fn leave(mut stream: TcpStream, open: &Open) {
+    if open.eviction() == Eviction::AtOnce {
+        return;
+    }
+    open.rest(open.proxy.clock.now());
     let _ = stream.shutdown().await;
     let mut goodbye = Goodbye::default();
-    poll_fn(|cx| goodbye.poll_over(&mut stream, cx)).await;
+    let goodbye = poll_fn(|cx| goodbye.poll_over(&mut stream, cx));
+    tokio::select! {
+        () = goodbye => {}
+        () = open.evicted(), if !open.is_evicted() => {}
+    }
 }
 
 /// Runs what hyper starts on the thread that the connection is on.
@@ -393,5 +440,30 @@ where
 {
     fn execute(&self, task: F) {
         tokio::task::spawn_local(task);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_app_never_saw_is_given_back_where_clients_repeat_it() {
+        for (protocol, used, repeatable, leaving, given_back) in [
+            (Protocol::Http1, true, true, false, true),
+            (Protocol::Http1, true, false, false, false),
+            (Protocol::Http1, true, false, true, false),
+            (Protocol::Http1, false, true, true, false),
+            (Protocol::Http2, true, false, false, true),
+            (Protocol::Http2, false, false, true, true),
+            (Protocol::Http2, false, true, false, false),
+        ] {
+            let said = unseen(protocol, used, repeatable, leaving);
+            assert_eq!(
+                said.is_err(),
+                given_back,
+                "{protocol:?}, used {used}, repeatable {repeatable}, leaving {leaving}"
+            );
+        }
     }
 }

@@ -10,7 +10,7 @@ use http::{HeaderValue, Response, StatusCode, Version, header};
 
 use super::{ResponseBody, app::ConnectError, body::BodyError, vetting::Unsound};
 
-/// Stands in the extensions of a response to a request of which the app has seen nothing: whoever sent it may send it again.
+/// Stands in the extensions of a response to a request of which the app has seen nothing: the client may send it again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unseen;
 
@@ -54,6 +54,8 @@ pub(super) enum Garbled {
     Coding,
     #[error("message head is too large")]
     TooLarge,
+    #[error("invalid chunk parsed")]
+    Chunk,
 }
 
 impl From<httparse::Error> for Garbled {

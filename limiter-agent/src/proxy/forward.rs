@@ -6,6 +6,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, hea
 use http_body::Body;
 use hyper::{body::Incoming, client::conn::TrySendError};
 use tower_service::Service;
+use weir_enforce::{AmbiguousPaths, ConnectionGate};
 
 use super::{
     ResponseBody,
@@ -20,7 +21,6 @@ use super::{
     vetting,
     worker::Proxy,
 };
-use crate::{matching::AmbiguousPaths, rules::Gate};
 
 /// How often a request that the app did not process is sent again: it may be told to go away a few times in a row when
 /// it meets connections that are about to close.
@@ -40,7 +40,7 @@ pub(super) struct Way {
     /// The client's address as the forwarding headers have it.
     pub(super) peer: Rc<Peer>,
     /// Asked for the messages of connections that are upgraded; requests come here when they are through it.
-    pub(super) gate: Gate,
+    pub(super) gate: ConnectionGate,
 }
 
 /// What a response comes over, for as long as it does.
@@ -128,7 +128,8 @@ impl Way {
         }
         headers::to_client(response.headers_mut());
         *response.version_mut() = Version::HTTP_11;
-        Ok(response.map(|incoming| ResponseBody::upstream(incoming, lease)))
+        let (head, incoming) = response.into_parts();
+        Ok(Response::from_parts(head, ResponseBody::upstream(incoming, lease)?))
     }
 
     /// Sends the request; once more, on a new connection, if an idle one turns out to have been closed by the app.

@@ -14,12 +14,19 @@ use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{self, Entry},
 };
+use weir_enforce::X_FORWARDED_FOR;
 
 use super::failure::Garbled;
 
-pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// How large the head of an answer of the app's may be, over HTTP/1.1.
+pub(super) const MAX_ANSWER_BYTES: usize = 400 * 1024;
+
+/// How many fields it may have. As over HTTP/2 (RFC 9113 section 6.5.2), each counts 32 bytes more than its name and its value have, so
+/// it is the bytes that are the limit.
+pub(super) const MAX_ANSWER_FIELDS: usize = MAX_ANSWER_BYTES / (32 + 2);
 
 /// Of one connection by definition, besides `Connection` itself.
 pub(super) const HOP_BY_HOP: [HeaderName; 7] = [
@@ -131,7 +138,7 @@ pub(super) fn to_client(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers);
 }
 
-/// What the app says several times is passed on once (RFC 9110 section 8.6): whoever is behind might take the list for a
+/// What the app says several times is passed on once (RFC 9110 section 8.6): a recipient might take the list for a
 /// mistake, or go by its first member alone.
 fn say_length_once(headers: &mut HeaderMap) {
     let mut values = headers.get_all(header::CONTENT_LENGTH).iter().map(HeaderValue::as_bytes);
@@ -304,7 +311,7 @@ mod tests {
             (&["5", "5"], &["5"]),
             (&["5, 5"], &["5"]),
             (&["05,5", "5"], &["5"]),
-            // No body shows which of them holds: whoever writes the answer refuses it.
+            // No body shows which of them holds: the writer of the answer refuses it.
             (&["5", "6"], &["5", "6"]),
             (&["+5"], &["+5"]),
         ] {

@@ -8,7 +8,7 @@
 //! hyper keeps two things to itself, over any protocol or over HTTP/1. Interim responses other than 100 and 101 (103 Early
 //! Hints) are not passed on, although RFC 9110 section 15.2 wants it: clients get the final response alone, and lose a
 //! hint. On a connection of HTTP/1 a trailer field is written only if the message announced it in `Trailer` and, in a
-//! response, if the client said `TE: trailers`. Others are dropped, as section 6.5.1 allows whoever passes messages on, and
+//! response, if the client said `TE: trailers`. Others are dropped, as section 6.5.1 allows intermediaries, and
 //! never merged into the head. gRPC over HTTP/2 needs no announcement.
 
 mod activity;
@@ -23,6 +23,7 @@ mod forward;
 mod headers;
 mod plain;
 mod pool;
+mod presence;
 mod settings;
 mod socket;
 mod stall;
@@ -36,10 +37,9 @@ mod worker;
 
 pub use self::settings::Settings;
 pub(crate) use self::{
-    address::AppAddress,
+    address::{AppAddress, LOOK},
     body::ResponseBody,
     failure::REASONS,
-    headers::X_FORWARDED_FOR,
     traffic::Protocol,
     worker::{Proxy, Worker},
 };

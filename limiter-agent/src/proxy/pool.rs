@@ -11,7 +11,12 @@ use http::Version;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
-use super::{address::AppAddress, app::ConnectError, body::RequestBody};
+use super::{
+    address::AppAddress,
+    app::ConnectError,
+    body::RequestBody,
+    headers::{MAX_ANSWER_BYTES, MAX_ANSWER_FIELDS},
+};
 
 /// Connections kept at most; beyond it they are closed after use.
 const MAX_IDLE: usize = 1024;
@@ -60,11 +65,21 @@ impl Pool {
     /// A new connection, for a request that has seen an idle one fail.
     pub(super) async fn connect(self: &Rc<Self>) -> Result<Lease, ConnectError> {
         let io = TokioIo::new(self.address.connect().await?);
-        let (sender, connection) =
-            http1::handshake(io).await.map_err(|error| ConnectError::Handshake(self.address.named(), error))?;
+        let (sender, connection) = http1::Builder::new()
+            .max_headers(MAX_ANSWER_FIELDS)
+            .max_buf_size(MAX_ANSWER_BYTES)
+            .handshake(io)
+            .await
+            .map_err(|error| ConnectError::Handshake(self.address.named(), error))?;
+        let pool = Rc::downgrade(self);
         tokio::task::spawn_local(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "upstream connection ended");
+            }
+            if let Some(pool) = pool.upgrade()
+                && pool.forget_closed()
+            {
+                pool.address.suspect();
             }
         });
         Ok(Lease { sender, fresh: true, once: false, pool: Rc::clone(self) })
@@ -75,6 +90,15 @@ impl Pool {
         let idle = &mut *self.idle.borrow_mut();
         idle.stack.drain(..idle.low_water);
         idle.low_water = idle.stack.len();
+    }
+
+    /// Whether there were idle ones that the app has closed.
+    fn forget_closed(&self) -> bool {
+        let idle = &mut *self.idle.borrow_mut();
+        let before = idle.stack.len();
+        idle.stack.retain(|sender| !sender.is_closed());
+        idle.low_water = idle.low_water.min(idle.stack.len());
+        idle.stack.len() < before
     }
 
     fn pop(&self) -> Option<Sender> {
@@ -110,5 +134,30 @@ impl Lease {
         if !self.once && idle.stack.len() < MAX_IDLE && !self.sender.is_closed() {
             idle.stack.push(self.sender);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{net::TcpListener, task::LocalSet};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_app_that_closes_what_is_idle_is_noticed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let at = listener.local_addr().expect("bound");
+        let address = Arc::new(AppAddress::new(at, ([127, 0, 0, 2], 1).into(), &CancellationToken::new()));
+        let pool = Pool::new(Arc::clone(&address));
+        let noticed = async {
+            let (lease, app) = tokio::join!(pool.connect(), listener.accept());
+            lease.expect("connected").give_back();
+            drop(app);
+            address.suspected().await;
+        };
+        let patience = std::time::Duration::from_secs(90);
+        tokio::time::timeout(patience, LocalSet::new().run_until(noticed)).await.expect("noticed");
+        assert!(pool.pop().is_none());
     }
 }

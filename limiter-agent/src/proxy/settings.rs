@@ -5,9 +5,13 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use clap::ValueEnum;
+use clap::{
+    ValueEnum,
+    builder::{EnumValueParser, TypedValueParser},
+};
+use weir_enforce::AmbiguousPaths;
 
-use crate::{config::duration, matching::AmbiguousPaths};
+use crate::config::duration;
 
 /// The flags of the proxy port.
 #[derive(Clone, Debug, clap::Args)]
@@ -25,11 +29,14 @@ pub struct Settings {
     /// What becomes of a request whose path apps read in different ways: one with an encoded slash (`%2F`), a backslash, plain
     /// or encoded, a parameter behind a dot segment (`..;`), or an encoded zero byte. No rule can know which path the app sees
     /// there.
-    #[arg(long, env = "WEIR_AMBIGUOUS_PATHS", value_name = "WHAT", value_enum, default_value_t = AmbiguousPaths::Refuse)]
+    #[arg(
+        long, env = "WEIR_AMBIGUOUS_PATHS", value_name = "WHAT", default_value = "refuse",
+        value_parser = EnumValueParser::<PathReading>::new().map(AmbiguousPaths::from),
+    )]
     pub(crate) ambiguous_paths: AmbiguousPaths,
 
-    /// How many client connections are served at once. Whoever comes then waits in the kernel's queue until one ends;
-    /// nobody is turned away.
+    /// How many client connections are served at once. When there are as many, the one that has been idle for the longest time is
+    /// closed for the next one that comes. While a request is in flight on each of them, others wait in the kernel's queue.
     #[arg(long, env = "WEIR_MAX_CONNECTIONS", value_name = "N", default_value = "16384")]
     pub(crate) max_connections: NonZeroU32,
 
@@ -79,6 +86,28 @@ pub(crate) enum Switch {
     On,
     /// It is not.
     Off,
+}
+
+/// [`AmbiguousPaths`] as a flag.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PathReading {
+    /// They are answered with 400, before any rule is asked.
+    Refuse,
+    /// Rules read them as apps do that decode: an encoded slash and a backslash separate segments, and `..;x` is `..`. The app gets
+    /// them as they came.
+    Decode,
+    /// Rules read them as apps do that do not decode: all of it is part of a segment. The app gets them as they came.
+    Keep,
+}
+
+impl From<PathReading> for AmbiguousPaths {
+    fn from(reading: PathReading) -> Self {
+        match reading {
+            PathReading::Refuse => Self::Refuse,
+            PathReading::Decode => Self::Decode,
+            PathReading::Keep => Self::Keep,
+        }
+    }
 }
 
 /// Which requests go to the app over HTTP/2.

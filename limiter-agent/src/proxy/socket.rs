@@ -47,22 +47,25 @@ pub(super) struct Socket {
 #[derive(Debug)]
 pub(super) struct Goodbye {
     patience: Pin<Box<Sleep>>,
+    /// A client that sends a byte now and then must not keep the connection.
+    end: Instant,
     read: usize,
 }
 
-/// How long the client may be silent, and how much it may send.
+/// How long the client may be silent, how long it may take in all, and how much it may send.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
+const GOODBYE_LONGEST: Duration = Duration::from_secs(10);
 const GOODBYE_BYTES: usize = 256 * 1024;
 
 impl Default for Goodbye {
     fn default() -> Self {
-        Self { patience: Box::pin(sleep(GOODBYE_TIMEOUT)), read: 0 }
+        Self { patience: Box::pin(sleep(GOODBYE_TIMEOUT)), end: Instant::now() + GOODBYE_LONGEST, read: 0 }
     }
 }
 
 impl Goodbye {
     /// Over when the client has closed its side, or has had its time.
-    pub(super) fn poll_over(&mut self, stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_over(&mut self, stream: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<()> {
         while self.read < GOODBYE_BYTES && self.patience.as_mut().poll(cx).is_pending() {
             let mut bytes = [0; 1024];
             let mut bytes = ReadBuf::new(&mut bytes);
@@ -71,7 +74,7 @@ impl Goodbye {
                 break;
             }
             self.read += bytes.filled().len();
-            self.patience.as_mut().reset(Instant::now() + GOODBYE_TIMEOUT);
+            self.patience.as_mut().reset(self.end.min(Instant::now() + GOODBYE_TIMEOUT));
         }
         Poll::Ready(())
     }
@@ -101,8 +104,7 @@ impl Socket {
     /// have more of it than the app has taken.
     fn owes_an_answer(&self) -> bool {
         let Some(strict) = &self.strict else { return false };
-        let whole = strict.is_whole().unwrap_or_else(|| self.activity.has_whole_bodies());
-        whole && self.activity.owes_an_answer()
+        strict.is_whole() && self.activity.owes_an_answer()
     }
 
     fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -183,5 +185,39 @@ impl AsyncWrite for Socket {
         ready!(goodbye.poll_over(&mut this.stream, cx));
         this.ended = true;
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    /// The time until the connection is closed, for a client that sends a byte with each pause.
+    async fn closed_after(pause: Duration) -> Duration {
+        let (mut client, mut agent) = duplex(64);
+        let begun = Instant::now();
+        let trickle = async {
+            loop {
+                sleep(pause).await;
+                client.write_all(b"x").await.expect("the agent reads");
+            }
+        };
+        let mut goodbye = Goodbye::default();
+        tokio::select! {
+            () = poll_fn(|cx| goodbye.poll_over(&mut agent, cx)) => begun.elapsed(),
+            () = trickle => unreachable!("it ends never"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_trickles_is_not_read_for_ever() {
+        // The timer rounds up to its next millisecond.
+        let about = |seconds: u64, measured: Duration| measured.abs_diff(Duration::from_secs(seconds)).as_millis() <= 2;
+        assert!(about(2, closed_after(Duration::from_secs(60)).await), "a silent one");
+        assert!(about(10, closed_after(Duration::from_millis(1500)).await), "one that trickles");
     }
 }

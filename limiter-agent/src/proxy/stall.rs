@@ -23,6 +23,8 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
+use super::activity::Activity;
+
 task_local! {
     /// Of the stream that the task is about.
     static TAKING: Arc<Taking>;
@@ -58,14 +60,26 @@ impl Taking {
 }
 
 /// Runs the streams of a connection, each until its client has taken nothing for so long.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Watching(pub(super) Duration);
+///
+/// Streams take turns on a connection. While a slow client reads the connection steadily, a stream waits for its turn, and not for the
+/// client: so it is given as much time for each of the streams that are open.
+#[derive(Clone, Debug)]
+pub(super) struct Watching {
+    patience: Duration,
+    connection: Arc<Activity>,
+}
+
+impl Watching {
+    pub(super) fn new(patience: Duration, connection: &Arc<Activity>) -> Self {
+        Self { patience, connection: Arc::clone(connection) }
+    }
+}
 
 impl<F: Future<Output = ()> + 'static> Executor<F> for Watching {
     fn execute(&self, stream: F) {
         let taking = Arc::<Taking>::default();
         let stream = Box::pin(TAKING.scope(Arc::clone(&taking), stream));
-        spawn_local(Watched { stream, taking, patience: self.0, waiting: None });
+        spawn_local(Watched { stream, taking, watching: self.clone(), waiting: None });
     }
 }
 
@@ -73,9 +87,18 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Watching {
 struct Watched<F> {
     stream: Pin<Box<F>>,
     taking: Arc<Taking>,
-    patience: Duration,
-    /// For what, and until when.
-    waiting: Option<(u64, Pin<Box<Sleep>>)>,
+    watching: Watching,
+    waiting: Option<Waiting>,
+}
+
+struct Waiting {
+    /// As [`Taking::waits`].
+    with: u64,
+    /// As [`Activity::stuck_after`], when the timer was set.
+    stuck_after: Option<u64>,
+    /// How often others had their turn since.
+    turns: u64,
+    until: Pin<Box<Sleep>>,
 }
 
 impl<F: Future<Output = ()>> Future for Watched<F> {
@@ -90,14 +113,27 @@ impl<F: Future<Output = ()>> Future for Watched<F> {
             this.waiting = None;
             return Poll::Pending;
         };
-        let patience = this.patience;
-        let (waited, timer) = this.waiting.get_or_insert_with(|| (waits, Box::pin(sleep(patience))));
-        if *waited != waits {
-            *waited = waits;
-            timer.as_mut().reset(Instant::now() + patience);
+        let Watching { patience, connection } = &this.watching;
+        let waiting = this.waiting.get_or_insert_with(|| Waiting {
+            with: waits,
+            stuck_after: connection.stuck_after(),
+            turns: 0,
+            until: Box::pin(sleep(*patience)),
+        });
+        if waiting.with != waits {
+            (waiting.with, waiting.stuck_after, waiting.turns) = (waits, connection.stuck_after(), 0);
+            waiting.until.as_mut().reset(Instant::now() + *patience);
         }
-        ready!(timer.as_mut().poll(cx));
-        tracing::debug!("client does not read its response");
-        Poll::Ready(())
+        loop {
+            ready!(waiting.until.as_mut().poll(cx));
+            let stuck_after = connection.stuck_after();
+            let (open, _) = connection.requests();
+            if stuck_after.is_none() || stuck_after == waiting.stuck_after || waiting.turns >= open {
+                tracing::debug!("client does not read its response");
+                return Poll::Ready(());
+            }
+            (waiting.stuck_after, waiting.turns) = (stuck_after, waiting.turns + 1);
+            waiting.until.as_mut().reset(Instant::now() + *patience);
+        }
     }
 }

@@ -109,6 +109,7 @@ impl Streams {
         let max = Cell::new(MAX_STREAMS);
         let connection = Rc::new(Connection { sender, open: Cell::new(0), max, used: Cell::new(true) });
         let weak = Rc::downgrade(&connection);
+        let address = Arc::clone(&self.address);
         tokio::task::spawn_local(async move {
             let mut driver = pin!(driver);
             let ended = poll_fn(|cx| {
@@ -121,6 +122,10 @@ impl Streams {
             });
             if let Err(error) = ended.await {
                 tracing::debug!(%error, "upstream connection ended");
+            }
+            // One that is idle for too long is dropped before it ends.
+            if weak.strong_count() > 0 {
+                address.suspect();
             }
         });
         Ok(connection)

@@ -16,6 +16,8 @@ pub(super) struct Strict {
     /// The beginning of a line that came in pieces.
     partial: Vec<u8>,
     head: Head,
+    /// Whatever the app's answer, no other request comes after this one.
+    last: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,7 +57,7 @@ impl Strict {
                     at += count;
                     *left -= count as u64;
                     if *left == 0 {
-                        self.state = if *chunked { State::ChunkEnd } else { State::Head };
+                        self.state = if *chunked { State::ChunkEnd } else { self.behind_message() };
                     }
                 }
                 State::Head | State::ChunkSize | State::ChunkEnd | State::Trailer => {
@@ -76,13 +78,17 @@ impl Strict {
         None
     }
 
-    /// Whether nothing is missing of what has come; none if nobody can tell, because it is a tunnel.
-    pub(super) fn is_whole(&self) -> Option<bool> {
+    /// Whether nothing is missing of the requests that have come.
+    pub(super) fn is_whole(&self) -> bool {
         match self.state {
-            State::Tunnel => None,
-            State::Head => Some(!self.head.begun && self.partial.is_empty()),
-            State::ChunkSize | State::ChunkEnd | State::Trailer | State::Data { .. } => Some(false),
+            State::Tunnel => true,
+            State::Head => !self.head.begun && self.partial.is_empty(),
+            State::ChunkSize | State::ChunkEnd | State::Trailer | State::Data { .. } => false,
         }
+    }
+
+    fn behind_message(&self) -> State {
+        if self.last { State::Tunnel } else { State::Head }
     }
 
     /// Takes a line without its LF, or the rest of one.
@@ -103,7 +109,9 @@ impl Strict {
             State::Head if line.is_empty() => {
                 // Empty lines in front of a request are let through (RFC 9112 section 2.2).
                 if self.head.begun {
-                    self.state = std::mem::take(&mut self.head).body();
+                    let head = std::mem::take(&mut self.head);
+                    self.last = head.upgrade;
+                    self.state = head.body().unwrap_or_else(|| self.behind_message());
                 }
                 true
             }
@@ -129,7 +137,7 @@ impl Strict {
             }
             State::Trailer => {
                 if line.is_empty() {
-                    self.state = State::Head;
+                    self.state = self.behind_message();
                 }
                 !is_folded(line) && !Field::of(line).is_some_and(|(field, _)| field.frames())
             }
@@ -161,13 +169,12 @@ impl Head {
         }
     }
 
-    fn body(self) -> State {
+    /// What follows, unless it is no body.
+    fn body(&self) -> Option<State> {
         match self.length {
-            // Whatever the app's answer, no other request comes after this one.
-            _ if self.upgrade => State::Tunnel,
-            _ if self.chunked => State::ChunkSize,
-            Some(left @ 1..) => State::Data { left, chunked: false },
-            Some(0) | None => State::Head,
+            _ if self.chunked => Some(State::ChunkSize),
+            Some(left @ 1..) => Some(State::Data { left, chunked: false }),
+            Some(0) | None => None,
         }
     }
 }
@@ -240,16 +247,16 @@ mod tests {
             format!("{get}\r\n"),
             format!("{get}content-length: 3\r\n\r\nabc"),
             format!("{get}transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx: y\r\n\r\n"),
+            format!("{get}upgrade: websocket\r\n\r\n"),
+            format!("{get}upgrade: x\r\ncontent-length: 3\r\n\r\nabc"),
+            format!("{get}transfer-encoding: chunked\r\nupgrade: x\r\n\r\n3\r\nabc\r\n0\r\n\r\n"),
         ] {
             for end in 0..=whole.len() {
                 let mut strict = Strict::default();
                 assert_eq!(strict.check(&whole.as_bytes()[..end]), None);
-                assert_eq!(strict.is_whole(), Some(end == 0 || end == whole.len()), "{whole:?} up to {end}");
+                assert_eq!(strict.is_whole(), end == 0 || end == whole.len(), "{whole:?} up to {end}");
             }
         }
-        let mut strict = Strict::default();
-        assert_eq!(strict.check(format!("{get}upgrade: websocket\r\n\r\n").as_bytes()), None);
-        assert_eq!(strict.is_whole(), None);
     }
 
     #[test]
@@ -262,6 +269,9 @@ mod tests {
             (format!("{get}content-length: 0\r\n\r\n{get}\r\n"), None),
             (format!("{get}transfer-encoding: Chunked\r\n\r\n3;x=y\r\na\nb\r\n0\r\nx: y\r\n\r\n{get}\r\n"), None),
             (format!("{get}upgrade: websocket\r\n\r\nany\nthing"), None),
+            (format!("{get}upgrade: x\r\ncontent-length: 3\r\n\r\na\nbany\nthing"), None),
+            (format!("{get}upgrade: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nany\nthing"), None),
+            (format!("{get}upgrade: x\r\ntransfer-encoding: chunked\r\n\r\n3 \r\nabc\r\n"), Some("3 \r")),
             ("GET / HTTP/1.1\nhost: a\r\n\r\n".into(), Some("GET / HTTP/1.1")),
             (format!("{get}x: y\n\r\n"), Some("x: y")),
             (format!("{get}\n"), Some("")),

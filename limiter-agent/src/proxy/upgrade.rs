@@ -17,6 +17,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use weir_enforce::Messages;
 
 use super::{
     ResponseBody,
@@ -27,7 +28,6 @@ use super::{
     vetting::Unsound,
     websocket::{self, handshake},
 };
-use crate::rules::Messages;
 
 /// What connections become of which a request was the first.
 #[derive(Clone, Debug)]

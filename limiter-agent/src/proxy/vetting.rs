@@ -1,18 +1,18 @@
 //! What a request must be before it goes on to the app, beyond what hyper asks of it.
 //!
 //! Client, rules and app must not understand one request differently: not whom it is for, nor where it ends. Whatever
-//! could be read in two ways is refused, never mended.
+//! could be read in two ways is refused, never repaired.
 
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header, uri::PathAndQuery};
 use http_body::Body;
+use weir_enforce::{AmbiguousPaths, is_ambiguous};
 
 use super::authority;
-use crate::matching::{AmbiguousPaths, is_ambiguous};
 
 /// Why a request goes no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unsound {
-    #[error("an HTTP/1.1 request needs exactly one Host header")]
+    #[error("a request needs one host: exactly one Host header in HTTP/1.1, :authority or Host in HTTP/2")]
     Hosts,
     #[error("the Host header is not a host name or address with an optional port")]
     Host,
@@ -29,6 +29,10 @@ pub(super) enum Unsound {
     Path,
     #[error("a field's value begins or ends with a blank")]
     Blank,
+    #[error("the name of a field has a quotation mark")]
+    Name,
+    #[error(":path must begin with /")]
+    NoPath,
     #[error("the request has more than one Content-Length")]
     Lengths,
     #[error("Content-Length is not the length of the body")]
@@ -40,9 +44,18 @@ pub(super) enum Unsound {
 /// Whether a request may go on: to be asked before the rules are, so that nobody is charged for what is refused here.
 pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths) -> Result<(), Unsound> {
     check_length(request)?;
-    // Only HTTP/2 can say it (RFC 9113 section 8.2.1). An app would not see the blank, and rules would.
-    if request.headers().values().any(has_blank_end) {
-        return Err(Unsound::Blank);
+    for (name, value) in request.headers() {
+        // Only HTTP/2 can say it (RFC 9113 section 8.2.1). An app would not see the blank, and rules would.
+        if has_blank_end(value) {
+            return Err(Unsound::Blank);
+        }
+        // The library takes it for a part of a name. It is none (RFC 9110 section 5.1), and an app of HTTP/1 gives the connection up.
+        if name.as_str().contains('"') {
+            return Err(Unsound::Name);
+        }
+    }
+    if request.version() == Version::HTTP_2 && !is_path(request.uri()) {
+        return Err(Unsound::NoPath);
     }
     if ambiguous_paths == AmbiguousPaths::Refuse && is_ambiguous(request.uri().path()) {
         return Err(Unsound::Path);
@@ -52,6 +65,14 @@ pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths
         return Err(Unsound::Asterisk);
     }
     host(request).map(drop)
+}
+
+/// Whether `:path` begins as one (RFC 9113 section 8.3.1). What the library makes of `?x` and `#x` is neither equal to the root nor
+/// begins with a slash.
+fn is_path(uri: &Uri) -> bool {
+    let root = PathAndQuery::from_static("/");
+    uri.path_and_query()
+        .is_some_and(|target| *target == root || (target.as_str() != "/" && target.as_str().starts_with(['/', '*'])))
 }
 
 fn has_blank_end(value: &HeaderValue) -> bool {
@@ -84,7 +105,10 @@ enum Named {
 fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
     let mut named = request.headers().get_all(header::HOST).iter();
     let host = named.next();
-    if named.next().is_some() || (host.is_none() && request.version() == Version::HTTP_11) {
+    // Only HTTP/1.0 may leave it out: what the app would be told in its place, no rule has seen.
+    let named_elsewhere = request.version() == Version::HTTP_2 && request.uri().authority().is_some();
+    let needs_field = request.version() != Version::HTTP_10 && !named_elsewhere;
+    if named.next().is_some() || (host.is_none() && needs_field) {
         return Err(Unsound::Hosts);
     }
     if host.is_some_and(|host| !authority::is_sound(host.as_bytes())) {
@@ -111,7 +135,11 @@ fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
 /// Makes sure that there is one length, and that it is not said of a body that is not there.
 fn check_length<B: Body>(request: &Request<B>) -> Result<(), Unsound> {
     let Some(length) = one_length(request.headers())? else { return Ok(()) };
+    let digits = !length.is_empty() && length.as_bytes().iter().all(u8::is_ascii_digit);
     let empty = request.body().is_end_stream();
+    if !digits {
+        return Err(Unsound::Length);
+    }
     if empty && length.as_bytes().iter().any(|digit| *digit != b'0') {
         return Err(Unsound::Length);
     }
@@ -168,6 +196,8 @@ mod tests {
             (V::HTTP_2, "http://b/x", &["a"], Err(Unsound::TwoHosts)),
             (V::HTTP_2, "http://u@b/x", &[], Err(Unsound::Target)),
             (V::HTTP_2, "/x", &["a"], ok("a", "/x")),
+            (V::HTTP_2, "/x", &[], Err(Unsound::Hosts)),
+            (V::HTTP_2, "*", &[], Err(Unsound::Hosts)),
         ] {
             assert_eq!(host(version, uri, hosts), expected, "{version:?} {uri} {hosts:?}");
         }
@@ -183,6 +213,39 @@ mod tests {
         assert_eq!(vetted("GET"), Err(Unsound::Asterisk));
     }
 
+    /// What h2 makes of `:path`, which cuts off what stands behind `#`.
+    #[test]
+    fn a_path_of_http2_begins_with_a_slash() {
+        let vetted = |path: &'static str| {
+            let target = PathAndQuery::from_maybe_shared(path).unwrap();
+            let uri = Uri::builder().scheme("http").authority("a").path_and_query(target).build().unwrap();
+            let request = Request::builder().version(Version::HTTP_2).uri(uri);
+            vet(&request.body(Empty::<bytes::Bytes>::new()).unwrap(), AmbiguousPaths::Refuse)
+        };
+        for (path, expected) in [
+            ("/", Ok(())),
+            ("/x", Ok(())),
+            ("/?x", Ok(())),
+            ("/x#y", Ok(())),
+            ("?x", Err(Unsound::NoPath)),
+            ("#x", Err(Unsound::NoPath)),
+            ("#", Err(Unsound::NoPath)),
+            ("*", Err(Unsound::Asterisk)),
+        ] {
+            assert_eq!(vetted(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_name_with_a_quotation_mark_is_none() {
+        let request = Request::builder().uri("/").header("host", "a");
+        let mut request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
+        // As h2 makes it of what was sent.
+        let name = http::HeaderName::from_lowercase(b"\"x\"").unwrap();
+        request.headers_mut().insert(name, HeaderValue::from_static("y"));
+        assert_eq!(vet(&request, AmbiguousPaths::Refuse), Err(Unsound::Name));
+    }
+
     #[test]
     fn a_length_is_that_of_the_body() {
         let none = || Empty::<bytes::Bytes>::new();
@@ -194,6 +257,8 @@ mod tests {
         assert_eq!(with(&[]).0, None);
         assert_eq!(with(&["0"]).0, None);
         assert_eq!(with(&["5"]).0, Some(Unsound::Length));
+        assert_eq!(with(&[""]).0, Some(Unsound::Length));
+        assert_eq!(with(&["+0"]).0, Some(Unsound::Length));
         assert_eq!(with(&["0", "0"]).0, Some(Unsound::Lengths));
         let full = Request::builder().header("content-length", "5").body(Full::<bytes::Bytes>::from("hello")).unwrap();
         assert_eq!(check_length(&full), Ok(()));

@@ -50,13 +50,13 @@ async fn clients_of_both_kinds_are_served_on_one_port() {
     agent.apply(&snapshot(1, &[policy("p", &[per_client])])).await;
     let forwarded = |by: IpAddr, client: &'static str| (by, [("x-forwarded-for", client)]);
     for (asked, expected) in [
-        // One client, however it is written and whoever passes it on.
+        // One client, however its address is written and whichever proxy passes it on.
         (forwarded(ipv6, "::ffff:192.0.2.7"), 200),
         (forwarded(ipv4, "192.0.2.7"), 429),
         (forwarded(ipv6, "192.0.2.7:4711"), 429),
         (forwarded(ipv4, "[::ffff:192.0.2.7]:4711"), 429),
         (forwarded(ipv6, "10.0.0.1, ::FFFF:c000:207"), 429),
-        // The peer, and whoever is said to be it.
+        // The peer, and the client that it names.
         (forwarded(ipv6, "127.0.0.1"), 200),
         (forwarded(ipv4, "unknown"), 429),
         (forwarded(ipv4, "[::1]"), 200),

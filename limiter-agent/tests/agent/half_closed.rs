@@ -84,6 +84,9 @@ async fn a_client_that_has_said_all_before_the_agent_looks_gets_its_whole_answer
         "GET / HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(),
         "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello".to_owned(),
         "POST / HTTP/1.1\r\nhost: a\r\nte: trailers\r\ncontent-length: 5\r\n\r\nhello".to_owned(),
+        "POST / HTTP/1.1\r\nhost: a\r\nupgrade: x\r\ncontent-length: 5\r\n\r\nhello".to_owned(),
+        "POST / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+            .to_owned(),
         format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 20005\r\n\r\n{long}hello"),
         "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n".to_owned(),
         format!(

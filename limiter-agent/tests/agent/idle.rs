@@ -41,7 +41,7 @@ async fn idle_connections_are_put_away_and_answered_again_when_they_come_back() 
         }
     }
 
-    // Whoever has begun to ask is not put away, and goes on where he was.
+    // A client that has begun a request is not parked, and continues where it was.
     let (last, others) = clients.split_last_mut().expect("there are some");
     last.write_all(b"GET / HTTP/1.1\r\n").await.expect("sent");
     agent.until_metric("weir_connections_parked", (CLIENTS - 1).into()).await;

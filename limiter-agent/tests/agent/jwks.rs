@@ -40,13 +40,18 @@ async fn only_tokens_that_the_keys_have_signed_have_claims() {
 
     assert_eq!([status(&token("ann", b"first")).await, status(&token("ann", b"first")).await], [200, 429]);
     assert_eq!(status(&token("bob", b"first")).await, 200);
-    // Whoever signs for himself, or not at all, is counted with those who have no token.
+    // A client with its own signature, or without one, is counted with clients without a token.
     assert_eq!(status(&token("cid", b"mine")).await, 200);
     assert_eq!(status(&token("dan", b"mine")).await, 429);
     assert_eq!(status("Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJldmUifQ.").await, 429);
 
+    agent.until_metric("weir_jwks_last_load_successful{source=\"file\"}", 1.0).await;
+    let failed = "weir_jwks_loads_total{source=\"file\",result=\"failed\"}";
+    assert_eq!(agent.metric(failed).await, Some(0.0));
     fs::write(&file, "{}").expect("written");
     assert!(agent.logged("--jwks rejected").await.contains("no key"));
+    assert_eq!(agent.metric(failed).await, Some(1.0));
+    assert_eq!(agent.metric("weir_jwks_last_load_successful{source=\"file\"}").await, Some(0.0));
     assert_eq!(status(&token("fay", b"first")).await, 200, "the keys from before stay in use");
 
     fs::write(&file, keys(b"second")).expect("written");
@@ -99,12 +104,25 @@ async fn keys_of_a_url_are_asked_for_again_and_the_last_ones_stay_in_use() {
     agent.apply(&snapshot(1, &[policy("p", &[with(rule("each", &[daily("d", "TokenBucket", 1)]), by_subject)])])).await;
     let status = async |token: &str| agent.get("/", &[("authorization", token)]).await.status().as_u16();
 
+    let last = async || agent.metric("weir_jwks_last_load_successful{source=\"url\"}").await;
+    let count = async |result: &str| {
+        agent
+            .metric(&format!("weir_jwks_loads_total{{source=\"url\",result=\"{result}\"}}"))
+            .await
+            .expect("it is there")
+    };
+
     // Before there are keys, nobody's word counts: all share one count.
     assert!(agent.logged("--jwks-url gives no keys").await.contains("answer 503"));
     assert_eq!([status(&token("ann", b"first")).await, status(&token("bob", b"first")).await], [200, 429]);
+    assert_eq!(last().await, Some(0.0));
+    assert!(count("failed").await >= 1.0 && count("loaded").await == 0.0);
 
     say(200, &keys(b"first"));
     agent.logged("keys for tokens loaded").await;
+    assert_eq!(last().await, Some(1.0));
+    // Equal keys are loads, too.
+    while count("loaded").await < 2.0 {}
     assert_eq!([status(&token("ann", b"first")).await, status(&token("ann", b"first")).await], [200, 429]);
     assert_eq!(status(&token("bob", b"first")).await, 200);
 
@@ -113,6 +131,7 @@ async fn keys_of_a_url_are_asked_for_again_and_the_last_ones_stay_in_use() {
     say(302, "");
     assert!(agent.logged("302").await.contains("name the URL that it leads to"));
     assert_eq!(status(&token("fay", b"first")).await, 200, "the keys from before stay in use");
+    assert_eq!(last().await, Some(0.0));
 
     say(200, &keys(b"second"));
     agent.logged("keys for tokens loaded").await;

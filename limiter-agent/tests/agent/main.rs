@@ -1,14 +1,17 @@
 //! An agent process, tried from outside over real sockets.
 
 mod addresses;
+mod answers;
 mod bootstrap;
 mod costs;
+mod crowded;
 mod differential;
 mod drain;
 mod events;
 mod explain;
 mod grpc;
 mod half_closed;
+mod hostile;
 mod http2;
 mod idle;
 mod jwks;

@@ -37,7 +37,11 @@ struct Stopping {
 
 impl Stopping {
     async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0))).await
+    }
+
+    async fn start_at(address: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let (stop, stopped) = watch::channel(false);
         let (go, gone) = watch::channel(false);
@@ -207,31 +211,73 @@ async fn clients_of_http2_are_told_at_once_and_lose_no_stream() {
     timeout(PATIENCE, connection).await.expect("in time").expect("it ran").expect("closed in order");
 }
 
-/// Of the app nobody has said that it stops: it may have crashed.
+/// Nobody has said that the app stops: the hook comes later than its signal, or it has crashed.
 #[tokio::test]
-async fn what_an_app_that_is_down_never_saw_is_asked_again_elsewhere() {
+async fn an_app_that_is_down_takes_no_client_along() {
     for way in WAYS {
         let mut app = Stopping::start().await;
-        let agent = Agent::start(app.address, &["--in-place", way]);
-        let (mut get, mut post) = (Line::open(&agent).await, Line::open(&agent).await);
-        for line in [&mut get, &mut post] {
-            assert_eq!(line.ask("GET").await, Some((200, false)));
+        let agent = Agent::start(app.address, &["--in-place", way, "--workers", "1"]);
+        let (mut get, mut idle) = (Line::open(&agent).await, Line::open(&agent).await);
+        for line in [&mut get, &mut idle] {
+            assert_eq!(line.ask("POST").await, Some((200, false)));
         }
         let (mut sender, connection) = http2(&agent).await;
-        assert_eq!(sender.send_request(request(Method::GET, "/")).await.expect("an answer").status(), 200);
+        assert_eq!(sender.send_request(request(Method::POST, "/")).await.expect("an answer").status(), 200);
         app.stop().await;
         // As the app itself would have done; clients repeat it on a new connection.
         assert_eq!(get.ask("GET").await, None, "in place: {way}");
-        // This they do not repeat.
-        assert_eq!(post.ask("POST").await, Some((502, true)), "in place: {way}");
-        assert!(post.ends().await);
-        // There is no use in another try.
-        assert_eq!(Line::open(&agent).await.ask("GET").await, Some((502, true)), "in place: {way}");
+        assert!(idle.ends().await, "in place: {way}");
+        timeout(PATIENCE, connection).await.expect("GOAWAY, and closed").expect("it ran").expect("closed in order");
 
+        // There is no use in another try here, and clients should know why.
+        for method in ["GET", "POST"] {
+            assert_eq!(Line::open(&agent).await.ask(method).await, Some((502, true)), "in place: {way}");
+        }
+        let (mut sender, connection) = http2(&agent).await;
         assert_eq!(sender.send_request(request(Method::GET, "/")).await.expect("an answer").status(), 502);
         timeout(PATIENCE, connection).await.expect("GOAWAY, and closed").expect("it ran").expect("closed in order");
-        assert_eq!(agent.metric("weir_upstream_errors_total{reason=\"refused\"}").await, Some(4.0));
-        assert!(TcpStream::connect(agent.addresses.listen).await.is_ok(), "it may come back");
+
+        let mut back = Stopping::start_at(app.address).await;
+        let stays = async {
+            loop {
+                let mut line = Line::open(&agent).await;
+                if line.ask("POST").await == Some((200, false)) && line.ask("POST").await == Some((200, false)) {
+                    return line;
+                }
+            }
+        };
+        let mut line = timeout(PATIENCE, stays).await.expect("connections stay open again");
+        // Once more: a connection that lived through it hears of the next time, too.
+        back.stop().await;
+        let _ = Line::open(&agent).await.ask("GET").await;
+        assert!(line.answer().await.is_none(), "in place: {way}");
+    }
+}
+
+/// What was busy while the app was away and is idle when it goes again.
+#[tokio::test]
+async fn a_connection_that_was_busy_while_the_app_was_away_is_closed_the_next_time() {
+    for way in WAYS {
+        let mut app = Stopping::start().await;
+        let agent = Agent::start(app.address, &["--in-place", way, "--workers", "1"]);
+        let mut busy = Line::open(&agent).await;
+        busy.0.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+        app.until_slow(1).await;
+        let mut seen = Line::open(&agent).await;
+        assert_eq!(seen.ask("GET").await, Some((200, false)));
+        app.stop().await;
+        let _ = Line::open(&agent).await.ask("GET").await;
+        assert!(seen.ends().await, "in place: {way}");
+        let mut back = Stopping::start_at(app.address).await;
+        let returned = async { while Line::open(&agent).await.ask("GET").await != Some((200, false)) {} };
+        timeout(PATIENCE, returned).await.expect("the app is back");
+        app.go.send_replace(true);
+        // The ordinary way has promised to close it; in place it goes on.
+        let answer = busy.answer().await.expect("an answer");
+        assert_eq!(answer, (200, way == "off"), "in place: {way}");
+        back.stop().await;
+        let _ = Line::open(&agent).await.ask("GET").await;
+        assert!(busy.ends().await, "in place: {way}");
     }
 }
 

@@ -256,6 +256,45 @@ async fn a_client_that_reads_slowly_and_steadily_is_not_cut() {
     }
 }
 
+/// The same over HTTP/2, with one stream and with several that take turns: the client's windows are wide, and it is the connection that it
+/// reads slowly.
+#[tokio::test]
+async fn streams_of_a_client_that_reads_slowly_and_steadily_are_not_cut() {
+    const STREAMS: [u8; 2] = [1, 8];
+    let app = App::serve(gibibyte).await;
+    let agent = Agent::start(app.address, &["--stall-timeout", "2s", "--upstream-http2", "never"]);
+    for streams in STREAMS {
+        // SETTINGS with windows of 16 MiB, 1 GiB for the connection, and a GET of / for each stream.
+        let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        sent.extend(b"\0\0\x06\x04\0\0\0\0\0\0\x04\x01\0\0\0\0\0\x04\x08\0\0\0\0\0\x40\0\0\0");
+        for stream in 0..streams {
+            sent.extend(b"\0\0\x06\x01\x05\0\0\0");
+            sent.push(2 * stream + 1);
+            sent.extend(b"\x82\x86\x84\x41\x01a");
+        }
+        let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        stream.write_all(&sent).await.expect("sent");
+        // 200 KB a second: the pace is what this is about.
+        let mut pace = tokio::time::interval(Duration::from_millis(50));
+        let mut heard = Vec::new();
+        for _ in 0..200 {
+            pace.tick().await;
+            let mut bytes = vec![0; 10_000];
+            stream.read_exact(&mut bytes).await.expect("more of it");
+            heard.extend(bytes);
+        }
+        let (mut rest, mut types) = (&heard[..], std::collections::BTreeSet::new());
+        while let [a, b, c, kind, behind @ ..] = rest {
+            types.insert(*kind);
+            rest = behind.get(5 + u32::from_be_bytes([0, *a, *b, *c]) as usize..).unwrap_or_default();
+        }
+        // DATA, HEADERS, SETTINGS and WINDOW_UPDATE; no RST_STREAM and no GOAWAY.
+        assert!(types.contains(&0) && types.is_subset(&[0, 1, 4, 8].into()), "{streams} streams: {types:?}");
+        drop(stream);
+        agent.until_metric("weir_connections", 0.0).await;
+    }
+}
+
 /// A body without an end, or, for `/quiet`, one of which no more comes.
 fn endless(request: &Request<Incoming>, dropped: Counted) -> Response<crate::support::Body> {
     if request.uri().path() == "/quiet" {
@@ -284,7 +323,7 @@ impl Drop for Counted {
 const AT_ONCE: Duration = Duration::from_secs(4);
 
 #[tokio::test]
-async fn probes_and_snapshots_find_a_place_whoever_holds_the_others() {
+async fn probes_and_snapshots_find_a_place_while_a_client_holds_the_others() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
     let body_to_come = "POST /v1/explain HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n";
@@ -313,21 +352,4 @@ async fn probes_and_snapshots_find_a_place_whoever_holds_the_others() {
         let put = tokio::time::timeout(AT_ONCE, operator.send(put)).await;
         assert_eq!(put.expect("taken at once").status(), 200, "{said:?}");
     }
-}
-
-#[tokio::test]
-async fn whoever_comes_when_all_places_are_taken_waits() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &["--max-connections", "2", "--workers", "1"]);
-    let get = "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
-    let held = [raw(&agent, "").await, raw(&agent, "").await];
-    while !agent.telemetry("/metrics").await.1.contains("weir_connections 2\n") {
-        tokio::task::yield_now().await;
-    }
-    let waiting = raw(&agent, get).await;
-    assert_eq!(app.requests(), 0);
-    let [first, second] = held;
-    drop(first);
-    assert!(rest(waiting).await.starts_with("HTTP/1.1 200"), "its turn came");
-    drop(second);
 }

@@ -347,7 +347,7 @@ impl Lines {
 }
 
 #[tokio::test]
-async fn a_status_is_told_again_and_again_to_whoever_asks_for_that() {
+async fn a_status_is_told_again_and_again_to_a_peer_that_asks_for_that() {
     let (_app, agent) = start().await;
     agent.apply(&snapshot(1, &[policy("p", &[bucket(2)])])).await;
     let url = agent.control_url("/v1/status?everyMillis=100");

@@ -23,7 +23,7 @@ async fn waited(agent: &Agent) -> u64 {
 async fn a_burst_is_smoothed_and_its_tail_refused_at_once() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
-    // One each 50 ms. Whoever comes within the first 50 ms and is one of the first ten has a turn within 500 ms.
+    // One each 50 ms. A request among the first ten within the first 50 ms has a turn within 500 ms.
     agent.apply(&snapshot(1, &[policy("p", &[line(20, 1000, 10_000)])])).await;
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..30 {

@@ -132,7 +132,7 @@ mod tests {
         let mut sent = 0;
         while let Poll::Ready(count) = poll!(pin!(poll_fn(|cx| poll_write(&ours, &bytes, cx)))) {
             sent += count.expect("it is open");
-            // Whoever does not wait has its share of the runtime for each turn.
+            // A task that does not wait has its share of the runtime for each turn.
             task::yield_now().await;
         }
         let rest = async { poll_fn(|cx| poll_write(&ours, b"end", cx)).await.expect("it is open") };

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_right_to_the_second_and_written_anew_with_the_next() {
+    fn it_is_right_to_the_second_and_written_again_with_the_next() {
         let mut written = Written { line: Vec::new(), until: Time::from_nanos(0) };
         let date = SystemTime::UNIX_EPOCH + Duration::from_millis(784_111_777_250);
         written.renew(Time::from_nanos(5_000_000_000), date);

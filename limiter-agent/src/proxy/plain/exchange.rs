@@ -10,6 +10,7 @@ use std::{
 use http::Version;
 use tokio::{net::TcpStream, time::timeout};
 use weir_core::Time;
+use weir_enforce::Fields;
 
 use super::{
     Client,
@@ -21,7 +22,10 @@ use super::{
     upstream::Upstream,
     write::{self, Ending},
 };
-use crate::{proxy::failure::Failure, rules::Fields};
+use crate::proxy::{
+    failure::{Failure, Garbled},
+    headers::MAX_ANSWER_BYTES,
+};
 
 /// How much of a body is held at most while the client does not take it.
 const MAX_HELD: usize = super::buffer::ANSWER_SIZE;
@@ -113,7 +117,7 @@ pub(super) fn exchange(line: &mut Line<'_>, asked: Box<Asked>) -> impl Future<Ou
 /// How the response to a request ends that is told now.
 pub(super) fn ending(client: &Client, last: bool, now: Time) -> Ending<'_> {
     let shared = &client.shared;
-    let leaves = shared.drain.has_begun() || shared.proxy.leaving.has_begun();
+    let leaves = shared.drain.has_begun() || shared.proxy.leaving.has_begun() || client.open.is_evicted();
     Ending { closes: last || leaves, date: &shared.date, now }
 }
 
@@ -179,19 +183,24 @@ async fn hear(
     // Of a head that is not whole.
     let mut looked_at = 0;
     loop {
-        match read(line, app, response::MAX_BYTES).await? {
+        match read(line, app, MAX_ANSWER_BYTES).await? {
             Ok(1..) => {}
             Ok(0) | Err(_) => return Err(Failure::Closed.into()),
         }
         loop {
             let bytes = app.unread();
             let length = bytes.len();
-            if looked_at > 0 && length < response::MAX_BYTES && !response::may_be_whole(bytes, looked_at) {
+            if looked_at > 0 && length < MAX_ANSWER_BYTES && !response::may_be_whole(bytes, looked_at) {
                 looked_at = length;
                 break;
             }
             let mut room = Room::new();
-            let head = match response::read(bytes, &mut room, terms.to_head)? {
+            let mut largest = None;
+            let read = match response::read(bytes, &mut room, terms.to_head) {
+                Err(Garbled::TooLarge) => response::read(bytes, largest.insert(Room::largest()), terms.to_head),
+                read => read,
+            };
+            let head = match read? {
                 Answer::Part => {
                     looked_at = length;
                     break;
@@ -216,6 +225,10 @@ async fn hear(
             write::to_client(&head, terms.to_head, &terms.fields, ending, &mut out.bytes);
             let (length, framing, kept) = (head.length, head.framing, head.kept);
             app.consume(length);
+            // Nothing was sent yet: there is a better answer than one that is cut off.
+            if framing.begins_wrongly(app.unread()) {
+                return Err(Garbled::Chunk.into());
+            }
             app.answered();
             return Ok((framing, kept, ending.closes));
         }

@@ -4,8 +4,9 @@ use std::mem::MaybeUninit;
 
 use arrayvec::ArrayVec;
 use httparse::Header;
+use weir_enforce::FieldLine;
 
-use crate::matching::FieldLine;
+use crate::proxy::headers::MAX_ANSWER_FIELDS;
 
 /// Heads with more fields are not for the short way, whatever the settings say.
 pub(super) const MAX_FIELDS: usize = 100;
@@ -17,15 +18,28 @@ pub(super) struct Lines<'b> {
     pub(super) kinds: ArrayVec<Field, MAX_FIELDS>,
 }
 
-/// Room for the fields of a response's head, and for what each is about.
-pub(super) struct Room<'b> {
-    pub(super) fields: [MaybeUninit<Header<'b>>; MAX_FIELDS],
-    pub(super) kinds: [Field; MAX_FIELDS],
+/// Room for the fields of a response's head, and for what each is about: for as many as most answers have, or for as many as there may be.
+pub(super) struct Room<F, K> {
+    pub(super) fields: F,
+    pub(super) kinds: K,
 }
 
-impl Room<'_> {
+type Fields<'b, const COUNT: usize> = [MaybeUninit<Header<'b>>; COUNT];
+
+impl Room<Fields<'_, MAX_FIELDS>, [Field; MAX_FIELDS]> {
     pub(super) const fn new() -> Self {
         Self { fields: [const { MaybeUninit::uninit() }; MAX_FIELDS], kinds: [Field::Other; MAX_FIELDS] }
+    }
+}
+
+impl Room<Vec<MaybeUninit<Header<'_>>>, Vec<Field>> {
+    #[cold]
+    pub(super) fn largest() -> Self {
+        let most = MAX_ANSWER_FIELDS;
+        Self {
+            fields: std::iter::repeat_with(MaybeUninit::uninit).take(most).collect(),
+            kinds: vec![Field::Other; most],
+        }
     }
 }
 
@@ -106,8 +120,9 @@ fn small<const COUNT: usize>(bytes: &[u8; COUNT]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use weir_enforce::ByteSet;
+
     use super::*;
-    use crate::byte_set::ByteSet;
     use crate::proxy::headers::{HOP_BY_HOP, NEVER_DROPPED};
 
     #[test]

@@ -1,6 +1,6 @@
 //! How long the app's body is, and how it goes on to the client.
 //!
-//! A length is passed on as it is. Chunks are read to know where they end, and written anew around the same bytes: no
+//! A length is passed on as it is. Chunks are read to know where they end, and written again around the same bytes: no
 //! extension, trailer or odd spelling of the app's reaches the client. A body that ends with its connection goes on in
 //! chunks, so that the client's own connection can stay. It must never let a byte behind the end through, and never
 //! write the end of a body that did not end.
@@ -69,6 +69,20 @@ impl Framing {
             to.extend_from_slice(LAST_CHUNK);
         }
         Ok(at)
+    }
+
+    /// Whether these bytes, the first that have come, make no sense before any of the body's own.
+    pub(super) fn begins_wrongly(&self, bytes: &[u8]) -> bool {
+        let Self::Chunked(_) = self else { return false };
+        let (mut chunks, mut at) = (Chunks::default(), 0);
+        while at < bytes.len() && !chunks.are_over() {
+            match chunks.step(&bytes[at..]) {
+                Ok(Step::Frame(count)) => at += count,
+                Ok(Step::Data(_)) => return false,
+                Err(InvalidChunk) => return true,
+            }
+        }
+        false
     }
 
     /// What the end of the app's connection means: the end of the body, or that it broke off.

@@ -4,8 +4,9 @@
 //! one knows one spelling of everything: the methods that are plain, a path and a query of the characters that RFC 3986 has for
 //! them, HTTP/1.1, lines that end in CR LF. It is checked against httparse: what it reads, that reads the same.
 
+use weir_enforce::{ByteSet, FieldLine};
+
 use super::field::{Field, Lines};
-use crate::{byte_set::ByteSet, matching::FieldLine};
 
 /// A request's head, but for its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

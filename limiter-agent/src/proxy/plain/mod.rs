@@ -29,15 +29,16 @@ mod write;
 
 use std::{rc::Rc, sync::Arc};
 
+use weir_enforce::ConnectionGate;
+
 pub(super) use self::serve::{End, serve};
 use self::{buffer::Buffers, date::Date, drain::Drain, pool::Pool, refusals::Refusals, request::Limits};
 use super::{
     headers::Peer,
     settings::{Switch, UpstreamHttp2},
     traffic::OfWorker,
-    worker::Proxy,
+    worker::{Open, Proxy},
 };
-use crate::rules::Gate;
 
 /// What the connections of one worker share.
 #[derive(Debug)]
@@ -56,8 +57,9 @@ pub(super) struct Shared {
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) shared: Rc<Shared>,
-    pub(super) gate: Gate,
+    pub(super) gate: ConnectionGate,
     pub(super) peer: Rc<Peer>,
+    pub(super) open: Arc<Open>,
 }
 
 impl Shared {
@@ -92,5 +94,18 @@ impl Shared {
     /// Lets the connections finish what they are at.
     pub(super) fn drain(&self) {
         self.drain.begin();
+    }
+
+    /// The app is back: connections may go on.
+    pub(super) fn go_on(&self) {
+        self.drain.call_off();
+    }
+
+    /// Notices when the app closes connections that are idle.
+    pub(super) async fn watch(&self) {
+        loop {
+            self.pool.closed_by_app().await;
+            self.proxy.upstream.suspect();
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A timer costs more to start and to stop than a small request costs altogether. So there is one for each connection,
 //! and a wait only notes until when it may last: the timer is left to go off too early and is then set to that. Only a
-//! wait that ends sooner than the timer is set to sets it anew.
+//! wait that ends sooner than the timer is set to sets it again.
 
 use std::{
     pin::{Pin, pin},

@@ -4,7 +4,11 @@
 //! whole interval is closed. One on which anything came while it was idle, be it bytes or an end, is never used again:
 //! bytes that nobody asked for would be taken for the next answer.
 
-use std::cell::RefCell;
+use std::{
+    cell::RefCell,
+    future::poll_fn,
+    task::{Context, Poll, Waker},
+};
 
 use tokio::net::TcpStream;
 
@@ -19,6 +23,8 @@ struct Idle {
     stack: Vec<TcpStream>,
     /// The smallest height of the stack since the last check: what is below it was not used since.
     low_water: usize,
+    /// Who notices when the app closes the connection at the bottom: an app that stops closes all that are idle.
+    watcher: Option<Waker>,
 }
 
 impl Pool {
@@ -38,15 +44,47 @@ impl Pool {
     /// Takes a connection whose last answer was read to its end, and nothing behind it.
     pub(super) fn push(&self, stream: TcpStream) {
         let idle = &mut *self.0.borrow_mut();
+        if idle.stack.is_empty()
+            && let Some(watcher) = &idle.watcher
+            && stream.poll_read_ready(&mut Context::from_waker(watcher)).is_ready()
+        {
+            watcher.wake_by_ref();
+        }
         if idle.stack.len() < MAX_IDLE {
             idle.stack.push(stream);
         }
     }
 
+    /// Returns when the app has closed connections that were idle; they are forgotten.
+    pub(super) async fn closed_by_app(&self) {
+        poll_fn(|cx| {
+            let idle = &mut *self.0.borrow_mut();
+            idle.watcher = Some(cx.waker().clone());
+            let mut closed = false;
+            while let Some(bottom) = idle.stack.first()
+                && bottom.poll_read_ready(cx).is_ready()
+            {
+                // It may have been about the last answer.
+                if !is_silent(bottom) {
+                    closed = true;
+                    idle.stack.retain(is_silent);
+                }
+            }
+            idle.low_water = idle.low_water.min(idle.stack.len());
+            if closed { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
     /// Closes what was idle since the last call.
     pub(super) fn close_idle(&self) {
         let idle = &mut *self.0.borrow_mut();
-        idle.stack.drain(..idle.low_water);
+        if idle.stack.drain(..idle.low_water).count() > 0
+            && let Some(watcher) = &idle.watcher
+        {
+            // Another one is at the bottom now.
+            watcher.wake_by_ref();
+        }
         idle.low_water = idle.stack.len();
     }
 }
@@ -101,5 +139,28 @@ mod tests {
         pool.close_idle();
         assert_eq!(pool.pop().expect("used since").local_addr().expect("connected"), port);
         assert!(pool.pop().is_none(), "the other one was not");
+    }
+
+    #[tokio::test]
+    async fn an_app_that_closes_what_is_idle_is_noticed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let pool = Pool::default();
+        let mut watch = std::pin::pin!(pool.closed_by_app());
+        assert!(futures::poll!(&mut watch).is_pending());
+        let mut apps = Vec::new();
+        for _ in 0..3 {
+            let (ours, app) = pair(&listener).await;
+            pool.push(ours);
+            apps.push(app);
+        }
+        // The one at the bottom is replaced: a check closes it, and another one is there now.
+        pool.close_idle();
+        let used = pool.pop().expect("three are idle");
+        pool.close_idle();
+        pool.push(used);
+        assert!(futures::poll!(&mut watch).is_pending());
+        apps.clear();
+        tokio::time::timeout(std::time::Duration::from_secs(90), watch).await.expect("noticed");
+        assert!(pool.pop().is_none());
     }
 }

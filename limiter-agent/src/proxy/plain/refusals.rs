@@ -1,16 +1,16 @@
 //! Refusals as they were written last, sent again while nothing about them differs but the date.
 //!
-//! Whoever is over a limit mostly asks again at once, and is told the same for a whole second. What is sent again must be
+//! A client over its limit mostly asks again at once, and gets the same answer for a whole second. What is sent again must be
 //! what would be written now: everything that a refusal depends on is compared.
 
 use std::{cell::RefCell, mem, ops::Range};
 
 use weir_core::Time;
+use weir_enforce::{Cause, Refusal};
 
 use super::write::{self, Ending};
-use crate::rules::{Cause, Refusal};
 
-/// So many are kept, by the seconds that they tell: whoever was refused at other times is told others. Each takes what its
+/// So many are kept, by the seconds in them: a client that was refused at another time gets another one. Each takes what its
 /// policy says in it, which is no more than some KiB.
 const KEPT: usize = 16;
 
@@ -53,7 +53,7 @@ impl Refusals {
             written.renew(refused, form);
         }
         if written.until.is_none_or(|until| ending.now >= until) {
-            written.date_anew(ending);
+            written.date_again(ending);
         }
         to(&written.bytes)
     }
@@ -73,7 +73,7 @@ impl Written {
     }
 
     #[cold]
-    fn date_anew(&mut self, ending: Ending<'_>) {
+    fn date_again(&mut self, ending: Ending<'_>) {
         let mut date = Vec::new();
         self.until = Some(ending.date.write(ending.now, &mut date));
         let start = self.date.start;
@@ -90,14 +90,11 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
     use weir_core::Time;
+    use weir_enforce::{AmbiguousPaths, FieldLine, GateOptions, Gates, Headers, RulesInForce, lower};
     use weir_tower::MonotonicClock;
 
     use super::*;
-    use crate::{
-        matching::{AmbiguousPaths, FieldLine, Headers},
-        proxy::plain::date::Date,
-        rules::{Gates, Refused, RulesInForce, lower},
-    };
+    use crate::proxy::plain::date::Date;
 
     fn limit(name: &str, millis: u64) -> Value {
         json!({"name": name, "strategy": "FixedWindow", "requests": 1, "periodMillis": millis})
@@ -121,6 +118,10 @@ mod tests {
             json!({"uid": "u", "namespace": "n", "name": "p", "revision": "r", "mode": "Enforce", "rules": rules});
         let snapshot = json!({"wireVersion": 1, "sequence": 1, "revision": "r", "policies": [policy]});
         serde_json::from_value(snapshot).expect("a snapshot")
+    }
+
+    fn gates(rules: Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock) -> Gates {
+        Gates::new(rules, GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: false })
     }
 
     #[derive(Clone, Debug)]
@@ -147,13 +148,13 @@ mod tests {
         let clock = MonotonicClock::start();
         let lowered = lower(&rule).expect("no faults");
         rules.store(Arc::new(rules.load().succeed(rule, lowered, || clock.now())));
-        let gate = Gates::new(rules, clock, AmbiguousPaths::Refuse, false).of(Ipv4Addr::LOCALHOST.into());
+        let gate = gates(rules, clock).of(Ipv4Addr::LOCALHOST.into());
         let lines = [FieldLine { name: b"x-key", value: b"a" }];
         let refusals = Refusals::default();
         let told = |date: &Date, now| {
             let ending = Ending { closes: false, date, now };
-            let text = gate.admit_at_once("GET", ("/text", None), Headers::Lines(&lines), |decided| match decided {
-                Err(Refused::Http(refused)) => {
+            let text = gate.decide_at_once("GET", ("/text", None), Headers::Lines(&lines), |decided| match decided {
+                Err(refused) => {
                     refusals.write(refused, false, ending, |text| String::from_utf8_lossy(text).into_owned())
                 }
                 _ => String::new(),
@@ -163,13 +164,74 @@ mod tests {
             assert!(text.ends_with("\r\n\r\nno 0"), "{text}");
             lines.iter().filter_map(|line| line.strip_prefix("date: ")).collect::<Vec<_>>().join("+")
         };
-        let first = gate.admit_at_once("GET", ("/text", None), Headers::Lines(&lines), |decided| decided.is_ok());
+        let first = gate.decide_at_once("GET", ("/text", None), Headers::Lines(&lines), |decided| decided.is_ok());
         assert_eq!(first, Some(true), "the second is one too many");
         let (first, second) = (Date::of("date: first\r\n", time(20)), Date::of("date: the second\r\n", time(30)));
         assert_eq!(told(&first, time(10)), "first");
         assert_eq!(told(&second, time(19)), "first");
         assert_eq!(told(&second, time(20)), "the second");
         assert_eq!(told(&first, time(29)), "the second");
+    }
+
+    #[test]
+    fn a_refusal_is_written_as_http_has_it() {
+        let mut rule = snapshot(0);
+        rule.policies[0].rules[1].on_limit.as_mut().expect("a form").status = 499;
+        let rules: Arc<ArcSwap<RulesInForce>> = Arc::default();
+        let clock = MonotonicClock::start();
+        let lowered = lower(&rule).expect("no faults");
+        rules.store(Arc::new(rules.load().succeed(rule, lowered, || clock.now())));
+        let gate = gates(rules, clock).of(Ipv4Addr::LOCALHOST.into());
+        let lines = [FieldLine { name: b"X-Key", value: b"a" }];
+        for (path, closes, to_head, head, body) in [
+            (
+                "/own",
+                false,
+                false,
+                "HTTP/1.1 429 Too Many Requests\r\n\
+                 content-type: application/json\r\n\
+                 retry-after: SECONDS\r\n\
+                 ratelimit-policy: \"short\";q=1;w=3, \"long\";q=1;w=20\r\n\
+                 ratelimit: \"short\";r=0;t=SECONDS\r\n\
+                 x-ratelimit-limit: 1\r\n\
+                 x-ratelimit-remaining: 0\r\n\
+                 x-ratelimit-reset: SECONDS\r\n\
+                 content-length: LENGTH\r\n",
+                "{\"error\":\"rate limited\",\"policy\":\"n/p\",\"rule\":\"own\",\"limit\":\"short\",\
+                 \"retryAfterSeconds\":SECONDS}\n",
+            ),
+            (
+                "/text",
+                true,
+                true,
+                "HTTP/1.1 499 <none>\r\n\
+                 content-type: text/plain; charset=utf-8\r\n\
+                 retry-after: SECONDS\r\n\
+                 x-ratelimit-limit: 1\r\n\
+                 x-ratelimit-remaining: 0\r\n\
+                 x-ratelimit-reset: SECONDS\r\n\
+                 connection: close\r\n\
+                 content-length: 4\r\n",
+                "",
+            ),
+        ] {
+            let ask = || {
+                gate.decide_at_once("GET", (path, None), Headers::Lines(&lines), |decided| {
+                    let mut text = Vec::new();
+                    let date = decided.err().map(|refusal| {
+                        let dated_at = write::refused(refusal, to_head, closes, &mut text);
+                        (dated_at, refusal.seconds().to_string())
+                    });
+                    date.map(|(dated_at, seconds)| (text.split_off(dated_at), text, seconds))
+                })
+            };
+            assert_eq!(ask(), Some(None), "one passes");
+            let (rest, text, seconds) = ask().flatten().expect("one too many");
+            let body = body.replace("SECONDS", &seconds);
+            let head = head.replace("SECONDS", &seconds).replace("LENGTH", &body.len().to_string());
+            assert_eq!(String::from_utf8_lossy(&text), head);
+            assert_eq!(String::from_utf8_lossy(&rest), format!("\r\n{body}"));
+        }
     }
 
     proptest! {
@@ -186,7 +248,7 @@ mod tests {
                     rules.store(Arc::new(next));
                 };
                 apply(0);
-                let gate = Gates::new(Arc::clone(&rules), clock, AmbiguousPaths::Refuse, false).of(Ipv4Addr::LOCALHOST.into());
+                let gate = gates(Arc::clone(&rules), clock).of(Ipv4Addr::LOCALHOST.into());
                 let (refusals, date) = (Refusals::default(), Date::new());
                 for event in events {
                     let (path, key, to_head, closes) = match event {
@@ -201,8 +263,8 @@ mod tests {
                         }
                     };
                     let lines = [FieldLine { name: b"x-key", value: key }];
-                    let sent_and_written = gate.admit_at_once("GET", (path, None), Headers::Lines(&lines), |decided| {
-                        let Err(Refused::Http(refused)) = decided else { return None };
+                    let sent_and_written = gate.decide_at_once("GET", (path, None), Headers::Lines(&lines), |decided| {
+                        let Err(refused) = decided else { return None };
                         let ending = Ending { closes, date: &date, now: Time::from_nanos(1) };
                         let sent = refusals.write(refused, to_head, ending, <[u8]>::to_vec);
 

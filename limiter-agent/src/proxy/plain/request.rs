@@ -5,14 +5,13 @@
 //! something plain that [`strict`](super::super::strict), [`vetting`](super::super::vetting) or hyper would refuse or
 //! understand differently.
 
+use weir_enforce::{AmbiguousPaths, FieldLine, is_ambiguous};
+
 use super::{
     field::{Field, Lines},
     head::{self, Head, NoHead},
 };
-use crate::{
-    matching::{AmbiguousPaths, FieldLine, is_ambiguous},
-    proxy::authority,
-};
+use crate::proxy::authority;
 
 /// How large a head may be, by the settings.
 #[derive(Clone, Copy, Debug)]

@@ -3,6 +3,8 @@
 //! This understands a response as hyper's client does, which the ordinary way asks the app with: what that accepts is
 //! accepted, what it takes for garbled is a 502 with the same words.
 
+use std::mem::MaybeUninit;
+
 use httparse::{Header, Status};
 
 use super::{
@@ -12,11 +14,8 @@ use super::{
 };
 use crate::proxy::{
     failure::Garbled,
-    headers::{elements, one_length, plain_coding},
+    headers::{MAX_ANSWER_BYTES, elements, one_length, plain_coding},
 };
-
-/// How large a head may be.
-pub(super) const MAX_BYTES: usize = 400 * 1024;
 
 /// The head of a final response.
 #[derive(Debug)]
@@ -46,12 +45,16 @@ pub(super) enum Answer<'h, 'b> {
 }
 
 /// Reads one head. `to_head` is for the answer to a HEAD request.
-pub(super) fn read<'h, 'b>(bytes: &'b [u8], room: &'h mut Room<'b>, to_head: bool) -> Result<Answer<'h, 'b>, Garbled> {
-    let Room { fields, kinds } = room;
+pub(super) fn read<'h, 'b>(
+    bytes: &'b [u8],
+    room: &'h mut Room<impl AsMut<[MaybeUninit<Header<'b>>]>, impl AsMut<[Field]>>,
+    to_head: bool,
+) -> Result<Answer<'h, 'b>, Garbled> {
+    let (fields, kinds) = (room.fields.as_mut(), room.kinds.as_mut());
     let mut head = httparse::Response::new(&mut []);
     let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut head, bytes, fields)?;
     let Status::Complete(length) = parsed else {
-        return if bytes.len() < MAX_BYTES { Ok(Answer::Part) } else { Err(Garbled::TooLarge) };
+        return if bytes.len() < MAX_ANSWER_BYTES { Ok(Answer::Part) } else { Err(Garbled::TooLarge) };
     };
     let (Some(status @ 100..), Some(minor)) = (head.code, head.version) else { return Err(Garbled::Status) };
     let fields = &*head.headers;
@@ -219,7 +222,7 @@ mod tests {
         assert_eq!(summary("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", true), "200 0 kept");
         let whole = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n";
         assert!((0..whole.len()).all(|end| summary(&whole[..end], false) == "part"));
-        let large = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_BYTES));
+        let large = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_ANSWER_BYTES));
         assert_eq!(summary(&large, false), "message head is too large");
     }
 }

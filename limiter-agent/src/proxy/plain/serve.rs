@@ -3,9 +3,9 @@
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
 use bytes::Bytes;
-use http::Response;
 use tokio::{net::TcpStream, task::unconstrained};
 use weir_core::Time;
+use weir_enforce::{Fields, Format, Headers, Refusal};
 
 use super::{
     Client,
@@ -15,11 +15,6 @@ use super::{
     line::{Back, Gone, Line},
     request::{Look, Request},
     write,
-};
-use crate::{
-    matching::Headers,
-    proxy::ResponseBody,
-    rules::{Fields, Refused},
 };
 
 /// How long the rest of a request may take of which some has come, before the ordinary way takes over, which knows what
@@ -53,7 +48,7 @@ enum Judged {
     Refused(Time),
     /// The same, and the client knows that there is no other.
     Closed,
-    /// The same, but for a rest of the answer.
+    /// Writes the rest of an answer.
     Answered(Box<Rest>),
     Gone,
     Admitted(Box<Asked>),
@@ -69,27 +64,39 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
         line.inbox.insert(client.shared.buffers.lend()).put(&before);
     }
     let drain = &client.shared.drain;
+    let mut times = drain.times();
     let mut wakes = pin!(drain.wakes());
+    let mut evicted = pin!(client.open.evicted());
     // Not put off, or nothing would wake it.
     let _ = futures::poll!(pin!(unconstrained(wakes.as_mut())));
+    let _ = futures::poll!(pin!(unconstrained(evicted.as_mut())));
     // As it was read for an answer, if nothing was waited for since.
     let mut just_now = None;
     loop {
         if line.inbox.is_none() {
+            if drain.times() != times {
+                // The app went and came back meanwhile.
+                times = drain.times();
+                wakes.set(drain.wakes());
+                let _ = futures::poll!(pin!(unconstrained(wakes.as_mut())));
+            }
             let _parked = client.shared.traffic.park();
             let now = just_now.take().unwrap_or_else(|| client.shared.proxy.clock.now());
             line.pause.begin_at(now, client.shared.proxy.settings.idle_timeout);
+            client.open.rest(now);
             let mut now = Some(now);
             let first = poll_fn(|cx| {
                 if let Poll::Ready(read) = line.poll_fill(cx) {
                     return Poll::Ready(Some(read));
                 }
-                // Whoever has already asked gets an answer.
-                let over = drain.has_begun() || line.pause.poll_over_by(now.take(), cx).is_ready();
+                // A client that has already asked gets an answer.
+                let over =
+                    drain.has_begun() || client.open.is_evicted() || line.pause.poll_over_by(now.take(), cx).is_ready();
                 if over { Poll::Ready(None) } else { Poll::Pending }
             });
             match first.await {
-                Some(Ok(1..)) => {}
+                Some(Ok(1..)) if client.open.work() => {}
+                Some(Ok(1..)) => return End::Closed,
                 Some(Ok(0)) | None => return End::Leave(line.stream),
                 Some(Err(Gone)) => return End::Closed,
             }
@@ -145,7 +152,7 @@ fn judge(line: &mut Line<'_>) -> Judged {
 /// The same, and how many of the bytes were used.
 #[inline(always)] // as `calls` says
 fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize) {
-    let Client { shared, gate, peer } = client;
+    let Client { shared, gate, peer, .. } = client;
     let mut lines = Lines::default();
     let request = match Request::look(bytes, &mut lines, shared.limits) {
         Look::Plain(request) => request,
@@ -153,10 +160,10 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize)
         Look::Part(_) | Look::Other => return (Judged::Other, 0),
     };
     let (to_head, last, length) = (request.is_head(), request.last, request.length);
-    // Whoever sends many requests together has no more than its share of the runtime.
+    // A client that sends many requests together gets no more than its share of the runtime.
     let alone = bytes.len() == length;
     let target = (request.path, request.query);
-    let judged = gate.admit_at_once(request.method, target, Headers::Lines(request.fields), |decided| match decided {
+    let judged = gate.decide_at_once(request.method, target, Headers::Lines(request.fields), |decided| match decided {
         Ok(fields) => {
             // A copy, so that what a refusal has no use for is not written to memory for it.
             let plain = request;
@@ -165,7 +172,10 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize)
             let repeatable = plain.is_repeatable();
             Judged::Admitted(Box::new(Asked { request: out, repeatable, terms: Terms { to_head, last, fields } }))
         }
-        Err(refused) => refuse(client, back, refused, to_head, last, alone),
+        Err(refusal) => {
+            let format = Format::of(Headers::Lines(request.fields));
+            refuse(client, back, refusal, format, to_head, last, alone)
+        }
     });
     let Some(judged) = judged else { return (Judged::Other, 0) };
     shared.traffic.request();
@@ -174,18 +184,26 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize)
 
 /// Sends a refusal, as much of it as there is room for if that may be done at once.
 #[inline(always)] // as `calls` says
-fn refuse(client: &Client, back: Back<'_>, refused: Refused<'_>, to_head: bool, last: bool, at_once: bool) -> Judged {
+fn refuse(
+    client: &Client,
+    back: Back<'_>,
+    refusal: &Refusal<'_>,
+    format: Format,
+    to_head: bool,
+    last: bool,
+    at_once: bool,
+) -> Judged {
     let shared = &client.shared;
     let rest = |text: &[u8], closes| {
         let mut rest = shared.buffers.outbox();
         rest.bytes.extend_from_slice(text);
         Judged::Answered(Box::new(Rest { text: rest, closes }))
     };
-    match refused {
-        Refused::Http(refused) => {
-            let ending = ending(client, last, refused.at());
+    match format {
+        Format::Http => {
+            let ending = ending(client, last, refusal.at());
             let (closes, now) = (ending.closes, ending.now);
-            shared.refusals.write(refused, to_head, ending, |text| {
+            shared.refusals.write(refusal, to_head, ending, |text| {
                 let sent = if at_once { back.send_at_once(text) } else { Ok(0) };
                 match sent {
                     Ok(sent) if sent == text.len() && closes => Judged::Closed,
@@ -195,19 +213,19 @@ fn refuse(client: &Client, back: Back<'_>, refused: Refused<'_>, to_head: bool, 
                 }
             })
         }
-        Refused::Grpc(response) => {
-            let (text, closes) = refuse_grpc(client, *response, to_head, last);
+        Format::Grpc => {
+            let (text, closes) = refuse_grpc(client, refusal, to_head, last);
             rest(&text, closes)
         }
     }
 }
 
-/// What is to be sent, and whether the connection is closed then.
+/// What is to be sent, and whether the connection is closed then. It is rare on HTTP/1.1, and is not kept.
 #[cold]
-fn refuse_grpc(client: &Client, response: Response<ResponseBody>, to_head: bool, last: bool) -> (Vec<u8>, bool) {
-    let (head, body) = response.into_parts();
+fn refuse_grpc(client: &Client, refusal: &Refusal<'_>, to_head: bool, last: bool) -> (Vec<u8>, bool) {
+    let (head, body) = weir_enforce::refused(refusal, Format::Grpc).into_parts();
     let ending = ending(client, last, client.shared.proxy.clock.now());
     let (closes, mut text) = (ending.closes, Vec::new());
-    write::own(&head, &body.into_own(), to_head, &Fields::default(), ending, &mut text);
+    write::own(&head, &body, to_head, &Fields::default(), ending, &mut text);
     (text, closes)
 }

@@ -6,14 +6,12 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::{StatusCode, header};
+use http::{StatusCode, header, response::Parts};
 use weir_core::Time;
+use weir_enforce::{Fields, Format, Refusal};
 
 use super::{date::Date, field::Field, framing::Framing, request::Request, response::Response};
-use crate::{
-    proxy::headers::{NEVER_DROPPED, Peer},
-    rules,
-};
+use crate::proxy::headers::{NEVER_DROPPED, Peer};
 
 /// What ends a response.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +82,7 @@ pub(super) fn to_app(request: &Request<'_, '_>, peer: &Peer, to: &mut Vec<u8>) {
 pub(super) fn to_client(
     response: &Response<'_, '_>,
     to_head: bool,
-    fields: &rules::Fields,
+    fields: &Fields,
     ending: Ending<'_>,
     to: &mut Vec<u8>,
 ) {
@@ -96,7 +94,7 @@ pub(super) fn to_client(
     for (field, kind) in response.fields.iter().zip(response.kinds) {
         let passes = match kind {
             Field::Connection | Field::HopByHop | Field::Te | Field::TransferEncoding | Field::Upgrade => false,
-            // Below. Whoever has no body must not say how long it is, unless that is what was asked.
+            // Below. An answer without a body has no length, unless the request was a HEAD.
             Field::ContentLength => has_length && to_head && response.said_length().is_none(),
             Field::Trailer => !to_head && may_have_body && !response.is_named(field.name),
             Field::Date => {
@@ -142,54 +140,48 @@ pub(super) fn to_client(
 }
 
 /// A response of this program's, with its body.
-pub(super) fn own(
-    head: &http::response::Parts,
-    body: &Bytes,
-    to_head: bool,
-    fields: &rules::Fields,
-    ending: Ending<'_>,
-    to: &mut Vec<u8>,
-) {
+pub(super) fn own(head: &Parts, body: &Bytes, to_head: bool, fields: &Fields, ending: Ending<'_>, to: &mut Vec<u8>) {
+    own_head(head, body, to_head, fields, ending.closes, to);
+    ending.date.write(ending.now, to);
+    own_rest(head, body, to_head, to);
+}
+
+/// A refusal, with its body, and without a date. Says where its date belongs.
+pub(super) fn refused(refusal: &Refusal<'_>, to_head: bool, closes: bool, to: &mut Vec<u8>) -> usize {
+    let (head, body) = weir_enforce::refused(refusal, Format::Http).into_parts();
+    own_head(&head, &body, to_head, &Fields::default(), closes, to);
+    let dated_at = to.len();
+    own_rest(&head, &body, to_head, to);
+    dated_at
+}
+
+/// All of a head but the date.
+fn own_head(head: &Parts, body: &Bytes, to_head: bool, fields: &Fields, closes: bool, to: &mut Vec<u8>) {
     let status = head.status;
     status_line(status.as_u16(), status.canonical_reason().unwrap_or("<none>"), to);
     for (name, value) in &head.headers {
-        if !(ending.closes && name == header::CONNECTION) {
+        if !(closes && name == header::CONNECTION) {
             line(name.as_str().as_bytes(), value.as_bytes(), to);
         }
     }
     fields.append_to(to);
-    if ending.closes {
+    if closes {
         to.extend_from_slice(b"connection: close\r\n");
     }
-    let may_have_body = !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-    if may_have_body && !(to_head && body.is_empty()) {
+    if may_have_body(head) && !(to_head && body.is_empty()) {
         content_length(body.len() as u64, to);
     }
-    ending.date.write(ending.now, to);
+}
+
+fn own_rest(head: &Parts, body: &Bytes, to_head: bool, to: &mut Vec<u8>) {
     end_line(to);
-    if may_have_body && !to_head {
+    if may_have_body(head) && !to_head {
         to.extend_from_slice(body);
     }
 }
 
-/// A refusal, with its body, and without a date: as [`own`] would write it. Says where its date belongs.
-pub(super) fn refused(refused: &rules::Refusal<'_>, to_head: bool, closes: bool, to: &mut Vec<u8>) -> usize {
-    let mut digits = itoa::Buffer::new();
-    let seconds = digits.format(refused.seconds());
-    refused.append_head(seconds, to);
-    if closes {
-        to.extend_from_slice(b"connection: close\r\n");
-    }
-    let length = refused.body_length(seconds);
-    if !(to_head && length == 0) {
-        content_length(length as u64, to);
-    }
-    let dated_at = to.len();
-    end_line(to);
-    if !to_head {
-        refused.append_body(seconds, to);
-    }
-    dated_at
+fn may_have_body(head: &Parts) -> bool {
+    !matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
 fn status_line(status: u16, reason: &str, to: &mut Vec<u8>) {
@@ -206,7 +198,7 @@ fn content_length(length: u64, to: &mut Vec<u8>) {
     end_line(to);
 }
 
-/// Names are not told apart by their case; what an app sees is always the same.
+/// Names do not differ by their case; what an app sees is always the same.
 fn line(name: &[u8], value: &[u8], to: &mut Vec<u8>) {
     let start = to.len();
     to.extend_from_slice(name);

@@ -1,9 +1,9 @@
 //! What is written in lines is what the ordinary way says in a map.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use weir_enforce::{AmbiguousPaths, Fields};
 
 use super::*;
-use crate::matching::AmbiguousPaths;
 use crate::proxy::{
     headers,
     plain::{
@@ -80,7 +80,7 @@ fn passed(lines: &str, to_head: bool, closes: bool) -> (String, HeaderMap) {
     let date = Date::new();
     let mut written = Vec::new();
     let ending = Ending { closes, date: &date, now: Time::from_nanos(1) };
-    to_client(&head, to_head, &rules::Fields::default(), ending, &mut written);
+    to_client(&head, to_head, &Fields::default(), ending, &mut written);
     let mut fields = fields(&written);
     fields.remove("date").expect("a date");
     let line = written.iter().position(|byte| *byte == b'\r').expect("a line");
@@ -132,7 +132,7 @@ fn the_apps_date_stays_and_there_is_only_one() {
     let Ok(Answer::Final(head)) = response::read(bytes, &mut room, false) else { panic!("final") };
     let (mut written, date) = (Vec::new(), Date::new());
     let ending = Ending { closes: false, date: &date, now: Time::from_nanos(1) };
-    to_client(&head, false, &rules::Fields::default(), ending, &mut written);
+    to_client(&head, false, &Fields::default(), ending, &mut written);
     let dates: Vec<_> = fields(&written).get_all("date").iter().cloned().collect();
     assert_eq!(dates, ["Sun, 06 Nov 1994 08:49:37 GMT"]);
 }
@@ -154,7 +154,7 @@ fn a_response_of_ones_own_is_as_long_as_it_says() {
         let mut written = Vec::new();
         let ending = Ending { closes, date: &date, now: Time::from_nanos(1) };
         let text = Bytes::from_static(body.as_bytes());
-        own(&parts(status), &text, to_head, &rules::Fields::default(), ending, &mut written);
+        own(&parts(status), &text, to_head, &Fields::default(), ending, &mut written);
         let mut fields = fields(&written);
         fields.remove("date").expect("a date");
         assert_eq!(fields, map(expected.unwrap_or("x: y\r\n")), "{status} {body:?} {to_head}");

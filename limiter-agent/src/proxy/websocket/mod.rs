@@ -16,6 +16,8 @@
 //! [`frame`], [`client`] and [`app`] are about bytes in memory: nothing there reads, writes or waits. [`relay`]
 //! does.
 
+use weir_enforce::{MessageRefusal, Messages};
+
 mod app;
 mod between;
 mod client;
@@ -26,16 +28,15 @@ pub(super) mod handshake;
 mod relay;
 
 pub(super) use self::relay::relay;
-use crate::rules::{MessageRefused, Messages};
 
 /// Asked for each message of one connection.
 pub(super) trait Decide {
     /// Charges for one message, or says why it must not pass.
-    fn decide(&self) -> Result<(), MessageRefused>;
+    fn decide(&self) -> Result<(), MessageRefusal>;
 }
 
 impl Decide for Messages {
-    fn decide(&self) -> Result<(), MessageRefused> {
+    fn decide(&self) -> Result<(), MessageRefusal> {
         Self::decide(self)
     }
 }

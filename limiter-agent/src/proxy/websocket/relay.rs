@@ -2,13 +2,14 @@
 //! own are put where they fit.
 //!
 //! What is held at a time is bounded: a window per direction, filled again only when it has been passed on (so that
-//! whoever does not read stops whoever writes), and the notices of [`Between`]. Either side may end its half of the
+//! a peer that does not read stops the writer), and the notices of [`Between`]. Either side may end its half of the
 //! connection while the other goes on.
 
 use std::{io, time::Duration};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
+use weir_enforce::MessageRefusal;
 
 use super::{
     Decide,
@@ -16,7 +17,6 @@ use super::{
     between::{Between, Closing},
     client::{ClientFrames, Step},
 };
-use crate::rules::MessageRefused;
 
 /// Bytes read at a time, in each direction: what a blind tunnel takes too.
 const WINDOW: usize = 8 * 1024;
@@ -105,8 +105,8 @@ async fn to_app(
                 }
                 Ok(Step::Message) => match messages.decide() {
                     Ok(()) => frames.admit(),
-                    Err(MessageRefused { notice, close: true }) => between.close(Closing::Refused(notice)),
-                    Err(MessageRefused { notice, close: false }) => {
+                    Err(MessageRefusal { notice, close: true }) => between.close(Closing::Refused(notice)),
+                    Err(MessageRefusal { notice, close: false }) => {
                         frames.refuse();
                         app.write_all(&filled[run..at]).await.map_err(Broken::App)?;
                         run = at;

@@ -35,13 +35,13 @@ impl Quota {
 }
 
 impl Decide for Quota {
-    fn decide(&self) -> Result<(), MessageRefused> {
+    fn decide(&self) -> Result<(), MessageRefusal> {
         if let Some(left) = self.left.get().checked_sub(1) {
             self.left.set(left);
             return Ok(());
         }
         self.refused.set(self.refused.get() + 1);
-        Err(MessageRefused { notice: format!("refused {}", self.refused.get()), close: self.close })
+        Err(MessageRefusal { notice: format!("refused {}", self.refused.get()), close: self.close })
     }
 }
 

@@ -53,7 +53,7 @@ struct Stage {
 
 #[derive(Default)]
 struct Play {
-    /// Counts the runs, so that whoever is late finds nobody.
+    /// Counts the runs, so that a late message finds no run.
     run: u64,
     script: VecDeque<(usize, Answer)>,
     heard: Vec<Heard>,

@@ -62,7 +62,7 @@ pub(super) async fn play(agent: SocketAddr, sent: &[Sent], app: &App) -> Seen {
         if sent.waits {
             client.until(|seen| seen.final_answers() >= index || seen.ended()).await;
         }
-        // Whoever goes on to send is answered with a reset in the end.
+        // A client that continues to send gets a reset in the end.
         if client.seen().ended() {
             break;
         }

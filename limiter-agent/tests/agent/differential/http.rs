@@ -1,18 +1,18 @@
 //! HTTP/1.1 as RFC 9112 has it and not a byte more: what the app and the client of these tests believe.
 //!
 //! This is not the agent's parser, nor hyper's, and must never become either: whatever the agent writes has to be read
-//! in one way by somebody who mends nothing. It is simple and slow: it begins at the start of a message each time.
+//! in one way by a strict reader. It is simple and slow: it begins at the start of a message each time.
 
 /// A first line and the fields, names in lower case, a character for a byte.
 #[derive(Clone, Debug)]
-pub(super) struct Head {
-    pub(super) line: String,
-    pub(super) fields: Vec<(String, String)>,
+pub(crate) struct Head {
+    pub(crate) line: String,
+    pub(crate) fields: Vec<(String, String)>,
 }
 
 /// How the end of a body is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(crate) enum Framing {
     Nothing,
     Length(usize),
     Chunked,
@@ -20,50 +20,50 @@ pub(super) enum Framing {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Request,
     Response { to_head: bool },
 }
 
 /// One message, as far as it has come.
 #[derive(Clone, Debug)]
-pub(super) struct Message {
-    pub(super) head: Head,
-    pub(super) framing: Framing,
-    pub(super) body: Vec<u8>,
-    pub(super) trailers: Vec<(String, String)>,
+pub(crate) struct Message {
+    pub(crate) head: Head,
+    pub(crate) framing: Framing,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Vec<(String, String)>,
     /// It is there to its end.
-    pub(super) whole: bool,
+    pub(crate) whole: bool,
     /// How many bytes it took.
-    pub(super) used: usize,
+    pub(crate) used: usize,
 }
 
-pub(super) fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| char::from(*byte)).collect()
 }
 
 impl Head {
     /// Reads one with the empty line behind it. None: there is more to come.
-    pub(super) fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, String> {
+    pub(crate) fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, String> {
         let Some((lines, used)) = lines(bytes)? else { return Ok(None) };
         let (line, fields) = lines.split_first().ok_or("an empty line in place of a first line")?;
         let fields = fields.iter().map(|line| field(line)).collect::<Result<_, _>>()?;
         Ok(Some((Self { line: line.clone(), fields }, used)))
     }
 
-    pub(super) fn get(&self, name: &str) -> Vec<&str> {
+    pub(crate) fn get(&self, name: &str) -> Vec<&str> {
         self.fields.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
     }
 
-    pub(super) fn method(&self) -> &str {
+    pub(crate) fn method(&self) -> &str {
         self.line.split(' ').next().unwrap_or_default()
     }
 
-    pub(super) fn target(&self) -> &str {
+    pub(crate) fn target(&self) -> &str {
         self.line.split(' ').nth(1).unwrap_or_default()
     }
 
-    pub(super) fn status(&self) -> &str {
+    pub(crate) fn status(&self) -> &str {
         self.target()
     }
 
@@ -115,7 +115,7 @@ impl Head {
 
 impl Message {
     /// Reads one. None: its head has more to come. `ended` is when nothing does.
-    pub(super) fn read(bytes: &[u8], ended: bool, kind: impl FnOnce(&Head) -> Kind) -> Result<Option<Self>, String> {
+    pub(crate) fn read(bytes: &[u8], ended: bool, kind: impl FnOnce(&Head) -> Kind) -> Result<Option<Self>, String> {
         let Some((head, start)) = Head::read(bytes)? else { return Ok(None) };
         let framing = head.framing(kind(&head))?;
         let rest = &bytes[start..];

@@ -59,7 +59,7 @@ impl Side {
         let seen = client::play(self.agent.addresses.listen, &case.sent, &self.app).await;
         let (heard, left) = self.app.end(SETTLE).await;
         let mut outcome = Outcome::new(&heard, left, &seen, &self.counts().await, case.ends_in_a_head());
-        // Whoever names no host is for the app, and each agent has its own.
+        // A request without a host is for the app, and each agent has its own.
         outcome.text = outcome.text.replace(&self.app.address.to_string(), "app").replace(&namespace, "shop");
         outcome
     }
@@ -159,7 +159,7 @@ pub(super) async fn in_lanes(
             while let Some((name, case)) = next(number + cases * LANES) {
                 wrong.extend(lane.hold(&name, &case).await.err());
                 cases += 1;
-                // One is enough to see; more are of use to whoever mends.
+                // One is enough to see; more help to fix it.
                 if wrong.len() > 2 {
                     break;
                 }

@@ -13,7 +13,7 @@ mod app;
 mod case;
 mod client;
 mod generate;
-mod http;
+pub(crate) mod http;
 mod lanes;
 mod outcome;
 mod pulse;
@@ -37,15 +37,15 @@ const CASES: u64 = 300;
 const FIRST_SEED: u64 = 1_000_000;
 
 /// How long `cargo xtask fuzz` wants it, and where to begin.
-struct Budget {
+pub(crate) struct Budget {
     until: Option<SystemTime>,
-    seed: u64,
-    cases: u64,
+    pub(crate) seed: u64,
+    pub(crate) cases: u64,
 }
 
 impl Budget {
     #[expect(clippy::disallowed_methods, reason = "how long to go on is told in seconds")]
-    fn told() -> Self {
+    pub(crate) fn told(cases: u64, seed: u64) -> Self {
         let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
         if let Some(seed) = number("WEIR_FUZZ_REPLAY") {
             return Self { until: None, seed, cases: 1 };
@@ -57,12 +57,12 @@ impl Budget {
                 let seed = u64::try_from(seed).expect("before the year 500,000");
                 Self { until: Some(now + Duration::from_secs(seconds)), seed, cases: u64::MAX }
             }
-            None => Self { until: None, seed: FIRST_SEED, cases: CASES },
+            None => Self { until: None, seed, cases },
         }
     }
 
     #[expect(clippy::disallowed_methods, reason = "how long to go on is told in seconds")]
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.until.is_some_and(|until| SystemTime::now() >= until)
     }
 }
@@ -318,7 +318,7 @@ async fn it_does_not_matter_where_the_bytes_are_cut() {
 
 #[tokio::test]
 async fn any_connection_goes_both_ways_alike() {
-    let budget = Arc::new(Budget::told());
+    let budget = Arc::new(Budget::told(CASES, FIRST_SEED));
     let cases = in_lanes(move |index| {
         let seed = budget.seed.wrapping_add(index);
         let more = index < budget.cases && !budget.is_over();

@@ -24,7 +24,7 @@ impl Outcome {
     /// `left` are connections to the app that are neither closed nor ready for a request.
     ///
     /// `unended` is when the client leaves a head without an end. One that makes no sense may be refused at once or once it is
-    /// over: hyper does not read a head anew with each piece, and what is handed over to it is one piece.
+    /// over: hyper does not read a head again with each piece, and what is handed over to it is one piece.
     pub(super) fn new(heard: &[Heard], left: usize, seen: &Seen, counts: &str, unended: bool) -> Self {
         let mut out = String::from("the app heard\n");
         let mut wrong = None;
@@ -113,7 +113,7 @@ fn response(out: &mut String, message: &Message) {
         let value = match name.as_str() {
             // The body is compared.
             "content-length" if own => "some".to_owned(),
-            // The same number, whether it was written anew or not.
+            // The same number, whether it was written again or not.
             "content-length" => value.trim_start_matches('0').to_owned(),
             "ratelimit" => value.split(";t=").next().unwrap_or_default().to_owned(),
             // Of the agent's own. The app says 7.

@@ -1,0 +1,42 @@
+//! What the agent keeps of rules that are gone, by a clock that is paused.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A policy with one limit for each value of `x-key`.
+fn policy(uid: &str) -> Value {
+    let limit = json!({"name": "l", "strategy": "TokenBucket", "requests": 3, "periodMillis": 86_400_000});
+    let rule = json!({"name": "r", "action": "Limit", "key": [{"header": "x-key"}], "limits": [limit]});
+    json!({"uid": uid, "namespace": "shop", "name": "p", "revision": "p", "mode": "Enforce", "rules": [rule]})
+}
+
+#[tokio::test(start_paused = true)]
+async fn removed_limiters_go_without_traffic_or_another_snapshot() {
+    let rules: Arc<ArcSwap<RulesInForce>> = Arc::default();
+    let snapshots = Arc::new(Snapshots::new(Arc::clone(&rules), MonotonicClock::of_tokio(), None));
+    let put = |sequence: u64, policies: &[Value]| {
+        let revision = format!("revision-{sequence}");
+        let body = json!({"wireVersion": 1, "sequence": sequence, "revision": revision, "policies": policies});
+        snapshots.put(Some(body.to_string().as_bytes())).expect("it is taken");
+    };
+    put(1, &[policy("one")]);
+    let table = Arc::downgrade(&rules.load().policies()[0].rules[0]);
+    let forgetting = tokio::spawn(Arc::clone(&snapshots).forget_removed());
+    put(2, &[]);
+    tokio::time::sleep(Duration::from_millis(59_990)).await;
+    assert!(table.upgrade().is_some());
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(table.upgrade().is_none(), "its memory is free");
+    assert_eq!(rules.load().removed(), (0, None));
+    // And for the next time, too.
+    put(3, &[policy("two")]);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    put(4, &[]);
+    assert_eq!(rules.load().removed().0, 1);
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    assert_eq!(rules.load().removed(), (0, None));
+    assert!(!forgetting.is_finished());
+}

@@ -1,0 +1,414 @@
+//! The connections of one port: so many at most, and room for one more as long as one of them can give way.
+//!
+//! Connections that ask nothing must not keep others out. Where all places are taken, a newcomer gets the place of the connection that
+//! needs it least: of the lowest [`Rank`], and among these the one that has been in its rank for the longest time. A connection that is
+//! busy never gives way.
+//!
+//! A connection pays for this with one word of its own, which it writes when its rank changes. Only a newcomer that finds all places taken
+//! reads the words of all, and keeps what it found for the newcomers after it.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::IpAddr,
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{
+            AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+};
+
+use tokio::sync::Notify;
+use weir_core::Time;
+use weir_tower::MonotonicClock;
+
+/// Of a connection's word, the bits that say since when it is in its rank.
+const TIME_BITS: u32 = 62;
+
+/// Words that stand for no rank.
+const BUSY: u64 = u64::MAX - 2;
+const EVICTED: u64 = u64::MAX - 1;
+const EVICTED_AT_ONCE: u64 = u64::MAX;
+
+/// How many connections one search finds.
+const FOUND: usize = 64;
+
+/// What a connection does, in the order in which connections give way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rank {
+    /// Nothing was asked on it yet, on ports where this gives way before the others.
+    Silent,
+    /// Nothing is asked on it.
+    Idle,
+    /// A request is being answered that only reads.
+    Reading,
+    /// A request is being answered that changes something.
+    Writing,
+}
+
+/// Whether a connection has lost its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Eviction {
+    No,
+    /// It may take its time to say goodbye.
+    Polite,
+    /// Too many others are saying goodbye.
+    AtOnce,
+}
+
+/// The places of one port.
+#[derive(Debug)]
+pub(crate) struct Places {
+    most: usize,
+    /// How many one address may have.
+    most_of_one: usize,
+    table: Mutex<Table>,
+    /// How many newcomers wait.
+    wanted: AtomicUsize,
+    freed: Notify,
+    evictions: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    next: u64,
+    taken: HashMap<u64, Arc<Seat>>,
+    /// Those to evict next, with the words that they had when they were found: one whose word has changed stays.
+    found: VecDeque<(u64, u64, Arc<Seat>)>,
+    /// How many are saying goodbye whose places others have.
+    leaving: usize,
+}
+
+/// What is known of a connection.
+#[derive(Debug)]
+struct Seat {
+    word: AtomicU64,
+    peer: IpAddr,
+    gone: Notify,
+}
+
+/// A place that is taken, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    places: Arc<Places>,
+    id: u64,
+    seat: Arc<Seat>,
+}
+
+fn word(rank: Rank, since: Time) -> u64 {
+    ((rank as u64) << TIME_BITS | (since.as_nanos() & ((1 << TIME_BITS) - 1))).min(BUSY - 1)
+}
+
+impl Places {
+    pub(crate) fn new(most: usize, most_of_one: usize) -> Arc<Self> {
+        let (table, wanted, evictions) = Default::default();
+        Arc::new(Self { most, most_of_one, table, wanted, freed: Notify::new(), evictions })
+    }
+
+    /// How many connections gave way so far.
+    pub(crate) fn evictions(&self) -> u64 {
+        self.evictions.load(Relaxed)
+    }
+
+    /// A place for a connection from there; none while all are busy.
+    pub(crate) fn try_take(self: &Arc<Self>, peer: IpAddr, rank: Rank, now: Time) -> Option<Place> {
+        let mut table = self.lock();
+        let is_peer = |seat: &Seat| seat.peer == peer;
+        // Counting is for ports that have few places.
+        let full_of_one = self.most_of_one < self.most
+            && table.taken.values().filter(|seat| is_peer(seat)).count() >= self.most_of_one;
+        let evicted = if full_of_one {
+            table.found.clear();
+            table.find(is_peer);
+            let evicted = self.evict_found(&mut table);
+            table.found.clear();
+            evicted
+        } else {
+            table.taken.len() < self.most || self.evict(&mut table)
+        };
+        if !evicted {
+            return None;
+        }
+        let id = table.next;
+        table.next += 1;
+        let seat = Arc::new(Seat { word: word(rank, now).into(), peer, gone: Notify::new() });
+        table.taken.insert(id, Arc::clone(&seat));
+        Some(Place { places: Arc::clone(self), id, seat })
+    }
+
+    /// A place for a connection from there, once there is one.
+    pub(crate) async fn take(self: &Arc<Self>, peer: IpAddr, rank: Rank, clock: MonotonicClock) -> Place {
+        let _wanting = Wanting::new(&self.wanted);
+        loop {
+            let mut freed = pin!(self.freed.notified());
+            freed.as_mut().enable();
+            if let Some(place) = self.try_take(peer, rank, clock.now()) {
+                return place;
+            }
+            freed.await;
+        }
+    }
+
+    fn evict(&self, table: &mut Table) -> bool {
+        self.evict_found(table) || {
+            table.find(|_| true);
+            self.evict_found(table)
+        }
+    }
+
+    fn evict_found(&self, table: &mut Table) -> bool {
+        while let Some((found, id, seat)) = table.found.pop_front() {
+            let polite = table.leaving <= self.most / 8;
+            let evicted = if polite { EVICTED } else { EVICTED_AT_ONCE };
+            // It may have left since.
+            let is_there = table.taken.contains_key(&id);
+            if is_there && seat.word.compare_exchange(found, evicted, SeqCst, SeqCst).is_ok() {
+                table.taken.remove(&id);
+                table.leaving += usize::from(polite);
+                self.evictions.fetch_add(1, Relaxed);
+                seat.gone.notify_one();
+                return true;
+            }
+        }
+        false
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // Nothing that is done under it can be left half-done by a panic.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Looks for those that give way first.
+    fn find(&mut self, among: impl Fn(&Seat) -> bool) {
+        let words = self.taken.iter().filter(|(_, seat)| among(seat)).map(|(id, seat)| (seat.word.load(SeqCst), *id));
+        let mut candidates: Vec<_> = words.filter(|(word, _)| *word < BUSY).collect();
+        if candidates.len() > FOUND {
+            candidates.select_nth_unstable(FOUND);
+            candidates.truncate(FOUND);
+        }
+        candidates.sort_unstable();
+        let found = candidates.into_iter().filter_map(|(word, id)| Some((word, id, Arc::clone(self.taken.get(&id)?))));
+        self.found.extend(found);
+    }
+}
+
+impl Place {
+    /// The connection is in that rank from now on.
+    pub(crate) fn rest(&self, rank: Rank, now: Time) {
+        let word = word(rank, now);
+        if self.enter(word) && self.places.wanted.load(SeqCst) > 0 {
+            let mut table = self.places.lock();
+            if table.found.is_empty() {
+                table.found.push_back((word, self.id, Arc::clone(&self.seat)));
+            }
+            drop(table);
+            self.places.freed.notify_one();
+        }
+    }
+
+    /// The connection does not give way from now on; false if its place is somebody else's and it has to go at once. One that may take
+    /// its time answers what it was asked.
+    pub(crate) fn work(&self) -> bool {
+        self.enter(BUSY) || self.eviction() != Eviction::AtOnce
+    }
+
+    pub(crate) fn eviction(&self) -> Eviction {
+        match self.seat.word.load(Relaxed) {
+            EVICTED => Eviction::Polite,
+            EVICTED_AT_ONCE => Eviction::AtOnce,
+            _ => Eviction::No,
+        }
+    }
+
+    /// Returns once the connection has lost its place. One task may wait for this.
+    pub(crate) async fn gone(&self) {
+        while self.eviction() == Eviction::No {
+            self.seat.gone.notified().await;
+        }
+    }
+
+    /// False if it has lost its place. Nobody else writes to the word for any other reason.
+    fn enter(&self, word: u64) -> bool {
+        let before = self.seat.word.load(Relaxed);
+        before < EVICTED && self.seat.word.compare_exchange(before, word, SeqCst, Relaxed).is_ok()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut table = self.places.lock();
+        if table.taken.remove(&self.id).is_none() && self.eviction() == Eviction::Polite {
+            table.leaving -= 1;
+        }
+        drop(table);
+        if self.places.wanted.load(SeqCst) > 0 {
+            self.places.freed.notify_one();
+        }
+    }
+}
+
+/// A newcomer that waits, as long as it does.
+struct Wanting<'a>(&'a AtomicUsize);
+
+impl<'a> Wanting<'a> {
+    fn new(wanted: &'a AtomicUsize) -> Self {
+        wanted.fetch_add(1, SeqCst);
+        Self(wanted)
+    }
+}
+
+impl Drop for Wanting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use futures::FutureExt;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MOST: usize = 200;
+
+    fn peer(number: usize) -> IpAddr {
+        Ipv4Addr::from(u32::try_from(number).unwrap()).into()
+    }
+
+    fn at(moment: usize) -> Time {
+        Time::from_nanos(1_800_000_000_000_000_000 + moment as u64)
+    }
+
+    fn take(places: &Arc<Places>, rank: Rank, moment: usize) -> Option<Place> {
+        places.try_take(peer(moment), rank, at(moment))
+    }
+
+    fn is_evicted(place: &Place) -> bool {
+        place.eviction() != Eviction::No
+    }
+
+    #[test]
+    fn the_connection_that_needs_its_place_least_gives_it_away() {
+        let places = Places::new(MOST, MOST);
+        let mut held: Vec<_> = (0..MOST).map(|moment| take(&places, Rank::Silent, moment).unwrap()).collect();
+        held[0].rest(Rank::Writing, at(MOST));
+        held[1].rest(Rank::Reading, at(MOST + 1));
+        held[2].rest(Rank::Idle, at(MOST + 2));
+        assert!(held[3].work());
+        for number in 4..MOST {
+            held.push(take(&places, Rank::Writing, MOST + number).unwrap());
+            let gone: Vec<_> = (0..held.len()).filter(|number| is_evicted(&held[*number])).collect();
+            assert_eq!(gone, (4..=number).collect::<Vec<_>>());
+        }
+        for number in [2, 1, 0] {
+            held.push(take(&places, Rank::Writing, 2 * MOST + number).unwrap());
+            assert!(is_evicted(&held[number]), "{number}");
+        }
+        assert!(!is_evicted(&held[3]) && places.evictions() == MOST as u64 - 1);
+        assert_eq!(places.lock().taken.len(), MOST);
+        drop(held);
+        let table = places.lock();
+        assert_eq!((table.taken.len(), table.leaving), (0, 0));
+    }
+
+    #[test]
+    fn only_so_many_take_their_time_to_leave() {
+        let places = Places::new(MOST, MOST);
+        let held: Vec<_> = (0..2 * MOST).map(|moment| take(&places, Rank::Idle, moment).unwrap()).collect();
+        let count = |eviction| held.iter().filter(|place| place.eviction() == eviction).count();
+        let polite = MOST / 8 + 1;
+        assert_eq!((count(Eviction::Polite), count(Eviction::AtOnce)), (polite, MOST - polite));
+        assert!(held[0].work() && !held[MOST - 1].work() && held[MOST].work());
+        assert!(is_evicted(&held[0]), "what is asked now does not bring its place back");
+    }
+
+    #[test]
+    fn a_crowd_behind_one_address_costs_only_each_other() {
+        let places = Places::new(MOST, MOST / 2);
+        let other = places.try_take(peer(1), Rank::Silent, at(0)).unwrap();
+        let crowd: Vec<_> =
+            (0..2 * MOST).map(|moment| places.try_take(peer(2), Rank::Silent, at(1 + moment)).unwrap()).collect();
+        assert!(!is_evicted(&other));
+        let left = crowd.iter().filter(|place| !is_evicted(place)).count();
+        assert_eq!((left, places.lock().taken.len()), (MOST / 2, MOST / 2 + 1));
+    }
+
+    #[test]
+    fn a_newcomer_waits_until_one_ends_or_has_nothing_to_do() {
+        let clock = MonotonicClock::start();
+        let places = Places::new(2, 2);
+        let [first, second] = [0, 1].map(|moment| take(&places, Rank::Idle, moment).unwrap());
+        assert!(first.work() && second.work());
+        let mut waiting = pin!(places.take(peer(3), Rank::Idle, clock));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        first.rest(Rank::Idle, at(2));
+        let third = waiting.now_or_never().expect("a place");
+        assert!(is_evicted(&first) && !is_evicted(&second));
+        assert!(third.work());
+        let mut waiting = pin!(places.take(peer(4), Rank::Idle, clock));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(second);
+        assert!(waiting.now_or_never().is_some());
+        assert_eq!(places.wanted.load(SeqCst), 0);
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Come,
+        Rest(usize),
+        Work(usize),
+        Leave(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let one = prop_oneof![
+            4 => Just(Step::Come),
+            3 => (0..8_usize).prop_map(Step::Rest),
+            3 => (0..8_usize).prop_map(Step::Work),
+            1 => (0..8_usize).prop_map(Step::Leave),
+        ];
+        prop::collection::vec(one, 1..120)
+    }
+
+    proptest! {
+        /// Against a list in which the first of the idle ones is always the oldest.
+        #[test]
+        fn the_oldest_of_the_idle_gives_way_and_nobody_else(steps in steps()) {
+            let places = Places::new(4, 4);
+            let (mut idle, mut busy): (Vec<Place>, Vec<Place>) = Default::default();
+            for (moment, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Come => {
+                        let full = idle.len() + busy.len() == 4;
+                        let newcomer = take(&places, Rank::Idle, moment);
+                        prop_assert_eq!(newcomer.is_some(), !full || !idle.is_empty());
+                        if full && newcomer.is_some() {
+                            prop_assert!(is_evicted(&idle.remove(0)));
+                        }
+                        idle.extend(newcomer);
+                    }
+                    Step::Rest(which) if !busy.is_empty() => {
+                        let place = busy.remove(which % busy.len());
+                        place.rest(Rank::Idle, at(moment));
+                        idle.push(place);
+                    }
+                    Step::Work(which) if !idle.is_empty() => {
+                        let place = idle.remove(which % idle.len());
+                        prop_assert!(place.work());
+                        busy.push(place);
+                    }
+                    Step::Leave(which) if !idle.is_empty() => drop(idle.remove(which % idle.len())),
+                    Step::Rest(_) | Step::Work(_) | Step::Leave(_) => {}
+                }
+                prop_assert!(idle.iter().chain(&busy).all(|place| !is_evicted(place)));
+            }
+        }
+    }
+}

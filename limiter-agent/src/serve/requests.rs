@@ -1,0 +1,62 @@
+//! What a connection of the agent's own ports is asked, as far as its place depends on it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use weir_tower::MonotonicClock;
+
+use crate::places::{Place, Rank};
+
+/// The requests that are being answered on one connection.
+#[derive(Debug)]
+pub(super) struct Requests {
+    place: Place,
+    clock: MonotonicClock,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    reading: usize,
+    writing: usize,
+}
+
+/// A request that is being answered, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Answering {
+    requests: Arc<Requests>,
+    writes: bool,
+}
+
+impl Requests {
+    pub(super) fn new(place: Place, clock: MonotonicClock) -> Arc<Self> {
+        Arc::new(Self { place, clock, open: Mutex::default() })
+    }
+
+    /// Returns once the connection has lost its place.
+    pub(super) async fn evicted(&self) {
+        self.place.gone().await;
+    }
+
+    /// For each request of a client that may ask. `writes` is for one that changes something.
+    pub(super) fn begin(self: &Arc<Self>, writes: bool) -> Answering {
+        self.change(|open| if writes { open.writing += 1 } else { open.reading += 1 });
+        Answering { requests: Arc::clone(self), writes }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Open)) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut open);
+        let rank = match *open {
+            Open { reading: 0, writing: 0 } => Rank::Idle,
+            Open { writing: 0, .. } => Rank::Reading,
+            Open { .. } => Rank::Writing,
+        };
+        self.place.rest(rank, self.clock.now());
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.requests.change(|open| if self.writes { open.writing -= 1 } else { open.reading -= 1 });
+    }
+}

@@ -1,0 +1,193 @@
+//! Answers of the app's at the edge of what is HTTP: over each way that a request can go, the client gets the same.
+
+use std::time::Duration;
+
+use http::{Request, Response, Version};
+use http_body_util::BodyExt;
+use hyper::{body::Incoming, client::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::support::{Agent, App, Body, PATIENCE, body, empty, request};
+
+/// How a request comes: served in place, by way of hyper, or over HTTP/2.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    InPlace,
+    Hyper,
+    Http2,
+}
+
+const WAYS: [Way; 3] = [Way::InPlace, Way::Hyper, Way::Http2];
+
+/// What came of a request: the status, how many fields, and the body, or the error that it ended in.
+#[derive(Debug)]
+struct Heard {
+    status: u16,
+    fields: usize,
+    body: Result<String, hyper::Error>,
+}
+
+impl Way {
+    async fn get(self, agent: &Agent, path: &str) -> Heard {
+        let answer = match self {
+            Self::InPlace | Self::Hyper => {
+                let headers: &[(&str, &str)] = if matches!(self, Self::Hyper) { &[("te", "trailers")] } else { &[] };
+                let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+                // The client would have a limit of its own on the number of fields.
+                let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+                    .max_headers(20_000)
+                    .handshake(TokioIo::new(stream))
+                    .await
+                    .expect("HTTP/1.1");
+                tokio::spawn(connection);
+                let mut request = request("GET", path, headers, "");
+                request.headers_mut().insert("host", "a".parse().expect("valid"));
+                sender.send_request(request).await
+            }
+            Self::Http2 => {
+                let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+                let (mut sender, connection): (http2::SendRequest<Body>, _) = http2::Builder::new(TokioExecutor::new())
+                    .max_header_list_size(4 * 1024 * 1024)
+                    .handshake(TokioIo::new(stream))
+                    .await
+                    .expect("HTTP/2");
+                tokio::spawn(connection);
+                sender.send_request(Request::get(format!("http://a{path}")).body(empty()).expect("valid")).await
+            }
+        };
+        let answer = answer.expect("an answer");
+        let status = answer.status().as_u16();
+        let fields = answer.headers().keys().filter(|name| name.as_str().starts_with("x-field-")).count();
+        let body = tokio::time::timeout(PATIENCE, answer.into_body().collect()).await;
+        let body = body.unwrap_or_else(|_| panic!("{path} {self:?} never ends"));
+        let body = body.map(|body| String::from_utf8(body.to_bytes().to_vec()).expect("text"));
+        Heard { status, fields, body }
+    }
+}
+
+/// An app that says to each request what `answer` has for its path: pieces, after each of which it waits for the client's next step.
+async fn raw_app(answer: fn(&str) -> Vec<String>) -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut asked = Vec::new();
+                while !asked.ends_with(b"\r\n\r\n") {
+                    let Ok(byte) = stream.read_u8().await else { return };
+                    asked.push(byte);
+                }
+                let asked = String::from_utf8(asked).expect("text");
+                for piece in answer(asked.split(' ').nth(1).expect("a path")) {
+                    stream.write_all(piece.as_bytes()).await.expect("sent");
+                    // Pieces would be read as one otherwise, which is another case.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                // It is the agent that closes, or keeps the connection.
+                let _ = stream.read(&mut [0; 1]).await;
+            });
+        }
+    });
+    address
+}
+
+/// While nothing was sent there is a better answer than one that is cut off.
+#[tokio::test]
+async fn an_answer_whose_first_chunk_makes_no_sense_is_a_502_and_a_later_one_is_cut_off() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    const CHUNKS: [&str; 6] = [
+        "zz\r\nok\r\n0\r\n\r\n",
+        "\r\nok\r\n",
+        "2\nok\r\n",
+        "-2\r\nok\r\n",
+        "fffffffffffffffff\r\nok",
+        "0\r\nno colon\r\n\r\n",
+    ];
+    let app = raw_app(|path| {
+        let (kind, which) = path[1..].split_once('/').expect("two parts");
+        let chunk = CHUNKS[which.parse::<usize>().expect("a number")];
+        match kind {
+            "together" => vec![format!("{HEAD}{chunk}")],
+            "later" => vec![HEAD.to_owned(), chunk.to_owned()],
+            _ => vec![format!("{HEAD}2\r\nok\r\n{chunk}")],
+        }
+    })
+    .await;
+    let agent = Agent::start(app, &["--upstream-http2", "never"]);
+    for (which, chunk) in CHUNKS.iter().enumerate() {
+        for way in WAYS {
+            let heard = way.get(&agent, &format!("/together/{which}")).await;
+            assert_eq!(heard.status, 502, "{chunk:?} {way:?}: {heard:?}");
+            assert!(
+                heard.body.as_ref().is_ok_and(|body| body.contains("invalid chunk")),
+                "{chunk:?} {way:?}: {heard:?}"
+            );
+            for kind in ["later", "second"] {
+                let heard = way.get(&agent, &format!("/{kind}/{which}")).await;
+                assert!(heard.status == 200 && heard.body.is_err(), "{kind} {chunk:?} {way:?}: {heard:?}");
+            }
+        }
+    }
+    let failed = agent.metric("weir_upstream_errors_total{reason=\"protocol\"}").await;
+    assert_eq!(failed, Some((WAYS.len() * CHUNKS.len()) as f64));
+}
+
+fn fields(count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(|number| format!("x-field-{number}"))
+}
+
+#[tokio::test]
+async fn bytes_and_not_fields_are_the_limit_of_an_answers_head() {
+    let app = raw_app(|path| {
+        let (kind, count) = path[1..].split_once('/').expect("two parts");
+        let count: usize = count.parse().expect("a number");
+        let fields = match kind {
+            "fields" => fields(count).map(|name| format!("{name}: y\r\n")).collect(),
+            _ => format!("x-field-0: {}\r\n", "y".repeat(count)),
+        };
+        vec![format!("HTTP/1.1 200 OK\r\n{fields}content-length: 2\r\n\r\nok")]
+    })
+    .await;
+    let agent = Agent::start(app, &["--upstream-http2", "never"]);
+    for way in WAYS {
+        for count in [99, 100, 150, 400, 5_000] {
+            let heard = way.get(&agent, &format!("/fields/{count}")).await;
+            assert_eq!((heard.status, heard.fields), (200, count), "{way:?}");
+            assert_eq!(heard.body.expect("a body"), "ok");
+        }
+        for path in ["/fields/30000", "/bytes/1000000"] {
+            let heard = way.get(&agent, path).await;
+            assert_eq!(heard.status, 502, "{way:?} {path}");
+            assert!(heard.body.expect("a body").contains("head is too large"), "{way:?} {path}");
+        }
+        let heard = way.get(&agent, "/bytes/380000").await;
+        assert_eq!((heard.status, heard.fields), (200, 1), "{way:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_over_http2_may_have_as_many_fields() {
+    let app = App::serve_http2(async |request: Request<Incoming>| {
+        let (kind, count) = request.uri().path()[1..].split_once('/').expect("two parts");
+        let count: usize = count.parse().expect("a number");
+        let answer = Response::builder().version(Version::HTTP_2);
+        let answer = match kind {
+            "fields" => fields(count).fold(answer, |answer, name| answer.header(name, "y")),
+            _ => answer.header("x-field-0", "y".repeat(count)),
+        };
+        answer.body(body("ok")).expect("valid")
+    })
+    .await;
+    let agent = Agent::start(app.address, &[]);
+    for count in [99, 150, 400] {
+        let heard = Way::Http2.get(&agent, &format!("/fields/{count}")).await;
+        assert_eq!((heard.status, heard.fields), (200, count));
+        assert_eq!(heard.body.expect("a body"), "ok");
+    }
+    let heard = Way::Http2.get(&agent, "/bytes/420000").await;
+    assert_eq!(heard.status, 502);
+}

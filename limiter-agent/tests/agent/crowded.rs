@@ -1,0 +1,303 @@
+//! A proxy port whose places are all taken: connections that are idle give way to newcomers, the one that has been idle longest first.
+
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::{
+    body::{Frame, Incoming},
+    client::conn::http2,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::mpsc,
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::support::{Agent, App, Body, body, empty};
+
+/// Less than any of the agent's own timeouts would take to free a place.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+const OPEN: &str = "weir_connections";
+const EVICTED: &str = "weir_connections_evicted_total";
+
+/// What the agent serves in place, and what it serves by way of hyper.
+const IN_PLACE: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+const BY_HYPER: &str = "GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\n\r\n";
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Silent,
+    /// A part of the preface of HTTP/2 came.
+    Begun,
+    KeptAlive(&'static str),
+    /// Without a request, and after one.
+    Http2(bool),
+}
+
+/// An idle connection.
+enum Idle {
+    Http1(TcpStream),
+    Http2(http2::SendRequest<Body>, JoinHandle<hyper::Result<()>>),
+}
+
+impl Idle {
+    async fn open(agent: &Agent, kind: Kind) -> Self {
+        let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        match kind {
+            Kind::Silent => Self::Http1(stream),
+            Kind::Begun => {
+                stream.write_all(b"PRI * HTTP/2.0\r\n").await.expect("sent");
+                Self::Http1(stream)
+            }
+            Kind::KeptAlive(request) => {
+                ask(&mut stream, request).await;
+                Self::Http1(stream)
+            }
+            Kind::Http2(asks) => {
+                let (sender, connection) =
+                    http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
+                let mut open = Self::Http2(sender, tokio::spawn(connection));
+                if asks {
+                    open.is_served().await;
+                }
+                open
+            }
+        }
+    }
+
+    /// It was not closed, and can be asked something.
+    async fn is_served(&mut self) {
+        match self {
+            Self::Http1(stream) => ask(stream, IN_PLACE).await,
+            Self::Http2(sender, _) => {
+                let request = Request::get("http://a/").body(empty()).expect("valid");
+                let answer = timeout(AT_ONCE, sender.send_request(request)).await.expect("at once").expect("an answer");
+                assert_eq!(answer.into_body().collect().await.expect("a body").to_bytes(), "ok");
+            }
+        }
+    }
+
+    /// It was closed in order: by the end of the stream, or by a GOAWAY that says that nothing is wrong and what follows from it.
+    async fn closes(self) {
+        match self {
+            Self::Http1(mut stream) => {
+                let mut rest = Vec::new();
+                let read = timeout(AT_ONCE, stream.read_to_end(&mut rest)).await.expect("at once");
+                assert_eq!((read.expect("no reset"), rest), (0, Vec::new()));
+            }
+            Self::Http2(_sender, connection) => {
+                timeout(AT_ONCE, connection).await.expect("at once").expect("no panic").expect("a GOAWAY");
+            }
+        }
+    }
+}
+
+async fn ask(stream: &mut TcpStream, request: &str) {
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    assert!(answer(stream).await.starts_with("HTTP/1.1 200"));
+}
+
+/// Up to the body, which is "ok".
+async fn answer(stream: &mut TcpStream) -> String {
+    until(stream, "\r\n\r\nok").await
+}
+
+async fn until(stream: &mut TcpStream, end: &str) -> String {
+    let mut heard = Vec::new();
+    while !heard.ends_with(end.as_bytes()) {
+        let mut byte = [0];
+        timeout(AT_ONCE, stream.read_exact(&mut byte)).await.expect("at once").expect("an answer");
+        heard.push(byte[0]);
+    }
+    String::from_utf8(heard).expect("text")
+}
+
+async fn quick_app() -> App {
+    App::serve(async |_| Response::new(body("ok"))).await
+}
+
+#[tokio::test]
+async fn the_connection_that_is_idle_longest_gives_way_whatever_it_speaks() {
+    let app = quick_app().await;
+    let kinds = [
+        Kind::Silent,
+        Kind::KeptAlive(IN_PLACE),
+        Kind::Http2(true),
+        Kind::Begun,
+        Kind::KeptAlive(BY_HYPER),
+        Kind::Http2(false),
+    ];
+    for workers in ["1", "3"] {
+        let most = kinds.len().to_string();
+        let agent = Agent::start(app.address, &["--max-connections", &most, "--workers", workers]);
+        let mut held = std::collections::VecDeque::new();
+        for kind in kinds {
+            held.push_back(Idle::open(&agent, kind).await);
+            agent.until_metric(OPEN, held.len() as f64).await;
+        }
+        for round in 0..2 * kinds.len() {
+            let mut newcomer = Idle::open(&agent, kinds[(3 * round + 1) % kinds.len()]).await;
+            newcomer.is_served().await;
+            let oldest = held.pop_front().expect("as many as before");
+            oldest.closes().await;
+            held.push_back(newcomer);
+            assert_eq!(agent.metric(EVICTED).await, Some(1.0 + round as f64), "{workers} workers");
+        }
+        for one in &mut held {
+            one.is_served().await;
+        }
+    }
+}
+
+/// A client that says nothing and closes nothing, either.
+#[tokio::test]
+async fn newcomers_do_not_wait_for_the_goodbyes_of_others() {
+    let app = quick_app().await;
+    let agent = Agent::start(app.address, &["--max-connections", "8", "--workers", "1"]);
+    let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0";
+    let mut held = Vec::new();
+    for said in ["", IN_PLACE, BY_HYPER, preface] {
+        for _ in 0..40 {
+            let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+            stream.write_all(said.as_bytes()).await.expect("sent");
+            if said == preface {
+                // The agent's SETTINGS.
+                timeout(AT_ONCE, stream.read_u8()).await.expect("at once").expect("a byte");
+            } else if !said.is_empty() {
+                answer(&mut stream).await;
+            }
+            held.push(stream);
+        }
+        Idle::open(&agent, Kind::KeptAlive(IN_PLACE)).await.is_served().await;
+    }
+    // 160 came for 8 places, and 4 newcomers, of which one may have left by itself before the next came.
+    let evicted = agent.metric(EVICTED).await.expect("a number");
+    assert!((150.0..=156.0).contains(&evicted), "{evicted}");
+    let mut last = held.split_off(held.len() - 40);
+    for stream in &mut last[..20] {
+        let mut heard = vec![0];
+        let goaway = async {
+            while !frames(&heard).contains(&7) {
+                let mut bytes = [0; 1024];
+                match stream.read(&mut bytes).await.expect("no reset") {
+                    0 => break,
+                    count => heard.extend_from_slice(&bytes[..count]),
+                }
+            }
+        };
+        timeout(AT_ONCE, goaway).await.expect("at once");
+        assert!(frames(&heard).contains(&7), "a GOAWAY before the end: {:?}", frames(&heard));
+    }
+}
+
+/// The types of the frames that are there whole.
+fn frames(mut bytes: &[u8]) -> Vec<u8> {
+    let mut types = Vec::new();
+    while let [a, b, c, kind, rest @ ..] = bytes {
+        let end = 5 + usize::from(*a) * 65_536 + usize::from(*b) * 256 + usize::from(*c);
+        let Some(behind) = rest.get(end..) else { break };
+        types.push(*kind);
+        bytes = behind;
+    }
+    types
+}
+
+/// An app that tells the test of each request that has begun, and ends its answer when the test says so.
+async fn slow_app() -> (App, mpsc::UnboundedReceiver<mpsc::UnboundedSender<&'static str>>) {
+    let (tell, begun) = mpsc::unbounded_channel();
+    let app = App::serve(move |mut request: Request<Incoming>| {
+        let (send, mut parts) = mpsc::unbounded_channel::<&str>();
+        let slow = request.uri().path() == "/slow";
+        if slow {
+            tell.send(send).expect("the test waits");
+        }
+        async move {
+            if let Some(key) = request.headers().get("sec-websocket-key").cloned() {
+                let accept = tokio_tungstenite::tungstenite::handshake::derive_accept_key(key.as_bytes());
+                let upgrade = hyper::upgrade::on(&mut request);
+                tokio::spawn(async move {
+                    let mut stream = TokioIo::new(upgrade.await.expect("upgraded"));
+                    let (mut reads, mut writes) = tokio::io::split(&mut stream);
+                    let _ = tokio::io::copy(&mut reads, &mut writes).await;
+                });
+                let switching = Response::builder().status(101).header("connection", "upgrade");
+                let switching = switching.header("upgrade", "websocket").header("sec-websocket-accept", accept);
+                return switching.body(empty()).expect("valid");
+            }
+            if !slow {
+                return Response::new(body("ok"));
+            }
+            let stream = futures::stream::poll_fn(move |cx| parts.poll_recv(cx));
+            let frames = futures::StreamExt::map(stream, |part| Ok(Frame::data(part.into())));
+            Response::new(BodyExt::boxed(http_body_util::StreamBody::new(frames)))
+        }
+    })
+    .await;
+    (app, begun)
+}
+
+#[tokio::test]
+async fn a_connection_with_a_request_in_flight_never_gives_way() {
+    let (app, mut begun) = slow_app().await;
+    let agent = Agent::start(app.address, &["--max-connections", "5", "--workers", "1"]);
+    let mut parts = Vec::new();
+    let mut http1 = Vec::new();
+    for more in ["", "te: trailers\r\n"] {
+        let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        stream.write_all(format!("GET /slow HTTP/1.1\r\nhost: a\r\n{more}\r\n").as_bytes()).await.expect("sent");
+        http1.push(stream);
+        parts.push(begun.recv().await.expect("asked"));
+    }
+    // A body that is still to come, over HTTP/1.
+    let mut sending = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    sending.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\na").await.expect("sent");
+    let Idle::Http2(mut sender, _connection) = Idle::open(&agent, Kind::Http2(false)).await else { unreachable!() };
+    let request = Request::get("http://a/slow").body(empty()).expect("valid");
+    let (streamed, part) = tokio::join!(sender.send_request(request), async {
+        let part = begun.recv().await.expect("asked");
+        part.send("first").expect("open");
+        part
+    });
+    let mut streamed = streamed.expect("an answer").into_body();
+    let mut websocket = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let opening = "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    websocket.write_all(opening.as_bytes()).await.expect("sent");
+    assert!(until(&mut websocket, "\r\n\r\n").await.starts_with("HTTP/1.1 101"));
+    agent.until_metric("weir_protocol_connections{protocol=\"websocket\"}", 1.0).await;
+
+    // Every place is busy: the newcomer waits, until one of them has nothing to do any more.
+    let mut newcomer = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    newcomer.write_all(IN_PLACE.as_bytes()).await.expect("sent");
+    for _ in 0..50 {
+        assert_eq!((agent.metric(EVICTED).await, agent.metric(OPEN).await), (Some(0.0), Some(5.0)));
+    }
+    for part in &parts {
+        part.send("ok").expect("open");
+    }
+    drop(parts.remove(0));
+    assert!(answer(&mut newcomer).await.starts_with("HTTP/1.1 200"));
+    assert_eq!(agent.metric(EVICTED).await, Some(1.0));
+    let mut rest = Vec::new();
+    timeout(AT_ONCE, http1[0].read_to_end(&mut rest)).await.expect("at once").expect("no reset");
+    assert!(String::from_utf8(rest).expect("text").ends_with("2\r\nok\r\n0\r\n\r\n"), "the whole answer came first");
+
+    // The newcomer is idle now, and the only one.
+    Idle::open(&agent, Kind::KeptAlive(BY_HYPER)).await.is_served().await;
+    Idle::Http1(newcomer).closes().await;
+    // All others go on.
+    sending.write_all(b"bc").await.expect("sent");
+    assert!(answer(&mut sending).await.starts_with("HTTP/1.1 200"));
+    drop(parts);
+    until(&mut http1[1], "0\r\n\r\n").await;
+    part.send("last").expect("open");
+    drop(part);
+    assert_eq!(streamed.frame().await.expect("more").expect("data").into_data().expect("data"), "first");
+    assert_eq!(streamed.frame().await.expect("more").expect("data").into_data().expect("data"), "last");
+    websocket.write_all(b"still there").await.expect("sent");
+    until(&mut websocket, "still there").await;
+}

@@ -1,0 +1,89 @@
+//! An app that writes down each request as the strict reader understands it, and says `ok`.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::differential::http::{Kind, Message};
+
+/// What the app has understood; an error where it makes no sense.
+pub(crate) type Heard = Result<Message, String>;
+
+/// One agent's app.
+pub(crate) struct App {
+    pub(crate) address: SocketAddr,
+    record: Arc<Mutex<Record>>,
+}
+
+#[derive(Default)]
+struct Record {
+    /// Counts how often it was taken, so that what comes late is not taken for a part of what came since.
+    taken: u64,
+    heard: Vec<Heard>,
+}
+
+impl App {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let record = Arc::new(Mutex::new(Record::default()));
+        let shared = Arc::clone(&record);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&shared)));
+            }
+        });
+        Self { address, record }
+    }
+
+    /// All requests since the last call, in the order in which they began.
+    pub(crate) fn take(&self) -> Vec<Heard> {
+        let mut record = self.record.lock().expect("not poisoned");
+        record.taken += 1;
+        std::mem::take(&mut record.heard)
+    }
+}
+
+async fn serve(mut stream: TcpStream, record: Arc<Mutex<Record>>) {
+    let record = || record.lock().expect("not poisoned");
+    let (mut bytes, mut begun) = (Vec::new(), None);
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+        bytes.extend_from_slice(&buffer[..count]);
+        while let Some(message) = Message::read(&bytes, false, |_| Kind::Request).transpose() {
+            let (taken, place) = {
+                let mut record = record();
+                // More of a body belongs to the request that has begun, if that is still of interest.
+                let (taken, place) = begun.unwrap_or((record.taken, record.heard.len()));
+                if taken == record.taken {
+                    match record.heard.get_mut(place) {
+                        Some(known) => *known = message.clone(),
+                        None => record.heard.push(message.clone()),
+                    }
+                }
+                (taken, place)
+            };
+            let Ok(message) = message else { return };
+            if !message.whole {
+                begun = Some((taken, place));
+                break;
+            }
+            begun = None;
+            bytes.drain(..message.used);
+            let body = if message.head.method() == "HEAD" { "" } else { "ok" };
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{body}");
+            if stream.write_all(answer.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
+    if !bytes.is_empty() && begun.is_none() {
+        record().heard.push(Err(format!("a head that breaks off: {:?}", String::from_utf8_lossy(&bytes))));
+    }
+}

@@ -1,0 +1,154 @@
+//! Hostile requests over both protocols: each passes as it was meant, or is refused and the app hears nothing of it.
+//!
+//! The same request goes to one agent as HTTP/1.1 and as HTTP/2: what was decided, what rules counted and what the app received must
+//! agree, but for the reasons in `differences.rs`. `tables.rs` is a corpus, and `cargo xtask fuzz protocols --seconds 600` makes up
+//! more.
+
+mod app;
+#[cfg(feature = "peers")]
+mod beside;
+mod differences;
+mod frames;
+mod generate;
+mod lane;
+mod message;
+mod raw;
+mod tables;
+mod words;
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use self::{
+    differences::{allowed, laxer},
+    lane::Lane,
+    message::{Message, Protocol},
+    tables::{Expected, Row, rows_of_all, rows_of_bytes},
+};
+use crate::differential::Budget;
+
+/// How many agents are tried at once.
+const LANES: usize = 3;
+
+/// Cases of a run that is not told for how long, and where their seeds begin.
+const CASES: u64 = 300;
+const FIRST_SEED: u64 = 2_000_000;
+
+/// How an exchange ended, as the client sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Status(u16),
+    /// HTTP/2's, of the stream or the connection.
+    Reset(u32),
+    /// Without a word.
+    Closed,
+}
+
+/// The bytes of a text in which a character is a byte.
+fn latin(text: &str) -> Vec<u8> {
+    text.chars()
+        .flat_map(|c| u8::try_from(u32::from(c)).map_or_else(|_| c.to_string().into_bytes(), |byte| vec![byte]))
+        .collect()
+}
+
+async fn check(lane: &mut Lane, row: &Row) -> Result<(), String> {
+    let [http1, http2] = lane.compare(&row.message).await?;
+    let passes = match row.expected {
+        Expected::Passes => true,
+        Expected::Refused => false,
+        Expected::Alike => return Ok(()),
+    };
+    let in_http2 = if passes { allowed(&row.message).is_none() } else { laxer(&row.message).is_some() };
+    for (trial, passes) in [(http1, passes), (http2, in_http2)] {
+        if (trial.answer == Answer::Status(200)) != passes {
+            return Err(format!("{:?}, although it should be {:?}", trial.answer, row.expected));
+        }
+    }
+    Ok(())
+}
+
+/// Checks all rows, each lane its share.
+async fn hold(rows: Vec<Row>) {
+    let rows = Arc::new(rows);
+    let mut lanes = JoinSet::new();
+    for number in 0..LANES {
+        let rows = Arc::clone(&rows);
+        lanes.spawn(async move {
+            let (mut lane, mut wrong) = (Lane::start().await, Vec::new());
+            for row in rows.iter().skip(number).step_by(LANES) {
+                let Row { about, message, .. } = row;
+                wrong.extend(check(&mut lane, row).await.err().map(|why| format!("{about}: {message:?}\n{why}\n")));
+            }
+            wrong
+        });
+    }
+    let wrong: Vec<String> = lanes.join_all().await.into_iter().flatten().collect();
+    println!("{} messages, {} do not hold", rows.len() * 2, wrong.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn hostile_requests_are_refused_or_read_in_one_way_over_both_protocols() {
+    hold(rows_of_all()).await;
+}
+
+#[tokio::test]
+async fn each_byte_is_refused_or_read_in_one_way_over_both_protocols() {
+    hold(rows_of_bytes()).await;
+}
+
+#[tokio::test]
+async fn frames_that_make_no_request_make_none_for_the_app() {
+    let lane = Lane::start().await;
+    let connections = raw::connections();
+    let mut wrong = Vec::new();
+    for (name, bytes, end) in &connections {
+        let trial = lane.send(Protocol::Http2, bytes).await;
+        wrong.extend(raw::check(&trial, *end).err().map(|why| format!("{name}: {why}")));
+    }
+    println!("{} connections, {} do not hold", connections.len(), wrong.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Requests that nobody has thought of, from the words of the tables.
+#[tokio::test]
+async fn any_request_is_the_same_in_both_protocols() {
+    let budget = Arc::new(Budget::told(CASES, FIRST_SEED));
+    let mut lanes = JoinSet::new();
+    for number in 0..LANES as u64 {
+        let budget = Arc::clone(&budget);
+        lanes.spawn(async move {
+            let (mut lane, mut cases) = (Lane::start().await, 0);
+            let mine = (number..budget.cases).step_by(LANES);
+            for seed in mine.map(|case| budget.seed + case).take_while(|_| !budget.is_over()) {
+                cases += 1;
+                let message = generate::message(seed);
+                if let Err(why) = lane.compare(&message).await {
+                    let (message, why) = smallest(&mut lane, message, why).await;
+                    return Err(format!(
+                        "seed {seed} at its smallest: {message:?}\n{why}\nrun it again with: \
+                                        cargo xtask fuzz protocols --replay {seed}"
+                    ));
+                }
+            }
+            Ok(cases)
+        });
+    }
+    let outcomes = lanes.join_all().await;
+    let wrong: Vec<&String> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
+    println!("{} requests in both protocols", outcomes.iter().flatten().sum::<u64>());
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+async fn smallest(lane: &mut Lane, mut message: Message, mut why: String) -> (Message, String) {
+    'smaller: loop {
+        for smaller in message.smaller() {
+            if let Err(still) = lane.compare(&smaller).await {
+                (message, why) = (smaller, still);
+                continue 'smaller;
+            }
+        }
+        return (message, why);
+    }
+}

@@ -1,0 +1,373 @@
+//! Frames of HTTP/2 that no request of `message.rs` is sent in: in the wrong place, of the wrong length, with fields that HPACK does not
+//! have. The app hears of one request or of none, and of no request that has an end which it did not have.
+
+use super::{
+    Answer,
+    frames::{PREFACE, block, data, field, flag, frame, greeting, headers, kind},
+    lane::Trial,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Answered by the app, which has heard of one request.
+    Passes,
+    /// Not answered by the app. It may have heard how a request began whose body was wrong.
+    Refused,
+    /// One of these.
+    Either,
+}
+
+use End::{Either, Passes, Refused};
+
+/// Of this the app must see nothing, wherever it stands.
+const HIDDEN: &str = "/hidden";
+
+fn get(path: &str) -> Vec<u8> {
+    block([(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", "a")])
+}
+
+fn post(length: Option<&str>) -> Vec<u8> {
+    let mut fields = vec![(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
+    fields.extend(length.map(|length| ("content-length", length)));
+    headers(1, &block(fields), false)
+}
+
+fn settings(id: u16, value: u32) -> Vec<u8> {
+    frame(kind::SETTINGS, 0, 0, &[id.to_be_bytes().as_slice(), &value.to_be_bytes()].concat())
+}
+
+/// A frame on its way, and a request behind it.
+fn before(frame: &[u8]) -> Vec<u8> {
+    [frame, &headers(1, &get("/"), true)].concat()
+}
+
+/// A request of these fields, not all of which are literals.
+fn coded(bytes: &[u8]) -> Vec<u8> {
+    headers(1, &[&get("/"), bytes].concat(), true)
+}
+
+fn pseudo(fields: &[(&str, &str)]) -> Vec<u8> {
+    headers(1, &block(fields.iter().copied()), true)
+}
+
+pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
+    let request = headers(1, &get("/"), true);
+    let open = frame(kind::HEADERS, flag::END_STREAM, 1, &get("/"));
+    let rest = |flags, stream, fields: &[u8]| frame(kind::CONTINUATION, flags, stream, fields);
+    let hidden = headers(3, &get(HIDDEN), true);
+    let padded = |by: u8, padding: usize| {
+        let payload = [&[by], get("/").as_slice(), &vec![0; padding]].concat();
+        frame(kind::HEADERS, flag::END_STREAM | flag::END_HEADERS | flag::PADDED, 1, &payload)
+    };
+    let padded_data =
+        |by: u8, rest: &[u8]| frame(kind::DATA, flag::END_STREAM | flag::PADDED, 1, &[&[by], rest].concat());
+    let depends = |on: u32, block: &[u8]| {
+        let payload = [on.to_be_bytes().as_slice(), &[15], block].concat();
+        frame(kind::HEADERS, flag::END_STREAM | flag::END_HEADERS | flag::PRIORITY, 1, &payload)
+    };
+    let long = "y".repeat(70_000);
+    let many: Vec<u8> = (0..5_000).flat_map(|number| field(&format!("x-{number}"), "y")).collect();
+    let ack = frame(kind::SETTINGS, flag::ACK, 0, &[]);
+    let five = data(1, b"hello", true);
+    let all: Vec<(&str, Vec<u8>, End)> = vec![
+        ("a request", request.clone(), Passes),
+        // Streams.
+        ("DATA of a stream that was not begun", data(1, b"hello", true), Refused),
+        ("DATA of the connection", [data(0, b"hello", true), request.clone()].concat(), Refused),
+        ("HEADERS of the connection", [headers(0, &get(HIDDEN), true), request.clone()].concat(), Refused),
+        ("a stream of the server's", [headers(2, &get(HIDDEN), true), request.clone()].concat(), Refused),
+        ("a reset of a stream that was not begun", before(&frame(kind::RST_STREAM, 0, 1, &[0, 0, 0, 8])), Refused),
+        ("a reset of the connection", before(&frame(kind::RST_STREAM, 0, 0, &[0, 0, 0, 8])), Refused),
+        (
+            "a reset of three bytes",
+            [post(None), frame(kind::RST_STREAM, 0, 1, &[0, 0, 8]), five.clone()].concat(),
+            Refused,
+        ),
+        (
+            "DATA behind a reset",
+            [post(None), frame(kind::RST_STREAM, 0, 1, &[0, 0, 0, 8]), data(1, b"x", true), frame(0, 0, 0, &[])]
+                .concat(),
+            Refused,
+        ),
+        ("DATA behind the end", [request.clone(), data(1, b"x", true)].concat(), Either),
+        ("HEADERS behind the end", [request.clone(), headers(1, &get(HIDDEN), true)].concat(), Either),
+        (
+            "a stream with a lower number",
+            [headers(5, &get("/"), true), headers(1, &get(HIDDEN), true)].concat(),
+            Either,
+        ),
+        (
+            "a pushed request",
+            before(&frame(kind::PUSH_PROMISE, flag::END_HEADERS, 1, &[&[0, 0, 0, 2], get(HIDDEN).as_slice()].concat())),
+            Refused,
+        ),
+        // Blocks in pieces.
+        (
+            "a block in two pieces",
+            [frame(kind::HEADERS, flag::END_STREAM, 1, &get("/")[..9]), rest(flag::END_HEADERS, 1, &get("/")[9..])]
+                .concat(),
+            Passes,
+        ),
+        ("an empty piece", [open.clone(), rest(flag::END_HEADERS, 1, &[])].concat(), Passes),
+        ("a block that never ends", [open.clone(), data(1, b"x", true)].concat(), Refused),
+        (
+            "another stream within a block",
+            [open.clone(), hidden.clone(), rest(flag::END_HEADERS, 1, &[])].concat(),
+            Refused,
+        ),
+        ("a piece of another stream", [open.clone(), rest(flag::END_HEADERS, 3, &get(HIDDEN))].concat(), Refused),
+        (
+            "a ping within a block",
+            [open.clone(), frame(kind::PING, 0, 0, &[0; 8]), rest(flag::END_HEADERS, 1, &[])].concat(),
+            Refused,
+        ),
+        (
+            "a frame that nobody knows within a block",
+            [open.clone(), frame(0xee, 0, 1, b"x"), rest(flag::END_HEADERS, 1, &[])].concat(),
+            Refused,
+        ),
+        ("a piece without a beginning", before(&rest(flag::END_HEADERS, 1, &get(HIDDEN))), Refused),
+        ("a piece behind the last", [request.clone(), rest(flag::END_HEADERS, 1, &get(HIDDEN))].concat(), Either),
+        ("empty pieces without end", [open.clone(), rest(0, 1, &[]).repeat(20_000)].concat(), Refused),
+        ("a block too long", headers(1, &[get("/"), field("x", &long)].concat(), true), Refused),
+        ("a name too long", headers(1, &[get("/"), field(&long, "x")].concat(), true), Refused),
+        ("a path too long", headers(1, &get(&format!("/{long}")), true), Refused),
+        ("too many fields", headers(1, &[get("/"), many].concat(), true), Refused),
+        // Trailers.
+        (
+            "trailers that are not the end",
+            [post(None), headers(1, &block([("x", "y")]), false), five.clone()].concat(),
+            Refused,
+        ),
+        (
+            "DATA behind trailers",
+            [post(None), headers(1, &block([("x", "y")]), true), data(1, b"x", true)].concat(),
+            Either,
+        ),
+        (
+            "trailers twice",
+            [post(None), headers(1, &block([("x", "y")]), true), headers(1, &get(HIDDEN), true)].concat(),
+            Either,
+        ),
+        ("trailers with a pseudo-header field", [post(None), headers(1, &get(HIDDEN), true)].concat(), Either),
+        // Lengths of frames and padding.
+        ("padding", padded(5, 5), Passes),
+        ("no padding", padded(0, 0), Passes),
+        ("all of it padding", padded(255, 0), Refused),
+        ("padding longer than the frame", frame(kind::HEADERS, 0x0d, 1, &[9, 0]), Refused),
+        ("DATA of padding alone", [post(Some("0")), padded_data(4, &[0; 4])].concat(), Passes),
+        ("DATA with more padding than bytes", [post(None), padded_data(9, &[0; 4])].concat(), Refused),
+        ("padding that is counted as a body", [post(Some("5")), padded_data(4, b"h\0\0\0\0")].concat(), Refused),
+        ("a frame that is too long", [post(None), data(1, &[b'x'; 16_385], true)].concat(), Refused),
+        ("a stream that depends on itself", depends(1, &get("/")), Either),
+        ("a stream that depends on another", depends(0x8000_0003, &get("/")), Passes),
+        ("a priority of four bytes", before(&frame(kind::PRIORITY, 0, 1, &[0; 4])), Refused),
+        ("a priority of the connection", before(&frame(kind::PRIORITY, 0, 0, &[0; 5])), Refused),
+        // The connection.
+        ("settings of five bytes", before(&frame(kind::SETTINGS, 0, 0, &[0; 5])), Refused),
+        ("settings of a stream", before(&frame(kind::SETTINGS, 0, 1, &[])), Refused),
+        ("an acknowledgement with bytes", before(&frame(kind::SETTINGS, flag::ACK, 0, &[0; 6])), Refused),
+        ("an acknowledgement too many", before(&[ack.clone(), ack.clone(), ack].concat()), Either),
+        ("a push that is 2", before(&settings(2, 2)), Refused),
+        ("a window of 2^31", before(&settings(4, 1 << 31)), Refused),
+        ("frames of one byte", before(&settings(5, 1)), Refused),
+        ("frames of 2^24", before(&settings(5, 1 << 24)), Refused),
+        ("a setting that nobody knows", before(&settings(0xfafa, 1)), Passes),
+        ("a table of 4 GiB", before(&settings(1, u32::MAX)), Passes),
+        ("a ping of seven bytes", before(&frame(kind::PING, 0, 0, &[0; 7])), Refused),
+        ("a ping of a stream", before(&frame(kind::PING, 0, 1, &[0; 8])), Refused),
+        ("a window that grows by nothing", before(&frame(kind::WINDOW_UPDATE, 0, 0, &[0; 4])), Refused),
+        ("a window of more than 2^31", before(&frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff])), Refused),
+        ("a window update of three bytes", before(&frame(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 1])), Refused),
+        ("a goodbye of a stream", before(&frame(kind::GOAWAY, 0, 1, &[0; 8])), Refused),
+        ("a goodbye of seven bytes", before(&frame(kind::GOAWAY, 0, 0, &[0; 7])), Refused),
+        ("a frame that nobody knows", before(&frame(0xee, 0xff, 0, b"x")), Passes),
+        ("a frame that nobody knows, of a stream", before(&frame(0xee, 0xff, 7, b"x")), Passes),
+        // HPACK.
+        ("field 0", coded(&[0x80]), Refused),
+        ("a field that is not there", coded(&[0xbe]), Refused),
+        ("a name that is not there", coded(&[0x7f, 0x00, 1, b'x']), Refused),
+        (
+            "a number without end",
+            coded(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]),
+            Refused,
+        ),
+        ("a number that breaks off", coded(&[0xff, 0x80]), Refused),
+        ("a literal that breaks off", coded(&[0x00, 1, b'x', 5, b'y']), Refused),
+        ("a name without a value", coded(&[0x00, 1, b'x']), Refused),
+        ("Huffman's end of all", coded(&[0x00, 1, b'x', 0x84, 0xff, 0xff, 0xff, 0xff]), Refused),
+        ("Huffman's code with eight bits too many", coded(&[0x00, 1, b'x', 0x82, 0x1f, 0xff]), Refused),
+        ("Huffman's code filled up with zeros", coded(&[0x00, 1, b'x', 0x81, 0x18]), Refused),
+        ("a line end in Huffman's code", coded(&[0x00, 1, b'x', 0x84, 0xff, 0xff, 0xff, 0xf3]), Refused),
+        ("a table that is too large", coded(&[0x3f, 0xff, 0xff, 0xff, 0x7f]), Refused),
+        ("a table that changes behind a field", coded(&[0x20]), Refused),
+        ("a field that was kept, twice", coded(&[0x40, 1, b'x', 1, b'y', 0xbe]), Passes),
+        ("a field that was kept and fell out", coded(&[0x40, 1, b'x', 1, b'y', 0x20, 0xbe]), Refused),
+        // Lengths of bodies.
+        ("a body", [post(Some("5")), five.clone()].concat(), Passes),
+        (
+            "a body in pieces",
+            [post(Some("5")), data(1, b"he", false), data(1, b"", false), data(1, b"llo", false), data(1, b"", true)]
+                .concat(),
+            Passes,
+        ),
+        ("a body that is too long", [post(Some("4")), five.clone()].concat(), Refused),
+        ("a body that is too short", [post(Some("6")), five.clone()].concat(), Refused),
+        (
+            "a body that is too short by trailers",
+            [post(Some("6")), data(1, b"hello", false), headers(1, &block([("x", "y")]), true)].concat(),
+            Refused,
+        ),
+        ("a body that is not there", [post(Some("5")), data(1, b"", true)].concat(), Refused),
+        (
+            "a body of another request",
+            [post(Some("44")), data(1, b"x", false), data(1, b"GET /hidden HTTP/1.1\r\nhost: a\r\n\r\n", true)]
+                .concat(),
+            Refused,
+        ),
+        (
+            "chunks in DATA",
+            [post(None), data(1, b"0\r\n\r\nGET /hidden HTTP/1.1\r\nhost: a\r\n\r\n", true)].concat(),
+            Passes,
+        ),
+        // Pseudo-header fields.
+        ("no method", pseudo(&[(":scheme", "http"), (":path", "/"), (":authority", "a")]), Refused),
+        ("no scheme", pseudo(&[(":method", "GET"), (":path", "/"), (":authority", "a")]), Refused),
+        ("no path", pseudo(&[(":method", "GET"), (":scheme", "http"), (":authority", "a")]), Refused),
+        ("no host", pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", "/")]), Refused),
+        ("nothing", pseudo(&[]), Refused),
+        ("no pseudo-header field", pseudo(&[("host", "a")]), Refused),
+        (
+            "an empty method",
+            pseudo(&[(":method", ""), (":scheme", "http"), (":path", "/"), (":authority", "a")]),
+            Refused,
+        ),
+        (
+            "an empty scheme",
+            pseudo(&[(":method", "GET"), (":scheme", ""), (":path", "/"), (":authority", "a")]),
+            Refused,
+        ),
+        (
+            "an empty path",
+            pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", ""), (":authority", "a")]),
+            Refused,
+        ),
+        (
+            "an empty host",
+            pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "")]),
+            Either,
+        ),
+        (
+            "a scheme of others",
+            pseudo(&[(":method", "GET"), (":scheme", "ftp"), (":path", "/"), (":authority", "a")]),
+            Refused,
+        ),
+        (
+            "a scheme that is none",
+            pseudo(&[(":method", "GET"), (":scheme", "http://b/?"), (":path", "/"), (":authority", "a")]),
+            Refused,
+        ),
+        (
+            "https, which another proxy has ended",
+            pseudo(&[(":method", "GET"), (":scheme", "https"), (":path", "/"), (":authority", "a")]),
+            Passes,
+        ),
+        ("the method twice", coded(&field(":method", "GET")), Refused),
+        ("the scheme twice", coded(&field(":scheme", "http")), Refused),
+        ("the path twice", coded(&field(":path", HIDDEN)), Refused),
+        ("the host twice", coded(&field(":authority", "a")), Refused),
+        (
+            "a path behind the fields",
+            pseudo(&[(":method", "GET"), (":scheme", "http"), (":authority", "a"), ("x", "y"), (":path", "/")]),
+            Refused,
+        ),
+        (
+            "a host behind the fields",
+            pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", "/"), ("x", "y"), (":authority", "a")]),
+            Refused,
+        ),
+        ("a pseudo-header field that nobody knows", coded(&field(":x", "y")), Refused),
+        ("a status", coded(&field(":status", "200")), Refused),
+        ("a protocol", coded(&field(":protocol", "websocket")), Refused),
+        ("a name of a colon", coded(&field(":", "y")), Refused),
+        (
+            "CONNECT with a path",
+            pseudo(&[(":method", "CONNECT"), (":scheme", "http"), (":path", "/"), (":authority", "a:80")]),
+            Refused,
+        ),
+        ("CONNECT", pseudo(&[(":method", "CONNECT"), (":authority", "a:80")]), Refused),
+        (
+            "CONNECT for WebSocket",
+            pseudo(&[
+                (":method", "CONNECT"),
+                (":protocol", "websocket"),
+                (":scheme", "http"),
+                (":path", "/"),
+                (":authority", "a"),
+            ]),
+            Refused,
+        ),
+        (
+            "a whole URL as the path",
+            pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", "http://a/hidden"), (":authority", "a")]),
+            Refused,
+        ),
+        (
+            "another URL as the path",
+            pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", "//b/x"), (":authority", "a")]),
+            Passes,
+        ),
+        ("a star", pseudo(&[(":method", "OPTIONS"), (":scheme", "http"), (":path", "*"), (":authority", "a")]), Passes),
+        (
+            "a star that is not for OPTIONS",
+            pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", "*"), (":authority", "a")]),
+            Refused,
+        ),
+    ];
+    let mut all: Vec<_> =
+        all.into_iter().map(|(name, bytes, end)| (name.to_owned(), [greeting(), bytes].concat(), end)).collect();
+    // Line ends make no lines in HTTP/2, and must make none behind it.
+    for (place, text) in
+        ["\r", "\n", "\r\n", "\r\nx: y", "\r\n\r\nGET /hidden HTTP/1.1\r\nhost: a\r\n\r\n"].into_iter().enumerate()
+    {
+        for name in [
+            ":method",
+            ":scheme",
+            ":path",
+            ":authority",
+            "x-key",
+            "cookie",
+            "host",
+            "x-forwarded-for",
+            "content-length",
+            "te",
+        ] {
+            let fields = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
+            let own = fields
+                .map(|(known, value)| (known, if known == name { format!("{value}{text}") } else { value.to_owned() }));
+            let more = (!name.starts_with(':')).then(|| (name, format!("a{text}")));
+            let fields: Vec<_> = own.into_iter().chain(more).collect();
+            let block = block(fields.iter().map(|(name, value)| (*name, value.as_str())));
+            all.push((format!("line end {place} in {name}"), [greeting(), headers(1, &block, true)].concat(), Refused));
+        }
+        let block = [get("/"), field(&format!("x{text}"), "y")].concat();
+        all.push((format!("line end {place} in a name"), [greeting(), headers(1, &block, true)].concat(), Refused));
+    }
+    // h2 does not ask for what RFC 9113 section 3.4 makes a client send first.
+    all.push(("no settings".into(), [PREFACE, &request].concat(), Either));
+    all
+}
+
+/// Whether the end is one of those that it may have.
+pub(super) fn check(trial: &Trial, end: End) -> Result<(), String> {
+    let passed = trial.answer == Answer::Status(200);
+    let whole = trial.heard.iter().filter(|heard| heard.as_ref().is_ok_and(|message| message.whole)).count();
+    let hidden = trial.heard.iter().flatten().any(|message| message.head.target() == HIDDEN);
+    let nonsense = trial.heard.iter().any(Result::is_err);
+    let held = match end {
+        Passes => passed && whole == 1 && trial.heard.len() == 1,
+        Refused => !passed && whole == 0 && trial.heard.len() <= 1,
+        Either => trial.heard.len() <= 1,
+    };
+    if held && !hidden && !nonsense { Ok(()) } else { Err(format!("{end:?}: {trial:?}")) }
+}
