@@ -1,7 +1,7 @@
 //! How the apiserver is asked.
 //!
 //! An answer that says when to come back (429 and 503 with `Retry-After`) is asked for again then. Everything else is left
-//! to whoever asked: watches, the Lease, statuses and Events each pause in their own way, and none of them for more than a
+//! to the caller: watches, the Lease, statuses and Events each pause in their own way, and none of them for more than a
 //! few seconds. The retries that kube's client comes with must stay off: they double up to a quarter of an hour, so that an
 //! apiserver that was away for a minute would be missed for two.
 
@@ -16,9 +16,9 @@ use tower::BoxError;
 use tower::buffer::BufferLayer;
 use tower::retry::{Policy, RetryLayer};
 
-/// Whoever is told to come back later than this is told of it instead: not every proxy means what it says.
+/// A longer `Retry-After` than this goes to the caller instead of being waited for: not every proxy means what it says.
 const LONGEST: u64 = 30;
-/// So often in a row one question is asked again; then whoever asked is told.
+/// How often in a row one request is tried again; then the caller gets the error.
 const TIMES: u32 = 10;
 /// Pauses grow from here, where the apiserver names shorter ones.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_is_told_when_to_come_back_comes_back_then_and_not_for_ever() {
+    async fn a_caller_that_is_told_when_to_come_back_comes_back_then_and_not_for_ever() {
         for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE] {
             let (ended, asked) = ask(status, Some("2")).await;
             let pauses: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -119,9 +119,9 @@ mod tests {
         }
     }
 
-    /// Whoever asked pauses in his own way.
+    /// The caller pauses in its own way.
     #[tokio::test(start_paused = true)]
-    async fn whoever_is_told_nothing_is_told_so_at_once() {
+    async fn a_peer_that_is_told_nothing_is_told_so_at_once() {
         for (status, retry_after) in [
             (StatusCode::TOO_MANY_REQUESTS, None),
             (StatusCode::SERVICE_UNAVAILABLE, None),

@@ -16,8 +16,9 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use crate::apiserver;
+use crate::bypasses::Bypasses;
 use crate::check::{self, Question, Verdict};
-use crate::identity::{Identity, IdentityFlags};
+use crate::identity::{Identity, IdentityFlags, TlsFiles};
 use crate::inject::{InjectFlags, Injection};
 use crate::leader::{LeaseName, Timing};
 use crate::open_files;
@@ -71,6 +72,10 @@ enum Command {
     ///
     /// Exit code 0: it ran; 1: it did not.
     Pulled(Pulled),
+    /// Name the policies whose limits requests can bypass, through Services or other policies; `helm test` runs it
+    ///
+    /// Exit code 0: there are none; 1: there are, or they cannot be read.
+    Bypasses(Bypasses),
 }
 
 #[derive(Debug, Args)]
@@ -91,6 +96,9 @@ struct Run {
     /// Namespace of the Lease [default: the one that the operator runs in]
     #[arg(long, value_name = "NS", env = "POD_NAMESPACE")]
     lease_namespace: Option<String>,
+    /// Deployment in the Lease's namespace that the Lease goes with; empty: it stays
+    #[arg(long, value_name = "NAME", env = "WEIR_LEASE_OWNER")]
+    lease_owner: Option<String>,
     /// How long a leader that does not answer any more keeps the others waiting, in whole seconds
     #[arg(long, value_name = "SECONDS", default_value = "8", value_parser = parse_seconds)]
     lease_duration: Duration,
@@ -119,6 +127,16 @@ struct Standalone {
     /// takes no agent away
     #[arg(long, value_name = "FILE", env = "WEIR_AGENTS_FILE")]
     agents_file: Option<PathBuf>,
+    /// Certificates (PEM) of the authorities whose agents are believed, for agents with an https URL: each must show a
+    /// certificate for the host in its URL. These three files are read again when they change
+    #[arg(long, value_name = "FILE", env = "WEIR_AGENT_CA", requires = "client_cert", requires = "client_key")]
+    agent_ca: Option<PathBuf>,
+    /// Certificate (PEM, with intermediates) that is shown to agents with an https URL
+    #[arg(long, value_name = "FILE", env = "WEIR_CLIENT_CERT", requires = "agent_ca", requires = "client_key")]
+    client_cert: Option<PathBuf>,
+    /// Private key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "WEIR_CLIENT_KEY", requires = "agent_ca", requires = "client_cert")]
+    client_key: Option<PathBuf>,
     /// Write traffic into the status files at most this often, in seconds; enforcement is always written at once
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
     status_interval: Duration,
@@ -153,6 +171,7 @@ impl Cli {
             Command::Standalone(arguments) => in_runtime(format, run_standalone(arguments)),
             Command::Prove(arguments) => in_runtime(format, run_prove(arguments)),
             Command::Pulled(arguments) => in_runtime(format, run_pulled(arguments)),
+            Command::Bypasses(arguments) => in_runtime(format, run_bypasses(arguments)),
         }
     }
 }
@@ -236,7 +255,11 @@ async fn run_cluster(arguments: Run) -> Result<(), Failed> {
     let namespace = arguments.lease_namespace.filter(|namespace| !namespace.is_empty());
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let candidacy = Candidacy {
-        lease: LeaseName { namespace, name: arguments.lease },
+        lease: LeaseName {
+            namespace,
+            name: arguments.lease,
+            owner: arguments.lease_owner.filter(|owner| !owner.is_empty()),
+        },
         identity: name(&instance, std::env::var("POD_UID").ok()),
         timing,
     };
@@ -269,13 +292,24 @@ async fn run_pulled(arguments: Pulled) -> Result<(), Failed> {
     Ok(())
 }
 
+async fn run_bypasses(arguments: Bypasses) -> Result<(), Failed> {
+    let client = kube::Client::try_default().await.context("no cluster to ask").or_exit(WRONG)?;
+    let seen = arguments.run(client).await.or_exit(FAILED)?;
+    println!("{seen}");
+    Ok(())
+}
+
 async fn run_standalone(arguments: Standalone) -> Result<(), Failed> {
     let listener = match arguments.telemetry {
         Some(address) => Some(listen("telemetry", address).await.or_exit(FAILED)?),
         None => None,
     };
+    let tls = match (arguments.agent_ca, arguments.client_cert, arguments.client_key) {
+        (Some(agent_ca), Some(client_cert), Some(client_key)) => Some(TlsFiles { agent_ca, client_cert, client_key }),
+        _ => None,
+    };
     let Standalone { policies, state_dir, recursive, agents, agents_file, .. } = arguments;
-    let place = Place { policies, state: state_dir, recursive, agents, agents_file };
+    let place = Place { policies, state: state_dir, recursive, agents, agents_file, tls };
     let operator = Operator::standalone(&place, reload_on_signal().or_exit(FAILED)?).or_exit(WRONG)?;
     let operator = operator.traffic_interval(arguments.status_interval);
     operator.run(listener, stop_on_signal().or_exit(FAILED)?).await.or_exit(FAILED)

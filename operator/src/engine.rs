@@ -3,7 +3,7 @@
 //! The engine owns all state and is alone with it; what it calls is pure or does not wait. It pushes nothing before the
 //! world is complete, because a pod whose policies are not listed yet would lose its limits.
 //!
-//! Without a term of leadership it takes in, compiles and plans just the same, but talks to no agent and reports
+//! Without a term of leadership it watches, compiles and plans in the same way, but talks to no agent and reports
 //! nothing: with the first moment of a term everything that is planned is pushed.
 
 mod report;
@@ -19,17 +19,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::compile::Compiler;
-use crate::followed::Followed;
 use crate::inject::Question;
 use crate::leader::{Term, Terms};
 use crate::link::{Link, Observation, Seen, Shared};
 use crate::metrics::Metrics;
 use crate::observed::Observed;
 use crate::plan::{Plan, Planned, foresee};
-use crate::report::{Landed, Message};
-use crate::telemetry::{Pulse, Ready};
+use crate::policy_record::PolicyRecord;
+use crate::report::{Message, WrittenStatus};
+use crate::telemetry::{Heartbeat, Ready};
 use crate::traffic::Traffic;
-use crate::world::{Agent, Beside, Change, ObjectKey, Touched, Update, World};
+use crate::world::{Agent, Change, DirtySet, ObjectKey, StoredStatus, Update, World};
 
 /// Changes that come closer together are handled together.
 const GATHER: Duration = Duration::from_millis(5);
@@ -44,7 +44,7 @@ pub struct Engine {
     shared: Arc<Shared>,
     metrics: Metrics,
     ready: Ready,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     reports: mpsc::UnboundedSender<Message>,
     /// Between two status writes that only bring traffic.
     traffic_interval: Duration,
@@ -55,9 +55,9 @@ pub struct Engine {
     /// When the world was complete.
     complete_at: Option<Instant>,
     /// What changed in it since it was last planned.
-    touched: Touched,
+    dirty: DirtySet,
     /// The policies of which something changed since they were last reported: only these are looked at.
-    stirred: BTreeSet<ObjectKey>,
+    dirty_policies: BTreeSet<ObjectKey>,
     /// Unless time has passed, and with it what all of them say of the last minute.
     ticked: bool,
     compiler: Compiler,
@@ -65,11 +65,11 @@ pub struct Engine {
     links: HashMap<ObjectKey, Link>,
     observed: Observed,
     /// The pods of which it is not known that they enforce all that they should: only these are judged one by one.
-    unsettled: BTreeSet<ObjectKey>,
+    unconverged_pods: BTreeSet<ObjectKey>,
     traffic: Traffic,
-    policies: HashMap<ObjectKey, Followed>,
+    policies: HashMap<ObjectKey, PolicyRecord>,
     /// What is beside the policies that nobody here looks after yet.
-    found: HashMap<ObjectKey, Beside>,
+    found: HashMap<ObjectKey, StoredStatus>,
     /// When the first change that is not planned yet was seen.
     changed_at: Option<Instant>,
     /// Not before: so that looking at thousands of pods that answer one by one leaves time for other things.
@@ -103,7 +103,7 @@ impl Known {
 fn foresee_for(question: Question, is_complete: bool, world: &World, compiler: &Compiler) {
     if is_complete {
         let Question { namespace, labels, answer } = question;
-        // Whoever has waited too long went on without.
+        // A caller that waited too long has continued without.
         let _ = answer.send(foresee(&world.workloads, compiler.compiled(), &namespace, labels));
     }
 }
@@ -113,7 +113,7 @@ impl Engine {
     pub fn new(
         shared: Shared,
         ready: Ready,
-        pulse: Pulse,
+        heartbeat: Heartbeat,
         reports: mpsc::UnboundedSender<Message>,
         traffic_interval: Duration,
     ) -> Self {
@@ -121,20 +121,20 @@ impl Engine {
             metrics: shared.metrics.clone(),
             shared: Arc::new(shared),
             ready,
-            pulse,
+            heartbeat,
             reports,
             traffic_interval,
             leads_since: None,
             world: World::default(),
             complete_at: None,
-            touched: Touched::default(),
-            stirred: BTreeSet::new(),
+            dirty: DirtySet::default(),
+            dirty_policies: BTreeSet::new(),
             ticked: false,
             compiler: Compiler::default(),
             plan: Plan::default(),
             links: HashMap::new(),
             observed: Observed::default(),
-            unsettled: BTreeSet::new(),
+            unconverged_pods: BTreeSet::new(),
             traffic: Traffic::default(),
             policies: HashMap::new(),
             found: HashMap::new(),
@@ -152,7 +152,7 @@ impl Engine {
         mut self,
         mut updates: mpsc::Receiver<Update>,
         mut observations: mpsc::Receiver<Observation>,
-        mut landings: mpsc::Receiver<Landed>,
+        mut landings: mpsc::Receiver<WrittenStatus>,
         questions: &mut mpsc::Receiver<Question>,
         mut terms: Terms,
         stop: CancellationToken,
@@ -192,7 +192,7 @@ impl Engine {
                     look_at = self.look(clock::now());
                 }
                 _ = tick.tick() => {
-                    self.pulse.beat(clock::since_boot());
+                    self.heartbeat.beat(clock::since_boot());
                     self.traffic.expire(clock::now());
                     self.ticked = true;
                     if let Some(again) = self.look(clock::now()) {
@@ -208,15 +208,15 @@ impl Engine {
         // Links and what they told end with their term: another leader may have pushed since.
         self.links.clear();
         self.observed = Observed::default();
-        self.unsettled.clear();
+        self.unconverged_pods.clear();
         self.traffic = Traffic::default();
-        self.found.extend(self.policies.drain().map(|(key, followed)| (key, followed.leave())));
+        self.found.extend(self.policies.drain().map(|(key, record)| (key, record.leave())));
         self.metrics.forget_pods();
         self.leads_since = term.is_some().then_some(now);
         Arc::make_mut(&mut self.shared).term = term.unwrap_or_else(Term::over);
         // Each pod has its first push of the term to come, and each policy its first status.
-        self.touched.pods.extend(self.world.pods.keys().cloned());
-        self.touched.policies.extend(self.world.policies.keys().cloned());
+        self.dirty.pods.extend(self.world.pods.keys().cloned());
+        self.dirty.policies.extend(self.world.policies.keys().cloned());
         self.changed_at.get_or_insert(now);
     }
 
@@ -224,17 +224,17 @@ impl Engine {
     fn take_in(&mut self, now: Instant, update: Update) -> bool {
         for mut change in update.changes {
             match &mut change {
-                Change::Policy(key, Some((policy, beside))) => {
-                    let beside = std::mem::take(beside);
-                    match self.policies.get_mut(key).filter(|followed| followed.uid == policy.uid) {
-                        Some(followed) => followed.shown(now, beside),
-                        None => drop(self.found.insert(key.clone(), beside)),
+                Change::Policy(key, Some((policy, stored))) => {
+                    let stored = std::mem::take(stored);
+                    match self.policies.get_mut(key).filter(|record| record.uid == policy.uid) {
+                        Some(record) => record.shown(now, stored),
+                        None => drop(self.found.insert(key.clone(), stored)),
                     }
                 }
                 Change::Policy(key, None) => drop(self.found.remove(key)),
                 Change::Pod(..) | Change::Workload(..) | Change::Service(..) => {}
             }
-            if self.world.apply(change, &mut self.touched) {
+            if self.world.apply(change, &mut self.dirty) {
                 self.changed_at.get_or_insert(now);
             }
         }
@@ -246,9 +246,9 @@ impl Engine {
         self.changed_at.is_some()
     }
 
-    fn land(&mut self, now: Instant, landed: Landed) {
-        if let Some(followed) = self.policies.get_mut(&landed.key).filter(|followed| followed.uid == landed.uid) {
-            followed.landed(now, landed.number, landed.stored);
+    fn land(&mut self, now: Instant, landed: WrittenStatus) {
+        if let Some(record) = self.policies.get_mut(&landed.key).filter(|record| record.uid == landed.uid) {
+            record.landed(now, landed.number, landed.stored);
         }
     }
 
@@ -267,8 +267,8 @@ impl Engine {
         if changed {
             self.settle(key);
             for policy in self.plan.cohort(key).into_iter().flat_map(|cohort| &cohort.policies) {
-                if !self.stirred.contains(policy) {
-                    self.stirred.insert(policy.clone());
+                if !self.dirty_policies.contains(policy) {
+                    self.dirty_policies.insert(policy.clone());
                 }
             }
         }
@@ -281,13 +281,13 @@ impl Engine {
         let is_open = pod.zip(cohort).is_some_and(|(pod, cohort)| {
             // A policy without rules in force is in no content, and one that has grown too large is not in it as it should be.
             let all_have_rules = cohort.policies.len() == cohort.content.policies.len() && cohort.left_out.is_empty();
-            let is_settled = all_have_rules && self.observed.is_settled(key, pod, &cohort.content);
-            !cohort.policies.is_empty() && !is_settled
+            let has_converged = all_have_rules && self.observed.has_converged(key, pod, &cohort.content);
+            !cohort.policies.is_empty() && !has_converged
         });
         if is_open {
-            self.unsettled.insert(key.clone());
+            self.unconverged_pods.insert(key.clone());
         } else {
-            self.unsettled.remove(key);
+            self.unconverged_pods.remove(key);
         }
     }
 
@@ -295,15 +295,15 @@ impl Engine {
     fn look(&mut self, now: Instant) -> Option<Instant> {
         let complete_at = self.complete_at?;
         if let Some(changed_at) = self.changed_at.take() {
-            let touched = std::mem::take(&mut self.touched);
+            let dirty = std::mem::take(&mut self.dirty);
             // What this engine follows it remembers better than any status.
             let kept = |key: &ObjectKey| self.found.get(key)?.status.as_ref()?.last_known_good.as_ref();
-            self.compiler.update(&self.world.policies, &touched.policies, kept);
-            let Planned { pods, mut policies } = self.plan.update(&self.world, self.compiler.compiled(), &touched);
+            self.compiler.update(&self.world.policies, &dirty.policies, kept);
+            let Planned { pods, mut policies } = self.plan.update(&self.world, self.compiler.compiled(), &dirty);
             if self.leads_since.is_some() {
-                self.follow_policies(changed_at, &touched.policies);
+                self.follow_policies(changed_at, &dirty.policies);
                 self.push(changed_at, &pods);
-                self.stirred.append(&mut policies);
+                self.dirty_policies.append(&mut policies);
             }
             self.ready.set(true);
         }
@@ -346,8 +346,8 @@ impl Engine {
         self.shared.poll.spread(self.links.len());
     }
 
-    fn follow_policies(&mut self, changed_at: Instant, touched: &BTreeSet<ObjectKey>) {
-        for key in touched {
+    fn follow_policies(&mut self, changed_at: Instant, dirty: &BTreeSet<ObjectKey>) {
+        for key in dirty {
             let Some(policy) = self.compiler.compiled().get(key) else {
                 if self.policies.remove(key).is_some() {
                     // Closed only while the process ends, when nothing is left to report to.
@@ -356,12 +356,12 @@ impl Engine {
                 }
                 continue;
             };
-            match self.policies.get_mut(key).filter(|followed| followed.uid == policy.uid) {
-                Some(followed) => followed.story.want(changed_at, policy.rules.as_ref()),
+            match self.policies.get_mut(key).filter(|record| record.uid == policy.uid) {
+                Some(record) => record.announcer.want(changed_at, policy.rules.as_ref()),
                 None => {
                     let found = self.found.remove(key).unwrap_or_default();
-                    let followed = Followed::begin(changed_at, policy, self.traffic_interval, found);
-                    self.policies.insert(key.clone(), followed);
+                    let record = PolicyRecord::begin(changed_at, policy, self.traffic_interval, found);
+                    self.policies.insert(key.clone(), record);
                 }
             }
         }

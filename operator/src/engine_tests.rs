@@ -13,6 +13,7 @@ fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSende
     let timing = Timing::default();
     let shared = Shared {
         credentials: None,
+        files: None,
         timing,
         lanes: Arc::new(Lanes::default()),
         observations,
@@ -20,12 +21,12 @@ fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSende
         term: Term::over(),
         poll: Arc::new(Poll::new(timing)),
     };
-    Engine::new(shared, Ready::default(), Pulse::new(Duration::ZERO), reports, Duration::from_secs(10))
+    Engine::new(shared, Ready::default(), Heartbeat::new(Duration::ZERO), reports, Duration::from_secs(10))
 }
 
 /// As a list shows it after a watch that missed the end of the first one.
 #[tokio::test]
-async fn another_pod_of_the_same_name_at_the_same_address_is_talked_to_anew() {
+async fn another_pod_of_the_same_name_at_the_same_address_is_talked_to_again() {
     // Nobody is there, which is told of the pod that was meant.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url: Arc<str> = format!("http://{}", listener.local_addr().unwrap()).into();
@@ -46,7 +47,7 @@ async fn another_pod_of_the_same_name_at_the_same_address_is_talked_to_anew() {
 
 /// The same for a policy, whose status must not be written to the one that is gone.
 #[tokio::test]
-async fn another_policy_of_the_same_name_is_followed_anew() {
+async fn another_policy_of_the_same_name_is_followed_again() {
     let ((observations, _observed), (reports, mut reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
     let mut engine = engine(observations, reports);
     engine.serve(clock::now(), Some(Term::unbounded()));
@@ -55,8 +56,8 @@ async fn another_policy_of_the_same_name_is_followed_anew() {
     for uid in ["first", "second"] {
         let spec = Ok(Arc::new(serde_json::from_value(spec.clone()).unwrap()));
         let policy = Policy { uid: uid.to_owned(), generation: 1, created: None, spec, file: None };
-        let beside = Beside { status: None, version: Some(format!("version of the {uid}")) };
-        let change = Change::Policy(ObjectKey::new("shop", "checkout"), Some((policy, beside)));
+        let stored = StoredStatus { status: None, version: Some(format!("version of the {uid}")) };
+        let change = Change::Policy(ObjectKey::new("shop", "checkout"), Some((policy, stored)));
         engine.take_in(clock::now(), Update { changes: vec![change], complete: true });
         engine.report_at = None;
         engine.look(clock::now());

@@ -11,35 +11,36 @@
 //! The operator decides nothing about single requests and is never in their path: without it agents go on with what
 //! they have.
 
+pub mod announcer;
 mod apiserver;
 mod authority;
+pub mod bypasses;
 pub mod changes;
 pub mod check;
 pub mod cli;
 pub mod clock;
 pub mod compile;
 pub mod documents;
-pub mod doors;
 pub mod engine;
-pub mod followed;
 pub mod identity;
 pub mod inject;
 pub mod leader;
 pub mod link;
+mod log_once;
 pub mod metrics;
 pub mod observed;
 pub mod open_files;
 mod operator;
 pub mod plan;
+pub mod pod_ports;
+pub mod policy_record;
 pub mod prove;
 pub mod pulled;
 pub mod report;
 mod serve;
 pub mod source;
 pub mod status;
-pub mod story;
 pub mod telemetry;
-mod told;
 pub mod traffic;
 pub mod world;
 

@@ -24,14 +24,26 @@ pub struct Metrics {
     files: IntGaugeVec,
     pods: IntGaugeVec,
     policy_pods: IntGaugeVec,
+    contested: IntGauge,
     status_writes: IntCounterVec,
     reviews: IntCounterVec,
     identities: IntCounterVec,
     leader: IntGauge,
     leader_transitions: IntCounter,
     lease_age: Gauge,
+    lease_duration: Gauge,
     /// When the Lease was last seen to be alive: microseconds since boot, and 0 for never.
     lease_seen: Arc<AtomicU64>,
+}
+
+/// One agent to which another operator writes.
+#[derive(Debug)]
+pub(crate) struct Contest(IntGauge);
+
+impl Drop for Contest {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// What may come of a push, as it stands in labels. All are there from the start: what is first seen as 1 never grew.
@@ -120,6 +132,10 @@ impl Default for Metrics {
                 "Pods that a policy targets, by state. Only the leader knows.",
                 &["namespace", "policy", "state"],
             ),
+            contested: gauge(
+                "weir_operator_contested_agents",
+                "Agents to which another operator writes as well: each overwrites what the other has pushed.",
+            ),
             status_writes: counters(
                 "weir_operator_status_writes_total",
                 "Status writes, by result.",
@@ -147,6 +163,10 @@ impl Default for Metrics {
                 "weir_operator_lease_age_seconds",
                 "Time since the lease was last seen to be made or renewed, by whomever.",
             ),
+            lease_duration: age(
+                "weir_operator_lease_duration_seconds",
+                "How long the lease lasts without a renewal: then another operator may take it. 0 in standalone mode.",
+            ),
             lease_seen: Arc::default(),
             registry,
         }
@@ -163,6 +183,12 @@ impl Metrics {
     /// The last pod of a changed policy acknowledged it.
     pub fn propagated(&self, took: Duration) {
         self.propagation.observe(took.as_secs_f64());
+    }
+
+    /// Another operator writes to an agent, for as long as the value lives.
+    pub(crate) fn contest(&self) -> Contest {
+        self.contested.inc();
+        Contest(self.contested.clone())
     }
 
     /// A status was written, or could not be.
@@ -231,6 +257,11 @@ impl Metrics {
         self.leader.set(i64::from(leads));
     }
 
+    /// How long the Lease lasts without a renewal.
+    pub fn set_lease_duration(&self, duration: Duration) {
+        self.lease_duration.set(duration.as_secs_f64());
+    }
+
     /// The Lease was last seen to be made or renewed at that time since boot.
     pub fn lease_seen(&self, since_boot: Duration) {
         let micros = u64::try_from(since_boot.as_micros()).unwrap_or(u64::MAX);
@@ -269,6 +300,7 @@ mod tests {
         metrics.status_written(false);
         metrics.status_written(false);
         let text = metrics.render(at);
+        assert!(text.contains("weir_operator_lease_duration_seconds 0\n"), "there is no lease: {text}");
         assert!(text.contains("{result=\"ok\"} 1\n") && text.contains("{result=\"error\"} 2\n"), "{text}");
     }
 }

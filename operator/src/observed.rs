@@ -19,6 +19,10 @@ use crate::world::{Agent, ObjectKey, Pod};
 /// drifted.
 pub const PATIENCE: Duration = Duration::from_secs(4);
 
+/// What is said of an agent to which another operator writes: it enforces this policy only now and then.
+const CONTESTED: &str = "another operator writes to this agent, and each overwrites what the other has pushed: stop one of \
+                         the two, or name the agent to one of them only";
+
 /// How one pod stands to one policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
@@ -55,6 +59,7 @@ struct View {
     answered: bool,
     in_force: InForce,
     failure: Option<Failure>,
+    contested: bool,
 }
 
 /// What an agent says it enforces.
@@ -125,7 +130,7 @@ pub struct Wanted<'a> {
 }
 
 impl Observed {
-    /// Starts watching a pod; a pod of the same name but another UID starts afresh.
+    /// Starts watching a pod; a pod of the same name but another UID starts again.
     pub fn expect(&mut self, now: Instant, pod: &ObjectKey, pod_uid: &str) {
         if self.views.get(pod).is_none_or(|view| view.pod_uid != pod_uid) {
             let view = View {
@@ -135,8 +140,12 @@ impl Observed {
                 answered: false,
                 in_force: InForce::Nothing,
                 failure: None,
+                contested: false,
             };
             self.views.insert(pod.clone(), view);
+        } else if let Some(view) = self.views.get_mut(pod) {
+            // A new link has not seen another operator write.
+            view.contested = false;
         }
     }
 
@@ -161,6 +170,9 @@ impl Observed {
             }
             Seen::Applied(content) => InForce::Content(content.clone()),
             Seen::Status(status) => InForce::of(status, wanted),
+            Seen::Contested(contested) => {
+                return std::mem::replace(&mut view.contested, *contested) != *contested || first;
+            }
         };
         view.answered = true;
         // A refusal stands until the agent takes something; silence ends with any answer.
@@ -180,8 +192,9 @@ impl Observed {
     }
 
     /// Whether a pod enforces all that it should, and nothing is wrong with it: there is nothing more to judge.
-    pub fn is_settled(&self, key: &ObjectKey, pod: &Pod, wanted: &Content) -> bool {
-        let view = self.views.get(key).filter(|view| view.pod_uid == pod.uid && view.failure.is_none());
+    pub fn has_converged(&self, key: &ObjectKey, pod: &Pod, wanted: &Content) -> bool {
+        let view =
+            self.views.get(key).filter(|view| view.pod_uid == pod.uid && view.failure.is_none() && !view.contested);
         matches!(pod.agent, Agent::At(_)) && view.is_some_and(|view| view.in_force.has(wanted))
     }
 
@@ -204,6 +217,7 @@ impl Observed {
                     Standing::Drifted(DriftReason::Unreachable, failure.message.clone())
                 }
             }
+            _ if view.contested => Standing::Drifted(DriftReason::Outdated, CONTESTED.to_owned()),
             _ if enforces => Standing::Enforcing,
             Some(failure) => Standing::Drifted(DriftReason::Refused, failure.message.clone()),
             None if !view.answered && now.duration_since(view.since) < PATIENCE => {

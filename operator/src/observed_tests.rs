@@ -54,6 +54,14 @@ async fn how_a_pod_stands_after_what_was_heard() {
         ("still the old one", here(), vec![enforces(Some("old"))], soon, waiting(Outdated)),
         ("the old one for long", here(), vec![enforces(Some("old"))], late, drifted(Outdated)),
         ("restarted and empty", here(), vec![enforces(Some("new")), enforces(None)], late, drifted(Outdated)),
+        ("overwritten", here(), vec![enforces(Some("new")), Seen::Contested(true)], soon, drifted(Outdated)),
+        (
+            "overwritten no more",
+            here(),
+            vec![enforces(Some("new")), Seen::Contested(true), Seen::Contested(false)],
+            soon,
+            enforcing,
+        ),
         ("went silent", here(), vec![enforces(Some("new")), failed(Kind::Unreachable)], soon, drifted(Unreachable)),
         (
             "came back",

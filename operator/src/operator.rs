@@ -22,7 +22,7 @@ use crate::report::{self, ClusterSink, FileSink, Message, Sink};
 use crate::source::cluster;
 use crate::source::directory::{Directory, DirectoryError, Place};
 use crate::source::objects::Proof;
-use crate::telemetry::{self, Pulse, Ready};
+use crate::telemetry::{self, Heartbeat, Ready};
 use crate::world::Update;
 
 /// Between two status writes that only bring traffic, unless something else is asked for.
@@ -44,7 +44,7 @@ pub struct Operator {
     ready: Ready,
     injection: Option<Injection>,
     identity: Option<Identity>,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
 }
 
 /// How one of several operators on a cluster becomes its leader.
@@ -98,7 +98,7 @@ impl Operator {
             ready: Ready::default(),
             injection: None,
             identity: None,
-            pulse: Pulse::new(clock::since_boot()),
+            heartbeat: Heartbeat::new(clock::since_boot()),
         }
     }
 
@@ -145,8 +145,13 @@ impl Operator {
         let (landings, landed) = mpsc::channel(256);
         let (questions, mut asked) = mpsc::channel(64);
 
+        let (credentials, files) = match &self.source {
+            Source::Directory { directory, .. } => directory.calling().unzip(),
+            Source::Cluster { .. } => (self.identity.as_ref().map(Identity::calling), None),
+        };
         let shared = Shared {
-            credentials: self.identity.as_ref().map(Identity::credentials),
+            credentials,
+            files,
             timing: self.timing,
             lanes: Arc::new(Lanes::default()),
             observations,
@@ -168,7 +173,7 @@ impl Operator {
         }
         let resign = CancellationToken::new();
         let (terms, campaign) = start_campaign(&self.source, &self.metrics, resign.clone());
-        let engine = Engine::new(shared, self.ready, self.pulse, reports.clone(), self.traffic_interval);
+        let engine = Engine::new(shared, self.ready, self.heartbeat, reports.clone(), self.traffic_interval);
         let (sink, source) = start_source(self.source, proof, updates, reports, self.metrics.clone());
         let writer = tokio::spawn(report::run(sink, outgoing, landings, self.metrics));
 
@@ -213,7 +218,7 @@ impl Operator {
     }
 
     fn serve_telemetry(&self, listener: TcpListener, stop: CancellationToken) -> JoinHandle<()> {
-        let router = telemetry::router(self.metrics.clone(), self.ready.clone(), self.pulse.clone());
+        let router = telemetry::router(self.metrics.clone(), self.ready.clone(), self.heartbeat.clone());
         tokio::spawn(async move {
             let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
             if let Err(error) = served {
@@ -252,7 +257,7 @@ fn start_source(
             (sink, tokio::spawn(cluster::run(client, namespaces, proof, updates)))
         }
         Source::Directory { state, directory, reload } => {
-            let sink = Sink::Files(FileSink::new(state));
+            let sink = Sink::Files(Arc::new(FileSink::new(state)));
             (sink, tokio::spawn(directory.run(updates, reports, metrics, reload)))
         }
     }

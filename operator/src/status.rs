@@ -9,11 +9,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use weir_api::condition_types::{ACCEPTED, BYPASSABLE, ENFORCED, PROGRAMMED, READY, RECONCILING, STALLED};
 use weir_api::{Drift, DriftReason, Enforcement, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic};
 
-use weir_wire::MAX_SNAPSHOT_BYTES;
+use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES};
 
-use crate::compile::{Compiled, Good};
-use crate::doors::Bypass;
+use crate::compile::{Compiled, GoodGeneration};
 use crate::observed::Standing;
+use crate::pod_ports::Bypass;
 use crate::traffic::Counts;
 use crate::world::{ObjectKey, Workload};
 
@@ -23,6 +23,8 @@ const NAMED: usize = 10;
 pub const TOO_LARGE: &str = "SnapshotTooLarge";
 /// Why a policy is not enforced although all its pods acknowledged it.
 pub const BYPASSED: &str = "Bypassed";
+/// Reason of a `Bypassable` that the names of a StatefulSet's pods lead past agents.
+pub const HEADLESS_SERVICE: &str = "HeadlessService";
 /// The longest message of a drifted pod, in bytes.
 const LONGEST_MESSAGE: usize = 256;
 /// The longest message of a condition, in bytes.
@@ -106,7 +108,7 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
         observed_generation: Some(facts.compiled.generation),
         conditions: conditions.into_iter().flatten().map(|(type_, said)| condition(type_, said)).collect(),
         revision: facts.compiled.rules.as_ref().map(|rules| rules.revision.clone()),
-        last_known_good: facts.compiled.good.as_ref().and_then(Good::kept),
+        last_known_good: facts.compiled.good.as_ref().and_then(GoodGeneration::kept),
         enforcement: Some(Enforcement {
             pods_targeted: to_i32(tally.targeted),
             pods_enforcing: to_i32(tally.enforcing),
@@ -203,7 +205,7 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
     let count = format!("{enforcing} of {targeted} pods enforce revision {}", rules.revision);
     if !facts.compiled.faults.is_empty() {
         let generation = facts.compiled.generation;
-        let good = facts.compiled.good.as_ref().map_or(0, Good::generation);
+        let good = facts.compiled.good.as_ref().map_or(0, GoodGeneration::generation);
         return (false, "Invalid", format!("generation {generation} is invalid, {good} stays in force: {count}"));
     }
     if !facts.missing.is_empty() {
@@ -234,7 +236,7 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
 pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
     let reason = match bypasses.iter().find(|way| way.is_main_way()).or(bypasses.first())? {
         Bypass::Port { .. } => "ServicePort",
-        Bypass::Names { .. } => "HeadlessService",
+        Bypass::Names { .. } => HEADLESS_SERVICE,
         Bypass::Policy { .. } => "OtherPolicy",
     };
     let is_service = |way: &&Bypass| !matches!(way, Bypass::Policy { .. });
@@ -245,11 +247,13 @@ pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
 
 fn too_large(facts: &Facts<'_>) -> String {
     format!(
-        "does not fit into {} of {} pods: all policies of a pod take {} KiB at most, the oldest first, and what has grown \
-         stays as it was; let fewer policies target these pods, or write fewer rules and overrides",
+        "does not fit into {} of {} pods: all policies of a pod take {} KiB at most, and their SlidingWindowLog limits {} MiB of \
+         memory, the oldest first, and what has grown stays as it was; let fewer policies target these pods, or write fewer \
+         rules, overrides and logs",
         facts.left_out,
         facts.targeted,
-        MAX_SNAPSHOT_BYTES / 1024
+        MAX_SNAPSHOT_BYTES / 1024,
+        MAX_LOG_BYTES / 1024 / 1024
     )
 }
 

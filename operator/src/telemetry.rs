@@ -1,7 +1,7 @@
 //! The operator's own HTTP endpoints: `/metrics`, `/healthz`, `/readyz`. Nothing here changes anything.
 //!
 //! `/healthz` is about this process: its loop turns over. `/readyz` is about what it knows: everything was listed and
-//! compiled, so that it can lead at once. Neither asks whether it leads, or how the apiserver is: a restart mends neither.
+//! compiled, so that it can lead at once. Neither asks whether it leads, or how the apiserver is: a restart fixes neither.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,14 +73,14 @@ impl Ready {
 
 /// When the engine's loop last turned over. Cheap to clone; clones share it.
 #[derive(Clone, Debug)]
-pub struct Pulse(Arc<AtomicU64>);
+pub struct Heartbeat(Arc<AtomicU64>);
 
-impl Pulse {
+impl Heartbeat {
     /// Begins with a beat. Times are those of [`clock::since_boot`].
     pub fn new(now: Duration) -> Self {
-        let pulse = Self(Arc::default());
-        pulse.beat(now);
-        pulse
+        let heartbeat = Self(Arc::default());
+        heartbeat.beat(now);
+        heartbeat
     }
 
     /// The loop turned over.
@@ -95,15 +95,15 @@ impl Pulse {
 }
 
 /// The endpoints.
-pub fn router(metrics: Metrics, ready: Ready, pulse: Pulse) -> Router {
+pub fn router(metrics: Metrics, ready: Ready, heartbeat: Heartbeat) -> Router {
     Router::new()
-        .route("/healthz", get(healthz).with_state(pulse))
+        .route("/healthz", get(healthz).with_state(heartbeat))
         .route("/readyz", get(readyz).with_state(ready))
         .route("/metrics", get(render).with_state(metrics))
 }
 
-async fn healthz(State(pulse): State<Pulse>) -> (StatusCode, String) {
-    let rested = pulse.rested(clock::since_boot());
+async fn healthz(State(heartbeat): State<Heartbeat>) -> (StatusCode, String) {
+    let rested = heartbeat.rested(clock::since_boot());
     if rested < STUCK_AFTER {
         (StatusCode::OK, "ok\n".to_owned())
     } else {
@@ -126,13 +126,13 @@ mod tests {
     #[tokio::test]
     async fn health_is_a_loop_that_turns_over() {
         let now = clock::since_boot();
-        let pulse = Pulse::new(now);
-        assert_eq!(healthz(State(pulse.clone())).await.0, StatusCode::OK);
-        pulse.beat(now.saturating_sub(STUCK_AFTER));
-        let (status, said) = healthz(State(pulse.clone())).await;
+        let heartbeat = Heartbeat::new(now);
+        assert_eq!(healthz(State(heartbeat.clone())).await.0, StatusCode::OK);
+        heartbeat.beat(now.saturating_sub(STUCK_AFTER));
+        let (status, said) = healthz(State(heartbeat.clone())).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{said}");
         assert!(said.contains("not turned over for 10 s"), "{said}");
-        pulse.beat(clock::since_boot());
-        assert_eq!(healthz(State(pulse)).await.0, StatusCode::OK);
+        heartbeat.beat(clock::since_boot());
+        assert_eq!(healthz(State(heartbeat)).await.0, StatusCode::OK);
     }
 }

@@ -38,7 +38,7 @@ impl Counts {
         Self { allowed: rule.allowed, limited: rule.limited, shadow_limited: rule.shadow_limited, waited: rule.waited }
     }
 
-    /// What was added since `earlier`; everything if a counter went backwards, because then it started afresh.
+    /// What was added since `earlier`; everything if a counter went backwards, because then it started again.
     fn since(self, earlier: Self) -> Self {
         let difference = || {
             Some(Self {

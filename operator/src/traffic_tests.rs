@@ -97,7 +97,7 @@ async fn what_counts_at_first_sight() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_was_away_for_a_poll_starts_afresh() {
+async fn a_policy_that_was_away_for_a_poll_starts_again() {
     let start = Instant::now();
     let mut traffic = Traffic::default();
     traffic.observe(start, &pod(), &says("i", 1000, &[("p", "r", 500, 0)]));

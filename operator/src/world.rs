@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use kube::core::Selector;
 use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus};
 
-use crate::doors::{Doors, Service};
+use crate::pod_ports::{PodPorts, Service};
 
 /// Namespace and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,7 +40,7 @@ impl fmt::Display for ObjectKey {
 pub struct Fault {
     /// Where: `spec.rules[0].limits[0].requests`.
     pub path: String,
-    /// What is wrong and how to mend it.
+    /// What is wrong and how to fix it.
     pub message: String,
 }
 
@@ -79,9 +79,9 @@ pub struct Pod {
 /// What decides whether a policy targets a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Membership {
-    /// A pod of a cluster: policies of its namespace that select these labels. Its doors select nothing, and are the same in
+    /// A pod of a cluster: policies of its namespace that select these labels. Its pod_ports select nothing, and are the same in
     /// pods of one template.
-    Pod(BTreeMap<String, String>, Doors),
+    Pod(BTreeMap<String, String>, PodPorts),
     /// A standalone agent with labels: policies of any namespace whose selector matches them.
     Labelled(BTreeMap<String, String>),
     /// A standalone agent without labels: every policy.
@@ -91,7 +91,7 @@ pub enum Membership {
 /// Where a pod's agent listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Agent {
-    /// The pod does not carry one: why, and how to mend it.
+    /// The pod does not carry one: why, and how to fix it.
     Absent(Cow<'static, str>),
     /// It carries one, but has no address yet.
     Pending,
@@ -144,7 +144,7 @@ pub struct World {
 
 /// What changed since somebody last looked.
 #[derive(Debug, Default)]
-pub struct Touched {
+pub struct DirtySet {
     /// Policies that came, changed or went.
     pub policies: BTreeSet<ObjectKey>,
     /// Pods that did.
@@ -156,8 +156,8 @@ pub struct Touched {
 /// One thing that is different now. `None`: it is gone.
 #[derive(Debug)]
 pub enum Change {
-    /// A policy, and what its source shows beside it, which is never a reason to plan anew.
-    Policy(ObjectKey, Option<(Policy, Beside)>),
+    /// A policy, and what its source shows beside it, which is never a reason to plan again.
+    Policy(ObjectKey, Option<(Policy, StoredStatus)>),
     /// A pod.
     Pod(ObjectKey, Option<Pod>),
     /// A workload that is no Service.
@@ -168,7 +168,7 @@ pub enum Change {
 
 /// What a source shows beside a policy.
 #[derive(Clone, Debug, Default)]
-pub struct Beside {
+pub struct StoredStatus {
     /// The policy's status.
     pub status: Option<Box<RateLimitPolicyStatus>>,
     /// The version of the whole object, if the source has versions.
@@ -186,25 +186,25 @@ pub struct Update {
 }
 
 impl World {
-    /// Applies a change, and notes what it touched; false if it changed nothing.
-    pub fn apply(&mut self, change: Change, touched: &mut Touched) -> bool {
+    /// Applies a change, and notes what it dirty; false if it changed nothing.
+    pub fn apply(&mut self, change: Change, dirty: &mut DirtySet) -> bool {
         match change {
             Change::Policy(key, value) => {
-                put(&mut self.policies, key, value.map(|(policy, _)| policy), &mut touched.policies)
+                put(&mut self.policies, key, value.map(|(policy, _)| policy), &mut dirty.policies)
             }
             Change::Pod(key, value) => {
                 let value = value.map(|pod| Pod { membership: self.share(pod.membership), ..pod });
-                put(&mut self.pods, key, value, &mut touched.pods)
+                put(&mut self.pods, key, value, &mut dirty.pods)
             }
-            Change::Workload(key, value) => put(&mut self.workloads, key, value, &mut touched.workloads),
+            Change::Workload(key, value) => put(&mut self.workloads, key, value, &mut dirty.workloads),
             Change::Service(key, value) => {
                 let (selector, service) = value.unzip();
                 let workload = Workload { kind: WorkloadKind::Service, key: key.clone() };
                 let is_new = put(&mut self.services, key, service, &mut BTreeSet::new());
                 if is_new {
-                    touched.workloads.insert(workload.clone());
+                    dirty.workloads.insert(workload.clone());
                 }
-                put(&mut self.workloads, workload, selector, &mut touched.workloads) || is_new
+                put(&mut self.workloads, workload, selector, &mut dirty.workloads) || is_new
             }
         }
     }
@@ -227,7 +227,7 @@ fn put<K: Ord + Clone, V: PartialEq>(
     map: &mut BTreeMap<K, V>,
     key: K,
     value: Option<V>,
-    touched: &mut BTreeSet<K>,
+    dirty: &mut BTreeSet<K>,
 ) -> bool {
     let changed = match value {
         Some(value) if map.get(&key) == Some(&value) => false,
@@ -238,7 +238,7 @@ fn put<K: Ord + Clone, V: PartialEq>(
         None => map.remove(&key).is_some(),
     };
     if changed {
-        touched.insert(key);
+        dirty.insert(key);
     }
     changed
 }
@@ -260,26 +260,26 @@ mod tests {
             };
             let revision = Some(revision.to_owned());
             let status = RateLimitPolicyStatus { revision, ..RateLimitPolicyStatus::default() };
-            let beside = Beside { status: Some(Box::new(status)), version: Some(generation.to_string()) };
-            Change::Policy(key.clone(), Some((policy, beside)))
+            let stored = StoredStatus { status: Some(Box::new(status)), version: Some(generation.to_string()) };
+            Change::Policy(key.clone(), Some((policy, stored)))
         };
-        let (mut world, mut touched) = (World::default(), Touched::default());
-        assert!(world.apply(change(1, "a"), &mut touched));
-        assert!(touched.policies.contains(&key));
-        let mut touched = Touched::default();
-        assert!(!world.apply(change(1, "b"), &mut touched));
-        assert!(touched.policies.is_empty());
-        assert!(world.apply(change(2, "b"), &mut touched));
+        let (mut world, mut dirty) = (World::default(), DirtySet::default());
+        assert!(world.apply(change(1, "a"), &mut dirty));
+        assert!(dirty.policies.contains(&key));
+        let mut dirty = DirtySet::default();
+        assert!(!world.apply(change(1, "b"), &mut dirty));
+        assert!(dirty.policies.is_empty());
+        assert!(world.apply(change(2, "b"), &mut dirty));
     }
 
     #[test]
     fn pods_of_one_template_share_their_labels() {
-        let (mut world, mut touched) = (World::default(), Touched::default());
+        let (mut world, mut dirty) = (World::default(), DirtySet::default());
         let mut add = |name: &str, app: &str| {
             let membership =
-                Membership::Pod(BTreeMap::from([("app".to_owned(), app.to_owned())]), Doors::default()).into();
+                Membership::Pod(BTreeMap::from([("app".to_owned(), app.to_owned())]), PodPorts::default()).into();
             let pod = Pod { uid: name.to_owned(), membership, agent: Agent::Pending };
-            world.apply(Change::Pod(ObjectKey::new("shop", name), Some(pod)), &mut touched);
+            world.apply(Change::Pod(ObjectKey::new("shop", name), Some(pod)), &mut dirty);
             world.pods[&ObjectKey::new("shop", name)].membership.clone()
         };
         let (a, b, c) = (add("a", "web"), add("b", "web"), add("c", "db"));

@@ -317,7 +317,7 @@ async fn a_broken_file_keeps_the_last_good_rules_in_force() {
     assert!(message.contains("spec.rules[0].limits[0].requests"), "{message}");
     assert_eq!((count(&status), agent.puts()), ("1/1", 1));
     operator.write(60);
-    soon("the mended policy", agent.until(|snapshot| requests(snapshot) == Some(60))).await;
+    soon("the fixed policy", agent.until(|snapshot| requests(snapshot) == Some(60))).await;
     operator.until("Accepted", |status| enforced(status) == ("True", "Enforced")).await;
 }
 
@@ -391,7 +391,7 @@ async fn a_file_that_never_was_valid_stops_no_other_and_has_a_status() {
         .await;
     }
     fs::write(operator.directory.path().join("worse.yaml"), policy("worse", "7")).unwrap();
-    soon("the mended one", agent.until(|snapshot| snapshot.policies.len() == 2)).await;
+    soon("the fixed one", agent.until(|snapshot| snapshot.policies.len() == 2)).await;
 }
 
 #[tokio::test]

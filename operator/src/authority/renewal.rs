@@ -1,4 +1,4 @@
-//! When a certificate is due to be made anew, on a machine whose clock somebody may set.
+//! When a certificate is due for renewal, on a machine whose clock may be set.
 
 use std::time::Duration;
 

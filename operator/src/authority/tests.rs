@@ -146,7 +146,7 @@ fn a_clock_that_was_years_ahead_for_a_while_costs_no_trust() {
     assert_eq!(both.renewed(stays).unwrap().expect("it was not ahead").all.len(), 1);
 }
 
-/// Whoever got the bundle when the first authority was alone, and hears nothing afterwards, trusts what the oldest signs.
+/// A client that got the bundle when the first authority was alone, and gets no update, trusts what the oldest signs.
 #[test]
 fn the_oldest_signs_until_it_is_about_to_end() {
     let old = first();

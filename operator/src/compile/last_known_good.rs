@@ -1,6 +1,6 @@
 //! The last good generation of a policy, as its status keeps it: what an operator goes on with that has not seen it itself.
 //!
-//! Whoever may write the status of a policy can write this, too. So it is judged as a cluster judges a new policy, by the
+//! A user who may write the status of a policy can write this, too. So it is judged as a cluster judges a new policy, by the
 //! schema, the CEL rules and the compiler, and is about pods of the policy's own namespace alone: it leads to nothing that
 //! could not be had by writing the policy.
 
@@ -18,13 +18,13 @@ const PATH: &str = "status.lastKnownGood";
 
 /// A generation that can be enforced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Good {
+pub struct GoodGeneration {
     generation: i64,
     /// Its spec as JSON; none if it is too long to be kept.
     spec: Option<Arc<str>>,
 }
 
-impl Good {
+impl GoodGeneration {
     /// The generation that the policy has.
     pub(super) fn new(policy: &Policy, spec: &RateLimitPolicySpec) -> Self {
         // The status of a policy in a file is another file, which has room for everything.
@@ -55,7 +55,7 @@ pub(super) fn restore(
     key: &ObjectKey,
     uid: &str,
     kept: &LastKnownGood,
-) -> Result<((PolicyRules, Target), Good), Vec<Fault>> {
+) -> Result<((PolicyRules, Target), GoodGeneration), Vec<Fault>> {
     let fault = |message: String| Fault { path: PATH.to_owned(), message };
     let is_not = |what: &dyn std::fmt::Display| fault(format!("does not hold either: {what}"));
     let spec: Value = serde_json::from_str(&kept.spec).map_err(|error| vec![is_not(&error)])?;
@@ -68,8 +68,10 @@ pub(super) fn restore(
     let policy = check::parse(&document).map_err(|faults| faults.iter().map(|it| is_not(it)).collect::<Vec<_>>())?;
     let compiled = compile(key, uid, &policy.spec);
     let compiled = compiled.map_err(|faults| faults.iter().map(|it| is_not(it)).collect::<Vec<_>>())?;
-    let good =
-        Good { generation: kept.generation, spec: as_json(&policy.spec, LastKnownGood::LONGEST.max(kept.spec.len())) };
+    let good = GoodGeneration {
+        generation: kept.generation,
+        spec: as_json(&policy.spec, LastKnownGood::LONGEST.max(kept.spec.len())),
+    };
     Ok((compiled, good))
 }
 
@@ -117,7 +119,7 @@ mod tests {
     #[test]
     fn what_the_status_keeps_is_what_was_enforced() {
         let good = compiled(vec![(policy(3, &json!([rule(50)])), None)]);
-        let kept = good.good.as_ref().and_then(Good::kept).unwrap();
+        let kept = good.good.as_ref().and_then(GoodGeneration::kept).unwrap();
         assert_eq!(kept.generation, 3);
         let restored = compiled(vec![(bad(4), Some(kept.clone()))]);
         assert_eq!((restored.rules, restored.target, restored.good.clone()), (good.rules, good.target, good.good));
@@ -139,7 +141,7 @@ mod tests {
             ("what is remembered", vec![(good(3, 50), None), (bad(4), kept(2, 40))], Some(50), Some(3)),
             ("what another operator saw", vec![(good(3, 50), None), (bad(5), kept(4, 60))], Some(60), Some(4)),
             ("the same, told later", vec![(bad(5), None), (bad(5), kept(4, 60))], Some(60), Some(4)),
-            ("the policy, mended", vec![(bad(4), kept(3, 40)), (good(5, 70), kept(3, 40))], Some(70), Some(5)),
+            ("the policy, fixed", vec![(bad(4), kept(3, 40)), (good(5, 70), kept(3, 40))], Some(70), Some(5)),
         ] {
             let compiled = compiled(seen);
             assert_eq!(

@@ -22,7 +22,7 @@ use weir_api::{self as api, LastKnownGood, RateLimitPolicySpec};
 use weir_wire::{self as wire, PolicyRules};
 
 use self::faults::Faults;
-pub use self::last_known_good::Good;
+pub use self::last_known_good::GoodGeneration;
 use crate::world::{Fault, ObjectKey, Policy, Workload, WorkloadKind};
 
 /// Which pods a policy is about.
@@ -52,7 +52,7 @@ pub struct Compiled {
     /// The pods meant by the same generation.
     pub target: Option<Target>,
     /// Which generation that is. None if there never was one.
-    pub good: Option<Good>,
+    pub good: Option<GoodGeneration>,
 }
 
 /// Compiles policies and keeps the results.
@@ -67,21 +67,21 @@ impl Compiler {
         &self.compiled
     }
 
-    /// Compiles those of the touched policies that are new and forgets those that are gone. `kept` tells what a policy's
+    /// Compiles those of the dirty policies that are new and forgets those that are gone. `kept` tells what a policy's
     /// status keeps of its last good generation.
     pub fn update<'a>(
         &mut self,
         policies: &BTreeMap<ObjectKey, Policy>,
-        touched: &BTreeSet<ObjectKey>,
+        dirty: &BTreeSet<ObjectKey>,
         kept: impl Fn(&ObjectKey) -> Option<&'a LastKnownGood>,
     ) {
-        for key in touched {
+        for key in dirty {
             let Some(policy) = policies.get(key) else {
                 self.compiled.remove(key);
                 continue;
             };
             let known = self.compiled.get(key).filter(|known| known.uid == policy.uid);
-            let remembered = known.and_then(|known| known.good.as_ref()).map(Good::generation);
+            let remembered = known.and_then(|known| known.good.as_ref()).map(GoodGeneration::generation);
             // Another operator may have seen a good generation that this one missed.
             let kept = kept(key).filter(|kept| remembered.is_none_or(|generation| generation < kept.generation));
             let is_done = known.is_some_and(|known| known.generation == policy.generation && known.file == policy.file);
@@ -112,7 +112,7 @@ fn compile_policy(
         good: None,
     };
     let asked = policy.spec.as_ref().map_err(Clone::clone);
-    let asked = asked.and_then(|spec| Ok((compile(key, &policy.uid, spec)?, Good::new(policy, spec))));
+    let asked = asked.and_then(|spec| Ok((compile(key, &policy.uid, spec)?, GoodGeneration::new(policy, spec))));
     let good = asked.or_else(|faults| {
         compiled.faults = faults;
         let kept = kept.map(|kept| last_known_good::restore(key, &policy.uid, kept)).transpose();

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use weir_api as api;
 
-/// Tells `fault` of every key that is wrong: its path below the rule, and the mend.
+/// Calls `fault` for every key that is wrong, with its path below the rule and the fix.
 pub(crate) fn check(rule: &api::Rule, mut fault: impl FnMut(String, String)) {
     let mut seen: HashMap<Vec<String>, String> = HashMap::new();
     for (i, entry) in rule.overrides.iter().enumerate() {

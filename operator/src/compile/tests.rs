@@ -427,20 +427,20 @@ fn an_invalid_generation_keeps_the_last_good_one() {
     let good = json!([{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]);
     let bad = json!([{"name": "all"}]);
     let mut compiler = Compiler::default();
-    let touched = [key()].into();
-    compiler.update(&[(key(), policy(1, "uid", &good))].into(), &touched, |_| None);
+    let dirty = [key()].into();
+    compiler.update(&[(key(), policy(1, "uid", &good))].into(), &dirty, |_| None);
     let revision = compiler.compiled()[&key()].rules.as_ref().unwrap().revision.clone();
 
-    compiler.update(&[(key(), policy(2, "uid", &bad))].into(), &touched, |_| None);
+    compiler.update(&[(key(), policy(2, "uid", &bad))].into(), &dirty, |_| None);
     let compiled = &compiler.compiled()[&key()];
     assert_eq!((compiled.generation, compiled.faults.len()), (2, 1));
     assert_eq!(compiled.rules.as_ref().unwrap().revision, revision);
     assert!(compiled.target.is_some());
 
     // Another object of the same name inherits nothing.
-    compiler.update(&[(key(), policy(3, "other", &bad))].into(), &touched, |_| None);
+    compiler.update(&[(key(), policy(3, "other", &bad))].into(), &dirty, |_| None);
     assert!(compiler.compiled()[&key()].rules.is_none());
-    compiler.update(&BTreeMap::new(), &touched, |_| None);
+    compiler.update(&BTreeMap::new(), &dirty, |_| None);
     assert!(compiler.compiled().is_empty());
 }
 

@@ -1,7 +1,7 @@
 //! YAML to plain values, with the place of every field. It is bounded in all that a text could make it do.
 //!
 //! A syntax error ends its document and not the text: the next document is read. Nesting and what aliases multiply are
-//! bounded, because whoever writes the text must not hold up the reader or exhaust its stack.
+//! bounded, because a hostile text must not delay the reader or exhaust its stack.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

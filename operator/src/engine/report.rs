@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tokio::time::Instant;
 
 use super::Engine;
+use crate::announcer::Notice;
 use crate::clock;
 use crate::compile::Compiled;
-use crate::followed::{Followed, Glance};
 use crate::metrics::PodCounts;
 use crate::observed::{Observed, PATIENCE, Standing, Wanted};
 use crate::plan::Plan;
+use crate::policy_record::{PolicyRecord, StatusInputs};
 use crate::report::{Announcement, Message, Report};
 use crate::status::{self, Facts, Tally};
-use crate::story::Telling;
 use crate::traffic::{Counts, Traffic};
 use crate::world::{Agent, ObjectKey, World};
 
@@ -22,28 +22,28 @@ impl Engine {
     /// Looks at policies and reports what is new.
     pub(super) fn report(&mut self, now: Instant, since: Instant) {
         let compiled = self.compiler.compiled();
-        let (stirred, all) = (std::mem::take(&mut self.stirred), std::mem::take(&mut self.ticked));
+        let (dirty_policies, all) = (std::mem::take(&mut self.dirty_policies), std::mem::take(&mut self.ticked));
         let looked_at: Vec<_> = if all {
             compiled.iter().collect()
         } else {
-            stirred.iter().filter_map(|key| compiled.get_key_value(key)).collect()
+            dirty_policies.iter().filter_map(|key| compiled.get_key_value(key)).collect()
         };
         let Judged { pods, mut others } =
-            judge(now, &self.unsettled, &self.world, &self.plan, compiled, &self.policies, &self.observed);
+            judge(now, &self.unconverged_pods, &self.world, &self.plan, compiled, &self.policies, &self.observed);
         for (key, compiled) in looked_at {
-            let Some(followed) = self.policies.get_mut(key) else { continue };
+            let Some(record) = self.policies.get_mut(key) else { continue };
             let targets = self.plan.targets(key).expect("every compiled policy is planned");
             let others = others.remove(key).unwrap_or_default();
             let is_idle = !self.traffic.has(&compiled.uid);
-            if others.is_empty() && is_idle && followed.is_at_rest(now, targets.changes) {
+            if others.is_empty() && is_idle && record.is_at_rest(now, targets.changes) {
                 continue;
             }
-            let glance = Glance {
+            let inputs = StatusInputs {
                 changes: targets.changes,
                 rules: rule_traffic(now, compiled, &self.traffic),
                 all: self.traffic.policy(now, &compiled.uid),
             };
-            if others.is_empty() && followed.is_same(now, &glance) {
+            if others.is_empty() && record.is_same(now, &inputs) {
                 continue;
             }
             // After a start nothing is known of any pod; what the status says is better than "Pending" until it is.
@@ -63,29 +63,29 @@ impl Engine {
                 left_out: self.plan.left_out(key),
                 targeted: targets.pods,
                 others: &others,
-                traffic: (&glance.rules, glance.all),
+                traffic: (&inputs.rules, inputs.all),
             };
             let (_, reason, message) = status::enforced(&facts, tally);
             let way = status::bypassable(&targets.bypasses).map(|(_, _, message)| message);
-            let tellings = [followed.story.tell(now, reason, &message, tally), followed.story.bypass(way)];
-            for telling in tellings.into_iter().flatten() {
-                if let Some(took) = telling.took {
+            let notices = [record.announcer.tell(now, reason, &message, tally), record.announcer.bypass(way)];
+            for notice in notices.into_iter().flatten() {
+                if let Some(took) = notice.took {
                     self.metrics.propagated(took);
                 }
                 let (key, uid, term) = (key.clone(), compiled.uid.clone(), self.shared.term.clone());
-                let Telling { warning, reason, note, .. } = telling;
+                let Notice { warning, reason, note, .. } = notice;
                 let announcement = Announcement { key, uid, warning, reason, note, term };
                 let _ = self.reports.send(Message::Announce(announcement));
             }
-            let status = status::build(&facts, followed.pace.written(), clock::timestamp());
-            if let Some(number) = followed.writes(now, &status, tally.waiting > 0) {
+            let status = status::build(&facts, record.pace.written(), clock::timestamp());
+            if let Some(number) = record.writes(now, &status, tally.waiting > 0) {
                 let (key, uid, file) = (key.clone(), compiled.uid.clone(), compiled.file.clone());
-                let (version, term) = (followed.version.clone(), self.shared.term.clone());
+                let (version, term) = (record.version.clone(), self.shared.term.clone());
                 let status = status.clone();
                 let report = Report { key, uid, file, number, status, version, term };
                 let _ = self.reports.send(Message::Status(Box::new(report)));
             }
-            followed.looked(&status, others.is_empty().then_some(glance));
+            record.looked(&status, others.is_empty().then_some(inputs));
         }
         if all {
             let accepted = compiled.values().filter(|compiled| compiled.faults.is_empty()).count();
@@ -106,21 +106,21 @@ struct Judged<'a> {
 /// Looks at the pods that are not known to enforce everything.
 fn judge<'a>(
     now: Instant,
-    unsettled: &'a BTreeSet<ObjectKey>,
+    unconverged_pods: &'a BTreeSet<ObjectKey>,
     world: &World,
     plan: &'a Plan,
     compiled: &BTreeMap<ObjectKey, Compiled>,
-    policies: &HashMap<ObjectKey, Followed>,
+    policies: &HashMap<ObjectKey, PolicyRecord>,
     observed: &Observed,
 ) -> Judged<'a> {
     let (mut others, mut pending, mut drifted) = (HashMap::<_, Vec<_>>::new(), 0, 0);
-    for key in unsettled {
+    for key in unconverged_pods {
         let Some((pod, cohort)) = world.pods.get(key).zip(plan.cohort(key)) else { continue };
         let mut worst = 0;
         for policy in &cohort.policies {
-            let Some((compiled, followed)) = compiled.get(policy).zip(policies.get(policy)) else { continue };
+            let Some((compiled, record)) = compiled.get(policy).zip(policies.get(policy)) else { continue };
             let revision = compiled.rules.as_ref().map_or("", |rules| &rules.revision);
-            let wanted = Wanted { uid: &compiled.uid, revision, since: followed.story.since() };
+            let wanted = Wanted { uid: &compiled.uid, revision, since: record.announcer.since() };
             let standing = observed.standing(now, key, pod, wanted);
             worst = worst.max(standing.severity());
             if standing != Standing::Enforcing {

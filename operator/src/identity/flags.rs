@@ -86,7 +86,7 @@ impl IdentityFlags {
         self.identity_url.as_ref().map_or("", |url| &url.host)
     }
 
-    /// The lives of the authorities. Whoever has a certificate got it at most one lifetime ago, and the authorities of that
+    /// The lives of the authorities. An agent with a certificate got it at most one lifetime ago, and the authorities of that
     /// moment with it: so a new one signs after a lifetime, and a margin for replicas that hear of it late.
     pub(super) fn terms(&self) -> Terms {
         Terms {

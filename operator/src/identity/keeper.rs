@@ -15,24 +15,20 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use rcgen::ExtendedKeyUsagePurpose;
-use rustls::client::Resumption;
-use rustls::crypto::ring;
+use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore};
-use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use weir_wire::OPERATOR_NAME;
 
-use super::Credentials;
 use super::flags::IdentityFlags;
+use super::{Calling, Credentials, Sender};
 use crate::authority::{Authorities, Leaf, Order, Signer, Terms, renewal::Renewal, secret};
 use crate::clock;
+use crate::log_once::LogOnce;
 use crate::serve;
 use crate::source::object::object;
 use crate::telemetry::Ready;
-use crate::told::Told;
 
 /// Who writes, for server-side apply.
 const MANAGER: &str = "weir-operator-identity";
@@ -48,7 +44,8 @@ pub(super) struct Keeper {
     /// Names or addresses under which agents ask for certificates.
     host: String,
     lifetime: u64,
-    credentials: watch::Sender<Option<Arc<Credentials>>>,
+    credentials: Sender<Credentials>,
+    calling: Sender<Calling>,
     ready: Ready,
 
     /// As it was seen last; the outer one is none before it was looked for.
@@ -80,7 +77,7 @@ impl Keeper {
     pub(super) fn new(
         client: &Client,
         flags: &IdentityFlags,
-        credentials: watch::Sender<Option<Arc<Credentials>>>,
+        (credentials, calling): (Sender<Credentials>, Sender<Calling>),
         ready: Ready,
     ) -> Self {
         Self {
@@ -91,6 +88,7 @@ impl Keeper {
             host: flags.host().to_owned(),
             lifetime: flags.identity_lifetime,
             credentials,
+            calling,
             ready,
             secret: None,
             remembered: None,
@@ -103,13 +101,13 @@ impl Keeper {
         let mut secrets = object(&self.secrets, &self.secret_name).boxed();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told = Told::default();
+        let mut told = LogOnce::default();
         loop {
             tokio::select! {
                 Some(secret) = secrets.next() => self.secret = Some(secret),
                 _ = tick.tick() => {}
             }
-            if let Some(problem) = told.news(self.reconcile(clock::unix_micros() / 1_000_000).await) {
+            if let Some(problem) = told.changed(self.reconcile(clock::unix_micros() / 1_000_000).await) {
                 tracing::warn!(problem, "there are no certificates for mutual TLS, trying again");
             }
         }
@@ -163,6 +161,7 @@ impl Keeper {
             return Ok(());
         }
         let (credentials, renew_at) = credentials(found.clone(), &self.host, self.lifetime, now)?;
+        self.calling.send_replace(Some(credentials.calling.clone()));
         self.credentials.send_replace(Some(Arc::new(credentials)));
         self.remembered = Some(found);
         self.renewal = Renewal::new(renew_at, now, clock::since_boot());
@@ -172,7 +171,7 @@ impl Keeper {
     }
 }
 
-/// What follows from authorities, and when it has to be made anew. `host`: under which name or address agents ask;
+/// What follows from authorities, and when it has to be computed again. `host`: under which name or address agents ask;
 /// `lifetime` in seconds.
 pub(crate) fn credentials(
     authorities: Authorities,
@@ -191,16 +190,9 @@ pub(crate) fn credentials(
     let client = leaf(OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest)?;
     let renew_at = server.renew_at.min(client.renew_at);
     let bundle = authorities.certificates();
-    let not_after = client.not_after;
-    let client = client_config(&bundle, client)?;
+    let calling = Arc::new(calling(&bundle, client)?);
     Ok((
-        Credentials {
-            authorities,
-            bundle,
-            server: serve::tls(vec![server.certificate], server.key)?,
-            client,
-            not_after,
-        },
+        Credentials { authorities, bundle, server: serve::tls(vec![server.certificate], server.key)?, calling },
         renew_at,
     ))
 }
@@ -227,20 +219,13 @@ fn wanted(
     }
 }
 
-/// How agents are called: over TLS 1.3 and HTTP/2, with the operator's certificate, and only if theirs is of the bundle.
-fn client_config(bundle: &str, leaf: Leaf) -> Result<Arc<ClientConfig>, KeeperError> {
+/// How agents are called: with the operator's certificate, and only if theirs is of the bundle.
+fn calling(bundle: &str, leaf: Leaf) -> Result<Calling, KeeperError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
         roots.add(certificate?)?;
     }
-    let mut client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_protocol_versions(&[&TLS13])?
-        .with_root_certificates(roots)
-        .with_client_auth_cert(vec![leaf.certificate], leaf.key)?;
-    client.alpn_protocols = vec![b"h2".to_vec()];
-    // A session that is resumed would skip a look at the agent's certificate.
-    client.resumption = Resumption::disabled();
-    Ok(Arc::new(client))
+    Ok(Calling::new(roots, vec![leaf.certificate], leaf.key, leaf.not_after)?)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier as _;
+use rustls::crypto::ring;
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 
@@ -217,7 +218,7 @@ fn an_authority_of_somebody_else_signs_and_none_is_made_beside_it() {
     let late = START + TERMS.lives - LIFE;
     assert!(wanted(&first, Some(&first), Some(&made), late).unwrap().is_none(), "only they renew it");
     let agent = leaf(&first, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, START);
-    assert!(trusts_server(&certificate, &agent, POD, START), "whoever believes the company believes its agents");
+    assert!(trusts_server(&certificate, &agent, POD, START), "a client that trusts the company trusts its agents");
 
     // The next one is published before it signs, and the first stays for those who know no other.
     let changed = START + 10 * LIFE;

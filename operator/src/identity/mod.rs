@@ -12,6 +12,7 @@
 //! what the apiserver says of the token, and nothing that the agent says of itself. Nothing here may hand out a
 //! certificate for a name that was asked for.
 
+mod files;
 mod flags;
 pub(crate) mod keeper;
 mod name;
@@ -22,13 +23,19 @@ mod service;
 use std::sync::Arc;
 
 use kube::Client;
-use rustls::{ClientConfig, ServerConfig};
+use rustls::client::Resumption;
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use files::CallingFiles;
+pub use files::{InvalidTls, TlsFiles};
 pub use flags::IdentityFlags;
-pub(crate) use name::PodIdentity;
+pub(crate) use name::{Peer, PodIdentity, host};
 
 use crate::authority::Authorities;
 use crate::metrics::Metrics;
@@ -44,21 +51,55 @@ pub(crate) struct Credentials {
     pub(crate) bundle: String,
     /// What the identity service shows.
     server: Arc<ServerConfig>,
-    /// How agents are called.
+    pub(crate) calling: Arc<Calling>,
+}
+
+/// How agents are called.
+#[derive(Debug)]
+pub(crate) struct Calling {
     pub(crate) client: Arc<ClientConfig>,
     /// Until when the certificate is good that agents are shown, in seconds of Unix time.
     pub(crate) not_after: u64,
 }
 
+impl Calling {
+    /// Over TLS 1.3 and HTTP/2, with this certificate, and only agents of these authorities.
+    ///
+    /// # Errors
+    ///
+    /// Certificate and key do not go together.
+    fn new(
+        authorities: RootCertStore,
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        not_after: u64,
+    ) -> Result<Self, rustls::Error> {
+        let mut client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[&TLS13])?
+            .with_root_certificates(authorities)
+            .with_client_auth_cert(chain, key)?;
+        client.alpn_protocols = vec![b"h2".to_vec()];
+        // A session that is resumed would skip a look at the agent's certificate.
+        client.resumption = Resumption::disabled();
+        Ok(Self { client: Arc::new(client), not_after })
+    }
+}
+
+/// Sends what is new to all receivers; none before there is anything.
+type Sender<T> = watch::Sender<Option<Arc<T>>>;
+
+/// How agents are called, whenever that changes; none before there is a certificate.
+pub(crate) type Held = watch::Receiver<Option<Arc<Calling>>>;
+
 /// The credentials whenever they change; none before there are any.
-pub(crate) type Held = watch::Receiver<Option<Arc<Credentials>>>;
+pub(crate) type Issuing = watch::Receiver<Option<Arc<Credentials>>>;
 
 /// What new pods are told about where to get their certificate.
 #[derive(Clone, Debug)]
 pub(crate) struct Directions {
     pub(crate) url: String,
     pub(crate) audience: String,
-    pub(crate) credentials: Held,
+    pub(crate) credentials: Issuing,
 }
 
 /// The identity service with its port bound, not yet serving.
@@ -66,17 +107,23 @@ pub(crate) struct Directions {
 pub(crate) struct Identity {
     listener: TcpListener,
     flags: IdentityFlags,
-    credentials: watch::Sender<Option<Arc<Credentials>>>,
+    credentials: Sender<Credentials>,
+    calling: Sender<Calling>,
 }
 
 impl Identity {
     pub(crate) fn new(listener: TcpListener, flags: IdentityFlags) -> Self {
-        Self { listener, flags, credentials: watch::Sender::new(None) }
+        Self { listener, flags, credentials: watch::Sender::new(None), calling: watch::Sender::new(None) }
     }
 
     /// The credentials, as they come.
-    pub(crate) fn credentials(&self) -> Held {
+    fn credentials(&self) -> Issuing {
         self.credentials.subscribe()
+    }
+
+    /// How agents are called, as it changes.
+    pub(crate) fn calling(&self) -> Held {
+        self.calling.subscribe()
     }
 
     /// What to tell new pods.
@@ -93,7 +140,7 @@ impl Identity {
         ready.set_identified(false);
         let held = self.credentials();
         let service = Service::new(client.clone(), &self.flags, held, metrics);
-        let keeper = Keeper::new(&client, &self.flags, self.credentials, ready);
+        let keeper = Keeper::new(&client, &self.flags, (self.credentials, self.calling), ready);
         tokio::select! {
             () = keeper.run() => {}
             () = service.run(self.listener) => {}

@@ -1,11 +1,57 @@
-//! What a pod is called in a certificate.
+//! What an agent is called in a certificate.
 
 use std::fmt;
+use std::sync::Arc;
 
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
+
+use super::TlsFiles;
 use crate::world::ObjectKey;
 
 /// Behind every name that stands for a pod; nobody looks it up.
 const DOMAIN: &str = "pod.weir.dev";
+
+/// Who an agent must prove to be.
+#[derive(Clone, Debug)]
+pub(crate) enum Peer {
+    /// The agent of this pod, by the certificate that an operator gave it.
+    Pod(PodIdentity),
+    /// The agent of this host, by a certificate for its DNS name or address that somebody else made.
+    Host { name: String, files: Arc<TlsFiles> },
+}
+
+impl Peer {
+    /// The host of `authority`, which may have a port.
+    pub(crate) fn host(authority: &str, files: Arc<TlsFiles>) -> Self {
+        Self::Host { name: host(authority).to_owned(), files }
+    }
+
+    /// What its certificate is held against.
+    ///
+    /// # Errors
+    ///
+    /// No certificate can name it.
+    pub(crate) fn server_name(&self) -> Result<ServerName<'static>, InvalidDnsNameError> {
+        match self {
+            Self::Pod(pod) => ServerName::try_from(pod.dns_name()),
+            Self::Host { name, .. } => ServerName::try_from(name.clone()),
+        }
+    }
+}
+
+impl From<PodIdentity> for Peer {
+    fn from(pod: PodIdentity) -> Self {
+        Self::Pod(pod)
+    }
+}
+
+/// The host of `host`, `host:port` or `[::1]:port`.
+pub(crate) fn host(authority: &str) -> &str {
+    match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _)) => address,
+        None => authority.split(':').next().unwrap_or_default(),
+    }
+}
 
 /// A pod that is or was, and no other of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,9 +82,21 @@ impl fmt::Display for PodIdentity {
 
 #[cfg(test)]
 mod tests {
-    use rustls::pki_types::ServerName;
-
     use super::*;
+
+    #[test]
+    fn an_address_and_a_name_are_hosts_with_and_without_a_port() {
+        for (authority, expected) in [
+            ("agent.test:8481", "agent.test"),
+            ("agent.test", "agent.test"),
+            ("10.0.0.7:8481", "10.0.0.7"),
+            ("[::1]:8481", "::1"),
+            ("[fd00::7]", "fd00::7"),
+        ] {
+            assert_eq!(host(authority), expected);
+            assert!(ServerName::try_from(expected).is_ok());
+        }
+    }
 
     #[test]
     fn the_longest_names_that_kubernetes_knows_are_names() {

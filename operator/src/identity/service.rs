@@ -22,7 +22,7 @@ use weir_wire::{IDENTITY_PATH, IdentityRefusal, IdentityRefusalKind, IdentityRep
 use super::flags::IdentityFlags;
 use super::pace::Pace;
 use super::review::{ReviewError, review};
-use super::{Held, PodIdentity};
+use super::{Issuing, PodIdentity};
 use crate::authority::{Order, Signer};
 use crate::clock;
 use crate::metrics::Metrics;
@@ -41,7 +41,7 @@ pub(super) struct Service {
     audience: String,
     /// How long a certificate is good, in seconds.
     lifetime: u64,
-    credentials: Held,
+    credentials: Issuing,
     pace: Mutex<Pace>,
     metrics: Metrics,
 }
@@ -49,7 +49,7 @@ pub(super) struct Service {
 struct Refused(IdentityRefusalKind, String);
 
 impl Service {
-    pub(super) fn new(client: Client, flags: &IdentityFlags, credentials: Held, metrics: Metrics) -> Self {
+    pub(super) fn new(client: Client, flags: &IdentityFlags, credentials: Issuing, metrics: Metrics) -> Self {
         Self {
             client,
             audience: flags.identity_audience.clone(),
@@ -76,7 +76,7 @@ impl Service {
         let body = body.map_err(|error| malformed(error.to_string()))?;
         let request: IdentityRequest = serde_json::from_slice(&body)
             .map_err(|error| malformed(format!("not a request for an identity: {error}")))?;
-        // Checks that whoever asks has the key.
+        // Checks that the caller has the key.
         let csr = CertificateSigningRequestParams::from_pem(&request.csr)
             .map_err(|error| malformed(format!("csr: not a signed certificate request in PEM: {error}")))?;
         if request.token.is_empty() {

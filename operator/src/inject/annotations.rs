@@ -1,4 +1,4 @@
-//! What a pod asks for in its annotations. A wrong value is an error that names the annotation and the mend; there is
+//! What a pod asks for in its annotations. A wrong value is an error that names the annotation and the fix; there is
 //! no guessing what was meant.
 
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ impl Bounds {
 
 /// What a pod asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Wishes {
+pub(super) struct PodSettings {
     /// Which port to guard. None: find out.
     pub(super) port: Option<PortName>,
     /// Send what comes to the port's number to the agent.
@@ -89,7 +89,7 @@ pub(super) struct Wishes {
     pub(super) image: Option<String>,
     /// Where the operator reaches the agent.
     pub(super) control_port: Option<u16>,
-    /// The agent speaks plain HTTP with whoever reaches that port, and proves nothing.
+    /// The agent speaks plain HTTP with every client that reaches that port, and proves nothing.
     pub(super) plaintext: bool,
     /// What the agent asks for.
     pub(super) resources: Resources,
@@ -97,7 +97,7 @@ pub(super) struct Wishes {
     pub(super) settings: Settings,
 }
 
-impl Wishes {
+impl PodSettings {
     /// Reads them; warnings are of annotations that say nothing to Weir.
     ///
     /// # Errors
@@ -206,14 +206,14 @@ mod tests {
         }
     }
 
-    fn read(pairs: &[(&str, &str)]) -> Result<(Wishes, Vec<String>), String> {
+    fn read(pairs: &[(&str, &str)]) -> Result<(PodSettings, Vec<String>), String> {
         let annotations = pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Wishes::read(&annotations, &defaults(), &Settings::default())
+        PodSettings::read(&annotations, &defaults(), &Settings::default())
     }
 
     #[test]
     fn nothing_asked_for_is_the_defaults() {
-        let expected = Wishes {
+        let expected = PodSettings {
             port: None,
             redirect: false,
             image: None,
@@ -254,8 +254,8 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_told_with_its_annotation_and_the_mend() {
-        for (name, value, mend) in [
+    fn a_wrong_value_is_told_with_its_annotation_and_the_fix() {
+        for (name, value, fix) in [
             ("weir.dev/port", "0", "it must be the name or the number (1 to 65535) of a container port"),
             ("weir.dev/port", "70000", "it must be the name or the number"),
             ("weir.dev/redirect", "true", "it must be enabled or disabled"),
@@ -268,7 +268,7 @@ mod tests {
             ("weir.dev/agent-memory-limit", "64MB", "it must be a quantity of memory such as 64Mi"),
         ] {
             let error = read(&[(name, value)]).unwrap_err();
-            assert!(error.starts_with(&format!("annotation {name} is {value:?}: {mend}")), "{error}");
+            assert!(error.starts_with(&format!("annotation {name} is {value:?}: {fix}")), "{error}");
         }
         let both = read(&[("weir.dev/port", "0"), ("weir.dev/redirect", "on")]).unwrap_err();
         assert!(both.contains("weir.dev/port") && both.contains("; annotation weir.dev/redirect"), "{both}");

@@ -1,6 +1,6 @@
 //! The webhook's certificate where somebody else makes it: two files, as a Secret of type `kubernetes.io/tls` has them.
 //!
-//! They are compared by content, because the kubelet swaps a link above them. Nothing here writes: whoever makes the
+//! They are compared by content, because the kubelet swaps a link above them. Nothing here writes: the program that makes the
 //! certificate tells the apiserver whom to believe, too.
 
 use std::io;

@@ -48,7 +48,7 @@ pub struct InjectFlags {
     /// The Secret for the webhook's authorities, in the operator's namespace; it must exist, empty at first
     #[arg(long, value_name = "NAME", env = "WEIR_INJECT_SECRET", default_value = "weir-operator-webhook")]
     pub(super) inject_secret: String,
-    /// Folder with tls.crt and tls.key, read again when they change; whoever makes them tells the apiserver whom to trust
+    /// Folder with tls.crt and tls.key, read again when they change; their issuer sets the CA bundle of the webhook
     /// [default: certificates of an own authority]
     #[arg(long, value_name = "FOLDER", env = "WEIR_INJECT_CERTIFICATE")]
     pub(super) inject_certificate: Option<PathBuf>,

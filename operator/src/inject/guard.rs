@@ -29,7 +29,7 @@ pub(super) struct Guarded {
 ///
 /// # Errors
 ///
-/// Why there is none, and how to mend it.
+/// Why there is none, and how to fix it.
 pub(super) fn find(
     spec: &PodSpec,
     annotations: impl Fn(&str) -> Option<String>,

@@ -23,8 +23,8 @@ mod keys;
 mod pod;
 mod published;
 mod quantity;
+mod quota;
 mod registration;
-mod room;
 mod server;
 mod settings;
 mod sidecar;
@@ -36,5 +36,5 @@ pub(crate) use registration::Injection;
 
 /// Label of namespaces and pods, and as an annotation of pods as good for `disabled`.
 pub(crate) const INJECT: &str = "weir.dev/inject";
-/// Annotation of pods that were left alone: why, and how to mend it.
+/// Annotation of pods that were not injected: why, and how to fix it.
 pub(crate) const NOT_INJECTED: &str = "weir.dev/not-injected";

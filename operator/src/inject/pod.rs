@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use serde_json::{Value, json};
 
-use super::annotations::{Resources, Wishes};
-use super::room::Room;
+use super::annotations::{PodSettings, Resources};
+use super::quota::NamespaceBounds;
 use super::settings::Settings;
 use super::sidecar::{self, AGENT, Authority, CONTROL_PORT, Images, PROXY_PORT, TELEMETRY_PORT};
 use super::{INJECT, NOT_INJECTED, guard};
@@ -30,13 +30,13 @@ pub(super) struct Terms {
 
 /// What an agent is told at its start.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told<'a> {
+pub(super) struct AgentStart<'a> {
     /// The snapshot that it starts with.
     pub(super) bootstrap: Option<&'a str>,
-    /// Who tells it who it is; none: nobody, and its control port takes whoever comes.
+    /// The service that gives it an identity. Without one its control port accepts every client.
     pub(super) authority: Option<Authority>,
     /// What its namespace leaves to it.
-    pub(super) room: Room,
+    pub(super) room: NamespaceBounds,
 }
 
 /// What becomes of a pod.
@@ -48,12 +48,12 @@ pub(super) enum Outcome {
     Declined,
     /// It gets none: an agent would not work in it.
     Unfit {
-        /// Why, and how to mend it.
+        /// Why, and how to fix it.
         why: String,
     },
     /// It gets none: what it says of the agent is wrong.
     Wrong {
-        /// What, and how to mend it.
+        /// What, and how to fix it.
         why: String,
     },
     /// It gets one.
@@ -70,7 +70,7 @@ pub(super) enum Outcome {
 /// # Errors
 ///
 /// This is no pod.
-pub(super) fn inject(pod: &Value, terms: &Terms, told: &Told<'_>) -> Result<Outcome, serde_json::Error> {
+pub(super) fn inject(pod: &Value, terms: &Terms, told: &AgentStart<'_>) -> Result<Outcome, serde_json::Error> {
     let typed: Pod = serde_json::from_value(pod.clone())?;
     let labels = typed.metadata.labels.unwrap_or_default();
     let annotations = typed.metadata.annotations.unwrap_or_default();
@@ -94,13 +94,13 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &Told<'_>) -> Result<Outc
     if let Err(why) = suits(&spec) {
         return Ok(Outcome::Unfit { why });
     }
-    let (mut wishes, mut warnings) = match Wishes::read(&annotations, &terms.resources, &terms.settings) {
+    let (mut wishes, mut warnings) = match PodSettings::read(&annotations, &terms.resources, &terms.settings) {
         Ok(read) => read,
         Err(why) => return Ok(Outcome::Wrong { why }),
     };
     let guarded = match guard::find(&spec, |name| annotations.get(name).cloned(), wishes.port.as_ref()) {
         Ok(guarded) => guarded,
-        // Whoever names a port is wrong about it; whoever names none may have none.
+        // A pod that names a port named a wrong one; a pod that names none may have none.
         Err(why) if wishes.port.is_some() => return Ok(Outcome::Wrong { why }),
         Err(why) => return Ok(Outcome::Unfit { why }),
     };
@@ -133,7 +133,7 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &Told<'_>) -> Result<Outc
     }
     warnings.extend(caveats(&spec, &guarded, redirect));
 
-    let told = &Told { authority: told.authority.clone().filter(|_| !wishes.plaintext), ..told.clone() };
+    let told = &AgentStart { authority: told.authority.clone().filter(|_| !wishes.plaintext), ..told.clone() };
     let agent = sidecar::agent(&spec, &terms.images, &wishes, &guarded, terms.native, told);
     let mut pod = pod.clone();
     guarded.take_over(list(&mut pod["spec"], "containers"));
@@ -158,7 +158,7 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &Told<'_>) -> Result<Outc
     Ok(Outcome::Injected { pod, warnings })
 }
 
-/// The same pod with a word on why it was left alone, for whoever looks for its agent later.
+/// The unchanged pod with an annotation that says why it has no agent, for users who look for the agent later.
 pub(super) fn left_alone(pod: &Value, why: &str) -> Value {
     let mut pod = pod.clone();
     set(&mut pod["metadata"], "annotations", NOT_INJECTED, why);
@@ -187,7 +187,7 @@ fn suits(spec: &PodSpec) -> Result<(), String> {
     Ok(())
 }
 
-fn ports_are_free(spec: &PodSpec, wishes: &Wishes, guarded: u16) -> Result<(), String> {
+fn ports_are_free(spec: &PodSpec, wishes: &PodSettings, guarded: u16) -> Result<(), String> {
     let control = wishes.control_port.unwrap_or(CONTROL_PORT);
     let ours = [PROXY_PORT, control, TELEMETRY_PORT];
     if ours.contains(&guarded) {

@@ -32,7 +32,7 @@ fn cache() -> Value {
 
 #[track_caller]
 fn injected(pod: &Value, terms: &Terms) -> (Value, Vec<String>) {
-    match inject(pod, terms, &Told { bootstrap: Some("{}"), ..Told::default() }).unwrap() {
+    match inject(pod, terms, &AgentStart { bootstrap: Some("{}"), ..AgentStart::default() }).unwrap() {
         Outcome::Injected { pod, warnings } => (pod, warnings),
         other => panic!("{other:?}"),
     }
@@ -48,7 +48,7 @@ fn has_arg(agent: &Value, arg: &str) -> bool {
     agent["args"].as_array().unwrap().contains(&arg.into())
 }
 
-/// The whole pod, as it comes out: whoever changes something here changes every pod.
+/// The whole pod, as it comes out: a change here changes every pod.
 #[test]
 fn a_plain_pod_as_a_whole() {
     let (pod, warnings) = injected(&http(), &terms());
@@ -110,7 +110,7 @@ fn an_agent_is_told_how_to_prove_which_pod_it_is() {
         audience: "weir.dev".to_owned(),
         bundle: "PEM".to_owned(),
     };
-    let told = Told { bootstrap: Some("{}"), authority: Some(authority), room: Room::default() };
+    let told = AgentStart { bootstrap: Some("{}"), authority: Some(authority), room: NamespaceBounds::default() };
     for volumes in [json!(null), json!([]), json!([{"name": "v", "emptyDir": {}}])] {
         let mut plain = http();
         if !volumes.is_null() {
@@ -145,14 +145,14 @@ fn done_again_it_changes_nothing() {
     for native in [true, false] {
         let terms = Terms { native, ..terms() };
         let (mut once, _) = injected(&http(), &terms);
-        assert_eq!(inject(&once, &terms, &Told::default()).unwrap(), Outcome::Untouched);
+        assert_eq!(inject(&once, &terms, &AgentStart::default()).unwrap(), Outcome::Untouched);
         // Another webhook that takes the label away does not get a second agent.
         once["metadata"]["labels"] = json!({});
-        assert_eq!(inject(&once, &terms, &Told::default()).unwrap(), Outcome::Untouched);
+        assert_eq!(inject(&once, &terms, &AgentStart::default()).unwrap(), Outcome::Untouched);
     }
     let mut by_hand = http();
     by_hand["metadata"]["labels"][AGENT_LABEL] = "enabled".into();
-    assert_eq!(inject(&by_hand, &terms(), &Told::default()).unwrap(), Outcome::Untouched);
+    assert_eq!(inject(&by_hand, &terms(), &AgentStart::default()).unwrap(), Outcome::Untouched);
     let why = left_alone(&http(), "why");
     assert_eq!(left_alone(&why, "why"), why);
     // Reinvoked after something made it fit, it says nothing of the time before.
@@ -211,7 +211,7 @@ fn before_1_32_it_is_an_ordinary_container() {
 
     let mut job = http();
     job["spec"]["restartPolicy"] = "Never".into();
-    let Outcome::Unfit { why } = inject(&job, &terms, &Told::default()).unwrap() else {
+    let Outcome::Unfit { why } = inject(&job, &terms, &AgentStart::default()).unwrap() else {
         panic!("a job would never end")
     };
     assert!(why.contains("1.32"), "{why}");
@@ -325,7 +325,7 @@ fn pods_that_get_no_agent_and_why() {
         ("its own", app(&json!([{"name": "http", "containerPort": 8481}])), "port 8481 is the agent's own"),
         ("one name twice", clash, "port name http is in containers a and b"),
     ] {
-        match inject(&pod, &terms(), &Told::default()).unwrap() {
+        match inject(&pod, &terms(), &AgentStart::default()).unwrap() {
             Outcome::Unfit { why } => assert!(why.contains(expected), "{what}: {why}"),
             other => panic!("{what}: {other:?}"),
         }
@@ -335,26 +335,26 @@ fn pods_that_get_no_agent_and_why() {
     let (moved, _) = injected(&moved, &terms());
     assert!(has_arg(agent(&moved), "--control=[::]:9481"));
     assert_eq!(agent(&moved)["lifecycle"]["preStop"]["exec"]["command"][2], "--control=127.0.0.1:9481");
-    assert!(inject(&json!({"spec": {"containers": "none"}}), &terms(), &Told::default()).is_err());
+    assert!(inject(&json!({"spec": {"containers": "none"}}), &terms(), &AgentStart::default()).is_err());
 }
 
 #[test]
-fn wrong_wishes_are_told_with_the_annotation_and_the_mend() {
-    for (name, value, mend) in [
+fn wrong_wishes_are_told_with_the_annotation_and_the_fix() {
+    for (name, value, fix) in [
         ("weir.dev/inject", "yes", "it must be enabled or disabled"),
         ("weir.dev/port", "htpp", "no container has a TCP port of that name (http)"),
         ("weir.dev/agent-memory-limit", "64MB", "it must be a quantity of memory such as 64Mi"),
         ("weir.dev/redirect", "enabled", "set injection.redirect.image of its chart"),
     ] {
-        match inject(&annotated(http(), &[(name, value)]), &terms(), &Told::default()).unwrap() {
-            Outcome::Wrong { why } => assert!(why.contains(name) && why.contains(mend), "{why}"),
+        match inject(&annotated(http(), &[(name, value)]), &terms(), &AgentStart::default()).unwrap() {
+            Outcome::Wrong { why } => assert!(why.contains(name) && why.contains(fix), "{why}"),
             other => panic!("{name}: {other:?}"),
         }
     }
     let mut labelled = http();
     labelled["metadata"]["labels"][INJECT] = "true".into();
     assert!(
-        matches!(inject(&labelled, &terms(), &Told::default()).unwrap(), Outcome::Wrong { why } if why.starts_with("label weir.dev/inject"))
+        matches!(inject(&labelled, &terms(), &AgentStart::default()).unwrap(), Outcome::Wrong { why } if why.starts_with("label weir.dev/inject"))
     );
 }
 
@@ -363,7 +363,7 @@ fn disabled_wins_wherever_it_stands() {
     for (label, annotation) in [("disabled", "enabled"), ("enabled", "disabled")] {
         let mut pod = annotated(http(), &[(INJECT, annotation)]);
         pod["metadata"]["labels"][INJECT] = label.into();
-        assert_eq!(inject(&pod, &terms(), &Told::default()).unwrap(), Outcome::Declined);
+        assert_eq!(inject(&pod, &terms(), &AgentStart::default()).unwrap(), Outcome::Declined);
     }
 }
 
@@ -412,7 +412,8 @@ fn a_redirect_needs_an_image_and_warns_about_probes() {
 #[test]
 fn what_an_agent_starts_with() {
     let start = |bootstrap: Option<&str>| {
-        let Outcome::Injected { pod, .. } = inject(&http(), &terms(), &Told { bootstrap, ..Told::default() }).unwrap()
+        let Outcome::Injected { pod, .. } =
+            inject(&http(), &terms(), &AgentStart { bootstrap, ..AgentStart::default() }).unwrap()
         else {
             panic!("it fits")
         };
@@ -506,7 +507,7 @@ fn the_agents_settings_are_the_clusters_unless_the_pod_says_otherwise() {
 #[test]
 fn a_drain_that_the_grace_period_does_not_leave_is_refused_and_a_default_gives_way() {
     let long = annotated(http(), &[("weir.dev/agent-drain", "29s")]);
-    let Outcome::Wrong { why } = inject(&long, &terms(), &Told::default()).unwrap() else {
+    let Outcome::Wrong { why } = inject(&long, &terms(), &AgentStart::default()).unwrap() else {
         panic!("it would be killed")
     };
     assert_eq!(

@@ -2,7 +2,7 @@
 //! MutatingWebhookConfiguration, and a certificate for this replica. Where somebody else makes the certificate, only the path.
 //!
 //! Every replica does the same, from the same two objects, and comes to the same result; a write against an older
-//! Secret is refused by the apiserver. Both objects are watched, so that what somebody edits is mended at once and
+//! Secret is refused by the apiserver. Both objects are watched, so that an edit by somebody else is reverted at once and
 //! nothing is asked at rest. They must exist already: the chart makes them, and the operator has no right to.
 
 use std::sync::Arc;
@@ -24,18 +24,18 @@ use super::files::{Files, FilesError};
 use super::flags::InjectFlags;
 use super::pod::Terms;
 use super::published::{TERMS, authorities, fresh_token, names, registered, secret_with, token};
-use super::room::Rooms;
+use super::quota::QuotaSource;
 use super::server::{self, Reviewer, Serving, path};
 use super::sidecar::Images;
 use crate::authority::{Authorities, DAY, Order, Signer, renewal::Renewal};
 use crate::clock;
 use crate::identity::Directions;
+use crate::log_once::LogOnce;
 use crate::metrics::Metrics;
 use crate::serve;
 use crate::source::cluster::ShortBackoff;
 use crate::source::object::object;
 use crate::telemetry::Ready;
-use crate::told::Told;
 
 /// Who writes, for server-side apply.
 const MANAGER: &str = "weir-operator-injection";
@@ -77,7 +77,7 @@ impl Injection {
                 settings: flags.inject_settings,
                 native: sidecars_have_named_ports(&client).await,
             };
-            let rooms = Rooms(client.clone());
+            let rooms = QuotaSource(client.clone());
             let reviewer =
                 Reviewer { terms, rooms, identity, refuse: flags.inject_refuse, engine, metrics, serving: served };
             tokio::join!(registration.run(), server::run(listener, Arc::new(reviewer)));
@@ -178,14 +178,14 @@ impl Registration {
         let mut webhooks = object(&self.webhooks, &self.webhook_name).boxed();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told = Told::default();
+        let mut told = LogOnce::default();
         loop {
             tokio::select! {
                 Some(secret) = secrets.next() => self.secret = Some(secret),
                 Some(webhook) = webhooks.next() => self.webhook = Some(webhook),
                 _ = tick.tick() => {}
             }
-            if let Some(problem) = told.news(self.reconcile(clock::unix_micros() / 1_000_000).await) {
+            if let Some(problem) = told.changed(self.reconcile(clock::unix_micros() / 1_000_000).await) {
                 tracing::warn!(problem, "the injection webhook cannot be registered, trying again");
             }
         }

@@ -24,8 +24,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::bootstrap::{self, Question};
-use super::pod::{self, Outcome, Terms, Told};
-use super::room::Rooms;
+use super::pod::{self, AgentStart, Outcome, Terms};
+use super::quota::QuotaSource;
 use super::sidecar::Authority;
 use crate::identity::Directions;
 use crate::metrics::Metrics;
@@ -50,7 +50,7 @@ pub(super) struct Serving {
 #[derive(Debug)]
 pub(super) struct Reviewer {
     pub(super) terms: Terms,
-    pub(super) rooms: Rooms,
+    pub(super) rooms: QuotaSource,
     /// Where agents get their certificates; none: they have none.
     pub(super) identity: Option<Directions>,
     /// Refuse pods that are wrong about the agent, instead of leaving them alone.
@@ -112,7 +112,7 @@ impl Reviewer {
         let bootstrap = bootstrap::snapshot(&self.engine, namespace, pod::labels(&pod)).await;
         let authority = self.authority().await;
         let room = self.rooms.of(namespace).await;
-        let outcome = pod::inject(&pod, &self.terms, &Told { bootstrap: bootstrap.as_deref(), authority, room })?;
+        let outcome = pod::inject(&pod, &self.terms, &AgentStart { bootstrap: bootstrap.as_deref(), authority, room })?;
 
         let name = object.metadata.name.as_ref().or(object.metadata.generate_name.as_ref());
         let name = name.map_or("", String::as_str);

@@ -8,9 +8,9 @@
 use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Value, json};
 
-use super::annotations::{Bounds, Resources, Wishes};
+use super::annotations::{Bounds, PodSettings, Resources};
 use super::guard::Guarded;
-use super::pod::Told;
+use super::pod::AgentStart;
 
 /// Name of the agent's container: a pod that has one is left as it is.
 pub(super) const AGENT: &str = "weir-agent";
@@ -76,10 +76,10 @@ pub(super) struct Images {
 pub(super) fn agent(
     spec: &PodSpec,
     images: &Images,
-    wishes: &Wishes,
+    wishes: &PodSettings,
     guarded: &Guarded,
     native: bool,
-    told: &Told<'_>,
+    told: &AgentStart<'_>,
 ) -> Value {
     let control = wishes.control_port.unwrap_or(CONTROL_PORT);
     let drain = drain(spec, wishes).unwrap_or(1);
@@ -160,7 +160,7 @@ pub(super) fn agent(
 /// # Errors
 ///
 /// The pod asks for more than its grace period leaves.
-pub(super) fn drain(spec: &PodSpec, wishes: &Wishes) -> Result<i64, String> {
+pub(super) fn drain(spec: &PodSpec, wishes: &PodSettings) -> Result<i64, String> {
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
     let most = (grace - MARGIN).max(1);
     match wishes.settings.drain {
@@ -173,7 +173,7 @@ pub(super) fn drain(spec: &PodSpec, wishes: &Wishes) -> Result<i64, String> {
 }
 
 /// The volumes that the agent's settings need: where it keeps what it enforces, and where it finds keys.
-pub(super) fn volumes(wishes: &Wishes) -> Vec<Value> {
+pub(super) fn volumes(wishes: &PodSettings) -> Vec<Value> {
     let cache = json!({"name": CACHE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": CACHE_SIZE}});
     let cache = wishes.settings.cache.then_some(cache);
     cache.into_iter().chain(wishes.settings.keys.as_ref().map(|keys| keys.volume().0)).collect()
@@ -193,7 +193,7 @@ fn leave(control: u16, native: bool, drain: i64) -> Vec<String> {
     command.into_iter().chain(wait).collect()
 }
 
-fn resources(wishes: &Wishes) -> Value {
+fn resources(wishes: &PodSettings) -> Value {
     let mut resources = json!({});
     let Resources { cpu, memory, storage } = &wishes.resources;
     for (name, Bounds { request, limit }) in [("cpu", cpu), ("memory", memory), ("ephemeral-storage", storage)] {
@@ -209,7 +209,7 @@ fn resources(wishes: &Wishes) -> Value {
 /// The init container that sends what comes to the guarded port's number to the agent. Rules are the pod's, and go with
 /// it. What the agent sends to the app goes over loopback, which these rules do not see. It has ended before the agent starts, and so
 /// may have what the agent has.
-pub(super) fn redirect(image: &str, wishes: &Wishes, guarded: &Guarded) -> Value {
+pub(super) fn redirect(image: &str, wishes: &PodSettings, guarded: &Guarded) -> Value {
     let rule = format!("-t nat -A PREROUTING -p tcp --dport {} -j REDIRECT --to-ports {PROXY_PORT}", guarded.number);
     json!({
         "name": REDIRECT,

@@ -39,10 +39,11 @@ impl Campaign {
         let (terms, handed_out) = watch::channel(None);
         let election = Election::new(identity.clone(), timing, rand::random());
         metrics.set_leader(false);
+        metrics.set_lease_duration(timing.lease());
         (Self { store: Store::new(client, lease), timing, identity, election, terms, metrics }, handed_out)
     }
 
-    /// Competes until `stop` is cancelled, and then gives the Lease back. Whoever writes must have stopped before.
+    /// Competes until `stop` is cancelled, and then releases the Lease. All writers must have stopped before.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut changes = self.store.changes();
         if stop.clone().run_until_cancelled_owned(self.compete(&mut changes)).await.is_none() {

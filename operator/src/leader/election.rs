@@ -101,7 +101,7 @@ pub struct Election {
     sign_of_life: Option<Moment>,
     tenure: Option<Tenure>,
     renew_at: Moment,
-    /// Whoever was last seen to hold the Lease may believe in it until then, even if the Lease is gone.
+    /// The holder that was seen last may believe in its Lease until then, even if the Lease is gone.
     believed_until: Moment,
     /// After a failure nothing is asked before this moment.
     not_before: Moment,

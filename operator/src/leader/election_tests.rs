@@ -65,7 +65,7 @@ fn a_lease_that_is_held_is_waited_for_from_when_it_was_seen() {
     let mut election = candidate();
     election.read(seconds(1.0), Ok(Some(record(5, Some("b")))));
     assert!((9.0..=9.2).contains(&wakes(&mut election, 1.0)));
-    // A renewal begins the wait anew; the same version again is no sign of life.
+    // A renewal starts the wait again; the same version again is no sign of life.
     election.shown(seconds(3.0), Some(record(6, Some("b"))));
     election.shown(seconds(5.0), Some(record(6, Some("b"))));
     election.read(seconds(6.0), Ok(Some(record(6, Some("b")))));

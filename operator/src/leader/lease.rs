@@ -1,17 +1,20 @@
 //! The Lease in the apiserver: read, claimed, watched. Says what is there and decides nothing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use tokio::sync::OnceCell;
 
 use super::election::{Claim, Outcome, Record};
 use crate::clock;
@@ -29,6 +32,9 @@ pub struct LeaseName {
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// The Deployment that it goes with, as in an uninstallation: an operator that still runs would make it again after helm has
+    /// deleted it, and the next installation would wait for that operator.
+    pub owner: Option<String>,
 }
 
 /// The Lease of one namespace and name.
@@ -36,11 +42,21 @@ pub struct LeaseName {
 pub(super) struct Store {
     leases: Api<Lease>,
     name: String,
+    deployments: Api<Deployment>,
+    owner: Option<String>,
+    /// As it was when this process was started: a leader that makes the Lease again after its Deployment is gone makes one that goes, too.
+    reference: Arc<OnceCell<OwnerReference>>,
 }
 
 impl Store {
     pub(super) fn new(client: Client, lease: &LeaseName) -> Self {
-        Self { leases: Api::namespaced(client, &lease.namespace), name: lease.name.clone() }
+        Self {
+            leases: Api::namespaced(client.clone(), &lease.namespace),
+            name: lease.name.clone(),
+            deployments: Api::namespaced(client, &lease.namespace),
+            owner: lease.owner.clone(),
+            reference: Arc::default(),
+        }
     }
 
     pub(super) async fn read(&self) -> Result<Option<Record>, kube::Error> {
@@ -48,10 +64,11 @@ impl Store {
     }
 
     pub(super) async fn claim(&self, claim: &Claim) -> Result<Outcome, kube::Error> {
+        let owner = if claim.acquires { self.owner().await } else { None };
         let stored = match &claim.version {
-            None => self.leases.create(&PostParams::default(), &self.first(claim)).await,
+            None => self.leases.create(&PostParams::default(), &self.first(claim, owner)).await,
             Some(version) => {
-                let patch = Patch::Merge(patch(claim, version));
+                let patch = Patch::Merge(patch(claim, version, owner));
                 let parameters =
                     PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
                 self.leases.patch(&self.name, &parameters, &patch).await
@@ -85,7 +102,29 @@ impl Store {
         changes.chain(stream::pending()).boxed()
     }
 
-    fn first(&self, claim: &Claim) -> Lease {
+    /// A replica that cannot read it leads nevertheless.
+    async fn owner(&self) -> Option<OwnerReference> {
+        let name = self.owner.as_deref()?;
+        let read = async || {
+            let deployment = self.deployments.get_metadata(name).await?;
+            Ok::<_, kube::Error>(OwnerReference {
+                api_version: "apps/v1".to_owned(),
+                kind: "Deployment".to_owned(),
+                name: name.to_owned(),
+                uid: deployment.metadata.uid.unwrap_or_default(),
+                ..OwnerReference::default()
+            })
+        };
+        match self.reference.get_or_try_init(read).await {
+            Ok(owner) => Some(owner.clone()),
+            Err(error) => {
+                tracing::warn!(deployment = name, %error, "--lease-owner cannot be read: the lease will stay when it is gone");
+                None
+            }
+        }
+    }
+
+    fn first(&self, claim: &Claim, owner: Option<OwnerReference>) -> Lease {
         let now = Some(MicroTime(clock::timestamp()));
         let labels = [("app.kubernetes.io/name", "weir"), ("app.kubernetes.io/managed-by", FIELD_MANAGER)];
         let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -95,6 +134,7 @@ impl Store {
                 name: Some(self.name.clone()),
                 labels: Some(labels.into()),
                 annotations: Some(reserved),
+                owner_references: owner.map(|owner| vec![owner]),
                 ..ObjectMeta::default()
             },
             spec: Some(LeaseSpec {
@@ -110,7 +150,7 @@ impl Store {
 }
 
 /// What is to be different. The times are for people: no candidate reads them.
-fn patch(claim: &Claim, version: &str) -> Value {
+fn patch(claim: &Claim, version: &str, owner: Option<OwnerReference>) -> Value {
     let now = MicroTime(clock::timestamp());
     let mut spec = json!({
         "holderIdentity": claim.holder.as_deref().unwrap_or_default(),
@@ -122,7 +162,11 @@ fn patch(claim: &Claim, version: &str) -> Value {
         spec["acquireTime"] = json!(now);
     }
     let reserved = json!({ SEQUENCES_BELOW: claim.sequences_below.to_string() });
-    json!({"metadata": {"resourceVersion": version, "annotations": reserved}, "spec": spec})
+    let mut metadata = json!({"resourceVersion": version, "annotations": reserved});
+    if let Some(owner) = owner {
+        metadata["ownerReferences"] = json!([owner]);
+    }
+    json!({"metadata": metadata, "spec": spec})
 }
 
 /// What a candidate has to know. Whatever somebody has written by hand means something: at worst that it is held.

@@ -6,8 +6,8 @@
 //!    └──claim, renew──┘
 //! ```
 //!
-//! The candidates compete for one `coordination.k8s.io/v1` Lease. No two clocks are ever compared: whoever does not hold
-//! the Lease waits its whole duration, on its own clock, from the moment when it saw the last renewal; whoever holds it
+//! The candidates compete for one `coordination.k8s.io/v1` Lease. No two clocks are ever compared: a candidate without
+//! the Lease waits its whole duration, on its own clock, from the moment when it saw the last renewal; the holder
 //! stops writing a quarter earlier, counted from the moment when it *sent* the last renewal that went through. Every
 //! write to the Lease carries the version that it is based on.
 //!

@@ -28,7 +28,7 @@ enum Happening {
     Show { who: usize, life: u32, record: Option<Record> },
     /// A process stops, for as long.
     Pause { who: usize, seconds: f64 },
-    /// A process is killed, or stopped, and begins anew.
+    /// A process is killed, or stopped, and starts again.
     Restart { who: usize, releases: bool },
     /// Somebody sets the wall clock of a machine.
     Set { who: usize, by: i64 },
@@ -276,7 +276,7 @@ impl World {
             if self.now > TROUBLE + CALM {
                 break;
             }
-            // Whoever is paused does everything later; its beliefs do not pause.
+            // A paused process does everything later; its beliefs do not pause.
             let who = match &happening {
                 Happening::Turn { who, .. } | Happening::Answer { who, .. } | Happening::Show { who, .. } => Some(*who),
                 _ => None,

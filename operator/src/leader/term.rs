@@ -9,7 +9,7 @@ use crate::clock;
 
 /// A term of leadership. Cheap to clone; clones share its end, which moves with each renewal.
 ///
-/// Whoever writes asks [`Term::holds`] just before. Sequences of snapshots are taken from the term: they grow with time,
+/// A writer asks [`Term::holds`] just before. Sequences of snapshots are taken from the term: they grow with time,
 /// and all those of one term are larger than all those of the terms before it, because each leader keeps the ones that
 /// it may use reserved in the Lease.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl Term {
         Self(Arc::new(Bounds { since, first_sequence, until: AtomicU64::new(micros(until)) }))
     }
 
-    /// Whether whoever holds this term may write now.
+    /// Whether the holder of this term may write now.
     pub fn holds(&self, now: Moment) -> bool {
         micros(now) < self.0.until.load(Ordering::Acquire)
     }

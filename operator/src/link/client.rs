@@ -1,7 +1,7 @@
 //! One agent's control API as seen by its caller: two calls over a connection that is kept, bounded in time and size. One
 //! of them may have an answer that goes on ([`Following`]), until the next call.
 //!
-//! Whoever sits at a pod's address may be broken or hostile: an answer is read up to a bound and parsed strictly, and
+//! The process at a pod's address may be broken or hostile: an answer is read up to a bound and parsed strictly, and
 //! nothing in it does more harm than a failed call. Over TLS nobody is heard who does not show the certificate of the
 //! very pod that is meant.
 
@@ -22,7 +22,7 @@ use super::connection::{Connection, ConnectionError, Mutual};
 use super::following::Following;
 use super::{Poll as Pace, trust};
 use crate::clock;
-use crate::identity::{Held, PodIdentity};
+use crate::identity::{Held, Peer};
 
 /// The longest answer that is read.
 const LONGEST_ANSWER: usize = weir_http2::MAX_BODY_BYTES as usize;
@@ -42,8 +42,8 @@ pub struct Client {
 enum Security {
     /// Not at all.
     Plain,
-    /// By the certificate of its pod.
-    Mutual { pod: PodIdentity, credentials: Option<Held> },
+    /// By its certificate.
+    Mutual { peer: Peer, credentials: Option<Held> },
 }
 
 /// What an agent answers that is asked for its status.
@@ -65,7 +65,7 @@ pub enum Told {
 pub enum Heard {
     /// What it enforces and counted, because it was asked to go on telling.
     Status(Box<Status>),
-    /// It stopped telling, or is to be asked anew: it tells more or less often than it should, or over a connection that has
+    /// It stopped reporting, or must be asked again: it reports more or less often than it should, or over a connection that has
     /// lived long enough. The connection is open.
     Stopped,
     /// It tells nothing any more. The connection was closed.
@@ -117,7 +117,7 @@ pub enum ContactError {
     /// The connection failed.
     #[error("{0}")]
     Connection(String),
-    /// Whoever answers is not the pod's agent, or does not believe that this is the operator.
+    /// The peer is not the pod's agent, or does not trust this operator.
     #[error("{0}")]
     Untrusted(String),
     /// The answer is none that an agent gives.
@@ -143,10 +143,10 @@ struct Forbidden {
 }
 
 impl Client {
-    /// For the agent at `url`: `http`, or `https` for one that must prove to be the agent of `pod`.
-    pub(crate) fn new(url: &str, pod: PodIdentity, credentials: Option<Held>) -> Self {
+    /// For the agent at `url`: `http`, or `https` for one that must prove to be `peer`.
+    pub(crate) fn new(url: &str, peer: impl Into<Peer>, credentials: Option<Held>) -> Self {
         let (security, address) = match url.split_once("://") {
-            Some(("https", address)) => (Security::Mutual { pod, credentials }, address),
+            Some(("https", address)) => (Security::Mutual { peer: peer.into(), credentials }, address),
             Some((_, address)) => (Security::Plain, address),
             None => (Security::Plain, url),
         };
@@ -302,14 +302,14 @@ impl Client {
         Ok(answer)
     }
 
-    /// What went wrong with a connection, in the words of whoever has to mend it.
+    /// What went wrong with a connection, in words for the user who has to fix it.
     fn contact_error(&self, error: &ConnectionError) -> ContactError {
         if let ConnectionError::Answer(_) = error {
             return ContactError::Garbage(chain(error));
         }
         let told = match &self.security {
-            Security::Mutual { pod, .. } => trust::explain(error, pod),
-            Security::Plain => None,
+            Security::Mutual { peer, .. } => trust::explain(error, peer),
+            Security::Plain => trust::explain_plain(error),
         };
         told.map_or_else(|| ContactError::Connection(chain(error)), ContactError::Untrusted)
     }
@@ -400,10 +400,10 @@ fn unix_seconds() -> u64 {
 async fn open(address: &str, security: &Security) -> Result<Connection, ConnectionError> {
     match security {
         Security::Plain => Connection::plain(address).await,
-        Security::Mutual { pod, credentials } => {
+        Security::Mutual { peer, credentials } => {
             let credentials = credentials.as_ref().and_then(|held| held.borrow().clone());
             let credentials = credentials.ok_or(ConnectionError::NoCertificate)?;
-            Connection::mutual(address, pod, &credentials).await
+            Connection::mutual(address, peer, &credentials).await
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Agents that go on telling, and when they are asked anew.
+//! Agents that keep reporting, and when they are asked again.
 
 use super::*;
 
@@ -22,7 +22,7 @@ impl Lines {
 pub(in crate::link) async fn telling_agent() -> (SocketAddr, mpsc::Receiver<(String, Lines)>, Held) {
     let ours = authorities();
     let (address, questions) = teller(tls(good(&ours), &ours, b"h2")).await;
-    (address, questions, watch::channel(Some(Arc::new(credentials(&ours)))).1)
+    (address, questions, watch::channel(Some(credentials(&ours))).1)
 }
 
 async fn teller(server: ServerConfig) -> (SocketAddr, mpsc::Receiver<(String, Lines)>) {
@@ -75,7 +75,7 @@ async fn followed(timing: Timing) -> (Client, Pace, Lines) {
     };
     let (told, lines) = tokio::join!(client.status(None, &pace, LIMIT), answers);
     assert!(matches!(told.unwrap(), Told::Status { .. }) && client.is_following());
-    // Whoever asks again waits in vain.
+    // A second request gets no answer.
     tokio::spawn(async move {
         let mut unanswered = Vec::new();
         while let Some(question) = questions.recv().await {
@@ -128,7 +128,7 @@ async fn who_stops_telling_or_tells_nonsense_is_left() {
 }
 
 #[tokio::test]
-async fn who_tells_more_or_less_often_than_it_should_is_asked_anew() {
+async fn who_tells_more_or_less_often_than_it_should_is_asked_again() {
     let (mut client, pace, lines) = followed(Timing::default()).await;
     pace.spread(10_000);
     lines.say("\n").await;
@@ -138,13 +138,13 @@ async fn who_tells_more_or_less_often_than_it_should_is_asked_anew() {
 
 /// A connection is used no longer than the certificates that it was made with, whatever is told over it.
 #[tokio::test]
-async fn who_goes_on_telling_is_asked_anew_before_its_certificate_ends() {
+async fn who_goes_on_telling_is_asked_again_before_its_certificate_ends() {
     let ours = authorities();
     for more in ["", STATUS] {
         // It ends in a few seconds: made nearly an hour ago, for an hour.
         let short = certificate(&ours, &pod("web"), ExtendedKeyUsagePurpose::ServerAuth, now() + 3 - HOUR);
         let (address, mut questions) = teller(tls(short, &ours, b"h2")).await;
-        let (_, held) = watch::channel(Some(Arc::new(credentials(&ours))));
+        let (_, held) = watch::channel(Some(credentials(&ours)));
         let mut client = Client::new(&format!("https://{address}"), pod("web"), Some(held));
         let telling = tokio::spawn(async move {
             let (_, lines) = questions.recv().await.unwrap();

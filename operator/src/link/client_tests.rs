@@ -21,7 +21,7 @@ use weir_wire::{InForce, Snapshot};
 
 use super::*;
 use crate::authority::{Authorities, DAY, HOUR, Leaf, Order, Signer, Terms};
-use crate::identity::{Credentials, keeper};
+use crate::identity::{Calling, PodIdentity, keeper};
 use crate::link::Timing;
 use crate::world::ObjectKey;
 
@@ -52,12 +52,12 @@ fn authorities() -> Authorities {
     Authorities::none(TERMS).renewed(now()).unwrap().unwrap()
 }
 
-fn credentials(authorities: &Authorities) -> Credentials {
+fn credentials(authorities: &Authorities) -> Arc<Calling> {
     credentials_made(authorities, now())
 }
 
-fn credentials_made(authorities: &Authorities, at: u64) -> Credentials {
-    keeper::credentials(authorities.clone(), "identity.test", DAY, at).unwrap().0
+fn credentials_made(authorities: &Authorities, at: u64) -> Arc<Calling> {
+    keeper::credentials(authorities.clone(), "identity.test", DAY, at).unwrap().0.calling
 }
 
 fn certificate(authorities: &Authorities, pod: &PodIdentity, usage: ExtendedKeyUsagePurpose, at: u64) -> Leaf {
@@ -127,9 +127,9 @@ async fn counting_agent(server: ServerConfig) -> (SocketAddr, Arc<AtomicUsize>) 
     (address, connections)
 }
 
-/// What comes of asking whoever is there as the agent of `shop/web`.
-async fn asked(address: SocketAddr, credentials: Credentials, limit: Duration) -> Result<Status, ContactError> {
-    let (_, held) = watch::channel(Some(Arc::new(credentials)));
+/// The result of a request to the peer as the agent of `shop/web`.
+async fn asked(address: SocketAddr, credentials: Arc<Calling>, limit: Duration) -> Result<Status, ContactError> {
+    let (_, held) = watch::channel(Some(credentials));
     status(&mut Client::new(&format!("https://{address}"), pod("web"), Some(held)), limit).await
 }
 
@@ -153,7 +153,7 @@ async fn the_pod_itself_is_heard() {
 }
 
 #[tokio::test]
-async fn whoever_shows_no_certificate_of_the_pod_counts_for_nothing() {
+async fn a_peer_that_shows_no_certificate_of_the_pod_counts_for_nothing() {
     let (ours, theirs) = (authorities(), authorities());
     let of = |authorities: &Authorities, pod: &PodIdentity, at| {
         certificate(authorities, pod, ExtendedKeyUsagePurpose::ServerAuth, at)
@@ -208,7 +208,7 @@ async fn where_a_clock_is_wrong_it_is_the_clock_that_is_told_and_no_pod_to_delet
 }
 
 #[tokio::test]
-async fn whoever_speaks_no_tls_counts_for_nothing() {
+async fn a_peer_that_speaks_no_tls_counts_for_nothing() {
     let ours = authorities();
     let plain = listen(|mut stream| async move {
         let mut request = [0; 1024];
@@ -236,7 +236,7 @@ async fn whoever_speaks_no_tls_counts_for_nothing() {
 }
 
 #[tokio::test]
-async fn whoever_takes_for_ever_is_given_up_in_time() {
+async fn a_peer_that_takes_for_ever_is_given_up_in_time() {
     let ours = authorities();
     let never = listen(|stream| async move {
         let _stream = stream;
@@ -286,7 +286,7 @@ async fn a_connection_is_kept_and_ends_with_its_certificates() {
         let order = Order { names: &names, usage, lives, signer: Signer::Newest };
         let server = tls(ours.leaf(&order, now()).unwrap().unwrap(), &ours, b"h2");
         let (address, connections) = counting_agent(server).await;
-        let (_, held) = watch::channel(Some(Arc::new(credentials(&ours))));
+        let (_, held) = watch::channel(Some(credentials(&ours)));
         let mut client = Client::new(&format!("https://{address}"), pod("web"), Some(held));
         for _ in 0..3 {
             status(&mut client, LIMIT).await.unwrap();
@@ -320,7 +320,7 @@ async fn an_agent_that_goes_away_is_noticed() {
 async fn what_is_known_is_not_told_again() {
     let ours = authorities();
     let address = agent(tls(good(&ours), &ours, b"h2")).await;
-    let (_, held) = watch::channel(Some(Arc::new(credentials(&ours))));
+    let (_, held) = watch::channel(Some(credentials(&ours)));
     let mut client = Client::new(&format!("https://{address}"), pod("web"), Some(held));
     let Told::Status { tag: Some(tag), .. } = client.status(None, &pace(), LIMIT).await.unwrap() else {
         panic!("it has a tag")
@@ -331,7 +331,7 @@ async fn what_is_known_is_not_told_again() {
 }
 
 #[tokio::test]
-async fn whoever_asks_for_all_is_not_told_that_it_knows() {
+async fn a_peer_that_asks_for_all_is_not_told_that_it_knows() {
     let lazy = listen(|mut stream| async move {
         let _ = stream.read(&mut [0; 1024]).await;
         let _ = stream.write_all(b"HTTP/1.1 304 Not Modified\r\n\r\n").await;

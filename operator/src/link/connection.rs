@@ -19,13 +19,12 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::tls::TlsStream;
-use crate::identity::{Credentials, PodIdentity};
+use crate::identity::{Calling, Peer};
 
 /// How long a silent peer is believed to be there, and how often it is asked for a sign of life.
 const KEEPALIVE: Duration = Duration::from_secs(1);
@@ -81,7 +80,7 @@ pub(super) enum ConnectionError {
 }
 
 impl Connection {
-    /// Plain HTTP/1.1 with whoever answers.
+    /// Plain HTTP/1.1 with any peer.
     pub(super) async fn plain(address: &str) -> Result<Self, ConnectionError> {
         let stream = connect(address).await?;
         let http = http1::Builder::new().read_buf_exact_size(Some(READ_BUFFER)).handshake(TokioIo::new(stream)).await;
@@ -89,13 +88,9 @@ impl Connection {
         Ok(Self::Plain(Plain { sender, driver: Some(Box::pin(driver)) }))
     }
 
-    /// HTTP/2 over TLS, with nobody but this pod's agent.
-    pub(super) async fn mutual(
-        address: &str,
-        pod: &PodIdentity,
-        credentials: &Credentials,
-    ) -> Result<Self, ConnectionError> {
-        let name = ServerName::try_from(pod.dns_name()).map_err(ConnectionError::Name)?;
+    /// HTTP/2 over TLS, with nobody but this agent.
+    pub(super) async fn mutual(address: &str, peer: &Peer, credentials: &Calling) -> Result<Self, ConnectionError> {
+        let name = peer.server_name().map_err(ConnectionError::Name)?;
         let stream = connect(address).await?;
         let stream =
             TlsStream::connect(credentials.client.clone(), name, stream).await.map_err(ConnectionError::Tls)?;
@@ -182,7 +177,7 @@ impl Plain {
             let answer = if asked.is_pending() { exchange.as_mut().poll(context) } else { asked };
             match (answer, ended) {
                 (Poll::Ready(Ok(answer)), _) => Poll::Ready(Ok(answer)),
-                // Whoever asked hears that the connection is over; why, only the driver knows.
+                // The caller learns that the connection is over; only the driver knows why.
                 (_, Some(Err(cause))) => Poll::Ready(Err(cause)),
                 (Poll::Ready(Err(error)), _) => Poll::Ready(Err(error)),
                 (Poll::Pending, Some(Ok(()))) => Poll::Ready(Err(ConnectionError::Closed)),

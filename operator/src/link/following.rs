@@ -35,7 +35,7 @@ impl Following {
         Self { every, limit, place, on_time_at: now, early: 0, buffer: Vec::new() }
     }
 
-    /// Whether an agent that should tell `every` so often need not be asked anew: that costs as much as some lines.
+    /// Whether an agent that should report `every` so often need not be asked again: a request costs as much as some lines.
     pub(super) fn is_as_often_as(&self, every: Duration) -> bool {
         every.saturating_mul(4) <= self.every.saturating_mul(5)
             && self.every.saturating_mul(4) <= every.saturating_mul(5)

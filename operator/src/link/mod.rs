@@ -14,6 +14,7 @@ mod client;
 mod connection;
 mod following;
 mod poll;
+mod rivals;
 mod task;
 mod tls;
 mod trust;
@@ -30,7 +31,7 @@ use weir_wire::Status;
 pub use client::{Client, ContactError};
 pub use poll::Poll;
 
-use crate::identity::{Held, PodIdentity};
+use crate::identity::{Held, Peer, PodIdentity, TlsFiles};
 use crate::leader::Term;
 use crate::metrics::Metrics;
 use crate::plan::Content;
@@ -89,6 +90,8 @@ pub enum Seen {
     Status(Arc<Status>),
     /// It does not answer, or refuses what it is sent.
     Failed(Failure),
+    /// Whether another operator writes to it: from now on, or no more.
+    Contested(bool),
 }
 
 /// Why an agent does not do what it should.
@@ -114,6 +117,8 @@ pub enum FailureKind {
 pub struct Shared {
     /// What the operator shows to agents, and trusts; none: it has no authority, and nobody proves anything.
     pub(crate) credentials: Option<Held>,
+    /// Where those are from, if somebody else made them: then an agent proves to be at the host of its URL, not in its pod.
+    pub(crate) files: Option<Arc<TlsFiles>>,
     /// How often and how long.
     pub timing: Timing,
     /// Bound what is done at the same time.
@@ -164,11 +169,14 @@ pub struct Link {
 }
 
 impl Link {
-    /// Starts talking to the agent at `url`: an `http` one is whoever answers, an `https` one must prove to be this pod's.
+    /// Starts talking to the agent at `url`. Any peer may answer at an `http` URL; at an `https` URL it must prove who it is.
     pub fn start(shared: Arc<Shared>, pod: ObjectKey, pod_uid: String, url: Arc<str>, content: Arc<Content>) -> Self {
         let (desired, newest) = watch::channel(content);
-        let identity = PodIdentity { key: pod.clone(), uid: pod_uid.clone() };
-        let client = Client::new(&url, identity, shared.credentials.clone());
+        let peer = match &shared.files {
+            Some(files) => Peer::host(url.split_once("://").map_or(&url, |(_, authority)| authority), files.clone()),
+            None => Peer::Pod(PodIdentity { key: pod.clone(), uid: pod_uid.clone() }),
+        };
+        let client = Client::new(&url, peer, shared.credentials.clone());
         let task = task::Task::new(shared, pod, pod_uid.clone(), client, newest);
         // A future holds what it was called with beside what it works on: by a box, thousands are a third as large.
         let task = tokio::spawn(Box::new(task).run()).abort_handle();

@@ -11,8 +11,10 @@ use tokio::time::{Instant, sleep_until};
 use weir_wire::{InForce, Refusal, RefusalKind, Status};
 
 use super::client::{Heard, Tag, Told};
+use super::rivals::Rivals;
 use super::{Client, ContactError, Failure, FailureKind, Lanes, Observation, Seen, Shared, Timing};
 use crate::clock;
+use crate::metrics::Contest;
 use crate::plan::Content;
 use crate::world::ObjectKey;
 
@@ -46,6 +48,11 @@ pub(super) struct Task {
     /// The content that `sequence` was taken for: trying again must not look like something newer.
     numbered: String,
     sequence: u64,
+    rivals: Rivals,
+    /// Counts the agent while another operator writes to it.
+    contest: Option<Contest>,
+    /// Whether that was reported.
+    told_contest: bool,
 }
 
 impl Task {
@@ -73,15 +80,28 @@ impl Task {
             known: None,
             numbered: String::new(),
             sequence: 0,
+            rivals: Rivals::default(),
+            contest: None,
+            told_contest: false,
         }
     }
 
     /// Runs until it is dropped or the engine is gone.
     pub(super) async fn run(mut self: Box<Self>) {
         loop {
+            if self.rivals.ended(clock::now()) {
+                self.contest = None;
+                tracing::info!(pod = %self.pod, "no other operator writes to this agent any more");
+            }
+            if self.contest.is_some() != self.told_contest {
+                self.told_contest = self.contest.is_some();
+                if !self.report(Seen::Contested(self.told_contest)).await {
+                    return;
+                }
+            }
             // Who goes on telling need not be asked.
             let poll_at = (!self.client.is_following()).then_some(self.poll_at);
-            let due = [self.push_at, poll_at].into_iter().flatten().min();
+            let due = [self.push_at, poll_at, self.rivals.ends_at()].into_iter().flatten().min();
             tokio::select! {
                 // What is heard is what it nearly always wakes up for; it is bounded, so the rest has its turn.
                 biased;
@@ -99,8 +119,12 @@ impl Task {
                     self.push_at = Some(clock::now());
                 }
                 () = sleep(due) => {
-                    let push_is_due = self.push_at.is_some_and(|push_at| push_at <= clock::now());
-                    let seen = if push_is_due { self.push().await } else { self.poll().await };
+                    let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= clock::now());
+                    let seen = match (is_due(self.push_at), is_due(poll_at)) {
+                        (true, _) => self.push().await,
+                        (false, true) => self.poll().await,
+                        (false, false) => None,
+                    };
                     if let Some(seen) = seen && !self.report(seen).await {
                         return;
                     }
@@ -113,7 +137,7 @@ impl Task {
     fn heard(&mut self, heard: Heard) -> Option<Seen> {
         match heard {
             Heard::Status(status) => self.told(status),
-            // Whoever closes between two questions has ended, or is not where it was: asked at once, because with
+            // An agent that closes between two requests has ended, or has moved: it is asked at once, because with
             // thousands of agents the next question may be far away.
             Heard::Closed { is_silent } => {
                 // The kernel has asked and heard nothing for longer than a question would have been given.
@@ -160,7 +184,7 @@ impl Task {
             self.sequence = self.next_sequence();
         }
         if !self.shared.term.holds(clock::since_boot()) {
-            // Whoever leads now has a link of its own, and this one is about to end.
+            // The new leader has a link of its own, and this one is about to end.
             self.push_at = None;
             return None;
         }
@@ -213,9 +237,9 @@ impl Task {
         let _place = if self.client.is_connected() { None } else { Some(self.place(&lanes).await) };
         self.asked_at = clock::now();
         self.poll_at = self.shared.poll.next(self.asked_at);
-        // Whoever was silent, or has something yet to come, is asked for the whole.
-        let is_settled = self.misses == 0 && self.push_at.is_none();
-        let known = self.known.take().filter(|_| is_settled);
+        // An agent that was silent, or has more to come, is asked for the whole status.
+        let has_converged = self.misses == 0 && self.push_at.is_none();
+        let known = self.known.take().filter(|_| has_converged);
         match self.client.status(known.as_ref(), &self.shared.poll, self.shared.timing.timeout).await {
             Ok(Told::Nothing) => {
                 self.known = known;
@@ -240,7 +264,7 @@ impl Task {
         (was_silent || told != self.told).then(|| Seen::Status(Arc::new(*status)))
     }
 
-    /// What to tell of a status that did not come. Whoever misses the first time is asked again at once.
+    /// What to report of a status that did not come. An agent that misses once is asked again at once.
     fn missed_once(&mut self, error: &ContactError) -> Option<Seen> {
         if self.misses + 1 < MISSES_UNTIL_FAILED {
             self.poll_at = clock::now() + within(SOON);
@@ -257,11 +281,30 @@ impl Task {
                 self.attempts = 0;
             }
             in_force if self.push_at.is_none() || was_silent => {
+                if let Some(other) = in_force
+                    && self.push_at.is_none()
+                    && other.sequence > self.sequence
+                    && self.rivals.overwritten(clock::now())
+                {
+                    self.contested(other);
+                }
                 self.overtake(in_force.as_ref());
                 self.push_at = Some(clock::now());
             }
             _ => {}
         }
+    }
+
+    fn contested(&mut self, other: &InForce) {
+        let InForce { sequence, revision, .. } = other;
+        tracing::warn!(
+            pod = %self.pod,
+            sequence,
+            revision,
+            "another operator writes to this agent, and each overwrites what the other has pushed: stop one of the two, or \
+             name the agent to one of them only"
+        );
+        self.contest = Some(self.shared.metrics.contest());
     }
 
     fn refused(&mut self, refusal: &Refusal) -> Option<Seen> {
@@ -382,6 +425,7 @@ mod tests {
     fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> Arc<Shared> {
         let shared = Shared {
             credentials: None,
+            files: None,
             timing,
             lanes: Arc::new(Lanes::default()),
             observations,

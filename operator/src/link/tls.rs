@@ -39,7 +39,7 @@ impl<T> fmt::Debug for TlsStream<T> {
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> TlsStream<T> {
-    /// With whoever proves to be `name`, over a transport on which nothing was said yet.
+    /// With a peer that proves to be `name`, over a transport on which nothing was sent yet.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TlsStream<T> {
             if !self.session.is_handshaking() {
                 return sent;
             }
-            // Even if nothing can be sent: whoever does not listen may have said why.
+            // Even if nothing can be sent: a peer that does not read may have said why.
             match (self.poll_receive(context), sent) {
                 (Poll::Ready(Ok(())), _) => {}
                 (Poll::Ready(Err(error)), _) | (Poll::Pending, Poll::Ready(Err(error))) => {
@@ -112,7 +112,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TlsStream<T> {
     }
 }
 
-/// An end as whoever reads is told of it.
+/// An end, as the reader sees it.
 fn told(end: &End, is_handshaking: bool) -> io::Error {
     match end {
         End::Broken(error) => io::Error::new(io::ErrorKind::InvalidData, error.clone()),

@@ -50,7 +50,7 @@ pub(super) fn parties() -> (Arc<ClientConfig>, ServerConfig) {
         .with_single_cert(vec![leaf.certificate], leaf.key)
         .unwrap();
     server.alpn_protocols = vec![b"h2".to_vec()];
-    (keeper::credentials(authorities, "identity.test", DAY, now).unwrap().0.client, server)
+    (keeper::credentials(authorities, "identity.test", DAY, now).unwrap().0.calling.client.clone(), server)
 }
 
 fn run<T>(work: impl Future<Output = T>) -> T {
@@ -261,7 +261,7 @@ fn an_end_that_was_announced_is_one_and_any_other_an_error() {
 }
 
 #[test]
-fn whoever_has_said_that_he_ends_says_no_more() {
+fn a_peer_that_has_said_that_he_ends_says_no_more() {
     run(async {
         let (mut client, mut server) = connected().await;
         client.write_all(b"all").await.unwrap();
@@ -290,7 +290,7 @@ fn whoever_has_said_that_he_ends_says_no_more() {
 }
 
 #[test]
-fn whoever_breaks_tls_is_told_and_not_heard_again() {
+fn a_peer_that_breaks_tls_is_told_and_not_heard_again() {
     run(async {
         let (mut client, mut server) = connected().await;
         server.write_all(b"good").await.unwrap();
@@ -305,7 +305,7 @@ fn whoever_breaks_tls_is_told_and_not_heard_again() {
         let error = client.read(&mut heard).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         assert_eq!(cause(&error), Some(&TlsError::DecryptError));
-        // Whoever hears of it here need do nothing for it.
+        // A reader that learns of it here need do nothing for it.
         let error = server.read(&mut heard).await.unwrap_err();
         assert_eq!(cause(&error), Some(&TlsError::AlertReceived(AlertDescription::BadRecordMac)));
         for _ in 0..3 {
@@ -319,7 +319,7 @@ fn whoever_breaks_tls_is_told_and_not_heard_again() {
 
 /// The peer learns it before anybody here does: the connection may be dropped at once.
 #[test]
-fn whoever_is_not_believed_learns_why() {
+fn a_peer_that_is_not_believed_learns_why() {
     run(async {
         let (config, _) = parties();
         let (_, stranger) = parties();

@@ -1,4 +1,4 @@
-//! What failed about trust, in words for the policy's status: which of the two did not believe the other, and the mend.
+//! What failed about trust, in words for the policy's status: which of the two did not trust the other, and the fix.
 //!
 //! The causes are in the error's chain of sources, in the words of TLS; who reads a status knows pods. What comes out
 //! fits the message of a drifted pod.
@@ -9,10 +9,14 @@ use std::io;
 use rustls::{CertificateError, Error as TlsError};
 
 use super::connection::ConnectionError;
-use crate::identity::PodIdentity;
+use crate::identity::{Peer, PodIdentity, TlsFiles};
 
 /// The text for an error that has to do with certificates; none for any other.
-pub(super) fn explain(error: &ConnectionError, pod: &PodIdentity) -> Option<String> {
+pub(super) fn explain(error: &ConnectionError, peer: &Peer) -> Option<String> {
+    let pod = match peer {
+        Peer::Pod(pod) => pod,
+        Peer::Host { name, files } => return tls_error(error).map(|cause| of_files(cause, name, files)),
+    };
     match error {
         ConnectionError::Name(_) => return Some(format!("{pod} cannot be named in a certificate")),
         ConnectionError::NoCertificate => {
@@ -32,6 +36,16 @@ pub(super) fn explain(error: &ConnectionError, pod: &PodIdentity) -> Option<Stri
              no TLS"
                 .to_owned(),
         ),
+        _ => None,
+    }
+}
+
+/// The text for an answer that is no HTTP, such as the alert of a server that speaks TLS only.
+pub(super) fn explain_plain(error: &ConnectionError) -> Option<String> {
+    match error {
+        ConnectionError::Http1(cause) if cause.is_parse() => {
+            Some("its answer is no HTTP: if it speaks TLS, call it by https://".to_owned())
+        }
         _ => None,
     }
 }
@@ -91,6 +105,61 @@ fn of_alert(alert: &str) -> String {
         other => return format!("it ended TLS with the alert {other}"),
     };
     format!("it says that the operator's certificate {why}: delete the pod, so that its agent learns whom to trust")
+}
+
+/// Explains an error of TLS with an agent outside of any cluster: both certificates are in files, and the text names them.
+fn of_files(cause: &TlsError, host: &str, files: &TlsFiles) -> String {
+    let TlsFiles { agent_ca, client_cert, .. } = files;
+    let (agent_ca, client_cert) = (agent_ca.display(), client_cert.display());
+    match cause {
+        TlsError::InvalidCertificate(problem) => match problem {
+            CertificateError::NotValidForName => format!(
+                "its certificate (its --control-cert) is not for {host}: give it one that names {host}, or name the agent as \
+                 its certificate does"
+            ),
+            CertificateError::NotValidForNameContext { presented, .. } => {
+                let names = presented.iter().map(|name| uri_in(name)).collect::<Vec<_>>().join(", ");
+                let names = if names.is_empty() { "nobody (it has no subject alternative name)" } else { &names };
+                format!(
+                    "its certificate (its --control-cert) is for {names}, not for {host}: give it one that names {host}, or \
+                     name the agent as its certificate does"
+                )
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                "its certificate has expired: put a new one into its --control-cert and --control-key, or set the clock of \
+                 this machine"
+                    .to_owned()
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                "its certificate (its --control-cert) is not valid yet: set the clock of this machine".to_owned()
+            }
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
+                "no authority of --agent-ca {agent_ca} has signed its certificate (its --control-cert): add the one that \
+                 did, or give it another certificate"
+            ),
+            other => format!("its certificate (its --control-cert) is no good: {other}"),
+        },
+        TlsError::InvalidMessage(_) => {
+            "it speaks no TLS: start the agent with --control-cert, --control-key and --control-client-ca, or call it by http://"
+                .to_owned()
+        }
+        TlsError::NoApplicationProtocol => "it speaks TLS and no HTTP/2: something else listens there".to_owned(),
+        TlsError::AlertReceived(alert) => match &*format!("{alert:?}") {
+            "UnknownCA" | "DecryptError" => format!(
+                "it does not know who signed --client-cert {client_cert}: add that authority to its --control-client-ca"
+            ),
+            "CertificateExpired" => format!(
+                "it says that --client-cert {client_cert} has expired or is not valid yet: put a new one there, or set the \
+                 agent's clock"
+            ),
+            "NoApplicationProtocol" => "it speaks TLS and no HTTP/2: something else listens there".to_owned(),
+            alert @ ("BadCertificate" | "UnsupportedCertificate" | "CertificateUnknown") => format!(
+                "it does not take --client-cert {client_cert} for that of a client (alert {alert}): it must allow clientAuth"
+            ),
+            other => format!("it ended TLS with the alert {other}"),
+        },
+        other => format!("TLS failed: {other}"),
+    }
 }
 
 /// `UniformResourceIdentifier("weir://…")`, as it is shown, holds what is meant.

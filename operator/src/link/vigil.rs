@@ -83,7 +83,7 @@ impl Vigil {
         u32::try_from(beats).unwrap_or(OVERDUE - 1).min(OVERDUE - 1)
     }
 
-    /// Wakes whoever waited in vain.
+    /// Wakes the task whose agent did not report.
     fn look(&self, now: Instant) {
         let now = self.beat(now);
         let rows = lock(&self.places).rows.clone();
@@ -137,9 +137,9 @@ impl Place {
             lock(&self.row.wakers)[self.number] = Some(waker.clone());
             self.waker = Some(waker);
         }
-        // After the waker is where it can be found: whoever looks sees it, or is seen here.
+        // After the waker was stored: a reader sees it, or is seen here.
         if self.row.due[self.number].load(Ordering::Acquire) == OVERDUE {
-            // It is taken by whoever wakes.
+            // The waking side takes it.
             self.waker = None;
             return Poll::Ready(());
         }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_is_heard_in_time_is_not_woken() {
+    async fn a_peer_that_is_heard_in_time_is_not_woken() {
         let vigil = Vigil::new();
         let mut place = vigil.place();
         assert!(overdue(&mut place).now_or_never().is_none(), "nothing is expected");

@@ -6,7 +6,7 @@ use kube::core::SelectorExt;
 use weir_wire::{Action, Mode};
 
 use super::Cohort;
-use crate::doors::Bypass;
+use crate::pod_ports::Bypass;
 use crate::world::{Membership, ObjectKey, Workload, WorkloadKind, World};
 
 /// The ways that Services and other policies open, each once.
@@ -21,10 +21,10 @@ pub(super) fn bypasses<'a>(
         let workload = Workload { kind: WorkloadKind::Service, key: key.clone() };
         let Some(Some(selector)) = world.workloads.get(&workload) else { continue };
         for cohort in cohorts.clone() {
-            if let Membership::Pod(labels, doors) = &*cohort.membership
+            if let Membership::Pod(labels, pod_ports) = &*cohort.membership
                 && selector.matches(labels)
             {
-                ways.extend(service.bypasses(&key.name, doors));
+                ways.extend(service.bypasses(&key.name, pod_ports));
             }
         }
     }

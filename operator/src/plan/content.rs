@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use weir_wire::{MAX_SNAPSHOT_BYTES, PolicyRules};
+use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, PolicyRules, log_bytes};
 
 use crate::compile::revision_of;
 
@@ -25,7 +25,7 @@ impl Content {
     /// What fits of these policies, in this order.
     pub(super) fn new(policies: Vec<Arc<PolicyRules>>) -> Self {
         let content = Self::of(policies);
-        if content.json.len() <= MOST { content } else { Self::of(fitting(content.policies, &[])) }
+        if content.fits() { content } else { Self::of(fitting(content.policies, &[])) }
     }
 
     fn of(policies: Vec<Arc<PolicyRules>>) -> Self {
@@ -37,6 +37,11 @@ impl Content {
         let plain: Vec<&PolicyRules> = policies.iter().map(AsRef::as_ref).collect();
         let json = serde_json::to_string(&plain).expect("rules are plain data, which always has a JSON form");
         Self { revision, policies, json }
+    }
+
+    fn fits(&self) -> bool {
+        let logs = self.policies.iter().fold(0_u64, |total, policy| total.saturating_add(log_bytes(policy)));
+        self.json.len() <= MOST && logs <= MAX_LOG_BYTES
     }
 
     /// The body of `PUT /v1/config`.
@@ -60,7 +65,7 @@ impl Contents {
     /// What fits of these policies, in the place of `before`: a content that is there already, or a new one.
     pub(super) fn of(&mut self, policies: Vec<Arc<PolicyRules>>, before: &[Arc<PolicyRules>]) -> Arc<Content> {
         let content = self.whole(policies);
-        if content.json.len() <= MOST { content } else { self.whole(fitting(content.policies.clone(), before)) }
+        if content.fits() { content } else { self.whole(fitting(content.policies.clone(), before)) }
     }
 
     fn whole(&mut self, policies: Vec<Arc<PolicyRules>>) -> Arc<Content> {
@@ -80,12 +85,13 @@ impl Contents {
 
 /// The policies that fit into a snapshot, the first first. One that has grown too large stays as it was before.
 fn fitting(policies: Vec<Arc<PolicyRules>>, before: &[Arc<PolicyRules>]) -> Vec<Arc<PolicyRules>> {
-    let mut left = MOST;
+    let (mut left, mut logs_left) = (MOST, MAX_LOG_BYTES);
     let mut fits = |policy: &Arc<PolicyRules>| {
         let length = serde_json::to_string(policy.as_ref()).map_or(usize::MAX, |json| json.len());
         // With the comma that comes before the next.
         let rest = length.checked_add(1).and_then(|length| left.checked_sub(length));
-        left = rest.unwrap_or(left);
+        let rest = rest.zip(logs_left.checked_sub(log_bytes(policy)));
+        (left, logs_left) = rest.unwrap_or((left, logs_left));
         rest.is_some()
     };
     let mut fitting = Vec::with_capacity(policies.len());

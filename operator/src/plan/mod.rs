@@ -2,7 +2,7 @@
 //!
 //! Policies see nothing of a pod but its namespace and its labels, so pods in which these agree are planned as one *cohort*: a
 //! Deployment's pods are one, and a change of a policy is worked out once for all of them. An update looks at what changed,
-//! and what it leads to is the same as if everything had been worked out anew, down to the bytes.
+//! and the result equals a computation from the start, down to the bytes.
 
 mod bypasses;
 mod content;
@@ -19,8 +19,8 @@ use self::selecting::{in_order, selects};
 use weir_wire::PolicyRules;
 
 use crate::compile::{Compiled, Target};
-use crate::doors::Bypass;
-use crate::world::{Membership, ObjectKey, Touched, Workload, WorkloadKind, World};
+use crate::pod_ports::Bypass;
+use crate::world::{DirtySet, Membership, ObjectKey, Workload, WorkloadKind, World};
 
 /// Who should enforce what.
 #[derive(Debug, Default)]
@@ -100,22 +100,22 @@ impl Plan {
         self.cohorts.values().filter(|cohort| !cohort.policies.is_empty()).map(|cohort| cohort.pods.len()).sum()
     }
 
-    /// Works out what the touched parts of the world lead to.
-    pub fn update(&mut self, world: &World, compiled: &BTreeMap<ObjectKey, Compiled>, touched: &Touched) -> Planned {
+    /// Works out what the dirty parts of the world lead to.
+    pub fn update(&mut self, world: &World, compiled: &BTreeMap<ObjectKey, Compiled>, dirty: &DirtySet) -> Planned {
         let was_standalone = self.is_standalone();
-        let mut pods = touched.pods.clone();
+        let mut pods = dirty.pods.clone();
         let (mut fresh, mut stale, mut moved) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         // The policies whose requests may come to the pods by other ways now.
-        let mut ways = self.near(touched.workloads.iter());
-        for pod in &touched.pods {
+        let mut ways = self.near(dirty.workloads.iter());
+        for pod in &dirty.pods {
             self.place(world, pod, &mut fresh, &mut moved, &mut ways);
         }
-        let mut policies = touched.policies.clone();
+        let mut policies = dirty.policies.clone();
         if was_standalone != self.is_standalone() {
             // Without a cluster no workload is missing.
             policies.extend(compiled.keys().cloned());
         }
-        let naming = touched.workloads.iter().filter_map(|workload| self.naming.get(workload));
+        let naming = dirty.workloads.iter().filter_map(|workload| self.naming.get(workload));
         policies.extend(naming.flatten().cloned());
         for policy in &policies {
             self.target(world, policy, compiled.get(policy), &mut stale);
@@ -252,7 +252,7 @@ impl Plan {
         id
     }
 
-    /// Works out anew what a policy targets; every cohort that it targeted or targets is stale.
+    /// Computes again what a policy targets; every cohort that it targeted or targets is stale.
     fn target(
         &mut self,
         world: &World,

@@ -8,7 +8,7 @@ use weir_wire::PolicyRules;
 
 use super::Content;
 use crate::compile::{Compiled, Target};
-use crate::doors::Doors;
+use crate::pod_ports::PodPorts;
 use crate::world::{Membership, ObjectKey, Workload};
 
 /// The workloads that exist, with the pods that each selects.
@@ -42,7 +42,7 @@ pub fn foresee(
     namespace: &str,
     labels: BTreeMap<String, String>,
 ) -> Content {
-    let membership = Membership::Pod(labels, Doors::default());
+    let membership = Membership::Pod(labels, PodPorts::default());
     // Sorted by namespace: others' policies are not even looked at.
     let of_namespace =
         compiled.range(ObjectKey::new(namespace, "")..).take_while(|(policy, _)| policy.namespace == namespace);

@@ -7,20 +7,20 @@ use weir_wire::Snapshot;
 
 use super::*;
 use crate::compile::Compiler;
-use crate::doors::{Doors, Service};
-use crate::world::{Agent, Beside, Change, Pod, Policy, WorkloadKind};
+use crate::pod_ports::{PodPorts, Service};
+use crate::world::{Agent, Change, Pod, Policy, StoredStatus, WorkloadKind};
 
 fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 fn member(labels: BTreeMap<String, String>) -> Membership {
-    Membership::Pod(labels, Doors::default())
+    Membership::Pod(labels, PodPorts::default())
 }
 
 /// As in pods of a template with an agent at 8480 in front of an app at 8080.
 fn guarded(labels: BTreeMap<String, String>) -> Membership {
-    Membership::Pod(labels, Doors { guarded: Some(8080), agent: 8480, names: BTreeMap::new() })
+    Membership::Pod(labels, PodPorts { guarded: Some(8080), agent: 8480, names: BTreeMap::new() })
 }
 
 fn service(labels: BTreeMap<String, String>, target_port: u16) -> (Option<Selector>, Service) {
@@ -52,24 +52,24 @@ fn policy(key: &ObjectKey, version: i64, target: &serde_json::Value) -> Policy {
 
 fn add_policy(world: &mut World, key: &ObjectKey, created: i64, target: &serde_json::Value) {
     let policy = policy(key, created, target);
-    apply(world, Change::Policy(key.clone(), Some((policy, Beside::default()))));
+    apply(world, Change::Policy(key.clone(), Some((policy, StoredStatus::default()))));
 }
 
 fn apply(world: &mut World, change: Change) {
-    world.apply(change, &mut Touched::default());
+    world.apply(change, &mut DirtySet::default());
 }
 
 /// Everything, worked out from nothing.
 fn planned(world: &World) -> Plan {
     let mut compiler = Compiler::default();
-    let touched = Touched {
+    let dirty = DirtySet {
         policies: world.policies.keys().cloned().collect(),
         pods: world.pods.keys().cloned().collect(),
         workloads: world.workloads.keys().cloned().collect(),
     };
     let mut plan = Plan::default();
-    compiler.update(&world.policies, &touched.policies, |_| None);
-    plan.update(world, compiler.compiled(), &touched);
+    compiler.update(&world.policies, &dirty.policies, |_| None);
+    plan.update(world, compiler.compiled(), &dirty);
     plan
 }
 
@@ -185,23 +185,23 @@ fn a_change_touches_the_pods_that_it_is_about_and_no_others() {
     let mut plan = planned(&world);
     let mut compiler = Compiler::default();
     compiler.update(&world.policies, &world.policies.keys().cloned().collect(), |_| None);
-    let mut update = |world: &World, touched: &Touched| {
-        compiler.update(&world.policies, &touched.policies, |_| None);
-        let Planned { pods, policies } = plan.update(world, compiler.compiled(), touched);
+    let mut update = |world: &World, dirty: &DirtySet| {
+        compiler.update(&world.policies, &dirty.policies, |_| None);
+        let Planned { pods, policies } = plan.update(world, compiler.compiled(), dirty);
         let changes = [&p, &q].map(|policy| plan.targets(policy).map_or(0, |targets| targets.changes));
         let names = |keys: BTreeSet<ObjectKey>| keys.into_iter().map(|key| key.name).collect::<Vec<_>>().join(" ");
         (names(pods), names(policies), changes)
     };
-    let before = update(&world, &Touched::default()).2;
+    let before = update(&world, &DirtySet::default()).2;
 
-    let mut touched = Touched::default();
-    world.apply(Change::Policy(p.clone(), None), &mut touched);
-    assert_eq!(update(&world, &touched), ("a b".to_owned(), "p".to_owned(), [0, before[1]]));
+    let mut dirty = DirtySet::default();
+    world.apply(Change::Policy(p.clone(), None), &mut dirty);
+    assert_eq!(update(&world, &dirty), ("a b".to_owned(), "p".to_owned(), [0, before[1]]));
 
-    let mut touched = Touched::default();
+    let mut dirty = DirtySet::default();
     let pod = Pod { uid: "new".to_owned(), ..world.pods[&ObjectKey::new("shop", "c")].clone() };
-    world.apply(Change::Pod(ObjectKey::new("shop", "c"), Some(pod)), &mut touched);
-    assert_eq!(update(&world, &touched), ("c".to_owned(), "q".to_owned(), [0, before[1] + 1]));
+    world.apply(Change::Pod(ObjectKey::new("shop", "c"), Some(pod)), &mut dirty);
+    assert_eq!(update(&world, &dirty), ("c".to_owned(), "q".to_owned(), [0, before[1] + 1]));
 }
 
 fn changes(plan: &Plan) -> BTreeMap<ObjectKey, u64> {
@@ -216,7 +216,7 @@ proptest! {
         const APPS: [&str; 3] = ["web", "db", "cache"];
         const NAMESPACES: [&str; 3] = ["shop", "bank", "shop"];
         let (mut world, mut plan, mut compiler) = (World::default(), Plan::default(), Compiler::default());
-        let mut touched = Touched::default();
+        let mut dirty = DirtySet::default();
         let mut version = 0;
         for (what, name, app, place) in steps {
             version += 1;
@@ -241,7 +241,7 @@ proptest! {
                     } else {
                         json!({"selector": {"matchLabels": {"app": APPS[app]}}})
                     };
-                    Change::Policy(key.clone(), Some((policy(&key, version, &target), Beside::default())))
+                    Change::Policy(key.clone(), Some((policy(&key, version, &target), StoredStatus::default())))
                 }
                 3 => Change::Policy(key, None),
                 4 => Change::Workload(workload, Some(Some(app_labels.into_iter().collect()))),
@@ -249,13 +249,13 @@ proptest! {
                 6 => Change::Service(key, Some(service(app_labels, if name == 0 { 8480 } else { 8080 }))),
                 _ => Change::Service(key, None),
             };
-            world.apply(change, &mut touched);
+            world.apply(change, &mut dirty);
             // Some changes are handled together.
             if place != 1 {
-                let touched = std::mem::take(&mut touched);
-                compiler.update(&world.policies, &touched.policies, |_| None);
+                let dirty = std::mem::take(&mut dirty);
+                compiler.update(&world.policies, &dirty.policies, |_| None);
                 let before = changes(&plan);
-                let planned = plan.update(&world, compiler.compiled(), &touched);
+                let planned = plan.update(&world, compiler.compiled(), &dirty);
                 let after = changes(&plan);
                 for policy in before.keys().chain(after.keys()) {
                     let is_told = planned.policies.contains(policy);
@@ -263,10 +263,10 @@ proptest! {
                 }
             }
         }
-        compiler.update(&world.policies, &touched.policies, |_| None);
-        plan.update(&world, compiler.compiled(), &touched);
+        compiler.update(&world.policies, &dirty.policies, |_| None);
+        plan.update(&world, compiler.compiled(), &dirty);
         let mut fresh = Plan::default();
-        let all = Touched {
+        let all = DirtySet {
             policies: world.policies.keys().cloned().collect(),
             pods: world.pods.keys().cloned().collect(),
             workloads: world.workloads.keys().cloned().collect(),
@@ -327,12 +327,12 @@ fn ways_past_an_agent_come_and_go_with_services_pods_and_policies() {
     let key = |name: &str| ObjectKey::new("shop", name);
     let target = json!({"selector": {"matchLabels": {"app": "web"}}});
     let mut ways = |world: &mut World, change: Change| {
-        let mut touched = Touched::default();
-        world.apply(change, &mut touched);
-        compiler.update(&world.policies, &touched.policies, |_| None);
+        let mut dirty = DirtySet::default();
+        world.apply(change, &mut dirty);
+        compiler.update(&world.policies, &dirty.policies, |_| None);
         let of_p = |plan: &Plan| plan.targets(&key("p")).map(|targets| (targets.changes, targets.bypasses.clone()));
         let before = of_p(&plan);
-        let planned = plan.update(world, compiler.compiled(), &touched);
+        let planned = plan.update(world, compiler.compiled(), &dirty);
         let is_told = of_p(&plan) == before || planned.policies.contains(&key("p"));
         assert!(is_told, "it changed, and nobody says so");
         plan.targets(&key("p")).map_or(Vec::new(), |targets| targets.bypasses.clone())
@@ -340,7 +340,7 @@ fn ways_past_an_agent_come_and_go_with_services_pods_and_policies() {
     let past = vec![Bypass::Port { service: "web".to_owned(), port: 80, app: 8080, agent: 8480 }];
     let pod = Pod { uid: "a".to_owned(), membership: guarded(web.clone()).into(), agent: at("http://1:1") };
     let written =
-        |name: &str, target| Change::Policy(key(name), Some((policy(&key(name), 1, target), Beside::default())));
+        |name: &str, target| Change::Policy(key(name), Some((policy(&key(name), 1, target), StoredStatus::default())));
 
     assert_eq!(ways(&mut world, written("p", &target)), []);
     assert_eq!(ways(&mut world, Change::Service(key("web"), Some(service(web.clone(), 8080)))), [], "no pods");
@@ -362,11 +362,38 @@ fn ways_past_an_agent_come_and_go_with_services_pods_and_policies() {
         written.generation = world.policies.get(&key(name)).map_or(1, |policy| policy.generation + 1);
         let spec = json!({"selector": target["selector"], "rules": [rule]});
         written.spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
-        let found = ways(&mut world, Change::Policy(key(name), Some((written, Beside::default()))));
+        let found = ways(&mut world, Change::Policy(key(name), Some((written, StoredStatus::default()))));
         let policy = |(policy, rule): &(&str, &str)| Bypass::Policy { policy: (*policy).into(), rule: (*rule).into() };
         assert_eq!(found, expected.iter().map(policy).collect::<Vec<_>>(), "{rule}");
     }
     assert_eq!(ways(&mut world, Change::Policy(key("q"), None)), []);
+}
+
+/// Logs of 57 MiB each, by the words that an agent holds: five do not fit into one pod, and agents would refuse them all.
+#[test]
+fn policies_whose_logs_do_not_fit_into_a_pod_are_left_out() {
+    let web = labels(&[("app", "web")]);
+    let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
+    let mut dirty = DirtySet::default();
+    let pod = Pod { uid: "web".to_owned(), membership: member(web).into(), agent: at("http://1:1") };
+    world.apply(Change::Pod(ObjectKey::new("shop", "web"), Some(pod)), &mut dirty);
+    for number in 0..6 {
+        let limit = json!({"name": "a", "requests": 100, "per": "1m", "strategy": "SlidingWindowLog"});
+        let limit = if number == 5 { json!({"name": "a", "requests": 100, "per": "1m"}) } else { limit };
+        let spec = json!({"selector": {"matchLabels": {"app": "web"}},
+            "rules": [{"name": "all", "key": [{"header": "x"}], "limits": [limit]}]});
+        let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+        let created = Some(Timestamp::from_second(number).unwrap());
+        let name = format!("p{number}");
+        let policy = Policy { uid: name.clone(), generation: 1, created, spec, file: None };
+        world.apply(Change::Policy(ObjectKey::new("shop", &name), Some((policy, StoredStatus::default()))), &mut dirty);
+    }
+    compiler.update(&world.policies, &dirty.policies, |_| None);
+    plan.update(&world, compiler.compiled(), &dirty);
+    let fits: Vec<String> = content(&plan, "shop", "web").policies.iter().map(|it| it.name.clone()).collect();
+    assert_eq!(fits, ["p0", "p1", "p2", "p3", "p5"]);
+    let left_out = (0..6).map(|number| plan.left_out(&ObjectKey::new("shop", format!("p{number}"))));
+    assert_eq!(left_out.collect::<Vec<_>>(), [0, 0, 0, 0, 1, 0]);
 }
 
 #[test]
@@ -374,9 +401,9 @@ fn what_does_not_fit_into_a_snapshot_is_left_out_and_what_has_grown_stays_as_it_
     let web = labels(&[("app", "web")]);
     let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
     let key = |name: &str| ObjectKey::new("shop", name);
-    let mut update = |world: &World, touched: &Touched, compiler: &mut Compiler, names: &[&str]| {
-        compiler.update(&world.policies, &touched.policies, |_| None);
-        let planned = plan.update(world, compiler.compiled(), touched);
+    let mut update = |world: &World, dirty: &DirtySet, compiler: &mut Compiler, names: &[&str]| {
+        compiler.update(&world.policies, &dirty.policies, |_| None);
+        let planned = plan.update(world, compiler.compiled(), dirty);
         let content = content(&plan, "shop", "web");
         let fits: Vec<(&str, usize)> = content
             .policies
@@ -390,40 +417,39 @@ fn what_does_not_fit_into_a_snapshot_is_left_out_and_what_has_grown_stays_as_it_
         assert!(foreseen.body(u64::MAX).len() <= weir_wire::MAX_SNAPSHOT_BYTES);
         (format!("{fits:?}"), format!("{out:?}"), planned.policies)
     };
-    let add =
-        |world: &mut World, touched: &mut Touched, name: &str, created: i64, generation: i64, kilobytes: usize| {
-            let path = format!("/{}", "x".repeat(kilobytes * 1000));
-            let limit = json!({"name": "a", "requests": 50, "per": "1s"});
-            let spec = json!({"selector": {"matchLabels": {"app": "web"}},
+    let add = |world: &mut World, dirty: &mut DirtySet, name: &str, created: i64, generation: i64, kilobytes: usize| {
+        let path = format!("/{}", "x".repeat(kilobytes * 1000));
+        let limit = json!({"name": "a", "requests": 50, "per": "1s"});
+        let spec = json!({"selector": {"matchLabels": {"app": "web"}},
             "rules": [{"name": "all", "match": [{"paths": [path]}], "limits": [limit]}]});
-            let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
-            let created = Some(Timestamp::from_second(created).unwrap());
-            let policy = Policy { uid: name.to_owned(), generation, created, spec, file: None };
-            world.apply(Change::Policy(key(name), Some((policy, Beside::default()))), touched);
-        };
+        let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+        let created = Some(Timestamp::from_second(created).unwrap());
+        let policy = Policy { uid: name.to_owned(), generation, created, spec, file: None };
+        world.apply(Change::Policy(key(name), Some((policy, StoredStatus::default()))), dirty);
+    };
     let names = ["a", "b", "c", "d", "small"];
-    let mut touched = Touched::default();
+    let mut dirty = DirtySet::default();
     let pod = Pod { uid: "web".to_owned(), membership: member(web).into(), agent: at("http://1:1") };
-    world.apply(Change::Pod(key("web"), Some(pod)), &mut touched);
+    world.apply(Change::Pod(key("web"), Some(pod)), &mut dirty);
     for (age, name) in names.iter().enumerate() {
         let kilobytes = if *name == "small" { 1 } else { 300 };
-        add(&mut world, &mut touched, name, i64::try_from(age).unwrap(), 1, kilobytes);
+        add(&mut world, &mut dirty, name, i64::try_from(age).unwrap(), 1, kilobytes);
     }
-    let (fits, out, _) = update(&world, &touched, &mut compiler, &names);
+    let (fits, out, _) = update(&world, &dirty, &mut compiler, &names);
     assert_eq!(fits, r#"[("a", 300), ("b", 300), ("c", 300), ("small", 1)]"#);
     assert_eq!(out, r#"["d"]"#);
 
-    let mut touched = Touched::default();
-    add(&mut world, &mut touched, "c", 2, 2, 500);
-    let (fits, out, told) = update(&world, &touched, &mut compiler, &names);
+    let mut dirty = DirtySet::default();
+    add(&mut world, &mut dirty, "c", 2, 2, 500);
+    let (fits, out, told) = update(&world, &dirty, &mut compiler, &names);
     assert_eq!(fits, r#"[("a", 300), ("b", 300), ("c", 300), ("small", 1)]"#, "its last rules went away");
     assert_eq!(out, r#"["c", "d"]"#);
     assert!(told.contains(&key("c")));
 
-    // Room for what was left out, which is told of it.
-    let mut touched = Touched::default();
-    world.apply(Change::Policy(key("a"), None), &mut touched);
-    let (fits, out, told) = update(&world, &touched, &mut compiler, &names);
+    // NamespaceBounds for what was left out, which is told of it.
+    let mut dirty = DirtySet::default();
+    world.apply(Change::Policy(key("a"), None), &mut dirty);
+    let (fits, out, told) = update(&world, &dirty, &mut compiler, &names);
     assert_eq!(fits, r#"[("b", 300), ("c", 500), ("small", 1)]"#);
     assert_eq!(out, r#"["d"]"#);
     assert!(told.contains(&key("c")) && !told.contains(&key("small")), "{told:?}");

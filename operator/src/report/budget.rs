@@ -1,6 +1,6 @@
 //! How many Events one policy may cause. Pure.
 //!
-//! What is told once is not told again (see [`crate::story`]), but pods that come and go are different facts each time. The
+//! What is told once is not told again (see [`crate::announcer`]), but pods that come and go are different facts each time. The
 //! numbers are those of the filter that client-go has for the same purpose.
 
 use std::collections::HashMap;

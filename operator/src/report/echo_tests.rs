@@ -33,7 +33,7 @@ fn writes(echo: &mut Echo, now: &mut Instant, time: Duration) -> u32 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edit_is_mended_once_within_a_second() {
+async fn an_edit_is_fixed_once_within_a_second() {
     let mut now = Instant::now();
     for edit in [status("99/99"), None] {
         let mut echo = at_rest(now);
@@ -46,7 +46,7 @@ async fn an_edit_is_mended_once_within_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edit_before_the_first_write_is_mended_too() {
+async fn an_edit_before_the_first_write_is_fixed_too() {
     let mut now = Instant::now();
     let mut echo = Echo::new(status("1/1"));
     echo.shown(now, status("1/1"));
@@ -73,7 +73,7 @@ async fn old_echoes_cause_nothing_in_whatever_order_they_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edit_right_behind_a_write_is_mended_when_that_has_landed() {
+async fn an_edit_right_behind_a_write_is_fixed_when_that_has_landed() {
     let mut now = Instant::now();
     let mut echo = at_rest(now);
     let number = echo.send(now);

@@ -5,6 +5,7 @@
 //! is broken meanwhile. Files of one stem (`a.yaml`, `a.yml`) share one: each document says which file it is about.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,8 +63,19 @@ impl FileSink {
             }
         }
         let documents = files.entry(status_file.clone()).or_default();
-        documents.insert(report.key.clone(), document);
-        Ok(self.render(&status_file, documents)?)
+        let good = |document: Option<&Value>| document.and_then(|it| it.pointer("/status/lastKnownGood")).cloned();
+        let is_new = good(documents.get(&report.key)) != good(Some(&document));
+        let mut next = documents.clone();
+        next.insert(report.key.clone(), document);
+        self.render(&status_file, &next)?;
+        if is_new {
+            // The new name, too, outlasts a power cut. What the agents let through need not.
+            let path = self.directory.join(&status_file);
+            let folder = path.parent().unwrap_or(&self.directory);
+            File::open(folder).and_then(|folder| folder.sync_all()).map_err(at(folder))?;
+        }
+        *documents = next;
+        Ok(())
     }
 
     pub(super) fn removed(&self, key: &ObjectKey) {
@@ -92,7 +104,7 @@ impl FileSink {
         let path = self.directory.join(status_file);
         if documents.is_empty() {
             return match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(&path)(error)),
                 _ => Ok(()),
             };
         }
@@ -104,9 +116,9 @@ impl FileSink {
             text.push_str(&serde_yaml::to_string(document).map_err(io::Error::other)?);
         }
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent)?;
+            std::fs::create_dir_all(parent).map_err(at(parent))?;
         }
-        replace(&path, &text)
+        replace(&path, &text).map_err(at(&path))
     }
 }
 
@@ -132,7 +144,7 @@ pub fn kept(directory: &Path) -> io::Result<BTreeMap<Arc<str>, Vec<Kept>>> {
     Ok(kept)
 }
 
-/// Judged like a new policy: whoever may write the status can write this.
+/// Judged like a new policy, because every writer of the status can write this.
 fn spec(key: &ObjectKey, good: &Value) -> Result<Kept, String> {
     let text = good["spec"].as_str().unwrap_or_default();
     let spec: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
@@ -194,10 +206,25 @@ fn status_file(file: &str) -> String {
     path.with_file_name(format!("{stem}{STATUS_SUFFIX}")).to_string_lossy().into_owned()
 }
 
+/// Says in an error which file it is about, and the fix if there is one.
+fn at(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |error| {
+        let fix = match error.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                ": let the operator write there, or name another directory with --state-dir"
+            }
+            _ => "",
+        };
+        io::Error::new(error.kind(), format!("{}: {error}{fix}", path.display()))
+    }
+}
+
+/// Puts a text in the place of what is there. After a power cut the one or the other is there, whole: the last good
+/// generations are in it. So the text is on the disk before the name points to it.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.tmp"));
-    let replaced = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
+    let replaced = write_through(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
     if replaced.is_err() {
         // On a full disk, half of it is there. What could not be removed is written over the next time.
         let _ = std::fs::remove_file(&temporary);
@@ -205,7 +232,38 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     replaced
 }
 
+fn write_through(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_data()
+}
+
 /// One line on standard output. A reader that went away is no reason to stop limiting.
 fn say(text: &str) {
     let _ = writeln!(io::stdout().lock(), "{} {text}", clock::timestamp());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_that_cannot_be_written_is_named_and_leaves_the_one_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.status.yaml");
+        replace(&path, "before").unwrap();
+        // Where the text is to go first, there is a directory.
+        let temporary = directory.path().join(".a.status.yaml.tmp");
+        std::fs::create_dir(&temporary).unwrap();
+        let error = replace(&path, "after").map_err(at(&path)).unwrap_err().to_string();
+        assert!(error.starts_with(&path.display().to_string()), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "before");
+        std::fs::remove_dir(&temporary).unwrap();
+        replace(&path, "after").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "after");
+        assert!(!temporary.exists());
+
+        let denied = at(&path)(io::ErrorKind::PermissionDenied.into()).to_string();
+        assert!(denied.ends_with("or name another directory with --state-dir"), "{denied}");
+    }
 }

@@ -45,7 +45,7 @@ pub struct Report {
 
 /// A status that was written.
 #[derive(Clone, Debug)]
-pub struct Landed {
+pub struct WrittenStatus {
     /// The policy.
     pub key: ObjectKey,
     /// Its UID.
@@ -138,7 +138,7 @@ pub enum Sink {
     /// The status subresource and Events.
     Cluster(ClusterSink),
     /// Files beside the policies and standard output.
-    Files(FileSink),
+    Files(Arc<FileSink>),
 }
 
 impl Sink {
@@ -146,7 +146,12 @@ impl Sink {
         match self {
             Self::Cluster(sink) => sink.write(report).await,
             // Policies in files are shown without a status: theirs is in another file.
-            Self::Files(sink) => sink.write(report).map(|()| Stored::default()),
+            Self::Files(sink) => {
+                let (sink, report) = (sink.clone(), report.clone());
+                // A disk takes its time to say that it has something.
+                let written = tokio::task::spawn_blocking(move || sink.write(&report));
+                written.await.expect("writing does not panic and is not cancelled").map(|()| Stored::default())
+            }
         }
     }
 

@@ -45,7 +45,7 @@ async fn pending_is_written_only_if_it_lasts() {
     assert!(!pace.admits(now, &status("Pending", 0, 0), true));
     assert!(!pace.admits(now + millis(100), &status("Pending", 2, 0), true));
     assert!(!pace.admits(now + millis(200), &status("Enforced", 3, 0), false), "nothing was ever different");
-    assert!(!pace.admits(now + millis(300), &status("Pending", 2, 0), true), "it waits anew");
+    assert!(!pace.admits(now + millis(300), &status("Pending", 2, 0), true), "it waits again");
     assert!(pace.admits(now + millis(300) + HOLD, &status("Pending", 2, 0), true));
 }
 

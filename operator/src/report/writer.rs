@@ -10,7 +10,7 @@ use tokio::time::{sleep_until, timeout};
 
 use super::budget::Budget;
 use super::queue::{Queue, pause};
-use super::{Announcement, ClusterSink, Landed, Message, Report, Sink, SinkError, Stored};
+use super::{Announcement, ClusterSink, Message, Report, Sink, SinkError, Stored, WrittenStatus};
 use crate::clock;
 use crate::metrics::Metrics;
 use crate::world::ObjectKey;
@@ -28,7 +28,7 @@ const PERSISTENCE: Duration = Duration::from_secs(30);
 pub async fn run(
     sink: Sink,
     messages: mpsc::UnboundedReceiver<Message>,
-    landings: mpsc::Sender<Landed>,
+    landings: mpsc::Sender<WrittenStatus>,
     metrics: Metrics,
 ) {
     let (announcements, announced) = mpsc::channel(ANNOUNCEMENTS);
@@ -49,7 +49,7 @@ async fn announce(sink: &Sink, mut announced: mpsc::Receiver<Announcement>) {
     }
 }
 
-/// Tries for a while: whoever leads next begins with what the status says, and does not tell again what it says already.
+/// Tries for a while: the next leader begins with what the status says, and does not announce it again.
 async fn tell(sink: &ClusterSink, announcement: &Announcement) -> Result<(), SinkError> {
     let event = sink.event(announcement);
     let until = clock::now() + PERSISTENCE;
@@ -75,7 +75,7 @@ struct Writer<'a> {
     queue: Queue,
     budget: Budget,
     announcements: mpsc::Sender<Announcement>,
-    landings: mpsc::Sender<Landed>,
+    landings: mpsc::Sender<WrittenStatus>,
     metrics: Metrics,
 }
 
@@ -148,7 +148,7 @@ impl Writer<'_> {
                 let Report { key, uid, number, .. } = *report;
                 let removed = self.queue.ended(now, &key);
                 // Closed only while the process ends.
-                let _ = self.landings.send(Landed { key: key.clone(), uid, number, stored }).await;
+                let _ = self.landings.send(WrittenStatus { key: key.clone(), uid, number, stored }).await;
                 removed.then_some(key)
             }
             Err(SinkError::Gone) => self.queue.ended(now, &report.key).then_some(report.key),

@@ -95,7 +95,7 @@ struct Stage {
     script: Shared,
     metrics: Metrics,
     messages: mpsc::UnboundedSender<Message>,
-    landed: mpsc::Receiver<Landed>,
+    landed: mpsc::Receiver<WrittenStatus>,
     writer: JoinHandle<()>,
     /// Where the apiserver is, or will be.
     address: SocketAddr,

@@ -5,7 +5,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use rustls::pki_types::ServerName;
+
 use super::listing;
+use crate::identity::host;
 use crate::world::{Agent, Change, Membership, ObjectKey, Pod};
 
 /// The namespace that stands for agents outside of any cluster.
@@ -24,7 +27,7 @@ pub struct StandaloneAgent {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidAgent {
     /// It cannot be called.
-    #[error("{0:?} must be a plain URL such as http://127.0.0.1:8481")]
+    #[error("{0:?} must be a URL with a host and a port, and nothing behind it, such as http://127.0.0.1:8481")]
     Url(String),
     /// A label without a value.
     #[error("{0:?} must be a label such as app=web")]
@@ -40,11 +43,13 @@ impl std::str::FromStr for StandaloneAgent {
         let url = parts.next().unwrap_or_default().trim_end_matches('/');
         let invalid = || InvalidAgent::Url(url.to_owned());
         let uri: http::Uri = url.parse().map_err(|_| invalid())?;
-        let is_plain = uri.scheme_str() == Some("http") && uri.path() == "/" && uri.query().is_none();
-        if !is_plain
-            || uri.host().is_none_or(str::is_empty)
-            || uri.authority().is_some_and(|it| it.as_str().contains('@'))
-        {
+        let is_known = matches!(uri.scheme_str(), Some("http" | "https"));
+        let is_bare = uri.path() == "/" && uri.query().is_none();
+        let can_be_named = uri.authority().is_some_and(|authority| {
+            let authority = authority.as_str();
+            !authority.contains('@') && ServerName::try_from(host(authority)).is_ok()
+        });
+        if !is_known || !is_bare || !can_be_named || uri.port_u16().is_none_or(|port| port == 0) {
             return Err(invalid());
         }
         let mut labels = BTreeMap::new();
@@ -89,6 +94,11 @@ pub enum AgentsError {
         /// Why.
         source: InvalidAgent,
     },
+    /// It cannot be called as its URL says.
+    #[error(
+        "agent {0} must be called over mutual TLS: say --agent-ca, --client-cert and --client-key, or call it by http://"
+    )]
+    NoCertificate(String),
     /// There is none.
     #[error("{}: names no agent: write one URL[,LABEL=VALUE...] on each line", path.display())]
     None {
@@ -105,6 +115,8 @@ pub enum AgentsError {
 pub(super) struct Agents {
     fixed: Vec<StandaloneAgent>,
     file: Option<PathBuf>,
+    /// Whether there is a certificate to show to agents.
+    has_certificate: bool,
     current: BTreeMap<ObjectKey, Pod>,
 }
 
@@ -114,8 +126,12 @@ impl Agents {
     /// # Errors
     ///
     /// It cannot be used.
-    pub(super) fn open(fixed: Vec<StandaloneAgent>, file: Option<PathBuf>) -> Result<Self, AgentsError> {
-        let agents = Self { fixed, file, current: BTreeMap::new() };
+    pub(super) fn open(
+        fixed: Vec<StandaloneAgent>,
+        file: Option<PathBuf>,
+        has_certificate: bool,
+    ) -> Result<Self, AgentsError> {
+        let agents = Self { fixed, file, has_certificate, current: BTreeMap::new() };
         agents.read()?;
         Ok(agents)
     }
@@ -144,6 +160,9 @@ impl Agents {
         let mut pods = BTreeMap::new();
         let listed = self.file.as_deref().map(read).transpose()?.unwrap_or_default();
         for agent in self.fixed.iter().chain(&listed) {
+            if agent.url.starts_with("https://") && !self.has_certificate {
+                return Err(AgentsError::NoCertificate(agent.url.clone()));
+            }
             let (key, pod) = agent.pod();
             if pods.insert(key, pod).is_some() {
                 return Err(AgentsError::Twice(agent.url.clone()));
@@ -177,9 +196,17 @@ mod tests {
         assert_eq!(agent.url, "http://127.0.0.1:8481");
         let labels: Vec<_> = agent.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(labels, [("app", "web"), ("tier", "")]);
-        for bad in
-            ["", "127.0.0.1:8481", "https://a:1", "http://a/path", "http://a:1?b", "http://u@a:1", "http://a:1,app"]
-        {
+        for bad in [
+            "",
+            "127.0.0.1:8481",
+            "ftp://a:1",
+            "http://a/path",
+            "http://a:1?b",
+            "http://u@a:1",
+            "http://a:1,app",
+            "http://a",
+            "https://a",
+        ] {
             assert!(bad.parse::<StandaloneAgent>().is_err(), "{bad}");
         }
     }
@@ -191,10 +218,10 @@ mod tests {
         let write = |text: &str| std::fs::write(&path, text).unwrap();
         let fixed: Vec<StandaloneAgent> = vec!["http://fixed:1".parse().unwrap()];
         write("# none yet\n");
-        assert!(matches!(Agents::open(fixed.clone(), Some(path.clone())), Err(AgentsError::None { .. })));
+        assert!(matches!(Agents::open(fixed.clone(), Some(path.clone()), false), Err(AgentsError::None { .. })));
 
         write("http://a:1 # the first\r\n\r\nhttp://b:1,app=web\n");
-        let mut agents = Agents::open(fixed, Some(path.clone())).unwrap();
+        let mut agents = Agents::open(fixed, Some(path.clone()), false).unwrap();
         let said = |agents: &mut Agents| {
             let changes = agents.changes()?;
             let say = |change: &Change| match change {
@@ -209,6 +236,7 @@ mod tests {
             ("http://a:1\nb:1\n", "agents:2: "),
             ("http://a:1\nhttp://a:1/,app=web\n", "named twice"),
             ("http://fixed:1\n", "named twice"),
+            ("http://a:1\nhttps://b:1\n", "agent https://b:1 must be called over mutual TLS: say --agent-ca"),
         ] {
             write(bad);
             let error = said(&mut agents).unwrap_err().to_string();

@@ -4,6 +4,7 @@
 //! second look covers file systems that say nothing, and a call to reload those that cannot wait. Status files, which the
 //! operator writes, and editors' droppings are no input.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,9 +21,10 @@ pub use super::folder::{FileCounts, Kept, Notice};
 use super::listing::{Listing, Reader};
 pub use super::listing::{STATUS_SUFFIX, names};
 use crate::clock;
+use crate::identity::{CallingFiles, Held, InvalidTls, TlsFiles};
+use crate::log_once::LogOnce;
 use crate::metrics::Metrics;
 use crate::report::{self, Message};
-use crate::told::Told;
 use crate::world::Update;
 
 /// Files are read once nothing moved for this long.
@@ -47,6 +49,8 @@ pub struct Place {
     pub agents: Vec<StandaloneAgent>,
     /// A file that names more of them, a line each.
     pub agents_file: Option<PathBuf>,
+    /// How those are called whose URL says `https`.
+    pub tls: Option<TlsFiles>,
 }
 
 impl Place {
@@ -86,6 +90,9 @@ pub enum DirectoryError {
     /// The agents are not known.
     #[error(transparent)]
     Agents(#[from] AgentsError),
+    /// No agent can be called over mutual TLS with these files.
+    #[error(transparent)]
+    Tls(#[from] InvalidTls),
 }
 
 /// A directory that was read once and is watched.
@@ -95,6 +102,7 @@ pub struct Directory {
     reader: Option<Reader>,
     folder: Folder,
     agents: Agents,
+    calling: Option<CallingFiles>,
     moved: mpsc::Receiver<()>,
     _watcher: RecommendedWatcher,
 }
@@ -110,7 +118,8 @@ impl Directory {
         let path = &place.policies;
         let (tell, moved) = mpsc::channel(1);
         let unwatchable = |source| DirectoryError::Unwatchable { path: path.clone(), source };
-        let agents = Agents::open(place.agents.clone(), place.agents_file.clone())?;
+        let calling = place.tls.clone().map(CallingFiles::open).transpose()?;
+        let agents = Agents::open(place.agents.clone(), place.agents_file.clone(), calling.is_some())?;
         std::fs::read_dir(path).map_err(|source| DirectoryError::Unreadable { path: path.clone(), source })?;
         let state = |source| DirectoryError::State { path: place.state().to_owned(), source };
         std::fs::create_dir_all(place.state()).map_err(state)?;
@@ -127,19 +136,30 @@ impl Directory {
         .map_err(unwatchable)?;
         let mode = if place.recursive { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
         watcher.watch(path, mode).map_err(unwatchable)?;
-        if let Some(file) = agents.file() {
-            // Its directory, because a file that is replaced is another one.
-            let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            watcher.watch(parent, RecursiveMode::NonRecursive).map_err(unwatchable)?;
+        let files = agents.file().into_iter().chain(calling.iter().flat_map(|calling| calling.files().paths()));
+        // Their directories, because a file that is replaced is another one.
+        let parents = files.filter_map(Path::parent);
+        let parents = parents.map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
+        for parent in parents.collect::<BTreeSet<_>>() {
+            // The directory of policies is watched already, maybe with all below it.
+            if parent != path.as_path() {
+                watcher.watch(parent, RecursiveMode::NonRecursive).map_err(unwatchable)?;
+            }
         }
         Ok(Self {
             path: path.clone(),
             reader: Some(Reader::new(path, place.recursive)),
             folder: Folder::new(kept),
             agents,
+            calling,
             moved,
             _watcher: watcher,
         })
+    }
+
+    /// How agents are called over mutual TLS, and the files that say so.
+    pub(crate) fn calling(&self) -> Option<(Held, Arc<TlsFiles>)> {
+        self.calling.as_ref().map(|calling| (calling.held(), calling.files().clone()))
     }
 
     /// Sends what is in the directory, and every change of it, until `updates` is closed. `reload`: look again, now.
@@ -153,12 +173,17 @@ impl Directory {
         let begun = clock::now();
         let mut changes = Vec::new();
         let mut complete = false;
-        let (mut unreadable, mut agents) = (Told::default(), Told::default());
+        let (mut unreadable, mut agents, mut certificates) =
+            (LogOnce::default(), LogOnce::default(), LogOnce::default());
         loop {
             let mut look_again = clock::now() + RESCAN;
-            let mut is_settled = true;
+            let mut has_converged = true;
+            let refreshed = self.calling.as_mut().map_or(Ok(()), CallingFiles::refresh);
+            if let Some(problem) = certificates.changed(refreshed) {
+                tracing::warn!(problem, "agents are called with the certificates from before");
+            }
             let found = self.agents.changes().map(|found| changes.extend(found));
-            if let Some(problem) = agents.news(found) {
+            if let Some(problem) = agents.changed(found) {
                 tracing::warn!(problem, "the agents stay as they were");
             }
             let listing = self.list().await;
@@ -173,19 +198,19 @@ impl Directory {
                     for key in outcome.forgotten {
                         let _ = reports.send(Message::Removed(key));
                     }
-                    is_settled = outcome.look_again.is_none();
+                    has_converged = outcome.look_again.is_none();
                     look_again = outcome.look_again.map_or(look_again, |at| at.min(look_again));
                     metrics.set_files(self.folder.counts());
-                    unreadable.news(Ok::<_, io::Error>(()));
+                    unreadable.changed(Ok::<_, io::Error>(()));
                 }
                 // The whole directory being away says nothing about its policies.
                 Err(error) => {
-                    if let Some(problem) = unreadable.news(Err(error)) {
+                    if let Some(problem) = unreadable.changed(Err(error)) {
                         tracing::warn!(path = %self.path.display(), problem, "cannot read the policies: they stay as they were");
                     }
                 }
             }
-            let completes = !complete && (is_settled || clock::now() - begun >= FIRST);
+            let completes = !complete && (has_converged || clock::now() - begun >= FIRST);
             if completes || !changes.is_empty() {
                 complete |= completes;
                 let update = Update { changes: std::mem::take(&mut changes), complete: completes };
@@ -198,7 +223,7 @@ impl Directory {
             }
             tokio::select! {
                 () = self.wait_for_quiet() => {}
-                () = reload.notified() => tracing::info!("reading the policies and agents again, as asked"),
+                () = reload.notified() => tracing::info!("reading the policies, agents and certificates again, as asked"),
                 () = sleep_until(look_again) => {}
                 () = updates.closed() => return,
             }

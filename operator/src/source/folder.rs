@@ -18,7 +18,7 @@ use weir_api::{LastKnownGood, RateLimitPolicySpec, RateLimitPolicyStatus};
 use super::listing::Listing;
 use crate::compile::revision_of;
 use crate::documents::{self, Broken as Faulty, Finding, Place, Specs};
-use crate::world::{Beside, Change, Fault, ObjectKey, Policy};
+use crate::world::{Change, Fault, ObjectKey, Policy, StoredStatus};
 
 /// How long something bad must last to be believed.
 pub(super) const CONFIRM: Duration = Duration::from_millis(250);
@@ -59,11 +59,11 @@ pub struct Kept {
 
 impl Kept {
     /// As the status that it is from shows it.
-    fn beside(&self) -> Beside {
+    fn stored(&self) -> StoredStatus {
         let spec = serde_json::to_string(&*self.spec).expect("a spec is plain data, which always has a JSON form");
         let last_known_good = Some(LastKnownGood { generation: self.generation, spec });
         let status = RateLimitPolicyStatus { last_known_good, ..RateLimitPolicyStatus::default() };
-        Beside { status: Some(Box::new(status)), version: None }
+        StoredStatus { status: Some(Box::new(status)), version: None }
     }
 }
 
@@ -307,9 +307,9 @@ impl Folder {
         let policy = Policy { uid, generation, created: None, spec, file: Some(file) };
         // Nobody has compiled what was good before if the file is known to be broken by then.
         let kept = self.generations.get(&key).filter(|_| policy.spec.is_err() && !self.is_complete);
-        let beside = kept.map(Kept::beside).unwrap_or_default();
+        let stored = kept.map(Kept::stored).unwrap_or_default();
         self.current.insert(key.clone(), policy.clone());
-        outcome.changes.push(Change::Policy(key, Some((policy, beside))));
+        outcome.changes.push(Change::Policy(key, Some((policy, stored))));
     }
 }
 

@@ -87,9 +87,9 @@ async fn a_broken_file_makes_its_policies_invalid_and_says_so_once() {
     assert_eq!(told.last().map(String::as_str), Some("a.yaml: its last good content stays in force"));
     let again = folder.absorb(now + CONFIRM * 2, broken);
     assert!(again.changes.is_empty() && again.notices.is_empty());
-    let mended = folder.absorb(now + CONFIRM * 3, listing(&[("a.yaml", &good)]));
+    let fixed = folder.absorb(now + CONFIRM * 3, listing(&[("a.yaml", &good)]));
     assert_eq!(
-        (said(&mended), notices(&mended)),
+        (said(&fixed), notices(&fixed)),
         (vec!["p 3 50".to_owned()], vec!["a.yaml: reads well again".to_owned()])
     );
 }

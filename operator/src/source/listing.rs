@@ -27,6 +27,8 @@ type Text = Result<Arc<str>, String>;
 pub(super) struct Reader {
     directory: PathBuf,
     recursive: bool,
+    /// Which directory it was, by device and inode, when it last held something.
+    held: Option<(u64, u64)>,
     /// What is known of each file.
     known: HashMap<Arc<str>, (Signature, Text)>,
 }
@@ -55,17 +57,29 @@ impl Signature {
 
 impl Reader {
     pub(super) fn new(directory: &Path, recursive: bool) -> Self {
-        Self { directory: directory.to_owned(), recursive, known: HashMap::new() }
+        Self { directory: directory.to_owned(), recursive, held: None, known: HashMap::new() }
     }
 
     /// What is there, at that time.
     ///
     /// # Errors
     ///
-    /// The directory cannot be read. Of a file that cannot be read, the listing says so.
+    /// The directory cannot be read, or is an empty one in the place of the one that held the policies. Of a file that
+    /// cannot be read, the listing says so.
     pub(super) fn list(&mut self, now: SystemTime) -> io::Result<Listing> {
         let mut listing = Listing::new();
-        for name in names(&self.directory, self.recursive)? {
+        let directory = fs::metadata(&self.directory)?;
+        let directory = (directory.dev(), directory.ino());
+        let names = names(&self.directory, self.recursive)?;
+        if !names.is_empty() {
+            self.held = Some(directory);
+        } else if self.held.is_some_and(|held| held != directory) {
+            return Err(io::Error::other(
+                "it is empty, and not the directory that held the policies, as if a volume had been unmounted: bring that \
+                 back, or restart the operator if the policies are to go",
+            ));
+        }
+        for name in names {
             let path = self.directory.join(&*name);
             let Ok(metadata) = fs::metadata(&path) else {
                 // Gone since, or a link to nothing.
@@ -79,8 +93,9 @@ impl Reader {
                     text => text.map(Arc::from).map_err(|error| error.to_string()),
                 },
             };
-            let is_settled = metadata.modified().is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > COARSE));
-            if is_settled && text.is_ok() {
+            let has_converged =
+                metadata.modified().is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > COARSE));
+            if has_converged && text.is_ok() {
                 self.known.insert(name.clone(), (signature, text.clone()));
             } else {
                 self.known.remove(&name);
@@ -152,4 +167,40 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
 pub(crate) fn is_input(name: &str) -> bool {
     let is_yaml = name.ends_with(".yaml") || name.ends_with(".yml") || name.ends_with(".json");
     is_yaml && !name.starts_with('.') && !name.ends_with(STATUS_SUFFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_directory_in_the_place_of_another_holds_no_news() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        let (policies, aside) = (path("policies"), path("aside"));
+        fs::create_dir(&policies).unwrap();
+        let mut reader = Reader::new(&policies, false);
+        let mut list = || reader.list(SystemTime::UNIX_EPOCH).map(|listing| listing.len());
+        assert_eq!(list().unwrap(), 0, "it may begin empty");
+        fs::write(policies.join("a.yaml"), "a").unwrap();
+        assert_eq!(list().unwrap(), 1);
+
+        // The mount point of a volume that went away.
+        fs::rename(&policies, &aside).unwrap();
+        assert_eq!(list().unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::create_dir(&policies).unwrap();
+        let error = list().unwrap_err().to_string();
+        assert!(error.contains("as if a volume had been unmounted"), "{error}");
+        fs::remove_dir(&policies).unwrap();
+        fs::rename(&aside, &policies).unwrap();
+        assert_eq!(list().unwrap(), 1);
+
+        // Another release of the same policies, and the last file that is deleted.
+        fs::rename(&policies, &aside).unwrap();
+        fs::create_dir(&policies).unwrap();
+        fs::write(policies.join("a.yaml"), "b").unwrap();
+        assert_eq!(list().unwrap(), 1);
+        fs::remove_file(policies.join("a.yaml")).unwrap();
+        assert_eq!(list().unwrap(), 0, "who deletes the file means it");
+    }
 }

@@ -12,9 +12,9 @@ use kube::core::Selector;
 use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus};
 
 use super::pod::Pod;
-use crate::doors::{Doors, Service as Ports};
 use crate::inject::{INJECT, NOT_INJECTED};
-use crate::world::{Agent, Beside, Change, Fault, Membership, ObjectKey, Policy, Workload, WorkloadKind};
+use crate::pod_ports::{PodPorts, Service as Ports};
+use crate::world::{Agent, Change, Fault, Membership, ObjectKey, Policy, StoredStatus, Workload, WorkloadKind};
 
 /// A pod takes part in Weir when it carries this label with the value `enabled`.
 pub(crate) const AGENT_LABEL: &str = "weir.dev/agent";
@@ -41,7 +41,7 @@ pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
         spec,
         file: None,
     };
-    Change::Policy(key, Some((policy, Beside { status, version: object.metadata.resource_version })))
+    Change::Policy(key, Some((policy, StoredStatus { status, version: object.metadata.resource_version })))
 }
 
 /// A policy's status. One that another version wrote may be unreadable, which is as good as none.
@@ -79,15 +79,15 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: Proof) -> Change {
             Some(ip) => Agent::At(format!("{scheme}://{ip}:{port}").into()),
         }
     };
-    let doors = match &agent {
-        Agent::Absent(_) => Doors::default(),
+    let pod_ports = match &agent {
+        Agent::Absent(_) => PodPorts::default(),
         Agent::Pending | Agent::At(_) => {
-            pod.spec.map(|spec| Doors::of(&spec.containers, &spec.init_containers)).unwrap_or_default()
+            pod.spec.map(|spec| PodPorts::of(&spec.containers, &spec.init_containers)).unwrap_or_default()
         }
     };
     let pod = crate::world::Pod {
         uid: pod.metadata.uid.unwrap_or_default(),
-        membership: Membership::Pod(labels, doors).into(),
+        membership: Membership::Pod(labels, pod_ports).into(),
         agent,
     };
     Change::Pod(key, Some(pod))
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_pod_has_no_agent_and_how_to_mend_it() {
+    fn why_a_pod_has_no_agent_and_how_to_fix_it() {
         for (metadata, expected) in [
             (
                 json!({}),

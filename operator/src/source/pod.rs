@@ -11,7 +11,7 @@ use kube::Resource;
 use kube::core::NamespaceResourceScope;
 use serde::Deserialize;
 
-use crate::doors::Container;
+use crate::pod_ports::Container;
 
 /// A pod.
 #[derive(Clone, Debug, Deserialize)]

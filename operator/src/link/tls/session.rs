@@ -50,7 +50,7 @@ enum Purpose<'a> {
 }
 
 impl Session {
-    /// For whoever has a certificate for `name`. The first words are to be sent at once.
+    /// For a peer with a certificate for `name`. The first bytes are to be sent at once.
     ///
     /// # Errors
     ///

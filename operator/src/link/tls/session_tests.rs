@@ -221,7 +221,7 @@ fn what_is_cut_off_is_never_taken_for_the_end() {
         }
         assert!(bytes(ANSWER).starts_with(&conversation.read()), "{most}");
         assert_eq!(conversation.client.end(), Some(&End::CutOff), "{most}");
-        // Whoever still wants to say something may.
+        // A peer that still wants to send may.
         if !conversation.client.is_handshaking() {
             conversation.client.send(b"more").unwrap();
             conversation.client.send(b"and more").unwrap();

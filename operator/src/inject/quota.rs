@@ -38,33 +38,33 @@ const STORAGE: Kind = Kind { name: "ephemeral-storage", usual: (16.0 * MI, 64.0 
 
 /// Where rooms are looked for.
 #[derive(Clone)]
-pub(super) struct Rooms(pub(super) Client);
+pub(super) struct QuotaSource(pub(super) Client);
 
-impl std::fmt::Debug for Rooms {
+impl std::fmt::Debug for QuotaSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Rooms")
+        f.write_str("QuotaSource")
     }
 }
 
-impl Rooms {
+impl QuotaSource {
     /// That of a namespace.
-    pub(super) async fn of(&self, namespace: &str) -> Room {
+    pub(super) async fn of(&self, namespace: &str) -> NamespaceBounds {
         // From the apiserver's memory.
         let any = ListParams::default().match_any();
         let (ranges, quotas) = (Api::namespaced(self.0.clone(), namespace), Api::namespaced(self.0.clone(), namespace));
         let both = async { try_join!(ranges.list(&any), quotas.list(&any)) };
         match timeout(PATIENCE, both).await {
-            Ok(Ok((ranges, quotas))) => Room { ranges: ranges.items, quotas: quotas.items },
+            Ok(Ok((ranges, quotas))) => NamespaceBounds { ranges: ranges.items, quotas: quotas.items },
             Ok(Err(error)) => {
                 tracing::warn!(namespace, %error, "LimitRanges and ResourceQuotas cannot be listed: agents are not fitted to them");
-                Room::default()
+                NamespaceBounds::default()
             }
             Err(_) => {
                 tracing::warn!(
                     namespace,
                     "LimitRanges and ResourceQuotas do not come: this agent is not fitted to them"
                 );
-                Room::default()
+                NamespaceBounds::default()
             }
         }
     }
@@ -72,7 +72,7 @@ impl Rooms {
 
 /// What bounds the pods of a namespace.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Room {
+pub(super) struct NamespaceBounds {
     pub(super) ranges: Vec<LimitRange>,
     pub(super) quotas: Vec<ResourceQuota>,
 }
@@ -91,12 +91,12 @@ struct Bounded {
     most: (Bound, Bound),
 }
 
-impl Room {
+impl NamespaceBounds {
     /// What the agent of a pod asks for here.
     ///
     /// # Errors
     ///
-    /// There is not enough left for one; who says so, and the mend.
+    /// There is not enough left for an agent: which object says so, and the fix.
     pub(super) fn fit(&self, spec: &PodSpec, asked: &Resources) -> Result<Resources, String> {
         let of = |kind: &Kind, asked: &Bounds| self.bounded(kind.name, spec).fit(kind, asked);
         Ok(Resources {
@@ -292,5 +292,5 @@ fn text(resource: &str, value: f64) -> String {
 }
 
 #[cfg(test)]
-#[path = "room_tests.rs"]
+#[path = "quota_tests.rs"]
 mod tests;

@@ -1,7 +1,7 @@
 //! The ways to a pod's app: which ports of Services lead through the agent, and which past it.
 //!
 //! Pure. Of a Service it knows the ports, of a pod where its agent listens, which port it guards, and what its container
-//! ports are called. Pods of one template have the same doors. An agent on the pod's own network cannot refuse what
+//! ports are called. Pods of one template have the same pod_ports. An agent on the pod's own network cannot refuse what
 //! comes to the app directly, so the most that can be done is to say so.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub const BYPASS_ANNOTATION: &str = "weir.dev/bypass";
 
 /// Where a pod's agent and the app behind it are reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Doors {
+pub struct PodPorts {
     /// The app's port that the agent guards, if somebody can come to it directly.
     pub guarded: Option<u16>,
     /// Where the agent listens for clients.
@@ -45,7 +45,7 @@ struct ContainerPort {
     container_port: u16,
 }
 
-impl Doors {
+impl PodPorts {
     /// Those of a pod with these containers. The agent is the one with a `--listen` and an `--upstream` on loopback.
     pub fn of(containers: &[Container], init_containers: &[Container]) -> Self {
         let all = || containers.iter().chain(init_containers);
@@ -115,7 +115,7 @@ pub enum Bypass {
         /// Where the agent listens.
         agent: u16,
     },
-    /// The names of a headless Service are those of the pods: whoever knows the app's port reaches it.
+    /// The names of a headless Service are those of the pods: a client that knows the app's port reaches it.
     Names {
         /// Name of the Service.
         service: String,
@@ -184,13 +184,13 @@ impl Service {
         }
     }
 
-    /// The ways past the agent of pods with these doors that this Service, of this name, opens.
-    pub fn bypasses(&self, name: &str, doors: &Doors) -> Vec<Bypass> {
-        let Some(app) = doors.guarded.filter(|_| !self.allowed) else { return Vec::new() };
-        let (service, agent) = (name.to_owned(), doors.agent);
+    /// The ways past the agent of pods with these pod_ports that this Service, of this name, opens.
+    pub fn bypasses(&self, name: &str, pod_ports: &PodPorts) -> Vec<Bypass> {
+        let Some(app) = pod_ports.guarded.filter(|_| !self.allowed) else { return Vec::new() };
+        let (service, agent) = (name.to_owned(), pod_ports.agent);
         let leads_to_app = |port: &&Port| match &port.target {
             Target::Number(number) => *number == app,
-            Target::Name(name) => doors.names.get(name) == Some(&app),
+            Target::Name(name) => pod_ports.names.get(name) == Some(&app),
         };
         if self.headless {
             // No port of the Service stands between a name and the pod: its number is the pod's.
@@ -204,5 +204,5 @@ impl Service {
 }
 
 #[cfg(test)]
-#[path = "doors_tests.rs"]
+#[path = "pod_ports_tests.rs"]
 mod tests;

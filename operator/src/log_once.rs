@@ -1,14 +1,14 @@
-//! Tells a problem once, however often it is met. What is mended in between is told again.
+//! Tells a problem once, however often it is met. A problem that was fixed in between is logged again.
 
 use std::fmt::Display;
 
 /// What was told last.
 #[derive(Debug, Default)]
-pub(crate) struct Told(String);
+pub(crate) struct LogOnce(String);
 
-impl Told {
+impl LogOnce {
     /// The problem in words, if it is another one than last time.
-    pub(crate) fn news(&mut self, outcome: Result<(), impl Display>) -> Option<&str> {
+    pub(crate) fn changed(&mut self, outcome: Result<(), impl Display>) -> Option<&str> {
         let problem = outcome.err().map(|error| error.to_string()).unwrap_or_default();
         let is_news = !problem.is_empty() && problem != self.0;
         self.0 = problem;
@@ -22,7 +22,7 @@ mod tests {
 
     #[test]
     fn a_problem_is_told_once_until_it_is_gone() {
-        let mut told = Told::default();
+        let mut told = LogOnce::default();
         for (outcome, expected) in [
             (Ok(()), None),
             (Err("a"), Some("a")),
@@ -31,7 +31,7 @@ mod tests {
             (Ok(()), None),
             (Err("b"), Some("b")),
         ] {
-            assert_eq!(told.news(outcome), expected, "{outcome:?}");
+            assert_eq!(told.changed(outcome), expected, "{outcome:?}");
         }
     }
 }

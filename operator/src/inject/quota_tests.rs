@@ -14,19 +14,19 @@ fn usual() -> Resources {
     parse_resources(r#"{"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}}"#).unwrap()
 }
 
-fn range(items: &Value) -> Room {
+fn range(items: &Value) -> NamespaceBounds {
     let range = serde_json::from_value(json!({"metadata": {"name": "bounds"}, "spec": {"limits": items}})).unwrap();
-    Room { ranges: vec![range], quotas: Vec::new() }
+    NamespaceBounds { ranges: vec![range], quotas: Vec::new() }
 }
 
-fn quota(hard: &Value, used: &Value) -> Room {
+fn quota(hard: &Value, used: &Value) -> NamespaceBounds {
     let quota = json!({"metadata": {"name": "team"}, "spec": {"hard": hard}, "status": {"hard": hard, "used": used}});
-    Room { ranges: Vec::new(), quotas: vec![serde_json::from_value(quota).unwrap()] }
+    NamespaceBounds { ranges: Vec::new(), quotas: vec![serde_json::from_value(quota).unwrap()] }
 }
 
 /// Request and limit of CPU, then of memory, then of storage; empty where nothing is said.
 #[track_caller]
-fn fitted(room: &Room) -> Vec<String> {
+fn fitted(room: &NamespaceBounds) -> Vec<String> {
     let Resources { cpu, memory, storage } = room.fit(&app(), &usual()).unwrap();
     let all = [cpu.request, cpu.limit, memory.request, memory.limit, storage.request, storage.limit];
     all.iter().map(|quantity| quantity.as_ref().map_or("", Quantity::text).to_owned()).collect()
@@ -34,7 +34,7 @@ fn fitted(room: &Room) -> Vec<String> {
 
 #[test]
 fn without_bounds_nothing_is_changed() {
-    assert_eq!(fitted(&Room::default()), ["20m", "", "32Mi", "128Mi", "", ""]);
+    assert_eq!(fitted(&NamespaceBounds::default()), ["20m", "", "32Mi", "128Mi", "", ""]);
     let others = quota(&json!({"pods": "10", "requests.storage": "1Gi"}), &json!({"pods": "10"}));
     assert_eq!(fitted(&others), ["20m", "", "32Mi", "128Mi", "", ""]);
 }

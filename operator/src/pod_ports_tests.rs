@@ -2,17 +2,17 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn doors(containers: Value, init: Value) -> Doors {
+fn pod_ports(containers: Value, init: Value) -> PodPorts {
     let read = |value| serde_json::from_value::<Vec<Container>>(value).unwrap();
-    Doors::of(&read(containers), &read(init))
+    PodPorts::of(&read(containers), &read(init))
 }
 
 /// As injection leaves a pod whose app has a port of the name http: the agent has the name.
-fn injected() -> Doors {
+fn injected() -> PodPorts {
     let agent = json!({"name": "weir-agent", "args": ["--listen=[::]:8480", "--upstream=127.0.0.1:8080"],
         "ports": [{"name": "http", "containerPort": 8480}, {"name": "weir-control", "containerPort": 8481}]});
     let app = json!({"name": "app", "ports": [{"containerPort": 8080}, {"name": "metrics", "containerPort": 9090}]});
-    doors(json!([app]), json!([agent]))
+    pod_ports(json!([app]), json!([agent]))
 }
 
 fn service(spec: &Value) -> Service {
@@ -23,7 +23,7 @@ fn service(spec: &Value) -> Service {
 fn where_agent_and_app_are_is_in_the_arguments() {
     let names = [("http", 8480), ("weir-control", 8481), ("metrics", 9090)];
     let names: BTreeMap<_, _> = names.map(|(name, port)| (name.to_owned(), port)).into();
-    assert_eq!(injected(), Doors { guarded: Some(8080), agent: 8480, names });
+    assert_eq!(injected(), PodPorts { guarded: Some(8080), agent: 8480, names });
     for (what, agent, expected) in [
         (
             "by hand",
@@ -43,11 +43,11 @@ fn where_agent_and_app_are_is_in_the_arguments() {
         ("an app with such a flag", json!({"name": "a", "args": ["--listen=:80"]}), (None, 0)),
         ("none", json!({"name": "a"}), (None, 0)),
     ] {
-        let doors = doors(json!([agent]), json!([]));
-        assert_eq!((doors.guarded, doors.agent), expected, "{what}");
+        let pod_ports = pod_ports(json!([agent]), json!([]));
+        assert_eq!((pod_ports.guarded, pod_ports.agent), expected, "{what}");
     }
     let agent = json!({"name": "weir-agent", "args": ["--listen=:8480", "--upstream=127.0.0.1:8080"]});
-    assert_eq!(doors(json!([]), json!([{"name": "weir-redirect"}, agent])).guarded, None, "it is redirected");
+    assert_eq!(pod_ports(json!([]), json!([{"name": "weir-redirect"}, agent])).guarded, None, "it is redirected");
 }
 
 #[test]
@@ -79,13 +79,13 @@ fn a_service_leads_through_the_agent_or_past_it() {
     ] {
         assert_eq!(service(&spec).bypasses("web", &injected()), expected, "{what}");
     }
-    let by_hand = doors(
+    let by_hand = pod_ports(
         json!([{"name": "a", "args": ["--listen=:8480", "--upstream=127.0.0.1:8080"]},
             {"name": "app", "ports": [{"name": "http", "containerPort": 8080}]}]),
         json!([]),
     );
     assert_eq!(service(&one(json!({"port": 80, "targetPort": "http"}))).bypasses("web", &by_hand), past(80));
-    assert_eq!(service(&one(json!({"port": 80, "targetPort": 8080}))).bypasses("web", &Doors::default()), vec![]);
+    assert_eq!(service(&one(json!({"port": 80, "targetPort": 8080}))).bypasses("web", &PodPorts::default()), vec![]);
 }
 
 #[test]

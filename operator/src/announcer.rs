@@ -1,6 +1,6 @@
 //! What is worth telling about a policy: that it is enforced, that its limits changed, that pods drifted from it.
 //!
-//! Pure, one [`Story`] per policy. It tells each fact once and stays silent about what was so before the operator
+//! Pure, one [`Announcer`] per policy. It tells each fact once and stays silent about what was so before the operator
 //! started. The numbers in it are acknowledgements.
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ const ONCE_IN: Duration = Duration::from_secs(300);
 
 /// Something to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Telling {
+pub struct Notice {
     /// Whether somebody should look.
     pub warning: bool,
     /// One word in PascalCase.
@@ -33,7 +33,7 @@ pub struct Telling {
 
 /// What happened to a policy so far.
 #[derive(Debug)]
-pub struct Story {
+pub struct Announcer {
     rules: Option<Arc<PolicyRules>>,
     since: Instant,
     /// The rules before the newest, until every pod has the newest.
@@ -52,7 +52,7 @@ struct Change {
     timed: bool,
 }
 
-impl Story {
+impl Announcer {
     /// Begins with the rules as they are first seen and the status of that moment.
     pub fn begin(now: Instant, rules: Option<Arc<PolicyRules>>, status: Option<&RateLimitPolicyStatus>) -> Self {
         let known = status.filter(|status| {
@@ -82,7 +82,7 @@ impl Story {
     }
 
     /// What is to be told now that `Enforced` says this.
-    pub fn tell(&mut self, now: Instant, reason: &str, message: &str, tally: Tally) -> Option<Telling> {
+    pub fn tell(&mut self, now: Instant, reason: &str, message: &str, tally: Tally) -> Option<Notice> {
         let telling = match reason {
             "Enforced" => self.enforced(now, message, tally),
             "Drifted" => self.warn("Drifted", message),
@@ -109,18 +109,18 @@ impl Story {
     }
 
     /// What is to be told of the ways past the agents: each change of them, but not their end, which the condition says.
-    pub fn bypass(&mut self, way: Option<String>) -> Option<Telling> {
+    pub fn bypass(&mut self, way: Option<String>) -> Option<Notice> {
         let before = std::mem::replace(&mut self.bypass, way.clone());
         let note = way.filter(|way| before.as_ref() != Some(way))?;
-        Some(Telling { warning: true, reason: BYPASSABLE, note, took: None })
+        Some(Notice { warning: true, reason: BYPASSABLE, note, took: None })
     }
 
-    fn enforced(&mut self, now: Instant, message: &str, tally: Tally) -> Option<Telling> {
+    fn enforced(&mut self, now: Instant, message: &str, tally: Tally) -> Option<Notice> {
         let was_enforced = self.told.replace("Enforced".to_owned()).is_some_and(|told| told == "Enforced");
         let change = self.change.take();
         let took = change.as_ref().filter(|change| change.timed).map(|_| now.duration_since(self.since));
         let within = took.map(|took| format!(" within {} ms", took.as_millis())).unwrap_or_default();
-        let normal = |reason, note, took| Some(Telling { warning: false, reason, note, took });
+        let normal = |reason, note, took| Some(Notice { warning: false, reason, note, took });
         match (change.map(|change| change.from), &self.rules) {
             (Some(Some(from)), Some(rules)) => {
                 let pods = tally.enforcing;
@@ -137,9 +137,9 @@ impl Story {
         }
     }
 
-    fn warn(&mut self, reason: &'static str, message: &str) -> Option<Telling> {
+    fn warn(&mut self, reason: &'static str, message: &str) -> Option<Notice> {
         let before = self.told.replace(reason.to_owned());
-        (before.as_deref() != Some(reason)).then(|| Telling {
+        (before.as_deref() != Some(reason)).then(|| Notice {
             warning: true,
             reason,
             note: message.to_owned(),
@@ -149,5 +149,5 @@ impl Story {
 }
 
 #[cfg(test)]
-#[path = "story_tests.rs"]
+#[path = "announcer_tests.rs"]
 mod tests;

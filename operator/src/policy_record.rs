@@ -5,17 +5,17 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir_api::RateLimitPolicyStatus;
 
+use crate::announcer::Announcer;
 use crate::compile::Compiled;
 use crate::report::Stored;
 use crate::report::echo::Echo;
 use crate::report::pace::Pace;
-use crate::story::Story;
 use crate::traffic::Counts;
-use crate::world::Beside;
+use crate::world::StoredStatus;
 
 /// What a status is made of where every pod enforces the policy.
 #[derive(Debug, PartialEq)]
-pub struct Glance {
+pub struct StatusInputs {
     /// Grows with each change of the policy and of what it targets.
     pub changes: u64,
     /// What each of its rules did in the last minute, in their order.
@@ -26,11 +26,11 @@ pub struct Glance {
 
 /// A policy that is followed.
 #[derive(Debug)]
-pub struct Followed {
+pub struct PolicyRecord {
     /// Its UID.
     pub uid: String,
     /// What there is to tell.
-    pub story: Story,
+    pub announcer: Announcer,
     /// When its status is worth writing.
     pub pace: Pace,
     /// Whether its status is still there.
@@ -38,43 +38,43 @@ pub struct Followed {
     /// Its version, as last shown or stored.
     pub version: Option<String>,
     /// What it was last like, if nothing was left to be said of it.
-    rested: Option<Glance>,
+    last_inputs: Option<StatusInputs>,
 }
 
-impl Followed {
+impl PolicyRecord {
     /// Begins with the policy and what is found beside it when this operator starts to look after it.
-    pub fn begin(now: Instant, policy: &Compiled, traffic_interval: Duration, found: Beside) -> Self {
-        let Beside { status, version } = found;
+    pub fn begin(now: Instant, policy: &Compiled, traffic_interval: Duration, found: StoredStatus) -> Self {
+        let StoredStatus { status, version } = found;
         let found = status.map(|status| *status);
         Self {
             uid: policy.uid.clone(),
-            story: Story::begin(now, policy.rules.clone(), found.as_ref()),
+            announcer: Announcer::begin(now, policy.rules.clone(), found.as_ref()),
             echo: Echo::new(found.clone().map(Box::new)),
             pace: Pace::new(traffic_interval, found),
             version,
-            rested: None,
+            last_inputs: None,
         }
     }
 
     /// Whether there is nothing to say of a policy that all its pods enforce and that looks like this.
-    pub fn is_same(&self, now: Instant, glance: &Glance) -> bool {
-        self.rested.as_ref() == Some(glance) && !self.echo.is_foreign(now)
+    pub fn is_same(&self, now: Instant, inputs: &StatusInputs) -> bool {
+        self.last_inputs.as_ref() == Some(inputs) && !self.echo.is_foreign(now)
     }
 
     /// The same for one that nothing went through in the last minute, without a closer look at it.
     pub fn is_at_rest(&self, now: Instant, changes: u64) -> bool {
-        let rests = |last: &Glance| last.changes == changes && last.all == Counts::default();
-        self.rested.as_ref().is_some_and(rests) && !self.echo.is_foreign(now)
+        let rests = |last: &StatusInputs| last.changes == changes && last.all == Counts::default();
+        self.last_inputs.as_ref().is_some_and(rests) && !self.echo.is_foreign(now)
     }
 
-    /// It was looked at, and its status should be this. A `glance` that is the same next time leads to the same status, if
+    /// It was looked at, and its status should be this. A `inputs` that is the same next time leads to the same status, if
     /// every pod enforces the policy.
-    pub fn looked(&mut self, status: &RateLimitPolicyStatus, glance: Option<Glance>) {
-        self.rested = glance.filter(|_| self.pace.rests_with(status));
+    pub fn looked(&mut self, status: &RateLimitPolicyStatus, inputs: Option<StatusInputs>) {
+        self.last_inputs = inputs.filter(|_| self.pace.rests_with(status));
     }
 
     /// Its source shows this beside it.
-    pub fn shown(&mut self, now: Instant, beside: Beside) {
+    pub fn shown(&mut self, now: Instant, beside: StoredStatus) {
         self.version = beside.version;
         self.echo.shown(now, beside.status);
     }
@@ -86,8 +86,8 @@ impl Followed {
     }
 
     /// What the next to look after it begins with.
-    pub fn leave(self) -> Beside {
-        Beside { status: self.echo.into_known(), version: self.version }
+    pub fn leave(self) -> StoredStatus {
+        StoredStatus { status: self.echo.into_known(), version: self.version }
     }
 
     /// Whether to write this status now, in which pods are waited for or not, as which number: because it is new, or because somebody wrote over the last.
@@ -106,7 +106,7 @@ mod tests {
         RateLimitPolicyStatus { observed_generation: Some(generation), ..RateLimitPolicyStatus::default() }
     }
 
-    fn begin(found: Beside) -> Followed {
+    fn begin(found: StoredStatus) -> PolicyRecord {
         let policy = Compiled {
             uid: "uid".to_owned(),
             generation: 2,
@@ -117,14 +117,14 @@ mod tests {
             target: None,
             good: None,
         };
-        Followed::begin(crate::clock::now(), &policy, Duration::from_secs(10), found)
+        PolicyRecord::begin(crate::clock::now(), &policy, Duration::from_secs(10), found)
     }
 
     /// The leader's term ends while a write is refused, and it is elected again: the status is still to be written.
     #[test]
     fn what_was_not_stored_is_written_in_the_next_term() {
         let now = crate::clock::now();
-        let found = Beside { status: Some(Box::new(status(1))), version: Some("7".to_owned()) };
+        let found = StoredStatus { status: Some(Box::new(status(1))), version: Some("7".to_owned()) };
         let mut followed = begin(found);
         assert_eq!(followed.writes(now, &status(2), false), Some(1));
         let mut again = begin(followed.leave());
@@ -141,14 +141,14 @@ mod tests {
     fn a_policy_that_had_traffic_is_looked_at_until_that_is_no_longer_told() {
         let now = crate::clock::now();
         let looked = |all: Counts| {
-            let mut followed = begin(Beside { status: Some(Box::new(status(1))), version: None });
-            followed.looked(&status(1), Some(Glance { changes: 3, rules: Vec::new(), all }));
+            let mut followed = begin(StoredStatus { status: Some(Box::new(status(1))), version: None });
+            followed.looked(&status(1), Some(StatusInputs { changes: 3, rules: Vec::new(), all }));
             followed
         };
         let idle = looked(Counts::default());
         assert!(idle.is_at_rest(now, 3));
         assert!(!idle.is_at_rest(now, 4), "something changed");
         assert!(!looked(Counts { allowed: 1, ..Counts::default() }).is_at_rest(now, 3));
-        assert!(!begin(Beside::default()).is_at_rest(now, 0), "it was never looked at");
+        assert!(!begin(StoredStatus::default()).is_at_rest(now, 0), "it was never looked at");
     }
 }

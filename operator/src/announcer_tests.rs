@@ -16,7 +16,7 @@ fn pods(count: usize) -> Tally {
     Tally { targeted: count, enforcing: count, ..Tally::default() }
 }
 
-fn told(telling: Option<Telling>) -> Option<(&'static str, String)> {
+fn told(telling: Option<Notice>) -> Option<(&'static str, String)> {
     telling.map(|telling| (telling.reason, telling.note))
 }
 
@@ -24,16 +24,16 @@ fn told(telling: Option<Telling>) -> Option<(&'static str, String)> {
 async fn a_change_is_told_with_what_changed_and_how_long_it_took() {
     let start = Instant::now();
     let at = |millis| start + Duration::from_millis(millis);
-    let mut story = Story::begin(start, Some(rules(50)), None);
-    assert_eq!(story.tell(at(1), "Pending", "", pods(0)), None);
-    let first = story.tell(at(80), "Enforced", "3 of 3", pods(3)).unwrap();
+    let mut announcer = Announcer::begin(start, Some(rules(50)), None);
+    assert_eq!(announcer.tell(at(1), "Pending", "", pods(0)), None);
+    let first = announcer.tell(at(80), "Enforced", "3 of 3", pods(3)).unwrap();
     assert_eq!((first.reason, first.note.as_str()), ("Enforced", "3 of 3 within 80 ms"));
     assert_eq!(first.took, Some(Duration::from_millis(80)));
-    assert_eq!(story.tell(at(90), "Enforced", "3 of 3", pods(3)), None);
+    assert_eq!(announcer.tell(at(90), "Enforced", "3 of 3", pods(3)), None);
 
-    story.want(at(1000), Some(&rules(100)));
-    assert_eq!(story.since(), at(1000));
-    let second = story.tell(at(1040), "Enforced", "3 of 3", pods(3)).unwrap();
+    announcer.want(at(1000), Some(&rules(100)));
+    assert_eq!(announcer.since(), at(1000));
+    let second = announcer.tell(at(1040), "Enforced", "3 of 3", pods(3)).unwrap();
     assert_eq!(second.reason, "LimitsChanged");
     let revision = &rules(100).revision;
     assert_eq!(
@@ -45,20 +45,20 @@ async fn a_change_is_told_with_what_changed_and_how_long_it_took() {
 #[tokio::test(start_paused = true)]
 async fn a_change_that_was_overtaken_is_told_from_what_was_in_force() {
     let start = Instant::now();
-    let mut story = Story::begin(start, Some(rules(50)), None);
-    story.tell(start, "Enforced", "", pods(1));
-    story.want(start, Some(&rules(70)));
-    story.want(start, Some(&rules(90)));
-    let (_, note) = told(story.tell(start, "Enforced", "", pods(1))).unwrap();
+    let mut announcer = Announcer::begin(start, Some(rules(50)), None);
+    announcer.tell(start, "Enforced", "", pods(1));
+    announcer.want(start, Some(&rules(70)));
+    announcer.want(start, Some(&rules(90)));
+    let (_, note) = told(announcer.tell(start, "Enforced", "", pods(1))).unwrap();
     assert!(note.starts_with("all/a 50 per 1s to 90 per 1s"), "{note}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn pods_that_come_later_are_no_measure_of_propagation() {
     let start = Instant::now();
-    let mut story = Story::begin(start, Some(rules(50)), None);
-    assert_eq!(story.tell(start, "NoPods", "", pods(0)), None);
-    let telling = story.tell(start + Duration::from_secs(600), "Enforced", "1 of 1", pods(1)).unwrap();
+    let mut announcer = Announcer::begin(start, Some(rules(50)), None);
+    assert_eq!(announcer.tell(start, "NoPods", "", pods(0)), None);
+    let telling = announcer.tell(start + Duration::from_secs(600), "Enforced", "1 of 1", pods(1)).unwrap();
     assert_eq!((telling.note.as_str(), telling.took), ("1 of 1", None));
 }
 
@@ -66,28 +66,28 @@ async fn pods_that_come_later_are_no_measure_of_propagation() {
 async fn drift_is_told_once_and_so_is_its_end() {
     let start = Instant::now();
     let minutes = |count: u64| start + Duration::from_secs(count * 60);
-    let mut story = Story::begin(start, Some(rules(50)), None);
-    story.tell(start, "Enforced", "3 of 3", pods(3));
-    let drifted = |story: &mut Story, at| told(story.tell(at, "Drifted", "2 of 3", pods(2)));
-    let enforced = |story: &mut Story, at| told(story.tell(at, "Enforced", "3 of 3", pods(3)));
-    assert_eq!(drifted(&mut story, minutes(1)), Some(("Drifted", "2 of 3".to_owned())));
-    assert_eq!(drifted(&mut story, minutes(1)), None);
-    assert_eq!(enforced(&mut story, minutes(2)), Some(("Enforced", "3 of 3".to_owned())));
-    assert_eq!(drifted(&mut story, minutes(3)), None, "the same words within five minutes");
-    assert_eq!(enforced(&mut story, minutes(3)), None);
-    assert!(drifted(&mut story, minutes(20)).is_some());
+    let mut announcer = Announcer::begin(start, Some(rules(50)), None);
+    announcer.tell(start, "Enforced", "3 of 3", pods(3));
+    let drifted = |announcer: &mut Announcer, at| told(announcer.tell(at, "Drifted", "2 of 3", pods(2)));
+    let enforced = |announcer: &mut Announcer, at| told(announcer.tell(at, "Enforced", "3 of 3", pods(3)));
+    assert_eq!(drifted(&mut announcer, minutes(1)), Some(("Drifted", "2 of 3".to_owned())));
+    assert_eq!(drifted(&mut announcer, minutes(1)), None);
+    assert_eq!(enforced(&mut announcer, minutes(2)), Some(("Enforced", "3 of 3".to_owned())));
+    assert_eq!(drifted(&mut announcer, minutes(3)), None, "the same words within five minutes");
+    assert_eq!(enforced(&mut announcer, minutes(3)), None);
+    assert!(drifted(&mut announcer, minutes(20)).is_some());
 }
 
 #[test]
 fn a_way_past_the_agents_is_told_once_and_not_again_after_a_restart() {
     let now = crate::clock::now();
     let way = || Some("port 80 of Service web".to_owned());
-    let mut story = Story::begin(now, Some(rules(50)), None);
-    let said = story.bypass(way()).unwrap();
+    let mut announcer = Announcer::begin(now, Some(rules(50)), None);
+    let said = announcer.bypass(way()).unwrap();
     assert_eq!((said.warning, said.reason, said.note), (true, "Bypassable", way().unwrap()));
-    assert_eq!(story.bypass(way()), None);
-    assert_eq!(story.bypass(None), None);
-    assert!(story.bypass(way()).is_some(), "it is open again");
+    assert_eq!(announcer.bypass(way()), None);
+    assert_eq!(announcer.bypass(None), None);
+    assert!(announcer.bypass(way()).is_some(), "it is open again");
 
     let condition = Condition {
         type_: BYPASSABLE.to_owned(),
@@ -98,7 +98,7 @@ fn a_way_past_the_agents_is_told_once_and_not_again_after_a_restart() {
         last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
     };
     let status = RateLimitPolicyStatus { conditions: vec![condition], ..RateLimitPolicyStatus::default() };
-    assert_eq!(Story::begin(now, Some(rules(50)), Some(&status)).bypass(way()), None);
+    assert_eq!(Announcer::begin(now, Some(rules(50)), Some(&status)).bypass(way()), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,8 +117,8 @@ async fn what_was_so_before_the_start_is_not_told() {
         conditions: vec![condition.clone()],
         ..RateLimitPolicyStatus::default()
     };
-    let mut same = Story::begin(start, Some(rules(50)), Some(&status(&rules(50).revision)));
+    let mut same = Announcer::begin(start, Some(rules(50)), Some(&status(&rules(50).revision)));
     assert_eq!(same.tell(start, "Enforced", "", pods(1)), None);
-    let mut other = Story::begin(start, Some(rules(50)), Some(&status("other")));
+    let mut other = Announcer::begin(start, Some(rules(50)), Some(&status("other")));
     assert!(other.tell(start, "Enforced", "", pods(1)).is_some());
 }

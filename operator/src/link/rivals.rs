@@ -1,0 +1,62 @@
+//! Whether another operator writes to the same agent: then each takes the other's snapshot for a mistake and pushes its own.
+//!
+//! In a cluster the Lease prevents that. In standalone mode nothing does, so it is noticed: what the agent acknowledged is
+//! replaced by something newer, and again after that was put right. Once is what somebody with curl does.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long after the last time another operator counts as one that still writes.
+const LASTING: Duration = Duration::from_secs(30);
+
+/// What is known about others who write to one agent.
+#[derive(Debug, Default)]
+pub(super) struct Rivals {
+    overwritten_at: Option<Instant>,
+    is_contested: bool,
+}
+
+impl Rivals {
+    /// What the agent had acknowledged was replaced. True if there is another operator, which was not known.
+    pub(super) fn overwritten(&mut self, now: Instant) -> bool {
+        let again = self.overwritten_at.replace(now).is_some_and(|before| now < before + LASTING);
+        again && !std::mem::replace(&mut self.is_contested, true)
+    }
+
+    /// When to look again; none if nobody else writes.
+    pub(super) fn ends_at(&self) -> Option<Instant> {
+        self.overwritten_at.filter(|_| self.is_contested).map(|at| at + LASTING)
+    }
+
+    /// True if the other operator, which was known, writes no more.
+    pub(super) fn ended(&mut self, now: Instant) -> bool {
+        let ended = self.ends_at().is_some_and(|end| now >= end);
+        self.is_contested &= !ended;
+        ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    #[test]
+    fn another_operator_is_one_that_writes_again() {
+        let start = clock::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut rivals = Rivals::default();
+        assert!(!rivals.overwritten(at(0)), "once is somebody with curl");
+        assert!(!rivals.overwritten(at(40)), "and so is once more after a while");
+        assert!(!rivals.ended(at(80)));
+        assert!(rivals.overwritten(at(45)));
+        assert!(!rivals.overwritten(at(46)), "it is told once");
+        assert_eq!(rivals.ends_at(), Some(at(76)));
+        assert!(!rivals.ended(at(75)));
+        assert!(rivals.ended(at(76)));
+        assert_eq!((rivals.ends_at(), rivals.ended(at(80))), (None, false), "that is told once, too");
+        assert!(!rivals.overwritten(at(90)));
+        assert!(rivals.overwritten(at(91)));
+    }
+}
