@@ -12,8 +12,6 @@ const boards = JSON.parse(readFileSync(file, 'utf8'));
 const WIDTH = 1280;
 // Of Grafana's grid a unit is 30 pixels and a gap of 8.
 const height = ({ dashboard }) => 72 + 38 * Math.max(...dashboard.panels.map(({ gridPos }) => gridPos.y + gridPos.h));
-// The window has a bar of its own, which is no part of the picture.
-const BAR = 100;
 // Beyond this a browser hangs.
 const PATIENCE = 60_000;
 
@@ -50,9 +48,10 @@ const server = createServer((request, response) => {
 function show(index, theme) {
   const profile = mkdtempSync(join(tmpdir(), 'weir-panels-'));
   const { uid } = boards[index].dashboard;
+  const picture = join(into, `${uid}-${theme}.png`);
   const flags = ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run', '--disable-extensions',
     '--disable-background-networking', '--hide-scrollbars', '--force-device-scale-factor=1', `--user-data-dir=${profile}`,
-    `--window-size=${WIDTH},${height(boards[index]) + BAR}`, '--virtual-time-budget=4000', `--screenshot=${join(into, `${uid}-${theme}.png`)}`,
+    `--window-size=${WIDTH},${height(boards[index])}`, '--virtual-time-budget=4000', `--screenshot=${picture}`,
     `http://127.0.0.1:${server.address().port}/${index}/${theme}/`];
   return new Promise((resolve, reject) => {
     const browser = spawn('chromium', flags, { stdio: ['ignore', 'ignore', 'pipe'], timeout: PATIENCE });
@@ -62,8 +61,11 @@ function show(index, theme) {
     browser.on('close', (code) => {
       rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
       const report = reports.get(`${index}/${theme}`);
-      if (report) resolve({ uid, theme, ...report });
-      else reject(new Error(`${uid}, ${theme}: Chromium ended with ${code}, and the page reported nothing:\n${said}`));
+      if (!report) return reject(new Error(`${uid}, ${theme}: Chromium ended with ${code}, and the page reported nothing:\n${said}`));
+      // Of a PNG these four bytes are the height.
+      const drawn = readFileSync(picture).readUInt32BE(20);
+      if (drawn !== report.height) return reject(new Error(`${uid}, ${theme}: the picture is ${drawn} pixels high, the page ${report.height}`));
+      resolve({ uid, theme, ...report });
     });
   });
 }

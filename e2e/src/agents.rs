@@ -1,7 +1,6 @@
-//! What agents say of themselves: their control API, asked through the apiserver's pod proxy.
+//! The agents' own reports: their control API, through the apiserver's pod proxy.
 //!
-//! This is the other end of the chain from the policy's status. Scenarios hold the two against each other, so nothing
-//! in here may look at a policy.
+//! Scenarios compare these reports with the policy's status, so nothing in this module may read a policy.
 
 use std::fmt;
 
@@ -26,7 +25,7 @@ impl Counts {
     /// What was counted since `before`.
     ///
     /// # Errors
-    /// When the counters have gone back: the agent, or the policy that they belong to, is another one.
+    /// When the counters have gone back: the agent was restarted, or the policy was replaced.
     pub(crate) fn since(self, before: Self) -> Result<Self> {
         let since = self.allowed.checked_sub(before.allowed).zip(self.limited.checked_sub(before.limited));
         let (allowed, limited) = since.with_context(|| format!("counters went back from {before} to {self}"))?;
@@ -59,7 +58,7 @@ pub(crate) async fn snapshot(space: &Space, pod: &str) -> Result<Snapshot> {
     get(space.client(), &space.namespace, pod, "v1/config").await
 }
 
-/// The rules that a pod's agent has for the policy of this name; none if it has no such policy, or nothing at all yet.
+/// The rules of the policy of this name in a pod's agent; none if it does not have the policy, or no snapshot yet.
 pub(crate) async fn rules(space: &Space, pod: &str, policy: &str) -> Result<Option<PolicyRules>> {
     if status(space, pod).await?.in_force.is_none() {
         return Ok(None);
@@ -67,7 +66,7 @@ pub(crate) async fn rules(space: &Space, pod: &str, policy: &str) -> Result<Opti
     Ok(snapshot(space, pod).await?.policies.into_iter().find(|rules| rules.name == policy))
 }
 
-/// [`status`] of each of `pods`, in their order.
+/// The [`status`] of each of `pods`, in order.
 pub(crate) async fn statuses(space: &Space, pods: &[String]) -> Result<Vec<Status>> {
     try_join_all(pods.iter().map(|pod| status(space, pod))).await
 }

@@ -1,8 +1,8 @@
-//! How much a limit that is changed while it is used may admit: the integral of its rate, and one burst.
+//! How many requests a limit may admit while it is changed: the integral of its rate, plus one burst.
 //!
-//! This is contract R3 as arithmetic. It must know nothing of how a limiter works.
+//! This is contract R3 as arithmetic. It must not depend on how a limiter works.
 
-/// From `since_millis` on, `requests` a `period_millis` were admitted.
+/// From `since_millis` on, the limit was `requests` per `period_millis`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub(crate) since_millis: u64,
@@ -10,7 +10,8 @@ pub(crate) struct Step {
     pub(crate) period_millis: u64,
 }
 
-/// What the rates of `steps` (by rising time) add up to between `from` and `to`; the first one counts from ever.
+/// The integral of the rates of `steps` (in time order) between `from` and `to`. The first step also covers the time
+/// before it.
 pub(crate) fn integral(steps: &[Step], from: u64, to: u64) -> f64 {
     let ends = steps.iter().skip(1).map(|step| step.since_millis).chain([u64::MAX]);
     let mut starts_ever = true;

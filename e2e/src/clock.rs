@@ -1,4 +1,4 @@
-//! The one place of this crate that reads Unix time.
+//! The only module of this crate that reads Unix time.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

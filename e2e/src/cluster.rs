@@ -1,4 +1,4 @@
-//! The cluster of a run: a client and a kubectl, both for the kubeconfig that the run was given.
+//! The cluster of a run: a client and a kubectl, both with the kubeconfig of the run.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use kube::{
 
 use crate::kubectl::Kubectl;
 
-/// Handles on one cluster.
+/// Handles for one cluster.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) client: Client,

@@ -1,7 +1,7 @@
-//! Waiting for something to become true, and saying what was there instead when it does not.
+//! Waits until a condition is true, and reports the last state if it never is.
 //!
-//! Scenarios must wait through this and never for a fixed time. A probe that fails is a probe that has not seen what
-//! it is waiting for: the apiserver answers 404, 500 and 503 while pods come and go.
+//! Scenarios must wait with this module and never for a fixed time. A failed probe counts as "not yet": the apiserver
+//! answers 404, 500 and 503 while pods come and go.
 
 use std::{fmt::Display, future::Future, time::Duration};
 
@@ -10,25 +10,25 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What one look has shown.
+/// The result of one probe.
 pub(crate) enum Seen<T> {
-    /// What was waited for.
+    /// The expected value.
     Done(T),
-    /// Something else: this.
+    /// Another state: this one.
     NotYet(String),
 }
 
 impl Seen<()> {
-    /// Done if `condition` holds, else what there is instead.
+    /// Done if `condition` holds, otherwise the current state.
     pub(crate) fn when(condition: bool, instead: impl Display) -> Self {
         if condition { Self::Done(()) } else { Self::NotYet(instead.to_string()) }
     }
 }
 
-/// Looks again and again until it sees what it waits for.
+/// Probes again and again until the result is done.
 ///
 /// # Errors
-/// When `within` has passed: with what was waited for and what the last look has shown.
+/// After `within`: the error has the condition and the last state.
 pub(crate) async fn wait_for<T, F>(what: &str, within: Duration, mut look: impl FnMut() -> F) -> Result<T>
 where
     F: Future<Output = Result<Seen<T>>>,
@@ -36,7 +36,7 @@ where
     let deadline = Instant::now() + within;
     let mut last = "nothing: the first look took longer than that".to_owned();
     loop {
-        // A look that hangs must not outlast the deadline either.
+        // A hanging probe must not outlast the deadline.
         match timeout_at(deadline, look()).await {
             Ok(Ok(Seen::Done(value))) => return Ok(value),
             Ok(Ok(Seen::NotYet(instead))) => last = instead,

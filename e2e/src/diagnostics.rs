@@ -1,6 +1,6 @@
-//! What a failed scenario leaves in the log: the policies, the pods, the agents' word, the operator's last lines.
+//! What a failed scenario writes to the log: policies, pods, the agents' reports, the operator's last lines.
 //!
-//! It only reads, and whatever cannot be read is said so: it must never hide the failure that it explains.
+//! It only reads, and reports what it cannot read: it must never hide the failure that it explains.
 
 use std::{fmt::Display, time::Duration};
 
@@ -11,10 +11,10 @@ use kube::{Api, Client, api::LogParams};
 use crate::{agents, namespace::Space, operator, workload};
 
 const LINES: i64 = 60;
-/// For one of the things that are looked at: a pod that does not answer must not hold up the rest.
+/// The timeout for each part: a pod that does not answer must not delay the rest.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Prints all that is known about a namespace.
+/// Prints the state of a namespace.
 pub(crate) async fn print(space: &Space) {
     println!("---- {}", space.namespace);
     for what in ["ratelimitpolicies", "pods", "events"] {
@@ -40,7 +40,7 @@ pub(crate) async fn print(space: &Space) {
     println!("----");
 }
 
-/// Prints what is known about the operator.
+/// Prints the state of the operator.
 pub(crate) async fn print_operator(client: &Client) {
     match operator::pods(client).await {
         Ok(pods) => {
@@ -56,7 +56,7 @@ pub(crate) async fn print_operator(client: &Client) {
     }
 }
 
-/// Names of all that run in a pod: an agent is one of its own or an injected one.
+/// The names of all containers of a pod: an agent is a container of the manifest or an injected one.
 fn containers(pod: &Pod) -> impl Iterator<Item = &str> {
     let spec = pod.spec.iter();
     spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers)).map(|it| it.name.as_str())

@@ -1,5 +1,5 @@
-//! One HTTP request to a port of one pod, through a port-forward: past Services, and past the agent where the port is
-//! the app's own.
+//! One HTTP request to a port of one pod, through a port-forward: past Services, and past the agent if the port is the
+//! app's.
 
 use anyhow::{Context as _, Result};
 use http::{Request, Response};
@@ -11,12 +11,12 @@ use kube::Api;
 
 use crate::namespace::Space;
 
-/// Port of the app, behind the agent; on loopback in the pod.
+/// Port of the app behind the agent, on loopback in the pod.
 pub(crate) const APP: u16 = 8080;
-/// Port of the agent that clients of the app talk to.
+/// Port of the agent for clients of the app.
 pub(crate) const PROXY: u16 = 8480;
 
-/// `GET path` from `pod`; the answer with its whole body.
+/// `GET path` from `pod`. Returns the answer with its whole body.
 pub(crate) async fn get(space: &Space, pod: &str, port: u16, path: &str) -> Result<Response<String>> {
     let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     let mut forwarder = pods.portforward(pod, &[port]).await.with_context(|| format!("port-forward to {pod}"))?;

@@ -1,6 +1,6 @@
-//! The kubectl and helm programs, for what people do with them: apply, patch, delete, install.
+//! kubectl and helm, for what users do with them: apply, patch, delete, install.
 //!
-//! Both get this run's kubeconfig by flag and must never see the user's.
+//! Both get the run's kubeconfig by flag, and must never read the user's.
 
 use std::{
     ffi::OsStr,
@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
-/// What a program said.
+/// The output of a program.
 pub(crate) struct Outcome {
     pub(crate) success: bool,
     pub(crate) stdout: String,
@@ -30,14 +30,14 @@ impl Kubectl {
         Self { binary, kubeconfig }
     }
 
-    /// Runs it, whatever it answers.
+    /// Runs it, and returns also failures.
     pub(crate) async fn try_run(&self, namespace: &str, args: &[&str], input: &str) -> Result<Outcome> {
         let mut command = Command::new(&self.binary);
         command.arg("--kubeconfig").arg(&self.kubeconfig).args(["--namespace", namespace]).args(args);
         run(command, input).await
     }
 
-    /// Runs it; what it prints.
+    /// Runs it. Returns its output.
     pub(crate) async fn run(&self, namespace: &str, args: &[&str], input: &str) -> Result<String> {
         let outcome = self.try_run(namespace, args, input).await?;
         if !outcome.success {
@@ -56,12 +56,12 @@ impl Kubectl {
 pub(crate) struct Helm {
     pub(crate) binary: PathBuf,
     pub(crate) kubeconfig: PathBuf,
-    /// For its own files; the user's stay untouched.
+    /// For its own files; the user's are not touched.
     pub(crate) home: PathBuf,
 }
 
 impl Helm {
-    /// Runs it; what it prints.
+    /// Runs it. Returns its output.
     pub(crate) async fn run<A: AsRef<OsStr>>(&self, namespace: &str, args: &[A]) -> Result<String> {
         let mut command = Command::new(&self.binary);
         command.args(args).args(["--namespace", namespace]).arg("--kubeconfig").arg(&self.kubeconfig);
@@ -83,7 +83,7 @@ async fn run(mut command: Command, input: &str) -> Result<Outcome> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("start {program}"))?;
     let mut stdin = child.stdin.take().expect("stdin is piped");
-    // One that ends without reading its input has said why on stderr.
+    // A program that ends without reading its input has written the reason to stderr.
     let _ = stdin.write_all(input.as_bytes()).await;
     drop(stdin);
     let output = child.wait_with_output().await.with_context(|| format!("wait for {program}"))?;

@@ -1,11 +1,9 @@
 //! Black-box scenarios of Weir on a real cluster.
 //!
-//! The program installs the chart as people do, makes workloads, applies policies with kubectl, sends load from inside
-//! the cluster, and holds what the policies' status claims against what agents, apps and loads have counted. It may
-//! use what any user has (the apiserver, kubectl, helm, the agents' control API) and nothing else, but where it breaks a
+//! The program installs the chart as users do, creates workloads, applies policies with kubectl, and sends load from
+//! inside the cluster. It compares the policies' status with the counts of agents, apps and loads. It may use only what
+//! any user has (the apiserver, kubectl, helm, the agents' control API), except where it breaks a machine: see `node`.
 //! machine: see `node`.
-
-pub mod control_plane;
 
 mod agents;
 mod budget;

@@ -1,4 +1,4 @@
-//! An open-loop load from a pod inside the cluster, and what it counted.
+//! An open-loop load from a pod inside the cluster, and its counts.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,21 +16,21 @@ use crate::{
     workload::parse,
 };
 
-/// On top of a load's own duration: scheduling, start, and the last answers.
+/// Time beyond the load's own duration: scheduling, start, and the last answers.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// What to send.
 pub(crate) struct Load<'a> {
     pub(crate) name: &'a str,
     pub(crate) url: &'a str,
-    /// How many addresses the URL's host stands for: it starts once that many are known.
+    /// How many addresses the URL's host has: the load starts when all of them are known.
     pub(crate) addresses: u32,
-    /// Requests a second, over all pods together.
+    /// Requests per second, of all pods together.
     pub(crate) rate: u32,
     pub(crate) duration: Duration,
 }
 
-/// A load under way.
+/// A running load.
 pub(crate) struct Running {
     pods: Api<Pod>,
     name: String,
@@ -55,22 +55,29 @@ pub(crate) struct Report {
 }
 
 impl Load<'_> {
-    /// Starts it; back once its container runs.
+    /// Starts it. Returns when its container runs.
     pub(crate) async fn start(&self, space: &Space) -> Result<Running> {
+        self.start_with(space, &[]).await
+    }
+
+    /// Starts it with more arguments; back once its container runs.
+    pub(crate) async fn start_with(&self, space: &Space, more: &[&str]) -> Result<Running> {
         let mut pod: Pod = parse(include_str!("manifests/load.yaml"))?;
         pod.metadata.name = Some(self.name.to_owned());
         let spec = pod.spec.as_mut().context("the manifest has a spec")?;
-        spec.containers[0].args = Some(vec![
+        let mut args = vec![
             "load".to_owned(),
             format!("--url={}", self.url),
             format!("--rate={}", self.rate),
             format!("--duration={}", self.duration.as_secs_f64()),
-            // A Service spreads connections, not requests: many of them even out between the pods.
+            // A Service spreads connections, not requests: many connections even out between the pods.
             "--connections=192".to_owned(),
             "--resolve-all".to_owned(),
             format!("--addresses={}", self.addresses),
             "--json".to_owned(),
-        ]);
+        ];
+        args.extend(more.iter().map(|&arg| arg.to_owned()));
+        spec.containers[0].args = Some(args);
         let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
         pods.create(&PostParams::default(), &pod).await.context("create the load's pod")?;
         let running = Running { pods, name: self.name.to_owned(), duration: self.duration };
@@ -89,7 +96,7 @@ impl Load<'_> {
 }
 
 impl Running {
-    /// Waits for the load's own end. Every request must have been sent on time and answered by somebody.
+    /// Waits until the load ends by itself. Every request must have been sent on time and answered.
     pub(crate) async fn finish(self) -> Result<Report> {
         wait_for("the load to end", self.duration + SLACK, || async {
             let phase = self.phase().await?;
@@ -113,7 +120,7 @@ impl Running {
         Ok(self.phase().await? == "Running")
     }
 
-    /// Ends it early.
+    /// Stops it early.
     pub(crate) async fn stop(self) -> Result<()> {
         self.pods.delete(&self.name, &DeleteParams::default()).await.context("delete the load's pod").map(drop)
     }

@@ -1,4 +1,4 @@
-//! `weir-e2e`: see [`weir_e2e`]. Parses, runs, and turns the result into an exit code.
+//! `weir-e2e`: see [`weir_e2e`]. Parses the arguments, runs, and turns the result into an exit code.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! A namespace of its own for every scenario: it enforces the restricted Pod Security Standard, and it is deleted
-//! whatever becomes of the scenario.
+//! A namespace for each scenario. It enforces the restricted Pod Security Standard, and is deleted whatever the
+//! outcome.
 
 use std::{fmt, panic::AssertUnwindSafe, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
 
 const LABEL: &str = "weir.dev/e2e";
 
-/// Somebody pressed Ctrl-C: clean up and start nothing more.
+/// The user pressed Ctrl-C: clean up and start nothing more.
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 
@@ -32,7 +32,7 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Where a scenario happens.
+/// The namespace of a scenario.
 pub(crate) struct Space {
     pub(crate) cluster: Cluster,
     pub(crate) namespace: String,
@@ -54,10 +54,10 @@ impl Space {
     }
 }
 
-/// Runs `scenario` in a fresh namespace; deletes it afterwards, unless the scenario failed and `keep` is set.
+/// Runs `scenario` in a new namespace, and deletes it afterwards, unless the scenario failed and `keep` is set.
 ///
 /// # Errors
-/// Those of the scenario, a panic in it, an interrupt from the keyboard.
+/// Errors and panics of the scenario, and an interrupt from the keyboard.
 pub(crate) async fn with_temp_ns(
     cluster: &Cluster,
     name: &str,
@@ -81,10 +81,10 @@ pub(crate) async fn with_temp_ns(
     result
 }
 
-/// Waits until every namespace of ours that was deleted is gone; those that an earlier run has kept may stay.
+/// Waits until all our deleted namespaces are gone. Namespaces that an earlier run kept may stay.
 ///
 /// # Errors
-/// When one of them stays.
+/// If one of them stays.
 pub(crate) async fn all_gone(client: &Client) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     wait_for("the scenarios' namespaces to be gone", Duration::from_secs(120), || async {
@@ -96,7 +96,7 @@ pub(crate) async fn all_gone(client: &Client) -> Result<()> {
     .await
 }
 
-/// Makes a namespace that takes restricted pods only; one that exists already is as good.
+/// Creates a namespace that accepts restricted pods only, unless it exists.
 pub(crate) async fn create_restricted(client: &Client, metadata: serde_json::Value) -> Result<String> {
     let mut namespace: Namespace = serde_json::from_value(json!({ "metadata": metadata }))?;
     namespace
@@ -111,7 +111,7 @@ pub(crate) async fn create_restricted(client: &Client, metadata: serde_json::Val
 async fn create(cluster: &Cluster, name: &str) -> Result<Space> {
     let metadata = json!({ "generateName": format!("weir-{name}-"), "labels": { LABEL: name } });
     let namespace = create_restricted(&cluster.client, metadata).await.context("create a namespace")?;
-    // A pod that is created by hand is refused before this account is there.
+    // Before this account exists, pods that are created directly are refused.
     let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client.clone(), &namespace);
     wait_for("the namespace's service account", Duration::from_secs(30), || async {
         Ok(Seen::when(accounts.get_opt("default").await?.is_some(), "none"))

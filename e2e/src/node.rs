@@ -1,5 +1,5 @@
-//! The machines of the cluster, for what no user of the apiserver can do to them: a process killed without a word, a whole
-//! machine that stands still. Only those of kind, which are containers of this machine's Docker.
+//! The machines of the cluster, for failures that no user of the apiserver can cause: a killed process, a machine that
+//! stops. Supports only kind's machines, which are containers of the local Docker.
 
 use std::{
     process::{Command as Blocking, Stdio},
@@ -12,13 +12,13 @@ use kube::{Api, Client, api::ListParams};
 use tokio::{process::Command, time::timeout};
 
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
-/// What a kind node's provider says before the cluster's and the node's name.
+/// The prefix of a kind node's provider ID, before the cluster's and the node's name.
 const KIND: &str = "kind://docker/";
-/// Kills every process of the containers that are named: their ids are in the names of their control groups.
+/// Kills every process of the named containers: a control group has its container's id in its name.
 const KILL: &str = r#"for id; do for group in /proc/[0-9]*/cgroup; do
   if grep -q "$id" "$group" 2>/dev/null; then pid=${group#/proc/}; kill -9 "${pid%/cgroup}" && killed=yes; fi
 done; done; [ "$killed" = yes ]"#;
-/// A machine that is busy takes its time, but not for ever.
+/// Enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A machine.
@@ -27,18 +27,18 @@ pub(crate) struct Node {
     container: String,
 }
 
-/// A machine that stands still until this goes.
+/// A paused machine; dropping this resumes it.
 pub(crate) struct Paused {
     container: String,
 }
 
 impl Node {
-    /// The one that runs the apiserver.
+    /// The machine of the apiserver.
     pub(crate) async fn control_plane(client: &Client) -> Result<Self> {
         Self::labelled(client, CONTROL_PLANE).await
     }
 
-    /// The one that runs pods.
+    /// The machine of the pods.
     pub(crate) async fn worker(client: &Client) -> Result<Self> {
         Self::labelled(client, &format!("!{CONTROL_PLANE}")).await
     }
@@ -50,7 +50,7 @@ impl Node {
         Self::of(node)
     }
 
-    /// The one that a pod runs on.
+    /// The machine that a pod runs on.
     pub(crate) async fn below(client: &Client, pod: &Pod) -> Result<Self> {
         let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).context("the pod has a node")?;
         Self::of(Api::<Object>::all(client.clone()).get(name).await?)
@@ -66,13 +66,13 @@ impl Node {
         Ok(Self { name, container })
     }
 
-    /// Kills the containers of a pod, with no time to say goodbye.
+    /// Kills the containers of a pod with SIGKILL.
     pub(crate) async fn kill(&self, pod: &Pod) -> Result<()> {
         let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
         self.kill_all(statuses).await
     }
 
-    /// Kills one container of a pod, a sidecar maybe.
+    /// Kills one container of a pod, also a sidecar.
     pub(crate) async fn kill_container(&self, pod: &Pod, name: &str) -> Result<()> {
         let lists = pod.status.iter().flat_map(|status| [&status.init_container_statuses, &status.container_statuses]);
         self.kill_all(lists.flatten().flatten().filter(|status| status.name == name)).await
@@ -84,7 +84,7 @@ impl Node {
         docker(&[&["exec", &self.container, "sh", "-c", KILL, "sh"], &ids[..]].concat()).await
     }
 
-    /// Stops all that runs on it, until the value that comes back goes.
+    /// Pauses everything that runs on it, until the returned value is dropped.
     pub(crate) async fn pause(&self) -> Result<Paused> {
         let paused = Paused { container: self.container.clone() };
         docker(&["pause", &self.container]).await?;
@@ -94,10 +94,11 @@ impl Node {
 
 impl Drop for Paused {
     fn drop(&mut self) {
-        // Whatever became of the scenario: the next ones need it. One that was never paused says so, which is as good.
+        // In any case, because the next scenarios need it. For a machine that was never paused this fails, which is
+        // fine.
         let unpause = Blocking::new("docker").args(["unpause", &self.container]).stdout(Stdio::null()).status();
         if !unpause.is_ok_and(|status| status.success()) {
-            println!("     {} may stand still for ever", self.container);
+            println!("     {} may stay paused", self.container);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The operator as the chart installs it: put there, taken away, brought back.
+//! The operator as the chart installs it: installed, removed, scaled down and up.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -22,14 +22,14 @@ use crate::{
     namespace, workload,
 };
 
-/// Where it is installed.
+/// The namespace of the release.
 pub(crate) const NAMESPACE: &str = "weir-system";
 /// The chart of the operator, and its release.
 const NAME: &str = "weir";
 /// The chart of the definition, and its release.
 const CRDS: &str = "weir-crds";
 const DEPLOYMENT: &str = "weir-operator";
-/// As many as the chart starts.
+/// The chart's default.
 const REPLICAS: i32 = 2;
 const CRD: &str = "ratelimitpolicies.weir.dev";
 const PODS: &str = "app.kubernetes.io/component=operator";
@@ -43,7 +43,7 @@ pub(crate) struct Release {
 }
 
 impl Release {
-    /// Installs both charts from scratch: earlier releases and the CRD are taken away before.
+    /// Installs both charts from scratch, after removing earlier releases and the CRD.
     pub(crate) async fn install(&self, client: &Client) -> Result<()> {
         self.remove(client).await?;
         namespace::create_restricted(client, json!({ "name": NAMESPACE })).await.context("create weir-system")?;
@@ -52,7 +52,7 @@ impl Release {
         let settings = [
             "images.registry=weir.test",
             "images.tag=e2e",
-            // Short, so that scenarios live through several.
+            // Short, so that scenarios last several lifetimes.
             "identity.lifetime=1m",
             "identity.authorityLifetime=24h",
             r"logLevel=info\,weir_operator=debug",
@@ -63,18 +63,18 @@ impl Release {
         self.helm(&args).await.map(drop)
     }
 
-    /// Upgrades the operator's release to the chart with another value; back once all its pods are the new ones.
+    /// Upgrades the operator's release with another value. Returns when all its pods are new ones.
     pub(crate) async fn upgrade(&self, setting: &str) -> Result<()> {
         let args = ["upgrade", NAME, &self.chart(NAME)?, "--reset-then-reuse-values", "--set", setting];
         self.helm(&[&args[..], &["--wait", "--timeout=120s"]].concat()).await.map(drop)
     }
 
-    /// Rolls the operator's release back to the revision before.
+    /// Rolls the operator's release back to the previous revision.
     pub(crate) async fn roll_back(&self) -> Result<()> {
         self.helm(&["rollback", NAME, "--wait", "--timeout=120s"]).await.map(drop)
     }
 
-    /// Runs the chart's own test; what it says.
+    /// Runs the chart's own test. Returns its output.
     pub(crate) async fn test(&self) -> Result<String> {
         self.helm(&["test", NAME, "--timeout=120s"]).await
     }
@@ -84,7 +84,7 @@ impl Release {
         self.helm(&["uninstall", NAME, "--ignore-not-found", "--wait"]).await.map(drop)
     }
 
-    /// Takes everything away again, the CRD as well, which its chart keeps.
+    /// Removes everything, including the CRD, which its chart keeps.
     pub(crate) async fn remove(&self, client: &Client) -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -113,7 +113,7 @@ impl Release {
     }
 }
 
-/// Kills it, with no time to say goodbye, and keeps it away.
+/// Kills the operator with SIGKILL, and keeps it down.
 pub(crate) async fn kill(client: &Client) -> Result<()> {
     set_replicas(client, 0).await?;
     let api: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
@@ -125,7 +125,7 @@ pub(crate) async fn kill(client: &Client) -> Result<()> {
     .await
 }
 
-/// Brings it back; returns once it says that it is ready.
+/// Starts it again. Returns when it is ready.
 pub(crate) async fn bring_back(client: &Client) -> Result<()> {
     set_replicas(client, REPLICAS).await?;
     wait_for("the operator to be ready", START, || async {
@@ -139,13 +139,13 @@ pub(crate) async fn bring_back(client: &Client) -> Result<()> {
 /// What the operators have counted since they started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counted {
-    /// Certificates that were given to agents.
+    /// Certificates that were issued to agents.
     pub(crate) issued: u64,
-    /// Pushes that did not go through.
+    /// Pushes that failed.
     pub(crate) failed: u64,
 }
 
-/// Of all of them together.
+/// The sums of all operators.
 pub(crate) async fn counted(client: &Client) -> Result<Counted> {
     let mut counted = Counted::default();
     for pod in pods(client).await? {
@@ -163,7 +163,7 @@ pub(crate) async fn counted(client: &Client) -> Result<Counted> {
     Ok(counted)
 }
 
-/// The pods it runs in.
+/// The pods of the operator.
 pub(crate) async fn pods(client: &Client) -> Result<Vec<Pod>> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     Ok(pods.list(&ListParams::default().labels(PODS)).await?.items)

@@ -1,7 +1,7 @@
-//! A policy as any client of the apiserver sees it: applied as YAML, read back as JSON.
+//! A policy as any client of the apiserver sees it: applied as YAML, read as JSON.
 //!
-//! The status is read by names of its own rather than with the operator's types: a field that is renamed in there
-//! must fail here, as it would for everybody who reads it.
+//! The status is read by field name, not with the operator's types: a renamed field must fail here, as it would for
+//! every reader.
 
 use std::{fmt, time::Duration};
 
@@ -26,7 +26,7 @@ pub(crate) const RULE: &str = "all";
 
 const SOON: Duration = Duration::from_secs(90);
 
-/// A policy of one token bucket for the Deployment `web`: `requests` a second and pod, `burst` saved up.
+/// A policy with one token bucket for the Deployment `web`: `requests` per second for each pod, and this burst.
 pub(crate) fn bucket(requests: u64, burst: u64) -> String {
     format!(
         "
@@ -42,7 +42,7 @@ spec:
     )
 }
 
-/// A policy of 5 requests a second and pod, by labels: it holds before there are pods.
+/// A policy of 5 requests per second for each pod, by labels: it exists before its pods.
 const BY_LABELS: &str = "
 apiVersion: weir.dev/v1alpha1
 kind: RateLimitPolicy
@@ -54,8 +54,8 @@ spec:
     limits: [{name: per-pod, requests: 5, per: 1s, burst: 5}]
 ";
 
-/// Two pods that say nothing of agents but a label, under a policy of 5 requests a second that is there before them; their
-/// names, once both enforce it.
+/// Two pods with only a label for injection, under a policy of 5 requests per second that was created before them.
+/// Returns their names when both enforce it.
 pub(crate) async fn before_its_pods(space: &Space) -> Result<Vec<String>> {
     space.apply(BY_LABELS).await?;
     wait(space, NAME, "read by the operator", SOON, |seen| seen.condition("Accepted").is_some()).await?;
@@ -65,14 +65,14 @@ pub(crate) async fn before_its_pods(space: &Space) -> Result<Vec<String>> {
     Ok(pods)
 }
 
-/// What the apiserver holds of a policy besides its spec.
+/// A policy's metadata and status.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observed {
     pub(crate) generation: i64,
     pub(crate) status: Status,
 }
 
-/// `status`, as far as scenarios look at it.
+/// The fields of `status` that scenarios read.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Status {
@@ -131,13 +131,13 @@ impl Traffic {
 }
 
 impl Observed {
-    /// The condition, if it speaks of the spec that is there now.
+    /// The condition, if it is about the current spec.
     pub(crate) fn condition(&self, type_: &str) -> Option<&Condition> {
         let mut current = self.status.conditions.iter().filter(|known| known.observed_generation == self.generation);
         current.find(|known| known.type_ == type_)
     }
 
-    /// Whether `pods` are targeted, all of them enforce the spec that is there now, and the status says so throughout.
+    /// Whether `pods` are targeted and all of them enforce the current spec, according to all parts of the status.
     pub(crate) fn enforced_by(&self, pods: u64) -> bool {
         let Enforcement { pods_targeted, pods_enforcing, .. } = &self.status.enforcement;
         self.status.observed_generation == self.generation
@@ -195,7 +195,7 @@ pub(crate) async fn wait(
     .await
 }
 
-/// Waits until `pods` pods enforce the policy as it is now.
+/// Waits until `pods` pods enforce the policy's current spec.
 pub(crate) async fn wait_enforced(space: &Space, name: &str, pods: u64, within: Duration) -> Result<Observed> {
     wait(space, name, &format!("enforced by {pods} of {pods}"), within, |observed| observed.enforced_by(pods)).await
 }

@@ -1,18 +1,18 @@
-//! What a run prints: a line for every scenario, its measured figures below it, and the counts at the end.
+//! The output of a run: a line for each scenario, its measured figures below, and the counts at the end.
 
 use std::{fmt::Display, time::Duration};
 
-/// A figure that a scenario has measured.
+/// A measured figure of a scenario.
 pub(crate) fn note(figure: impl Display) {
     println!("     {figure}");
 }
 
-/// A short time, for a figure.
+/// A short duration, for a figure.
 pub(crate) fn millis(time: Duration) -> String {
     format!("{:.0} ms", time.as_secs_f64() * 1e3)
 }
 
-/// How one scenario ended.
+/// The outcome of one scenario.
 pub(crate) fn ended(name: &str, took: Duration, result: &anyhow::Result<()>) {
     match result {
         Ok(()) => println!("ok {name} {:.1} s", took.as_secs_f64()),

@@ -1,4 +1,4 @@
-//! A run: the chart is installed, scenarios follow one after the other, everything is taken away again.
+//! A run: installs the chart, runs the scenarios in order, and removes everything.
 
 use std::path::{Path, PathBuf};
 
@@ -19,30 +19,30 @@ use crate::{
 /// Runs scenarios against a cluster that has the images weir.test/{operator,agent,testapp}:e2e
 #[derive(clap::Args)]
 pub struct RunArgs {
-    /// Kubeconfig of the cluster; no other one is ever looked at
+    /// Kubeconfig of the cluster; no other one is ever read
     #[arg(long)]
     kubeconfig: PathBuf,
     /// Run only these
     #[arg(long, value_enum)]
     only: Vec<Scenario>,
-    /// Folder that holds the charts `weir-crds` and `weir`
+    /// Folder of the charts `weir-crds` and `weir`
     #[arg(long, default_value = "charts")]
     charts: PathBuf,
     /// The helm program
     #[arg(long, default_value = "helm", env = "WEIR_HELM")]
     helm: PathBuf,
-    /// The kubectl program; by default the one in the folder WEIR_KUBE_BIN, else the one on the PATH
+    /// The kubectl program; by default the one in the folder WEIR_KUBE_BIN, otherwise the one on the PATH
     #[arg(long)]
     kubectl: Option<PathBuf>,
-    /// Leave the operator, and the namespaces of failed scenarios, as they are
+    /// Leave the operator and the namespaces of failed scenarios as they are
     #[arg(long)]
     keep: bool,
 }
 
-/// Runs what was asked for; whether all of it went well.
+/// Runs the chosen scenarios. Returns whether all of them passed.
 ///
 /// # Errors
-/// When the cluster cannot be reached, or Weir not be installed or taken away.
+/// If the cluster cannot be reached, or Weir cannot be installed or removed.
 pub async fn run(args: RunArgs) -> Result<bool> {
     let start = Instant::now();
     let kubectl = args.kubectl.unwrap_or_else(|| match std::env::var_os("WEIR_KUBE_BIN") {
@@ -76,14 +76,14 @@ pub async fn run(args: RunArgs) -> Result<bool> {
                 if error.is::<Interrupted>() {
                     break;
                 }
-                // One that failed with the operator away must not take the others along.
+                // A scenario that failed while the operator was down must not fail the others.
                 if let Err(error) = operator::bring_back(&cluster.client).await {
                     println!("     the operator does not come back: {error:#}");
                 }
             }
         }
     }
-    // The figures of a run whose clean-up fails are figures all the same.
+    // A failed clean-up must not lose the figures of the run.
     let cleaned = if args.keep { Ok(()) } else { clean_up(&cluster, &release).await };
     report::summary(ok, failed, scenarios.len() - ok - failed, start.elapsed());
     cleaned.map(|()| ok == scenarios.len())

@@ -1,4 +1,4 @@
-//! The workload that scenarios limit: a Deployment `web` whose pods carry an app and the agent in front of it.
+//! The workload of the scenarios: a Deployment `web` with an app and the agent in front of it in each pod.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -26,9 +26,9 @@ use crate::{
 
 /// Name of Deployment and Service.
 pub(crate) const NAME: &str = "web";
-/// The Service, as a client in the namespace calls it.
+/// The URL of the Service for clients in the namespace.
 pub(crate) const SERVICE_URL: &str = "http://web/";
-/// Every pod's own address, for a load that spreads itself.
+/// The addresses of all pods, for a load that spreads itself.
 pub(crate) const PODS_URL: &str = "http://web-pods:8480/";
 
 const START: Duration = Duration::from_secs(90);
@@ -42,7 +42,7 @@ pub(crate) async fn create(space: &Space, replicas: i32) -> Result<()> {
     post::<Service>(space, &parse(include_str!("manifests/headless.yaml"))?).await
 }
 
-/// Makes the Deployment without agents of its own, and its Service. Two pods.
+/// Creates the Deployment without agents, with two pods, and its Service.
 pub(crate) async fn create_plain(space: &Space) -> Result<()> {
     post::<Deployment>(space, &parse(include_str!("manifests/plain.yaml"))?).await?;
     post::<Service>(space, &parse(include_str!("manifests/service.yaml"))?).await
@@ -55,7 +55,7 @@ pub(crate) async fn scale(space: &Space, replicas: i32) -> Result<()> {
     deployments.patch_scale(NAME, &PatchParams::default(), &patch).await.context("scale the workload").map(drop)
 }
 
-/// Waits until there are exactly `count` pods, every one of them ready and none on its way out; their names, sorted.
+/// Waits until there are exactly `count` pods, all of them ready and none being deleted. Returns their sorted names.
 pub(crate) async fn ready(space: &Space, count: usize) -> Result<Vec<String>> {
     let names = wait_for(&format!("{count} ready pods"), START, || async {
         let pods = pods(space).await?;
@@ -67,24 +67,25 @@ pub(crate) async fn ready(space: &Space, count: usize) -> Result<Vec<String>> {
     })
     .await?;
     let names: Vec<_> = names.into_iter().collect();
-    // The app has no readiness probe: one through the agent would be limited and counted, and past it there is no way.
+    // The app has no readiness probe: a probe through the agent would be limited and counted, and the app cannot be
+    // reached directly.
     try_join_all(names.iter().map(|pod| app_answers(space, pod))).await?;
     Ok(names)
 }
 
-/// All pods of the workload, also those that are on their way out.
+/// All pods of the workload, including those that are being deleted.
 pub(crate) async fn pods(space: &Space) -> Result<Vec<Pod>> {
     let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     Ok(pods.list(&ListParams::default().labels("app=web")).await?.items)
 }
 
-/// Where a pod is reached.
+/// The IP address of a pod.
 pub(crate) async fn address(space: &Space, pod: &str) -> Result<String> {
     let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     pods.get(pod).await?.status.and_then(|status| status.pod_ip).with_context(|| format!("{pod} has no address"))
 }
 
-/// What tells whether a pod is still the one it was: its UID, and how often each of its containers was restarted.
+/// Identifies a pod and its containers: its UID, and how often each of its containers was restarted.
 pub(crate) fn identity(pod: &Pod) -> (String, Vec<i32>) {
     let status = pod.status.as_ref();
     let containers = status.and_then(|status| status.container_statuses.as_ref()).into_iter().flatten();
@@ -92,7 +93,7 @@ pub(crate) fn identity(pod: &Pod) -> (String, Vec<i32>) {
     (pod.metadata.uid.clone().unwrap_or_default(), containers.chain(sidecars).map(|one| one.restart_count).collect())
 }
 
-/// How many requests have reached the apps of `pods`, by the apps' own count.
+/// How many requests have reached the apps of `pods`, as the apps count them.
 pub(crate) async fn served(space: &Space, pods: &[String]) -> Result<u64> {
     let counts = pods.iter().map(|pod| async move {
         let answer = direct::get(space, pod, direct::APP, "/_count").await?;
@@ -127,14 +128,14 @@ where
     api.create(&PostParams::default(), object).await.with_context(|| format!("create a {}", K::kind(&()))).map(drop)
 }
 
-/// Ready, and not on its way out.
+/// Ready, and not being deleted.
 pub(crate) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref()).into_iter().flatten();
     let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
     pod.metadata.deletion_timestamp.is_none() && ready.any(|condition| condition.status == "True")
 }
 
-/// A pod in a few words, for messages.
+/// A short description of a pod, for messages.
 pub(crate) fn describe(pod: &Pod) -> String {
     let name = pod.metadata.name.as_deref().unwrap_or("?");
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("?");

@@ -1,8 +1,8 @@
-//! The charts with a real helm against a real apiserver: everything that they render is taken, wrong values are refused, and
-//! an installation can be upgraded, rolled back and taken away.
+//! The charts with a real helm against a real apiserver: it accepts everything that they render, invalid values are
+//! refused, and an installation can be upgraded, rolled back and removed.
 //!
-//! The apiserver knows no other Kubernetes than its own, refuses unknown fields, and checks what no schema says, the Pod
-//! Security Standard of a namespace among it. There are no nodes, so nothing starts.
+//! The apiserver has only Kubernetes' own kinds, refuses unknown fields, and also checks what no schema covers, such as
+//! a namespace's Pod Security Standard. There are no nodes, so nothing starts.
 
 #[path = "chart/conformity.rs"]
 mod conformity;
@@ -22,14 +22,14 @@ use k8s_openapi::{api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::
 use kube::{Api, api::PostParams};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
-use weir_e2e::control_plane::ControlPlane;
+use weir_testbed::ControlPlane;
 
 use conformity::Conformity;
 
 const NAMESPACE: &str = "weir-system";
 const CRD: &str = "ratelimitpolicies.weir.dev";
 
-/// Everything in the cluster that a release can have made: an installation that is gone is in none of these.
+/// All kinds of objects that a release can create: after an uninstallation, none is left.
 const KINDS: &str = "deployments,services,secrets,configmaps,serviceaccounts,poddisruptionbudgets,networkpolicies,roles,\
     rolebindings,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,pods,leases";
 
@@ -41,7 +41,7 @@ struct Stage {
 impl Stage {
     async fn set() -> Result<Self> {
         let stage = Self { control_plane: ControlPlane::start().await?, home: tempfile::tempdir()? };
-        // The last ones are what `helm test` makes.
+        // `helm test` creates the last ones.
         let tests = ["weir-operator-test", "weir-limiter-operator-test", "limiter-test"];
         for namespace in [NAMESPACE, "shop", "bank"].into_iter().chain(tests) {
             let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
@@ -51,7 +51,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// helm for this control plane, with files of its own.
+    /// helm for this control plane, with its own files.
     fn helm(&self, args: &[&str]) -> Result<Output> {
         let mut helm = self.control_plane.helm();
         for place in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
@@ -61,14 +61,14 @@ impl Stage {
         helm.output().context("run helm")
     }
 
-    /// Runs it; what it prints.
+    /// Runs it. Returns its output.
     fn done(&self, args: &[&str]) -> Result<String> {
         let output = self.helm(args)?;
         ensure!(output.status.success(), "helm {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Runs it; what it says against it.
+    /// Runs it, and expects an error. Returns the message.
     fn refused(&self, args: &[&str]) -> Result<String> {
         let output = self.helm(args)?;
         ensure!(!output.status.success(), "helm {} is content", args.join(" "));
@@ -82,16 +82,16 @@ impl Stage {
         kubectl.args(args).stdin(Stdio::from(fs::File::open(file)?)).output().context("run kubectl")
     }
 
-    /// Asks the apiserver whether it would take these objects.
+    /// Asks the apiserver whether it would accept these objects.
     fn dry_run(&self, objects: &str) -> Result<std::result::Result<(), String>> {
         let args = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-"];
         let output = self.kubectl(&args, objects)?;
         Ok(if output.status.success() { Ok(()) } else { Err(String::from_utf8(output.stderr)?) })
     }
 
-    /// How the apiserver describes all that it takes, once it knows of our own kind.
+    /// The apiserver's description of all its kinds, when it includes ours.
     fn openapi(&self) -> Result<String> {
-        // Each look starts a program: a minute and more of them.
+        // Each probe starts a program: a minute and more of them.
         for _ in 0..1_000 {
             let output = self.kubectl(&["get", "--raw", "/openapi/v2"], "")?;
             ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -103,7 +103,7 @@ impl Stage {
         anyhow::bail!("the apiserver does not describe {CRD}")
     }
 
-    /// What is there of a release, as kind/name.
+    /// The objects of a release, as kind/name.
     fn objects_of(&self, release: &str) -> Result<Vec<String>> {
         let selector = format!("app.kubernetes.io/instance={release}");
         let output = self.kubectl(&["get", KINDS, "--all-namespaces", "--output=name", "--selector", &selector], "")?;
@@ -117,7 +117,7 @@ fn chart(name: &str) -> Result<String> {
     Ok(path.to_str().context("the path is UTF-8")?.to_owned())
 }
 
-/// The files of values that the helm stage lints, too; none stands for the defaults.
+/// The files of values that the helm stage also lints; none stands for the defaults.
 fn values(chart: &str) -> Result<Vec<Option<PathBuf>>> {
     let mut files = vec![None];
     for entry in fs::read_dir(Path::new(chart).join("ci"))? {
@@ -127,8 +127,8 @@ fn values(chart: &str) -> Result<Vec<Option<PathBuf>>> {
     Ok(files)
 }
 
-/// Of a rendered chart, what a cluster without anything else knows: the kinds of the Prometheus operator and of cert-manager are not
-/// among it.
+/// The objects of a rendered chart that a plain cluster supports: without the kinds of the Prometheus operator and of
+/// cert-manager.
 fn known(rendered: &str) -> Result<Vec<Value>> {
     let mut objects = Vec::new();
     for document in serde_yaml::Deserializer::from_str(rendered) {
@@ -165,7 +165,7 @@ async fn an_apiserver_takes_what_the_charts_render_to() -> Result<()> {
             if let Err(fault) = conformity.judge(&lines(&objects))? {
                 panic!("{args:?}: {fault}");
             }
-            // A Deployment is only warned about its pods; a pod is refused.
+            // For a Deployment's pods the apiserver only warns; a pod is refused.
             for mut pod in objects.iter().filter(|object| object["kind"] == "Deployment").map(pod_of) {
                 if pod["spec"]["hostNetwork"] == true {
                     let fault = stage.dry_run(&pod.to_string())?.expect_err("such a namespace takes no such pods");
@@ -190,10 +190,10 @@ async fn an_apiserver_takes_what_the_charts_render_to() -> Result<()> {
     Ok(())
 }
 
-/// A pod as the Deployment would make it.
+/// A pod as the Deployment would create it.
 fn pod_of(deployment: &Value) -> Value {
     let mut spec = deployment["spec"]["template"]["spec"].clone();
-    // Made by somebody else, or not at all in a dry run.
+    // Created by a controller, or not at all in a dry run.
     spec["serviceAccountName"] = json!(null);
     spec["priorityClassName"] = json!(null);
     spec["runtimeClassName"] = json!(null);
@@ -273,7 +273,7 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
     Ok(())
 }
 
-/// cert-manager's own definitions are not here to ask: what its controllers go by is looked at.
+/// cert-manager's own definitions are not available: this checks the fields that its controllers read.
 #[test]
 fn with_cert_manager_all_names_of_the_webhook_certificate_agree() -> Result<()> {
     let chart = chart("weir")?;
@@ -287,7 +287,7 @@ fn with_cert_manager_all_names_of_the_webhook_certificate_agree() -> Result<()> 
     let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
 
     let without = objects(&[])?;
-    ensure!(of(&without, "Certificate").is_empty() && of(&without, "Issuer").is_empty(), "nobody asked for it");
+    ensure!(of(&without, "Certificate").is_empty() && of(&without, "Issuer").is_empty(), "it is not enabled");
     let enabled = "injection.certManager.enabled=true";
     ensure!(of(&objects(&[enabled, "injection.enabled=false"])?, "Certificate").is_empty(), "there is no webhook");
 
@@ -333,7 +333,7 @@ fn with_cert_manager_all_names_of_the_webhook_certificate_agree() -> Result<()> 
     Ok(())
 }
 
-/// What the chart renders to with these values; helm needs no cluster for that.
+/// The chart rendered with these values; helm needs no cluster for that.
 fn render(chart: &str, settings: &[&str]) -> Result<String> {
     let folder = std::env::var_os("WEIR_KUBE_BIN").context("WEIR_KUBE_BIN is not set")?;
     let mut helm = Command::new(Path::new(&folder).join("helm"));
@@ -349,7 +349,7 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
     let (crds, weir) = (chart("weir-crds")?, chart("weir")?);
     let definitions: Api<extensions::CustomResourceDefinition> = Api::all(stage.control_plane.client());
 
-    // Without the definition the operator could do nothing: the mend is said at once.
+    // Without the definition the operator could do nothing: the error names the fix at once.
     let said = stage.refused(&["install", "weir", &weir])?;
     ensure!(said.contains("install the chart weir-crds"), "{said}");
     ensure!(stage.objects_of("weir")?.is_empty(), "it left something behind");
@@ -360,7 +360,7 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
     let installed = stage.objects_of("weir")?;
     ensure!(installed.iter().any(|object| object == "deployment.apps/weir-operator"), "{installed:?}");
 
-    // An upgrade that adds, a rollback that takes it away again.
+    // An upgrade that adds something, and a rollback that removes it.
     stage.done(&[
         "upgrade",
         "weir",
@@ -376,7 +376,7 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
     stage.done(&["rollback", "weir", "1", "--wait=false"])?;
     ensure!(stage.objects_of("weir")? == installed, "{:?}", stage.objects_of("weir")?);
 
-    // The definition is changed by its own chart, as helm never changes what lies in a chart's folder crds.
+    // The definition is updated by its own chart, because helm never updates the folder crds of a chart.
     let label = |definition: &extensions::CustomResourceDefinition| {
         let annotations = definition.metadata.annotations.clone().unwrap_or_default();
         annotations.contains_key("helm.sh/resource-policy")
@@ -386,7 +386,7 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
     ensure!(!label(&definitions.get(CRD).await?), "the upgrade left the definition as it was");
     stage.done(&["rollback", "weir-crds", "1", "--wait", "--timeout=60s"])?;
 
-    // Policies outlive an uninstallation; nothing else does.
+    // Policies survive an uninstallation; nothing else does.
     let policy = json!({
         "apiVersion": "weir.dev/v1alpha1",
         "kind": "RateLimitPolicy",
@@ -404,7 +404,7 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
     let there = stage.kubectl(&["get", "ratelimitpolicies", "--namespace=shop", "--output=name"], "")?;
     ensure!(String::from_utf8_lossy(&there.stdout).contains("/web"), "{}", String::from_utf8_lossy(&there.stderr));
 
-    // Where the definition is already, it can be taken over.
+    // An existing definition can be taken over.
     let said = stage.refused(&["install", "crds-again", &crds])?;
     ensure!(said.contains("weir-crds"), "{said}");
     stage.done(&["install", "weir-crds", &crds, "--take-ownership", "--set", "keep=false"])?;

@@ -1,8 +1,8 @@
-//! Injection against a real apiserver: what the chart renders is applied, the operator runs with the rights that it gives,
-//! and pods are created as anybody would.
+//! Injection against a real apiserver: the rendered chart is applied, the operator runs with the chart's rights, and
+//! pods are created as users do.
 //!
-//! There are no Services without a cluster network: the webhook is registered by its URL instead, and nothing else of
-//! the chart is changed.
+//! Services do not work without a cluster network, so the webhook is registered by URL. Nothing else of the chart is
+//! changed.
 
 #![expect(clippy::disallowed_methods, reason = "waits for other programs")]
 
@@ -26,7 +26,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use weir_api::{DriftReason, RateLimitPolicyStatus};
-use weir_e2e::control_plane::OPERATOR_NAMESPACE;
+use weir_testbed::OPERATOR_NAMESPACE;
 use weir_wire::Snapshot;
 
 use self::{
@@ -44,7 +44,7 @@ mod settings;
 #[path = "injection/stage.rs"]
 mod stage;
 
-/// Who gets an agent, with what, and that nothing is asked for that the chart's roles do not give.
+/// Which pods get an agent, with which settings; and the operator uses only the rights of the chart's roles.
 #[tokio::test]
 async fn pods_get_the_agent_and_the_policies_that_target_them() -> Result<()> {
     let stage = Stage::set("Ignore").await?;
@@ -75,21 +75,21 @@ async fn pods_get_the_agent_and_the_policies_that_target_them() -> Result<()> {
     let names: Vec<&str> = bootstrap.policies.iter().map(|policy| policy.name.as_str()).collect();
     ensure!(names == ["checkout"] && bootstrap_requests(&bootstrap) == Some(1), "{bootstrap:?}");
 
-    // An agent that is started so, and that nobody ever pushes anything to, limits from the first request on.
+    // An injected agent that never receives a push limits from the first request on.
     let (_running, address) = run_as_injected(agent).await?;
     ensure!(
         [status_of(&address).await?, status_of(&address).await?] == [502, 429],
         "the limit is one, and there is no app"
     );
 
-    // By label of the pod, and with what the policies are now.
+    // By label of the pod, and with the current policies.
     ensure!(stage.pod("bank", "unasked", &json!({})).await.is_ok_and(|pod| self::agent(&pod).is_err()), "unasked");
     stage.edit_policy("bank", "transfers", 9).await?;
     let of_pod = |pod: &Value| anyhow::Ok(bootstrap_requests(&self::bootstrap(self::agent(pod)?)?));
     let asked = json!({"labels": {"app": "web", "weir.dev/inject": "enabled"}});
     stage.until("the patched policy", async || Ok(of_pod(&stage.dry_pod("bank", &asked).await?)? == Some(9))).await?;
 
-    // Disabled wins, on either side.
+    // "disabled" wins, on either side.
     let no = json!({"labels": {"app": "web", "weir.dev/inject": "disabled"}});
     ensure!(self::agent(&stage.pod("shop", "opted-out", &no).await?).is_err(), "the pod said no");
     ensure!(self::agent(&stage.pod("closed", "asked", &asked).await?).is_err(), "the namespace said no");
@@ -97,7 +97,8 @@ async fn pods_get_the_agent_and_the_policies_that_target_them() -> Result<()> {
     Ok(())
 }
 
-/// A namespace's quotas and limits refuse no pod because of the agent: it is fitted to them, or left out, and the status says so.
+/// A namespace's quotas and limits refuse no pod because of the agent: its requests are reduced to fit, or it is left
+/// out, and the status says so.
 #[tokio::test]
 async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
     let stage = Stage::set("Ignore").await?;
@@ -111,7 +112,7 @@ async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
         });
         stage.apply(&object).await
     };
-    // What the app is given by default, an agent with the usual 20m and 128Mi would not fit.
+    // An agent with the usual 20m and 128Mi would not fit into the app's defaults.
     let range = json!({
         "type": "Container", "min": {"cpu": "30m"}, "max": {"memory": "64Mi"},
         "default": {"cpu": "100m", "memory": "64Mi"}, "defaultRequest": {"cpu": "50m", "memory": "32Mi"},
@@ -119,7 +120,7 @@ async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
     create("LimitRange", json!({"limits": [range]})).await?;
     let hard = json!({"limits.cpu": "1", "limits.memory": "256Mi", "requests.cpu": "1", "requests.memory": "256Mi"});
     create("ResourceQuota", json!({"hard": hard})).await?;
-    // Of a controller, which there is none here; the apiserver itself adds what it lets in.
+    // Updated by a controller, which does not run here; the apiserver itself adds what it admits.
     let quotas = stage.api::<ResourceQuota>("shop");
     let used = async |memory: &str| {
         let used = json!({"limits.cpu": "0", "limits.memory": memory, "requests.cpu": "0", "requests.memory": "0"});
@@ -128,7 +129,7 @@ async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
     };
     used("0").await?;
     let asked = json!({});
-    // The apiserver's own view of a quota is a moment behind.
+    // The apiserver's own view of a quota is slightly delayed.
     stage
         .until("the quota to be counted", async || {
             Ok(stage
@@ -141,7 +142,7 @@ async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
     let expected = json!({"requests": {"cpu": "30m", "memory": "32Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}});
     ensure!(agent(&fits)?["resources"] == expected, "{:#}", agent(&fits)?["resources"]);
 
-    // 80Mi are left, of which the app has 64Mi.
+    // 80Mi are left, of which the app uses 64Mi.
     used("176Mi").await?;
     stage
         .until("the quota to be nearly used up", async || {
@@ -154,7 +155,7 @@ async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
     stage.until_status("shop", "checkout", |status| drifts(status, "ResourceQuota team leaves 16Mi")).await
 }
 
-/// What an operator that was away left behind shows in the status, with the mend.
+/// Pods that were created without an operator are in the status, with the fix.
 #[tokio::test]
 async fn the_status_tells_of_pods_without_an_agent() -> Result<()> {
     let stage = Stage::set("Ignore").await?;
@@ -165,7 +166,7 @@ async fn the_status_tells_of_pods_without_an_agent() -> Result<()> {
     operator.kill().await?;
 
     let missed = stage.pod("shop", "missed", &asked).await?;
-    ensure!(agent(&missed).is_err(), "nobody was there to give it one");
+    ensure!(agent(&missed).is_err(), "no operator was running");
     stage.policy("shop", "checkout", 50).await?;
     let _operator = stage.operator()?;
     let word = async |part: &'static str| {
@@ -174,7 +175,7 @@ async fn the_status_tells_of_pods_without_an_agent() -> Result<()> {
     word("the webhook did not answer when it was created").await?;
     stage.api::<Pod>("shop").delete("missed", &DeleteParams::default().grace_period(0)).await?;
 
-    // One that was asked about and left alone says why, too.
+    // A pod that the webhook left alone has its reason in the status, too.
     stage.until_injecting("shop").await?;
     let mut host = app_pod("host", &asked);
     host["spec"]["hostNetwork"] = true.into();
@@ -188,7 +189,8 @@ async fn the_status_tells_of_pods_without_an_agent() -> Result<()> {
     Ok(())
 }
 
-/// With `Fail` nothing starts unguarded: not while nobody answers, and not with wishes that cannot be met.
+/// With `Fail`, no pod starts without limits: not while no operator answers, and not with annotations that cannot be
+/// applied.
 #[tokio::test]
 async fn with_fail_no_pod_starts_unguarded() -> Result<()> {
     let stage = Stage::set("Fail").await?;
@@ -200,9 +202,9 @@ async fn with_fail_no_pod_starts_unguarded() -> Result<()> {
     agent(&stage.pod("shop", "good", &json!({})).await?)?;
     let wrong = json!({"annotations": {"weir.dev/agent-memory-limit": "64MB"}});
     let error = stage.pod("shop", "wrong", &wrong).await.expect_err("it is wrong").to_string();
-    let mend = "annotation weir.dev/agent-memory-limit is \"64MB\": it must be a quantity of memory such as 64Mi";
-    ensure!(error.contains(mend), "{error}");
-    // Others are not kept from starting, not even now.
+    let fix = "annotation weir.dev/agent-memory-limit is \"64MB\": it must be a quantity of memory such as 64Mi";
+    ensure!(error.contains(fix), "{error}");
+    // Other pods can start even now.
     operator.kill().await?;
     stage.namespace("bank", None).await?;
     stage.pod("bank", "other", &json!({})).await?;
@@ -211,7 +213,7 @@ async fn with_fail_no_pod_starts_unguarded() -> Result<()> {
     Ok(())
 }
 
-/// What somebody else does to the objects of the webhook is mended, and a second replica serves as well as the first.
+/// Changes to the webhook's objects are repaired, and a second replica serves as well as the first.
 #[tokio::test]
 async fn the_registration_is_kept_and_shared() -> Result<()> {
     let stage = Stage::set("Ignore").await?;
@@ -227,7 +229,7 @@ async fn the_registration_is_kept_and_shared() -> Result<()> {
     let patch: Patch<()> = Patch::Json(serde_json::from_value(edit)?);
     webhooks.patch(name, &PatchParams::default(), &patch).await?;
     stage
-        .until("the configuration to be mended", async || {
+        .until("the configuration to be repaired", async || {
             let webhook = webhooks.get(name).await?;
             let configs = webhook.webhooks.iter().flatten().map(|hook| &hook.client_config);
             Ok(configs.clone().all(|config| {
@@ -238,13 +240,13 @@ async fn the_registration_is_kept_and_shared() -> Result<()> {
     stage.until_injecting("shop").await?;
     ensure!(stage.secret().await? == before, "there was no reason to write the Secret");
 
-    // The one that comes next takes what is there.
+    // The next replica uses the existing ones.
     first.kill().await?;
     let _second = stage.operator()?;
     stage.until_injecting("shop").await?;
     ensure!(stage.secret().await? == before, "the second replica made authorities of its own");
 
-    // Authorities that are lost are made anew, and the apiserver trusts them.
+    // Lost authorities are created again, and the apiserver trusts the new ones.
     let secrets: Api<Secret> = stage.api(OPERATOR_NAMESPACE);
     let emptied = Patch::Merge(json!({"data": {"ca.crt": "", "ca.key": ""}}));
     secrets.patch("weir-operator-webhook", &PatchParams::default(), &emptied).await?;
@@ -256,7 +258,8 @@ async fn the_registration_is_kept_and_shared() -> Result<()> {
     stage.until_injecting("shop").await
 }
 
-/// As with cert-manager: somebody else makes the certificate, renews it, and tells the apiserver whom to trust.
+/// As with cert-manager: another program creates the certificate, renews it, and tells the apiserver which authority to
+/// trust.
 #[tokio::test]
 async fn a_certificate_that_somebody_else_makes_is_taken_as_it_changes() -> Result<()> {
     let stage = Stage::set("Ignore").await?;
@@ -284,7 +287,7 @@ async fn a_certificate_that_somebody_else_makes_is_taken_as_it_changes() -> Resu
     let second = made()?;
     trust(&second).await?;
     stage.until_injecting("shop").await?;
-    // It has told the apiserver the path, and nothing else.
+    // The operator only configures the path.
     let configured = webhooks.get("weir-operator").await?;
     for hook in configured.webhooks.iter().flatten() {
         let config = &hook.client_config;
@@ -292,7 +295,7 @@ async fn a_certificate_that_somebody_else_makes_is_taken_as_it_changes() -> Resu
         ensure!(config.url.as_ref().is_some_and(|url| url.contains("/inject/")), "{config:?}");
     }
     let data = stage.secret().await?.data.context("the path is in the Secret")?;
-    ensure!(data["ca.crt"].0.is_empty() && data["ca.key"].0.is_empty(), "it made authorities that nobody needs");
+    ensure!(data["ca.crt"].0.is_empty() && data["ca.key"].0.is_empty(), "it created authorities that are not needed");
     Ok(())
 }
 
@@ -311,7 +314,7 @@ fn bootstrap_requests(snapshot: &Snapshot) -> Option<u64> {
     Some(snapshot.policies.first()?.rules[0].limits[0].requests)
 }
 
-/// A real agent with what the container says, but for the addresses.
+/// A real agent with the container's settings, except for the addresses.
 async fn run_as_injected(agent: &Value) -> Result<(Program, String)> {
     let files = tempfile::tempdir()?;
     let addresses = files.path().join("addresses");

@@ -1,6 +1,7 @@
-//! Every object in the manual and in the examples, as a real apiserver sees it: nothing is misspelled, and nothing is refused.
+//! Sends every object of the manual and of the examples to a real apiserver: no field is misspelled, and nothing is
+//! refused.
 //!
-//! What is of other programs stands in blocks marked `yaml foreign` and is left out; so are parts of objects.
+//! Objects of other programs are in blocks marked `yaml foreign` and skipped; so are parts of objects.
 
 use std::{
     fs,
@@ -11,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
-use weir_e2e::control_plane::ControlPlane;
+use weir_testbed::ControlPlane;
 
 const PLACES: [&str; 4] = ["docs", "examples", "charts", "README.md"];
 
@@ -42,14 +43,14 @@ async fn an_apiserver_takes_every_object_of_the_manual() -> Result<()> {
         let fault = dry_run(object)?;
         ensure!(fault.is_none(), "{place}: {}", fault.unwrap_or_default());
     }
-    // The test can tell.
+    // Checks that the test notices a misspelled field.
     let (_, first) = objects.first_mut().context("there are objects")?;
     first["spec"]["tragetRefs"] = json!([]);
     ensure!(dry_run(first)?.is_some_and(|fault| fault.contains("tragetRefs")), "a typo passes");
     Ok(())
 }
 
-/// Every object with the place where it stands, policies first.
+/// Every object with its place in the pages, policies first.
 fn objects() -> Result<Vec<(String, Value)>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut objects = Vec::new();
@@ -71,7 +72,7 @@ fn objects() -> Result<Vec<(String, Value)>> {
     Ok(objects)
 }
 
-/// Blocks of YAML, and nothing else that a fence says about them.
+/// Blocks that are marked as YAML and nothing else.
 fn blocks(page: &str) -> Vec<String> {
     let parts = page.split("\n```").enumerate().filter(|(index, _)| index % 2 == 1);
     parts.filter_map(|(_, block)| block.strip_prefix("yaml\n")).map(str::to_owned).collect()

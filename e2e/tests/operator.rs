@@ -1,6 +1,7 @@
-//! The operator against a real apiserver: policies and pods in, pushes to real agents, status and Events out.
+//! The operator against a real apiserver: policies and pods as input; pushes to real agents, status and Events as
+//! output.
 //!
-//! There is no kubelet here: pods are objects whose address is written by hand, and leads to an agent on loopback.
+//! There is no kubelet: pods are objects with an address written by the test, which leads to an agent on loopback.
 
 #![expect(clippy::disallowed_methods, reason = "waits for other programs, and measures how long they take")]
 
@@ -38,7 +39,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use weir_api::{DriftReason, RateLimitPolicy, RateLimitPolicyStatus};
-use weir_e2e::control_plane::ControlPlane;
+use weir_testbed::ControlPlane;
 use weir_wire::Snapshot;
 
 use self::{
@@ -56,6 +57,8 @@ mod edited;
 mod health;
 #[path = "operator/identity.rs"]
 mod identity;
+#[path = "operator/large.rs"]
+mod large;
 #[path = "operator/many.rs"]
 mod many;
 #[path = "operator/relay.rs"]
@@ -64,17 +67,19 @@ mod relay;
 mod replaced;
 #[path = "operator/rights.rs"]
 mod rights;
+#[path = "operator/silent.rs"]
+mod silent;
 #[path = "operator/struggling.rs"]
 mod struggling;
 #[path = "operator/versions.rs"]
 mod versions;
 
 const NAMESPACE: &str = "shop";
-/// Where operators agree on who leads: a namespace that is there.
+/// The namespace of the Lease, which exists.
 const LEASE: [&str; 2] = ["--lease-namespace", "default"];
-/// Every wait ends: with what was waited for, or with a failure.
+/// The limit of every wait, after which the test fails.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// For what is promised within seconds: a busy machine takes longer, a timer that was meant to be short and is not far longer.
+/// For what is promised within seconds: longer for busy machines, but far shorter than a timer with a wrong value.
 const PROMPTLY: Duration = Duration::from_secs(20);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
@@ -97,7 +102,7 @@ async fn a_policy_from_before_its_pods_to_after_its_end() -> Result<()> {
     for agent in &agents {
         ensure!(requests(&agent.in_force().await?) == Some(50), "an agent that does not enforce was counted");
     }
-    // It is told when the first pod enforces it; pods that come later are no news.
+    // The Event is sent when the first pod enforces it; further pods send none.
     stage.until_event("Enforced", "pods enforce revision").await?;
 
     let before = Instant::now();
@@ -110,11 +115,11 @@ async fn a_policy_from_before_its_pods_to_after_its_end() -> Result<()> {
     }
     stage.until_event("LimitsChanged", "all/second 50 per 1s to 80 per 1s: acknowledged by 3 of 3 pods").await?;
 
-    // A pod whose agent dies is never counted as enforcing for long.
+    // A pod whose agent dies does not count as enforcing for long.
     let before = Instant::now();
     agents.pop().context("there are three")?.kill().await?;
     let drifted = stage.until("drift", |status| count(status) == "2/3").await?;
-    println!("drift told after {:?}", before.elapsed());
+    println!("drift reported after {:?}", before.elapsed());
     ensure!(before.elapsed() < PROMPTLY, "took {:?}", before.elapsed());
     ensure!(enforced(&drifted) == ("False", "Drifted"), "{drifted:#?}");
     let worst = &drifted.enforcement.as_ref().context("there is drift")?.drifted;
@@ -124,7 +129,7 @@ async fn a_policy_from_before_its_pods_to_after_its_end() -> Result<()> {
     stage.api::<Pod>().delete("c", &immediately).await?;
     stage.until("2/2", |status| count(status) == "2/2").await?;
 
-    // So is a pod without an agent.
+    // Neither does a pod without an agent.
     let bare = json!({"metadata": {"name": "bare", "labels": {"app": "web"}}, "spec": {"containers": [container()]}});
     stage.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(bare)?).await?;
     let status = stage.until("2/3", |status| count(status) == "2/3").await?;
@@ -170,7 +175,7 @@ async fn targets_come_late_and_an_operator_that_returns_changes_nothing() -> Res
 }
 
 #[tokio::test]
-async fn a_status_edited_by_hand_is_mended_and_then_left_alone() -> Result<()> {
+async fn a_status_edited_by_hand_is_repaired_and_then_left_alone() -> Result<()> {
     let stage = Stage::set().await?;
     let _operator = stage.operator()?;
     let agent = Agent::start(&stage.files.path().join("a")).await?;
@@ -179,7 +184,8 @@ async fn a_status_edited_by_hand_is_mended_and_then_left_alone() -> Result<()> {
     stage.create_policy("checkout", &selector(), 50).await?;
     let before = stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
 
-    // The last one stays partly: a list's entry that somebody else owns is theirs, and no reason to write for ever.
+    // The last change stays in part: an item of a list that another manager owns is theirs, and no reason to write
+    // again and again.
     let ghost = json!([{"pod": "ghost", "reason": "NoAgent"}]);
     for edit in [
         json!({"summary": {"enforced": "99/99"}}),
@@ -188,14 +194,14 @@ async fn a_status_edited_by_hand_is_mended_and_then_left_alone() -> Result<()> {
     ] {
         let edited = Instant::now();
         stage.edit_status(&edit).await?;
-        let mended = stage
-            .until("the mended status", |status| count(status) == "1/1" && enforced(status) == ("True", "Enforced"))
+        let repaired = stage
+            .until("the repaired status", |status| count(status) == "1/1" && enforced(status) == ("True", "Enforced"))
             .await?;
         ensure!(edited.elapsed() < PROMPTLY, "took {:?}", edited.elapsed());
-        ensure!(mended.conditions == before.conditions, "{mended:#?}");
+        ensure!(repaired.conditions == before.conditions, "{repaired:#?}");
     }
 
-    // What is on its way from the last edit has arrived once the agent was asked again; then nothing is written.
+    // After the next poll, everything about the last edit has arrived; then nothing is written.
     relay.polled(2).await?;
     let rest = (stage.version().await?, stage.status_writes().await?);
     relay.polled(10).await?;
@@ -205,7 +211,7 @@ async fn a_status_edited_by_hand_is_mended_and_then_left_alone() -> Result<()> {
     Ok(())
 }
 
-/// What the apiserver cannot judge, because only a parser can, the operator judges; what was in force stays.
+/// The operator judges what the apiserver cannot, because it needs a parser; the last valid limits stay in force.
 #[tokio::test]
 async fn an_expression_that_does_not_parse_is_told_with_its_place() -> Result<()> {
     let stage = Stage::set().await?;
@@ -307,7 +313,7 @@ impl Stage {
         self.pod_of(name, port, &json!([container()])).await
     }
 
-    /// The same with these containers.
+    /// A pod with these containers.
     async fn pod_of(&self, name: &str, port: &str, containers: &Value) -> Result<()> {
         let pods: Api<Pod> = self.api();
         let pod = json!({
@@ -338,7 +344,7 @@ impl Stage {
         Ok(())
     }
 
-    /// As `kubectl patch --subresource=status --type merge` would.
+    /// Like `kubectl patch --subresource=status --type merge`.
     async fn edit_status(&self, status: &Value) -> Result<()> {
         let policies: Api<RateLimitPolicy> = self.api();
         let patch = json!({"status": status});
@@ -351,7 +357,7 @@ impl Stage {
         policies.get("checkout").await?.metadata.resource_version.context("every object has a version")
     }
 
-    /// How many status writes the apiserver saw, also those that changed nothing.
+    /// How many status writes the apiserver received, including those that changed nothing.
     async fn status_writes(&self) -> Result<u64> {
         let metrics = self.client().request_text(http::Request::get("/metrics").body(Vec::new())?).await?;
         let of_policies = |line: &&str| {
@@ -363,7 +369,7 @@ impl Stage {
         counts.map(|(_, count)| Ok(count.parse::<u64>()?)).sum()
     }
 
-    /// Waits for a status of the policy that is as wanted.
+    /// Waits until the policy's status satisfies `wanted`.
     async fn until(
         &self,
         what: &str,
@@ -396,7 +402,7 @@ impl Stage {
     }
 }
 
-/// A real agent in front of nothing.
+/// A real agent without an app.
 struct Agent {
     program: Program,
     control: String,

@@ -1,5 +1,5 @@
-//! What `weir_api::check` says of a policy is what a real apiserver says: the same verdict, paths and messages for every
-//! policy of `crates/api/tests/policies`, and the same defaults.
+//! `weir_api::check` agrees with a real apiserver: the same verdict, paths and messages for every policy of
+//! `crates/api/tests/policies`, and the same defaults.
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
@@ -14,7 +14,7 @@ use kube::{
 };
 use serde_json::Value;
 use weir_api::{RateLimitPolicy, check};
-use weir_e2e::control_plane::ControlPlane;
+use weir_testbed::ControlPlane;
 
 const NAMESPACE: &str = "policies";
 
@@ -48,7 +48,7 @@ async fn check_agrees_with_the_apiserver() -> Result<()> {
     Ok(())
 }
 
-/// Policies are applied as well as created: server-side apply merges rules and limits by their names.
+/// Policies are applied as well as created: server-side apply merges rules and limits by name.
 #[tokio::test]
 async fn rules_and_limits_are_merged_by_name() -> Result<()> {
     let (control_plane, _) = start().await?;
@@ -74,7 +74,7 @@ async fn rules_and_limits_are_merged_by_name() -> Result<()> {
     Ok(())
 }
 
-/// The definition and the examples of this repository are what kubectl can apply, and `kubectl get` shows the columns.
+/// kubectl can apply the definition and the examples of this repository, and `kubectl get` shows the columns.
 #[tokio::test]
 async fn kubectl_takes_the_generated_definition_and_the_examples() -> Result<()> {
     let (control_plane, _) = start().await?;
@@ -85,7 +85,7 @@ async fn kubectl_takes_the_generated_definition_and_the_examples() -> Result<()>
         anyhow::ensure!(output.status.success(), "kubectl {arguments:?}: {errors}");
         Ok(String::from_utf8(output.stdout)?)
     };
-    // A conflict would mean that the file is not what the types say, which `start` has applied.
+    // A conflict would mean that the file differs from the types, which `start` has applied.
     kubectl(&["apply", "--server-side", "-f", "crds/"])?;
     let known = async {
         while kubectl(&["get", "rlp", "-A"]).is_err() {
@@ -101,7 +101,7 @@ async fn kubectl_takes_the_generated_definition_and_the_examples() -> Result<()>
     Ok(())
 }
 
-/// As `kubectl create --dry-run=server` does it, which asks for unknown fields to be refused.
+/// Like `kubectl create --dry-run=server`, which asks to refuse unknown fields.
 async fn create(client: &Client, document: &Value) -> Result<RateLimitPolicy, Box<Status>> {
     let path =
         format!("/apis/weir.dev/v1alpha1/namespaces/{NAMESPACE}/ratelimitpolicies?dryRun=All&fieldValidation=Strict");
@@ -125,7 +125,7 @@ async fn start() -> Result<(ControlPlane, CustomResourceDefinition)> {
     Ok((control_plane, definition))
 }
 
-/// The answer of the apiserver in the words of `check`.
+/// The apiserver's answer in the wording of `check`.
 fn faults(status: &Status) -> BTreeSet<String> {
     const STRICT: &str = "strict decoding error: ";
     if let Some((_, unknown)) = status.message.split_once(STRICT) {
@@ -142,7 +142,7 @@ fn faults(status: &Status) -> BTreeSet<String> {
     if faults.is_empty() { BTreeSet::from([status.message.clone()]) } else { faults }
 }
 
-/// What the apiserver has against the definition although it took it.
+/// The apiserver's objections to the definition, which it accepted anyway.
 fn structural_faults(definition: &CustomResourceDefinition) -> Vec<String> {
     let conditions = definition.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions

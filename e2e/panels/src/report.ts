@@ -38,7 +38,8 @@ export function report(errors: string[]) {
       unknownUnit: panel.fieldConfig.defaults.unit && !KNOWN.has(panel.fieldConfig.defaults.unit) ? panel.fieldConfig.defaults.unit : null,
     };
   });
-  return { panels, errors, colours: colours() };
+  const { height } = document.querySelector('#root')!.getBoundingClientRect();
+  return { panels, errors, height, colours: colours() };
 }
 
 // As a browser writes it, whatever way it was written in.

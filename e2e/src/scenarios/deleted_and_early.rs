@@ -1,4 +1,4 @@
-//! A policy that is deleted takes its limits along, and one that comes before its pods says what it is waiting for.
+//! A deleted policy takes its limits along, and a policy that is created before its pods says what it waits for.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// By labels rather than by name: nothing has to exist for such a policy to be right.
+/// By labels, not by name: such a policy is valid before anything exists.
 const BY_SELECTOR: &str = "
 apiVersion: weir.dev/v1alpha1
 kind: RateLimitPolicy
@@ -44,7 +44,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     let limited = flood(space, "after").await?;
     ensure!(limited == 0, "{limited} requests were limited after the policies were deleted");
     report::note("nothing is limited once the policies are deleted");
-    // A policy that hangs in deletion would hold its namespace as well.
+    // A policy that hangs in deletion would keep its namespace, too.
     wait_for("the policies to be gone", SOON, || async {
         let left = space.kubectl(&["get", "ratelimitpolicies", "--output=name"]).await?;
         Ok(Seen::when(left.is_empty(), left))
@@ -52,7 +52,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     .await
 }
 
-/// Both policies come first and the pods second.
+/// Both policies are created first, then the pods.
 async fn early(space: &Space) -> Result<()> {
     space.apply(&policy::bucket(5, 5)).await?;
     space.apply(BY_SELECTOR).await?;
@@ -72,7 +72,7 @@ async fn early(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Some overload; how many requests were refused.
+/// Sends some overload. Returns how many requests were refused.
 async fn flood(space: &Space, name: &str) -> Result<u64> {
     let duration = Duration::from_secs(3);
     Ok(Load { name, url: workload::PODS_URL, addresses: 2, rate: 100, duration }.run(space).await?.limited)

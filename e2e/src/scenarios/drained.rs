@@ -1,5 +1,5 @@
-//! The machine with all the pods is drained, the operators among them: the budget keeps one of them there all the time, so
-//! that every pod which comes up elsewhere has its agent and its limit.
+//! Drains the machine with all the pods, including the operators. The disruption budget keeps one operator running all
+//! the time, so every new pod gets its agent and its limit.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
 const PODS: usize = 2;
 const REQUESTS: u32 = 5;
 const SOON: Duration = Duration::from_secs(90);
-/// Of kind's node with the apiserver: only what must runs there.
+/// The taint of kind's node with the apiserver: only necessary pods run there.
 const TAINT: &str = "node-role.kubernetes.io/control-plane";
 
 pub(crate) async fn run(space: &Space) -> Result<()> {
@@ -29,7 +29,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     let taint = |effect: &str| format!("{TAINT}:{effect}");
     space.kubectl(&["taint", "nodes", &elsewhere.name, &taint("NoSchedule-")]).await?;
     let result = drain(space, &drained, &before).await;
-    // The other scenarios need them as they were, whatever became of this one. What runs there stays there.
+    // In any case, because the other scenarios need both nodes. Pods that run there stay there.
     space.kubectl(&["uncordon", &drained.name]).await?;
     space.kubectl(&["taint", "nodes", &elsewhere.name, &format!("{TAINT}=:NoSchedule"), "--overwrite"]).await?;
     result
@@ -46,7 +46,7 @@ async fn drain(space: &Space, node: &Node, before: &[String]) -> Result<()> {
     report::note(format!("drained in {}, limited elsewhere {} later", millis(took), millis(started.elapsed() - took)));
 
     let duration = Duration::from_secs(5);
-    // By address: a Service and its name may take a moment more to follow.
+    // By address: a Service and its name may follow slightly later.
     for (number, pod) in pods.iter().enumerate() {
         let url = format!("http://{}:8480/", workload::address(space, pod).await?);
         let name = format!("after-{number}");

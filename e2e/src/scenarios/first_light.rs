@@ -1,7 +1,7 @@
-//! Three pods behind a Service, 50 requests a second each, and four times that from inside the cluster.
+//! Three pods behind a Service, 50 requests per second each, and a load of four times that from inside the cluster.
 //!
-//! Four parties count the same requests: the load, the agents, the apps behind them and the policy's status. Once the
-//! load is over they must agree to the last one.
+//! The load, the agents, the apps and the policy's status count the same requests. After the load, all four must agree
+//! exactly.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -26,7 +26,7 @@ const REQUESTS: u32 = 50;
 const BURST: u32 = 50;
 const SECONDS: u64 = 20;
 
-/// One request every two seconds: refusals come with a Retry-After that can be told from the least one.
+/// One request per two seconds, so that refusals have a Retry-After above the minimum.
 const POLICY: &str = "
 apiVersion: weir.dev/v1alpha1
 kind: RateLimitPolicy
@@ -60,8 +60,8 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     who_obeys_retry_after_is_admitted(space, &pods[0]).await
 }
 
-/// A Service's rules follow its pods a moment later, and connections stay where they were made: a load that starts too
-/// early would spread unevenly for all of its time.
+/// A Service's rules follow its pods slightly later, and connections stay where they were opened: a load that starts
+/// too early would be uneven all the time.
 async fn the_service_leads_to(space: &Space, pods: &[String]) -> Result<()> {
     let tries = AtomicU32::new(0);
     wait_for("the Service to lead to every pod", Duration::from_secs(60), || async {
@@ -100,7 +100,7 @@ fn share_is_right(report: &Report) -> Result<()> {
 
 fn every_refusal_says_when_to_come_back(report: &Report) -> Result<()> {
     ensure!(report.limited_without_retry_after == 0, "refusals without Retry-After: {report:?}");
-    // The next token is 20 ms away; whole seconds, rounded up.
+    // The next token is 20 ms away, rounded up to whole seconds.
     ensure!((report.retry_after_min, report.retry_after_max) == (Some(1), Some(1)), "Retry-After is not 1: {report:?}");
     Ok(())
 }
@@ -120,7 +120,7 @@ async fn everybody_counted_the_same(space: &Space, pods: &[String], load: &Repor
     let columns = space.kubectl(&["get", "rlp", policy::NAME]).await?;
     ensure!(columns.contains(&format!(" {PODS}/{PODS} ")), "kubectl get shows no {PODS}/{PODS}: {columns}");
 
-    // Everything since the policy came lies within the status' window of a minute.
+    // All requests since the policy was created are within the status' window of one minute.
     wait_for("the policy's status to count the same as the load", Duration::from_secs(60), || async {
         let counts = policy::get(space, policy::NAME).await?.status.traffic.counts();
         Ok(Seen::when(counts == by_load, format!("status {counts}, load {by_load}")))
@@ -142,10 +142,10 @@ async fn who_obeys_retry_after_is_admitted(space: &Space, pod: &str) -> Result<(
     let body: serde_json::Value = serde_json::from_str(second.body())?;
     ensure!(body["retryAfterSeconds"] == seconds && body["rule"] == "patient", "body of a refusal: {body}");
 
-    // Not a wait for something to happen: this is the client that does as it was told.
+    // Not a wait for a condition: this client waits as long as Retry-After says.
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let third = ask().await?;
-    ensure!(third.status() == StatusCode::OK, "came back after {seconds} s as told: {third:?}");
-    report::note(format!("a client that obeyed Retry-After: {seconds} was admitted"));
+    ensure!(third.status() == StatusCode::OK, "retried after {seconds} s as Retry-After says: {third:?}");
+    report::note(format!("a client that waited for Retry-After: {seconds} was admitted"));
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! A Deployment without a word about agents but a label gets them, limits hold through its Service, and its own probes
-//! go on asking the app. A pod that was created while nobody answered is told of.
+//! A Deployment with only a label gets agents, limits hold through its Service, and its own probes still reach the app.
+//! A pod that was created while no operator answered is reported.
 
 use std::time::Duration;
 
@@ -31,14 +31,14 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
         duration: Duration::from_secs(5),
     };
     let counted = load.run(space).await?;
-    // Two pods, each 5 a second and a burst of 5: at most 60 in 5 s, and some for the edges.
+    // Two pods with 5 per second and a burst of 5 each: at most 60 in 5 s, plus a tolerance.
     ensure!(counted.errors == 0 && counted.limited > 300, "{counted:?}");
     ensure!((30..=70).contains(&counted.allowed), "{counted:?}");
     report::note(format!("injected: {} allowed and {} limited through the Service", counted.allowed, counted.limited));
     let bare: Vec<_> = workload::pods(space).await?.into_iter().filter(|pod| !starts_limited(pod)).collect();
     ensure!(bare.is_empty(), "no snapshot in the environment: {bare:#?}");
 
-    // Nobody answers: the pod starts all the same, and the status says so as soon as somebody is back.
+    // Without an operator the pod starts anyway, and the status reports it as soon as an operator is back.
     operator::kill(&space.client()).await?;
     nobody_injects(space).await?;
     let api: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(space.client(), &space.namespace);
@@ -55,11 +55,11 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
         observed.condition("Enforced").is_some_and(|it| it.status == "False" && it.message.contains("NoAgent"))
     };
     let observed = policy::wait(space, policy::NAME, "a pod without an agent", SOON, told).await?;
-    report::note(format!("created while nobody answered: {observed}"));
+    report::note(format!("created while no operator answered: {observed}"));
     Ok(())
 }
 
-/// Waits until a pod of the workload would start without an agent: an operator answers for a while after its pod is gone.
+/// Waits until a new pod would start without an agent: an operator answers for a while after its pod is gone.
 async fn nobody_injects(space: &Space) -> Result<()> {
     let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(space.client(), &space.namespace);
     let pod = serde_json::json!({

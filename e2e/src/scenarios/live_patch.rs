@@ -1,8 +1,8 @@
-//! The limit is patched under load: it is in force on all pods within two seconds, nothing restarts, and nobody gains a
+//! Patches the limit under load: it is in force on all pods within two seconds, nothing restarts, and no change gives a
 //! fresh burst.
 //!
-//! Two dozen patches hit a constant overload. Each agent says since when each of them is in force; from that the
-//! integral of the limit is known, and what the agent admitted must stay within it and one burst.
+//! Two dozen patches are applied under constant overload. Each agent reports since when each patch is in force. This
+//! gives the integral of the limit; the agent must admit no more than that plus one burst.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -24,12 +24,12 @@ use crate::{
 
 const PODS: u32 = 3;
 const PATCHES: usize = 24;
-/// What the limit is patched to in turn: requests a second, and burst. Each burst regained would show as a large part
-/// of all that is admitted.
+/// The values that the limit is patched to in turn: requests per second, and burst. A regained burst would be a large
+/// part of all admitted requests.
 const NUMBERS: [(u64, u64); 4] = [(80, 200), (20, 200), (40, 50), (40, 200)];
 const MAX_BURST: u64 = 200;
 const FIRST: (u64, u64) = (50, 200);
-/// What is promised, from the end of `kubectl patch` to the last pod.
+/// The promise, from the end of `kubectl patch` to the last pod.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(space: &Space) -> Result<()> {
@@ -39,7 +39,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(60)).await?;
     let before = identities(space).await?;
 
-    // Far above the highest limit, and longer than the patches will take: it is ended when they are done.
+    // Far above the highest limit, and longer than the patches take: it is stopped when they are done.
     let duration = Duration::from_secs(180);
     let load =
         Load { name: "load", url: workload::PODS_URL, addresses: PODS, rate: 600, duration }.start(space).await?;
@@ -68,7 +68,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
         millis(median),
         millis(last),
     ));
-    // One that comes late is the machine's: it has been seen to stand still for seconds.
+    // Single late patches are caused by the machine, which has been seen to stop for seconds.
     ensure!(median < IN_FORCE_WITHIN, "patches were in force on all pods only after {times:?}");
     for ((pod, steps), (now, then)) in pods.iter().zip(&steps).zip(counted.iter().zip(&counted_before)) {
         no_fresh_burst(pod, integral(steps, from, to), now.since(*then)?)?;
@@ -82,7 +82,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Waits until every pod refuses, so that no burst is saved up any more; when the limit in force came into force.
+/// Waits until every pod refuses, so that no burst is saved any more. Returns when the limit in force came into force.
 async fn overload(space: &Space, pods: &[String]) -> Result<Vec<Vec<Step>>> {
     let start = counts(space, pods).await?;
     let start = &start;
@@ -96,7 +96,7 @@ async fn overload(space: &Space, pods: &[String]) -> Result<Vec<Vec<Step>>> {
     Ok(in_force_since(space, pods).await?.into_iter().map(first).collect())
 }
 
-/// Patches the limit; how long after the end of kubectl the last agent had it in force.
+/// Patches the limit. Returns how long after the end of kubectl the last agent had it in force.
 async fn patch(space: &Space, pods: &[String], requests: u64, burst: u64) -> Result<Duration> {
     let change = serde_json::json!([
         { "op": "replace", "path": "/spec/rules/0/limits/0/requests", "value": requests },
@@ -120,7 +120,7 @@ fn no_fresh_burst(pod: &str, integral: f64, counted: Counts) -> Result<()> {
     report::note(format!("{pod}: allowed {allowed}, integral of the limit {integral:.0}, refused {limited}"));
     let most = integral + MAX_BURST as f64;
     ensure!(allowed as f64 <= most, "{pod} has admitted {allowed}, integral and one burst are {most:.0}");
-    // Overloaded all the time, it must not starve either: a change that loses what had been earned would show here.
+    // Under constant overload it must not starve either: a change that loses earned tokens would show here.
     ensure!(allowed as f64 >= 0.9 * integral, "{pod} has admitted {allowed}, less than 90 % of {integral:.0}");
     ensure!(limited > 0, "{pod} was not overloaded");
     Ok(())

@@ -1,4 +1,4 @@
-//! The scenarios. Each is one promise to the people who run Weir, kept or broken on a real cluster.
+//! The scenarios. Each one tests one promise to users of Weir on a real cluster.
 
 mod deleted_and_early;
 mod drained;
@@ -18,32 +18,32 @@ use clap::ValueEnum;
 
 use crate::{namespace::Space, operator::Release};
 
-/// What can be run, in the order in which it is run.
+/// The scenarios, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scenario {
-    /// A policy limits three pods as it says, and its status tells the truth
+    /// A policy limits three pods as specified, and its status is correct
     FirstLight,
-    /// Pods get the agent from the webhook, and what was created without it is told of
+    /// Pods get the agent from the webhook, and pods that were created without it are reported
     Injected,
-    /// A limit changed under load is in force at once and gives nobody a fresh burst
+    /// A limit changed under load is in force at once and gives no fresh burst
     LivePatch,
-    /// What is wrong is refused at apply, with the field and the mend
+    /// Invalid policies are refused at apply, with the field and the fix
     WrongPolicies,
-    /// A policy that goes takes its limits along; one that comes early says what it waits for
+    /// A deleted policy takes its limits along; a policy without pods says what it waits for
     DeletedAndEarly,
     /// Limits hold without the operator, and it catches up when it is back
     OperatorKilled,
-    /// The leader is killed and the apiserver goes away under load: limits hold, and the status is right afterwards
+    /// The leader is killed and the apiserver stops under load: limits hold, and the status is correct afterwards
     Outages,
-    /// Agents prove which pod they are, by certificates that are replaced under load; an impostor counts for nothing
+    /// Agents prove which pod they are, with certificates that are renewed under load; an impostor does not count
     Rotated,
-    /// Pods that come are limited before they count; pods that go are forgotten
+    /// New pods are limited before they count; deleted pods are forgotten
     Scale,
     /// Agents that restart keep their limits, and a rolling update fails no request
     PodLife,
-    /// Pods of a machine that is drained, the operators among them, come up elsewhere with their limits
+    /// Pods of a drained machine, including the operators, start elsewhere with their limits
     Drained,
-    /// `helm test`, upgrade and rollback under load, and an uninstallation that blocks nobody: the last one
+    /// `helm test`, upgrade and rollback under load, and an uninstallation that blocks nothing: runs last
     Released,
 }
 

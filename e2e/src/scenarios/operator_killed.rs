@@ -1,5 +1,5 @@
-//! The operator is killed and stays away for 30 s of load: limits hold all the time. It comes back: a pod that came up
-//! meanwhile is limited, the status is right within ten seconds, and the others have lost no count.
+//! The operator is killed and stays down for 30 s of load: limits hold all the time. When it is back, a pod that
+//! started meanwhile is limited, the status is correct within ten seconds, and the other pods have lost no count.
 
 use std::time::Duration;
 
@@ -28,16 +28,16 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(60)).await?;
 
     let result = without_operator(space, &pods).await;
-    // The other scenarios need it, whatever became of this one.
+    // In any case, because the other scenarios need it.
     operator::bring_back(&space.cluster.client).await?;
     let (newcomer, since) = result?;
     right_again(space, &pods, &newcomer, &since, Instant::now()).await
 }
 
-/// Kills it, holds the load for 30 s, lets a pod come up meanwhile; that pod's name, and since
-/// when the others have had their rules in force.
+/// Kills it, runs the load for 30 s, and starts a pod meanwhile. Returns that pod's name, and since when the other pods
+/// have had their rules in force.
 async fn without_operator(space: &Space, pods: &[String]) -> Result<(String, Vec<Option<u64>>)> {
-    // It resolves its targets once: the pod that comes up later, which nobody has told of a limit, gets none of it.
+    // The load resolves its targets once: the pod that starts later, which has no limit yet, gets no load.
     let load =
         Load { name: "load", url: workload::PODS_URL, addresses: PODS, rate: 4 * REQUESTS * PODS, duration: AWAY };
     let load = load.start(space).await?;
@@ -76,7 +76,7 @@ async fn right_again(
     policy::wait_enforced(space, policy::NAME, u64::from(PODS) + 1, RIGHT_AGAIN_WITHIN).await?;
     report::note(format!("status right again {} after the operator was ready", millis(back.elapsed())));
     let since_now = in_force_since(space, pods).await?;
-    ensure!(since == since_now, "the same rules were put in force afresh: since {since:?}, then {since_now:?}");
+    ensure!(since == since_now, "the same rules were put in force again: since {since:?}, then {since_now:?}");
 
     let seconds = Duration::from_secs(5);
     let url = format!("http://{}:8480/", workload::address(space, newcomer).await?);

@@ -1,5 +1,5 @@
-//! The leader is killed, and then the machine with the apiserver stands still for 20 s, both under load: limits hold all
-//! the time, a change that is made meanwhile is acknowledged, and the status is right afterwards.
+//! The leader is killed, and then the machine of the apiserver stops for 20 s, both under load: limits hold all the
+//! time, a change made meanwhile is acknowledged, and the status is correct afterwards.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use crate::{
 
 const PODS: u32 = 3;
 const BURST: u32 = 50;
-/// Requests a second at first, after the leader was killed, and after the apiserver was away.
+/// Requests per second at first, after the leader was killed, and after the apiserver was down.
 const REQUESTS: [u32; 3] = [50, 45, 40];
-/// Both outages fit in, on a busy machine too.
+/// Long enough for both outages, also on a busy machine.
 const LOADED: Duration = Duration::from_secs(60);
 const AWAY: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(90);
@@ -53,7 +53,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Kills the operator that leads, and with it its pod: nobody gives the Lease back.
+/// Kills the leading operator together with its pod, so that the Lease is not released.
 async fn leader_killed(space: &Space) -> Result<()> {
     let client = space.client();
     let before = holder(space).await?;
@@ -71,12 +71,12 @@ async fn leader_killed(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Stops the machine with the apiserver, and all that runs on it.
+/// Pauses the machine of the apiserver, with everything that runs on it.
 async fn apiserver_away(space: &Space, pods: &[String]) -> Result<()> {
     let node = Node::control_plane(&space.client()).await?;
     let before = counts(space, pods).await?;
     let paused = node.pause().await?;
-    // Not a wait for something to happen: for so long it is away.
+    // Not a wait for a condition: this is how long it is down.
     tokio::time::sleep(AWAY).await;
     drop(paused);
     let back = Instant::now();
@@ -89,12 +89,12 @@ async fn apiserver_away(space: &Space, pods: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Changes the limit; back once every pod has acknowledged it, and has it.
+/// Changes the limit. Returns when every pod has acknowledged it and enforces it.
 async fn change(space: &Space, requests: u32) -> Result<()> {
     let path = "/spec/rules/0/limits/0/requests";
     let change = serde_json::json!([{ "op": "replace", "path": path, "value": requests }]).to_string();
     let patch = ["patch", "ratelimitpolicy", policy::NAME, "--type=json", "--patch", &change];
-    // The apiserver may be there, and the kubectl of a busy machine late.
+    // The apiserver may be up, while kubectl is late on a busy machine.
     crate::conditions::wait_for("kubectl patch", SOON, || async {
         space.kubectl(&patch).await?;
         Ok(crate::conditions::Seen::Done(()))
@@ -112,7 +112,7 @@ async fn change(space: &Space, requests: u32) -> Result<()> {
 async fn holder(space: &Space) -> Result<String> {
     let leases: Api<Lease> = Api::namespaced(space.client(), operator::NAMESPACE);
     let lease = leases.get("weir-operator").await?;
-    lease.spec.and_then(|spec| spec.holder_identity).context("nobody leads")
+    lease.spec.and_then(|spec| spec.holder_identity).context("no operator leads")
 }
 
 async fn counts(space: &Space, pods: &[String]) -> Result<Vec<Counts>> {

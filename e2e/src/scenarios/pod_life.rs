@@ -1,4 +1,4 @@
-//! An agent that restarts inside its pod keeps its limits, with operators and without, and a rolling update fails no
+//! An agent that restarts inside its pod keeps its limits, with and without operators, and a rolling update fails no
 //! request.
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::{
 };
 
 const SOON: Duration = Duration::from_secs(90);
-/// Of the policy that comes after its pods: what an agent of theirs began with would let much more through.
+/// The limit of a policy that is created after its pods: the agents' initial snapshot would admit much more.
 const HOURLY: u64 = 3;
 const AGENT: &str = "weir-agent";
 
@@ -34,12 +34,12 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     rolled(space).await?;
     let last = workload::ready(space, 2).await?.pop().context("there are two")?;
 
-    // Last: for a moment after operators are back, pods are created without an agent.
+    // Last, because for a moment after operators are back, pods are created without an agent.
     space.apply(&hourly()).await?;
     policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
     operator::kill(&space.client()).await?;
     let alone = restarted(space, &last, "without operators").await;
-    // The other scenarios need it, whatever became of this one.
+    // In any case, because the other scenarios need it.
     operator::bring_back(&space.client()).await?;
     alone?;
     policy::wait_enforced(space, policy::NAME, 2, SOON).await.map(drop)
@@ -49,7 +49,7 @@ fn hourly() -> String {
     policy::bucket(HOURLY, HOURLY).replace("per: 1s", "per: 1h")
 }
 
-/// Kills the agent of a pod: afterwards it has the limit of now, and not that of its pod's creation.
+/// Kills the agent of a pod. Afterwards it has the current limit, not the limit of the pod's creation.
 async fn restarted(space: &Space, name: &str, when: &str) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     let pod = pods.get(name).await?;
@@ -69,10 +69,11 @@ async fn restarted(space: &Space, name: &str, when: &str) -> Result<()> {
     Ok(())
 }
 
-/// Replaces all pods under a load of clients that keep their connections and have requests in flight all the time.
+/// Replaces all pods under a load of clients that keep their connections open and always have requests in flight.
 async fn rolled(space: &Space) -> Result<()> {
     space.apply(&policy::bucket(100_000, 100_000)).await?;
-    // Some nodes send new connections to a pod for a moment after its end: the app must be there for them, with Weir or without.
+    // Some nodes send new connections to a pod for a moment after its end: the app must still accept them, with or
+    // without Weir.
     let template = |round: &str| {
         let app = json!({"name": "app", "lifecycle": {"preStop": {"sleep": {"seconds": 3}}}});
         json!({"spec": {
@@ -87,18 +88,27 @@ async fn rolled(space: &Space) -> Result<()> {
     policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
 
     let url = format!("{}slow?ms=1000", workload::SERVICE_URL);
-    let load = Load { name: "rolling", url: &url, addresses: 1, rate: 80, duration: Duration::from_secs(25) };
-    let load = load.start(space).await?;
+    let load = |name, rate| Load { name, url: &url, addresses: 1, rate, duration: Duration::from_secs(25) };
+    // Not POST over HTTP/1.1: a request on a connection that its server is closing is lost, with an agent or without.
+    let loads = [
+        load("rolling", 80).start(space).await?,
+        load("rolling-http2", 40).start_with(space, &["--http2=8"]).await?,
+        load("rolling-http2-post", 40).start_with(space, &["--http2=8", "--method=POST"]).await?,
+    ];
     patched(space, &template("second")).await?;
-    ensure!(load.is_running().await?, "the load ended before the update");
+    for load in &loads {
+        ensure!(load.is_running().await?, "the load ended before the update");
+    }
     // Every request was answered, and with what the app said.
-    let counted = load.finish().await?;
-    report::note(format!("rolling update: {} of {} answered by the app", counted.allowed, counted.offered));
-    ensure!(counted.limited == 0 && counted.allowed == counted.offered, "{counted:?}");
+    for (load, what) in loads.into_iter().zip(["GET", "GET over HTTP/2", "POST over HTTP/2"]) {
+        let counted = load.finish().await.context(what)?;
+        report::note(format!("rolling update: {} of {} {what} answered by the app", counted.allowed, counted.offered));
+        ensure!(counted.limited == 0 && counted.allowed == counted.offered, "{what}: {counted:?}");
+    }
     Ok(())
 }
 
-/// Changes the Deployment and waits until only pods of the new template are there.
+/// Changes the Deployment and waits until all pods have the new template.
 async fn patched(space: &Space, patch: &Value) -> Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(space.client(), &space.namespace);
     let patched = deployments.patch(workload::NAME, &PatchParams::default(), &Patch::Strategic(patch)).await?;

@@ -1,5 +1,5 @@
-//! The chart in the hands of those who run it: its own test passes; an upgrade and a rollback under load leave no pod open
-//! and restart no app; uninstalled it leaves nothing behind and keeps no pod from starting.
+//! The chart's life cycle: its own test passes; an upgrade and a rollback under load leave no pod without limits and
+//! restart no app; an uninstallation leaves nothing behind and keeps no pod from starting.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::{
 
 const PODS: u32 = 2;
 const REQUESTS: u32 = 20;
-/// An upgrade and a rollback fit in, on a busy machine too.
+/// Long enough for an upgrade and a rollback, also on a busy machine.
 const LOADED: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(60);
 const OURS: &str = "app.kubernetes.io/instance=weir";
@@ -36,7 +36,7 @@ pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
     let said = release.test().await?;
     ensure!(said.contains("Succeeded"), "{said}");
     report::note(format!("helm test passed after {}", millis(asked.elapsed())));
-    // What it made goes again when it has passed.
+    // Its objects are removed after it passed.
     let namespaces: Api<Namespace> = Api::all(space.client());
     wait_for("the test's namespace to be gone", SOON, || async {
         let there = namespaces.get_opt("weir-operator-test").await?;
@@ -52,7 +52,7 @@ pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
     uninstalled(space, release, &pods).await
 }
 
-/// Upgrades and rolls back while requests come in.
+/// Upgrades and rolls back under load.
 async fn changed_under_load(space: &Space, release: &Release) -> Result<()> {
     let before = identities(space).await?;
     let operators = operators(space).await?;
@@ -77,14 +77,21 @@ async fn changed_under_load(space: &Space, release: &Release) -> Result<()> {
     policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await.map(drop)
 }
 
-/// Takes the operator away: pods start all the same, without an agent, and the others keep their limits.
+/// Uninstalls the operator: pods start anyway, without an agent, and the others keep their limits.
 async fn uninstalled(space: &Space, release: &Release, pods: &[String]) -> Result<()> {
     release.uninstall().await?;
     let webhooks: Api<MutatingWebhookConfiguration> = Api::all(space.client());
     let left = webhooks.list(&ListParams::default().labels(OURS)).await?.items;
-    ensure!(left.is_empty(), "webhooks are left that nobody answers: {left:?}");
+    ensure!(left.is_empty(), "webhooks without an operator are left: {left:?}");
     let left = release_objects(space).await?;
     ensure!(left.is_empty(), "objects of the release are left: {left}");
+    // Operators make it, and the next installation would wait for the one that holds it.
+    wait_for("the Lease to go with the Deployment", SOON, || async {
+        let args = ["get", "leases", "--namespace", operator::NAMESPACE, "--output=name"];
+        let left = space.kubectl(&args).await?;
+        Ok(Seen::when(left.trim().is_empty(), left))
+    })
+    .await?;
 
     let api: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     api.delete(&pods[0], &DeleteParams::default()).await?;
@@ -104,12 +111,12 @@ async fn uninstalled(space: &Space, release: &Release, pods: &[String]) -> Resul
     Ok(())
 }
 
-/// What is left of the release in its namespace and of the kinds that have none, as kubectl names it.
+/// The remaining objects of the release, in its namespace and cluster-wide, as kubectl names them.
 async fn release_objects(space: &Space) -> Result<String> {
     const KINDS: &str = "all,secrets,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,\
         poddisruptionbudgets,networkpolicies,leases";
     let args = ["get", KINDS, "--selector", OURS, "--namespace", operator::NAMESPACE, "--output=name"];
-    // Endpoints and pods go a moment after what they belong to.
+    // Endpoints and pods are removed slightly after their owners.
     let left = async || space.kubectl(&args).await;
     wait_for("the release's objects to be gone", SOON, || async {
         let left = left().await?;
@@ -125,7 +132,7 @@ async fn identities(space: &Space) -> Result<Vec<(String, Vec<i32>)>> {
     Ok(found)
 }
 
-/// Names of the operator's pods that are not on their way out.
+/// Names of the operator's pods that are not being deleted.
 async fn operators(space: &Space) -> Result<Vec<String>> {
     let pods = operator::pods(&space.client()).await?;
     let here = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());

@@ -1,5 +1,5 @@
-//! Injected pods prove which pod they are, by certificates that are good for a minute: under load, while the limit is changed
-//! all the time, no push fails and no pod drops out. A pod that shows another one's certificate counts for nothing.
+//! Injected pods prove which pod they are, with certificates that last one minute. While the limit changes constantly
+//! under load, no push fails and no pod drifts. A pod that presents another pod's certificate does not count.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::{
 };
 
 const SOON: Duration = Duration::from_secs(60);
-/// Longer than two renewals of certificates that are good for a minute.
+/// Longer than two renewals of certificates that last one minute.
 const UNDER_LOAD: Duration = Duration::from_secs(90);
 
 pub(crate) async fn run(space: &Space) -> Result<()> {
@@ -45,7 +45,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     impersonate(space, &pods[0]).await
 }
 
-/// How often it did.
+/// Returns how often it changed the limit.
 async fn change_all_the_time(space: &Space) -> Result<u32> {
     let policies: Api<RateLimitPolicy> = Api::namespaced(space.client(), &space.namespace);
     let start = Instant::now();
@@ -60,7 +60,7 @@ async fn change_all_the_time(space: &Space) -> Result<u32> {
     Ok(changes)
 }
 
-/// An agent with the token of `victim`: it gets the victim's certificate, and is not heard.
+/// Starts an agent with the token of `victim`: it gets the victim's certificate, and the operator does not accept it.
 async fn impersonate(space: &Space, victim: &str) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     let mut victim = pods.get(victim).await?;
@@ -88,7 +88,7 @@ async fn impersonate(space: &Space, victim: &str) -> Result<()> {
     let secrets: Api<Secret> = Api::namespaced(space.client(), &space.namespace);
     secrets.create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
 
-    // The victim's agent, as it was injected, with a token from elsewhere.
+    // The victim's injected agent, with a token from elsewhere.
     let mut agent = serde_json::to_value(agent)?;
     for field in ["restartPolicy", "startupProbe", "volumeMounts"] {
         agent.as_object_mut().context("a container")?.remove(field);

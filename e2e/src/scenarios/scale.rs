@@ -1,5 +1,5 @@
-//! Three pods become six and then two. A pod counts as enforcing only once its agent has the rules, and the status
-//! follows both ways.
+//! Three pods become six and then two. A pod counts as enforcing only when its agent has the rules, and the status
+//! follows in both directions.
 
 use std::time::Duration;
 
@@ -40,11 +40,11 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Watches the status count up to `target`, and each time asks the agents whether as many really have the rules.
+/// Watches the status count up to `target`, and checks each time that as many agents really have the rules.
 async fn none_counts_before_it_is_limited(space: &Space, target: u64) -> Result<()> {
     let (enforcing, limited) = wait_for("the status to count every new pod", Duration::from_secs(90), || async {
         let enforcing = policy::get(space, policy::NAME).await?.status.enforcement.pods_enforcing;
-        // Asked after the status was read: agents that have the rules keep them, so this can only be more.
+        // The pods are asked after the status was read: agents keep their rules, so the number can only be higher.
         let pods = workload::pods(space).await?;
         let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
         let rules = join_all(names.map(|pod| agents::rules(space, pod, policy::NAME))).await;

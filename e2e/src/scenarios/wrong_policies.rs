@@ -1,5 +1,5 @@
-//! Policies that are wrong in ten ways. Each must be refused by `kubectl apply`, with the path of the field and a word
-//! on how to mend it, and none may leave an object behind.
+//! Policies that are invalid in ten ways. `kubectl apply` must refuse each of them with the path of the field and how
+//! to fix it, and none may leave an object behind.
 
 use anyhow::{Result, ensure};
 
@@ -8,13 +8,13 @@ use crate::{namespace::Space, report};
 struct Wrong {
     what: &'static str,
     spec: &'static str,
-    /// Path of the field, as the message gives it.
+    /// Path of the field in the message.
     field: &'static str,
-    /// From the message: how to mend it.
-    mend: &'static str,
+    /// The part of the message that says how to fix it.
+    fix: &'static str,
 }
 
-/// A spec that is right: each of the wrong ones differs from it in one thing.
+/// A valid spec: each invalid one differs from it in one thing.
 const RIGHT: &str = "
   targetRefs: [{group: apps, kind: Deployment, name: web}]
   rules:
@@ -32,7 +32,7 @@ const WRONG: [Wrong; 10] = [
     limits: [{name: per-pod, requests: 0, per: 1s}]
 ",
         field: "spec.rules[0].limits[0].requests",
-        mend: "remove it or use action Bypass",
+        fix: "remove it or use action Bypass",
     },
     Wrong {
         what: "a period that is no duration",
@@ -43,7 +43,7 @@ const WRONG: [Wrong; 10] = [
     limits: [{name: per-pod, requests: 50, per: second}]
 ",
         field: "spec.rules[0].limits[0].per",
-        mend: "such as 500ms, 1s or 1h30m",
+        fix: "such as 500ms, 1s or 1h30m",
     },
     Wrong {
         what: "a period longer than a day",
@@ -54,7 +54,7 @@ const WRONG: [Wrong; 10] = [
     limits: [{name: per-pod, requests: 50, per: 25h}]
 ",
         field: "spec.rules[0].limits[0].per",
-        mend: "between 1ms and 24h",
+        fix: "between 1ms and 24h",
     },
     Wrong {
         what: "no target at all",
@@ -64,7 +64,7 @@ const WRONG: [Wrong; 10] = [
     limits: [{name: per-pod, requests: 50, per: 1s}]
 ",
         field: "spec",
-        mend: "targetRefs to name workloads or Services, selector to choose pods by label",
+        fix: "targetRefs to name workloads or Services, selector to choose pods by label",
     },
     Wrong {
         what: "a kind that has no pods of its own",
@@ -75,7 +75,7 @@ const WRONG: [Wrong; 10] = [
     limits: [{name: per-pod, requests: 50, per: 1s}]
 ",
         field: "spec.targetRefs[0].kind",
-        mend: r#"supported values: "Deployment", "StatefulSet", "DaemonSet", "Service""#,
+        fix: r#"supported values: "Deployment", "StatefulSet", "DaemonSet", "Service""#,
     },
     Wrong {
         what: "a burst where nothing is saved up",
@@ -86,7 +86,7 @@ const WRONG: [Wrong; 10] = [
     limits: [{name: per-pod, requests: 50, per: 1s, burst: 100, strategy: FixedWindow}]
 ",
         field: "spec.rules[0].limits[0].burst",
-        mend: "leave burst out, or use strategy TokenBucket or GCRA",
+        fix: "leave burst out, or use strategy TokenBucket or GCRA",
     },
     Wrong {
         what: "a rule that limits nothing",
@@ -97,7 +97,7 @@ const WRONG: [Wrong; 10] = [
     key: [{header: x-api-key}]
 ",
         field: "spec.rules[0].limits",
-        mend: "add one, or use action Bypass",
+        fix: "add one, or use action Bypass",
     },
     Wrong {
         what: "a path that can never match",
@@ -109,10 +109,10 @@ const WRONG: [Wrong; 10] = [
     limits: [{name: per-pod, requests: 50, per: 1s}]
 ",
         field: "spec.rules[0].match[0].paths[0]",
-        mend: "must begin with '/'",
+        fix: "must begin with '/'",
     },
     Wrong {
-        what: "other numbers for keys that are not told apart",
+        what: "other numbers for keys of a rule without a key",
         spec: "
   targetRefs: [{group: apps, kind: Deployment, name: web}]
   rules:
@@ -121,7 +121,7 @@ const WRONG: [Wrong; 10] = [
     overrides: [{keys: [[gold]], limits: [{name: per-pod, requests: 500, per: 1s}]}]
 ",
         field: "spec.rules[0].overrides",
-        mend: "add key to say what requests are told apart by",
+        fix: "add key to say what requests are counted separately by",
     },
     Wrong {
         what: "a field that does not exist",
@@ -132,26 +132,26 @@ const WRONG: [Wrong; 10] = [
     limits: [{name: per-pod, requests: 50, per: 1s, brust: 100}]
 ",
         field: "spec.rules[0].limits[0].brust",
-        mend: "unknown field",
+        fix: "unknown field",
     },
 ];
 
 pub(crate) async fn run(space: &Space) -> Result<()> {
-    // If this one were refused, so would be the others, and for the wrong reason.
+    // If this one were refused, the others would be, too, for the wrong reason.
     space.apply(&policy("right", RIGHT)).await?;
-    for Wrong { what, spec, field, mend } in WRONG {
+    for Wrong { what, spec, field, fix } in WRONG {
         let outcome =
             space.cluster.kubectl.try_run(&space.namespace, &["apply", "-f", "-"], &policy("wrong", spec)).await?;
         let message = outcome.stderr.trim();
         ensure!(!outcome.success, "{what}: accepted");
-        // "spec.rules[0].limits" must not pass for "spec.rules[0].limits[0].per", nor "spec" for anything at all.
+        // "spec.rules[0].limits" must not match "spec.rules[0].limits[0].per", and "spec" must not match everything.
         let names_field = [format!("{field}: "), format!("{field}\"")].iter().any(|end| message.contains(end));
         ensure!(names_field, "{what}: the message does not name {field}: {message}");
-        ensure!(message.contains(mend), "{what}: the message does not say `{mend}`: {message}");
+        ensure!(message.contains(fix), "{what}: the message does not say `{fix}`: {message}");
     }
     let left = space.kubectl(&["get", "ratelimitpolicies", "--output=name"]).await?;
     ensure!(left.trim() == "ratelimitpolicy.weir.dev/right", "there are {left:?}");
-    report::note(format!("{} wrong policies refused, each with its field and the mend", WRONG.len()));
+    report::note(format!("{} wrong policies refused, each with its field and the fix", WRONG.len()));
     Ok(())
 }
 

@@ -1,9 +1,9 @@
-//! A small app to protect, and the load to protect it from.
+//! A small app to protect, and a load generator.
 //!
-//! [`serve`] is an HTTP server that counts what reaches it. [`load`] sends on a fixed schedule, whatever the answers
-//! are, so that a slow server cannot slow the load down; [`probe`] sends an exact number of requests. Demo and e2e
-//! scenarios use all three as black boxes. Nothing in here may know anything of Weir: it must be just as able to test
-//! any other limiter, and it must never share a mistake with the code that it measures.
+//! [`serve`] is an HTTP server that counts requests. [`load`] sends on a fixed schedule, whatever the answers are, so
+//! that a slow server cannot slow the load down. [`probe`] sends an exact number of requests. The demo and the e2e
+//! scenarios use all three as black boxes. This crate must not depend on Weir: it must be able to test any other
+//! limiter, and must never share a mistake with the code that it measures.
 
 pub mod load;
 pub mod probe;

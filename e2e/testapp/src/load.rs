@@ -1,7 +1,7 @@
 //! An open-loop load: request number n is sent at `n / rate` seconds after the start, whatever the answers are.
 //!
-//! A request that cannot be sent on time (no free connection, or this process was stopped for too long) is left out
-//! and counted: it must never be sent later in a burst that the schedule does not contain.
+//! A request that cannot be sent on time (no free connection, or this process was stopped for too long) is skipped and
+//! counted: it must never be sent later, in a burst that the schedule does not contain.
 
 use std::{
     sync::{Arc, Mutex},
@@ -19,7 +19,7 @@ use crate::{
     tally::{self, Counts, Tally},
 };
 
-/// Later than this a request is left out.
+/// A request that is later than this is skipped.
 const TOO_LATE: Duration = Duration::from_secs(1);
 
 /// How much to send, and how often to report.
@@ -36,15 +36,15 @@ pub struct LoadArgs {
     /// Connections at most, per URL (or per address with --resolve-all); all are used in turn
     #[arg(long, default_value_t = 64)]
     connections: usize,
-    /// Print the counts of each interval of so many milliseconds
+    /// Print the counts of each interval of this many milliseconds
     #[arg(long, default_value_t = 1000, value_name = "MS")]
     report_every: u64,
 }
 
-/// Runs the load and prints its reports. True when everything was sent on schedule.
+/// Runs the load and prints its reports. Returns whether everything was sent on schedule.
 ///
 /// # Errors
-/// When the arguments make no sense or a host cannot be resolved.
+/// If the arguments are invalid or a host cannot be resolved.
 pub async fn run(args: LoadArgs) -> anyhow::Result<bool> {
     let schedule = Schedule::new(args.rate, args.duration)?;
     ensure!(args.report_every > 0, "--report-every: at least 1 ms");
@@ -92,7 +92,7 @@ impl Schedule {
         Ok(Self { rate, requests })
     }
 
-    /// Always computed from the start: rounding never adds up.
+    /// Always computed from the start, so that rounding does not add up.
     fn due(&self, index: u64) -> Duration {
         #[expect(clippy::cast_precision_loss, reason = "at most 8.64e10 requests, exact in an f64")]
         Duration::from_secs_f64(index as f64 / self.rate)
@@ -119,7 +119,7 @@ async fn send(start: Instant, schedule: Schedule, plan: Arc<Plan>, tally: Arc<Mu
             let result = target.send(slot, request).await;
             let result =
                 result.with_context(|| format!("due {:.2} s after the start", schedule.due(index).as_secs_f64()));
-            // From the moment when it was due: a late start is part of what a client would have waited.
+            // From the time when it was due: a client would also have waited during a late start.
             tally.lock().expect("no holder panics").record(variant, due.elapsed(), result);
         });
     }

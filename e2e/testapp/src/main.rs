@@ -1,11 +1,11 @@
-//! `weir-testapp`: see [`weir_testapp`]. Parses, runs, and turns the result into an exit code.
+//! `weir-testapp`: see [`weir_testapp`]. Parses the arguments, runs, and turns the result into an exit code.
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use weir_testapp::{LoadArgs, ProbeArgs, ServeArgs, load, probe, serve};
 
-/// A small app to protect, and the load to protect it from.
+/// A small app to protect, and a load generator.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -17,7 +17,7 @@ struct Cli {
 enum Command {
     /// Serve: / (hostname), /healthz, /echo, /headers, /bytes/N, /slow?ms=N, /_count; any other path answers 200
     Serve(ServeArgs),
-    /// Send at a steady rate, whatever the answers are. Exits with 0 when the schedule was kept
+    /// Send at a steady rate, whatever the answers are. Exits with 0 if the schedule was kept
     Load(LoadArgs),
     /// Send an exact number of requests as fast as the answers come
     Probe(ProbeArgs),

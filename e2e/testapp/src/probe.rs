@@ -1,4 +1,4 @@
-//! A closed loop: exactly so many requests, as fast as the answers come. For checks that count to the last request.
+//! A closed loop: an exact number of requests, as fast as the answers come. For checks that count every request.
 
 use std::sync::{
     Arc, Mutex,
@@ -13,7 +13,7 @@ use crate::{
     tally::{self, Tally},
 };
 
-/// How many requests, and how many of them at a time.
+/// How many requests to send, and how many at a time.
 #[derive(clap::Args)]
 pub struct ProbeArgs {
     #[command(flatten)]
@@ -21,7 +21,7 @@ pub struct ProbeArgs {
     /// How many requests to send
     #[arg(long)]
     count: u64,
-    /// How many of them at the same time, each on a connection of its own
+    /// How many of them at the same time, each on its own connection
     #[arg(long, default_value_t = 1)]
     concurrency: usize,
 }
@@ -29,7 +29,7 @@ pub struct ProbeArgs {
 /// Sends the requests and prints the summary.
 ///
 /// # Errors
-/// When the arguments make no sense or a host cannot be resolved.
+/// If the arguments are invalid or a host cannot be resolved.
 pub async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     ensure!((1..=10_000).contains(&args.concurrency), "--concurrency: from 1 to 10000");
     let as_json = args.request.json;

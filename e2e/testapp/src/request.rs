@@ -1,4 +1,4 @@
-//! What is sent: the arguments that load and probe share, parsed once into targets and a request to copy.
+//! What to send: the arguments that load and probe share, parsed once into targets and a request template.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -10,11 +10,11 @@ use tokio::{net::TcpStream, time::Instant};
 
 use crate::target::Target;
 
-/// How long names may take to follow what they stand for, and a Service's address to lead to somebody.
+/// How long DNS and a Service's address may take to become ready.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(30);
 const RESOLVE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where to send, and what.
+/// The target and the request.
 #[derive(clap::Args)]
 pub struct RequestArgs {
     /// URL to send to (http://host[:port]/path); repeat it to go round robin over several
@@ -32,16 +32,19 @@ pub struct RequestArgs {
     /// Header of every request, as name:value; may be repeated
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = parse_header)]
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// Header whose value goes round through COUNT different ones: k0, k1, …
+    /// Header whose value cycles through COUNT different ones: k0, k1, …
     #[arg(long, value_name = "NAME:COUNT", value_parser = parse_vary)]
     vary_header: Option<(HeaderName, u64)>,
+    /// HTTP/2 with prior knowledge, over so many connections per URL (or address): requests share them
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "no_keepalive")]
+    http2: usize,
     /// A new connection for every request (spreads them over the pods of a Service)
     #[arg(long)]
     no_keepalive: bool,
     /// An answer that takes longer counts as an error
     #[arg(long, default_value_t = 10_000, value_name = "MS")]
     timeout: u64,
-    /// Print JSON, one object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -55,7 +58,7 @@ pub(crate) struct Plan {
 }
 
 impl RequestArgs {
-    /// Checks and resolves everything that can fail before the first request is sent.
+    /// Checks and resolves everything that can fail, before the first request is sent.
     pub(crate) async fn plan(self, connections: usize) -> anyhow::Result<Plan> {
         let timeout = Duration::from_millis(self.timeout);
         let mut targets = Vec::new();
@@ -65,15 +68,16 @@ impl RequestArgs {
             let endpoint = format!("{host}:{}", uri.port_u16().unwrap_or(80));
             let endpoints = if self.resolve_all { resolve(&endpoint, self.addresses).await? } else { vec![endpoint] };
             for endpoint in endpoints {
-                targets.push(Arc::new(Target::new(endpoint, uri, connections, !self.no_keepalive, timeout)?));
+                let target = Target::new(endpoint, uri, connections, self.http2, !self.no_keepalive, timeout)?;
+                targets.push(Arc::new(target));
             }
         }
         Ok(Plan { targets, method: self.method, headers: self.headers.into_iter().collect(), vary: self.vary_header })
     }
 }
 
-/// All addresses of a host, once there are `least` of them and each takes connections: the addresses of a Service's pods
-/// follow a moment after the pods, and the Service's own refuses connections until the node has learnt where it leads.
+/// All addresses of a host, when there are at least `least` and each accepts connections. The addresses of a Service's
+/// pods follow slightly after the pods, and the Service's own address refuses connections until the node has its rules.
 async fn resolve(endpoint: &str, least: usize) -> anyhow::Result<Vec<String>> {
     let deadline = Instant::now() + RESOLVE_TIMEOUT;
     let addresses = lookup(endpoint, least, deadline).await?;
@@ -101,14 +105,14 @@ async fn lookup(endpoint: &str, least: usize, deadline: Instant) -> anyhow::Resu
 }
 
 impl Plan {
-    /// Who gets request number `index`.
+    /// The target of request number `index`.
     pub(crate) fn target(&self, index: u64) -> &Arc<Target> {
         let position = index % self.targets.len() as u64;
         &self.targets[usize::try_from(position).expect("a position in a vector")]
     }
 
-    /// Which of the varying header's values request number `index` carries. The value changes once all targets had
-    /// their turn, so that each target sees every value.
+    /// The value of the varying header in request number `index`. The value changes after all targets had their turn,
+    /// so that each target sees every value.
     pub(crate) fn variant(&self, index: u64) -> Option<u64> {
         self.vary.as_ref().map(|(_, count)| index / self.targets.len() as u64 % count)
     }
@@ -154,6 +158,7 @@ mod tests {
             method: Method::POST,
             headers: vec![parse_header("x-tier: free").expect("a header")],
             vary_header: vary.map(|text| parse_vary(text).expect("name and count")),
+            http2: 0,
             no_keepalive: false,
             timeout: 1000,
             json: true,
@@ -189,7 +194,7 @@ mod tests {
         socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
         let address = socket.local_addr().expect("bound").to_string();
         let mut resolving = std::pin::pin!(resolve(&address, 1));
-        tokio::time::timeout(3 * RESOLVE_PAUSE, &mut resolving).await.expect_err("nobody listens");
+        tokio::time::timeout(3 * RESOLVE_PAUSE, &mut resolving).await.expect_err("nothing listens");
         let _listener = socket.listen(1).expect("bound");
         assert_eq!(resolving.await.expect("somebody listens"), [&*address]);
     }

@@ -1,6 +1,6 @@
-//! The app: a handful of paths that a test can lean on, and a count of the requests that reached it.
+//! The app: a few paths for tests, and a count of the requests that reached it.
 //!
-//! It must never limit anything itself: what a test sees refused was refused in front of it.
+//! It must never limit anything itself: every refusal in a test comes from in front of it.
 
 use std::{
     convert::Infallible,
@@ -19,10 +19,12 @@ use http::{HeaderMap, Request, Response, StatusCode, header::CONTENT_TYPE};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::{
     body::{Frame, Incoming},
-    server::conn::http1,
     service::service_fn,
 };
-use hyper_util::{rt::TokioIo, server::graceful::GracefulShutdown};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::{conn::auto, graceful::GracefulShutdown},
+};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -31,31 +33,33 @@ use tokio::{
 const CHUNK: usize = 64 * 1024;
 const MAX_BYTES: usize = 1 << 30;
 const MAX_DELAY: Duration = Duration::from_secs(60);
-const DRAIN: Duration = Duration::from_secs(5);
 
 type Body = BoxBody<Bytes, hyper::Error>;
 
-/// Where to listen.
+/// The address to listen on.
 #[derive(clap::Args)]
 pub struct ServeArgs {
-    /// Address to listen on; port 0 takes a free one
+    /// Address to listen on; port 0 chooses a free one
     #[arg(long, default_value = "0.0.0.0:8080", env = "TESTAPP_LISTEN")]
     listen: SocketAddr,
-    /// Write the address really bound to this file, as {"listen": "…"}
+    /// Write the bound address to this file, as {"listen": "…"}
     #[arg(long)]
     addresses_file: Option<PathBuf>,
+    /// For how many seconds requests in flight may go on after SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    drain: u64,
 }
 
 /// Serves until SIGTERM or SIGINT, then lets requests in flight finish.
 ///
 /// # Errors
-/// When the address cannot be bound or the addresses file cannot be written.
+/// If the address cannot be bound or the addresses file cannot be written.
 pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let listener = TcpListener::bind(args.listen).await.with_context(|| format!("listen on {}", args.listen))?;
     let address = listener.local_addr()?;
     eprintln!("weir-testapp: listening on {address}");
     if let Some(path) = &args.addresses_file {
-        // Written aside and renamed: whoever waits for the file never reads half of it.
+        // Written to a temporary file and renamed, so that readers never see a partial file.
         let draft = path.with_extension("part");
         std::fs::write(&draft, serde_json::json!({ "listen": address.to_string() }).to_string())
             .and_then(|()| std::fs::rename(&draft, path))
@@ -77,19 +81,21 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         };
-        // Without it the last small segment of an answer waits for the peer's delayed acknowledgement.
+        // Otherwise the last small segment of an answer waits for the peer's delayed acknowledgement.
         let _ = stream.set_nodelay(true);
         let app = Arc::clone(&app);
         let service = service_fn(move |request| {
             let app = Arc::clone(&app);
             async move { Ok::<_, Infallible>(app.answer(request).await) }
         });
-        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+        // HTTP/1.1, and HTTP/2 with prior knowledge.
+        let connection =
+            auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).into_owned();
         tokio::spawn(graceful.watch(connection));
     }
     drop(listener);
     // Past the drain time the process ends anyway; a client that holds on must not keep a pod alive.
-    let _ = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
+    let _ = tokio::time::timeout(Duration::from_secs(args.drain), graceful.shutdown()).await;
     Ok(())
 }
 
@@ -132,7 +138,7 @@ impl App {
     }
 }
 
-/// Frame by frame: a client sees the beginning of its body come back before it has sent the end.
+/// Frame by frame: a client receives the beginning of its body before it has sent the end.
 fn echo(request: Request<Incoming>) -> Response<Body> {
     let content_type = request.headers().get(CONTENT_TYPE).cloned();
     let mut response = Response::new(request.into_body().boxed());

@@ -1,4 +1,4 @@
-//! Counts of what happened to the requests, and the lines printed from them.
+//! Counts of the outcomes of requests, and the lines printed from them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use crate::target::Answer;
 
-/// Past this many values of the varying header the summary does not list them one by one.
+/// With more values of the varying header than this, the summary does not list them.
 const MAX_VARIANTS_LISTED: u64 = 1000;
 
-/// Counts since the start, or between two moments.
+/// Counts since the start, or between two times.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Sent, or tried to.
+    /// Sent, or attempted.
     pub(crate) offered: u64,
     /// Answered 2xx.
     pub(crate) allowed: u64,
@@ -46,7 +46,7 @@ impl Counts {
     }
 }
 
-/// Everything that is known about a run.
+/// All counts of a run.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) counts: Counts,
@@ -135,7 +135,7 @@ impl Tally {
     }
 }
 
-/// The summary as printed: one line for programs, one field a line for people.
+/// Prints the summary: one line for programs, one field per line for people.
 pub(crate) fn print(summary: &Value, as_json: bool) {
     if as_json {
         println!("{summary}");

@@ -1,10 +1,18 @@
-//! One address to send to, with a fixed number of slots for connections to it.
+//! One address to send to, with a fixed number of connection slots.
 //!
-//! Slots are taken from the front and given back at the end, so that all of them are in use before any is used again:
-//! behind a Service this spreads the load over as many pods as there are connections. When no slot is free the
-//! request is not sent at all; it must never wait, or the load would follow the server's pace.
+//! Slots are taken from the front and returned at the end, so that all of them are used before any is used again:
+//! behind a Service, this spreads the load over as many pods as there are connections. If no slot is free, the request
+//! is not sent: it must never wait, or the load would follow the server's pace.
 
-use std::{collections::VecDeque, sync::Mutex, time::Duration};
+use std::{
+    collections::VecDeque,
+    error::Error as _,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -12,20 +20,27 @@ use http::{HeaderValue, Request, Response, Uri, header, uri::PathAndQuery};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::{
     body::Incoming,
-    client::conn::http1::{self, SendRequest},
+    client::conn::{
+        http1::{self, SendRequest},
+        http2,
+    },
 };
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
 type Connection = SendRequest<Empty<Bytes>>;
+type Shared = http2::SendRequest<Empty<Bytes>>;
 
-/// The right to one exchange with the target, with the connection that the last one left open.
+/// How often a request of HTTP/2 is sent at most, if each server before has said that it did not process it.
+const ATTEMPTS: usize = 3;
+
+/// The right to one exchange with the target, with the connection that the last exchange left open.
 pub(crate) struct Slot(Option<Connection>);
 
-/// What a target said.
+/// The answer of a target.
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// The `Retry-After` field in seconds; none if it is missing or no number.
+    /// The `Retry-After` field in seconds; none if it is missing or not a number.
     pub(crate) retry_after: Option<u64>,
 }
 
@@ -36,14 +51,19 @@ pub(crate) struct Target {
     keepalive: bool,
     timeout: Duration,
     slots: Mutex<VecDeque<Slot>>,
+    /// Connections of HTTP/2 with prior knowledge, which all slots share; none: each slot has one of HTTP/1.1.
+    shared: Vec<tokio::sync::Mutex<Option<Shared>>>,
+    /// Which of them is next.
+    turn: AtomicUsize,
 }
 
 impl Target {
-    /// `endpoint` (host:port) is connected to; `uri` says which host and path are asked for there.
+    /// Connects to `endpoint` (host:port); `uri` has the host and path of the request.
     pub(crate) fn new(
         endpoint: String,
         uri: &Uri,
         connections: usize,
+        http2: usize,
         keepalive: bool,
         timeout: Duration,
     ) -> anyhow::Result<Self> {
@@ -55,11 +75,19 @@ impl Target {
             keepalive,
             timeout,
             slots: Mutex::new((0..connections.max(1)).map(|_| Slot(None)).collect()),
+            shared: (0..http2).map(|_| tokio::sync::Mutex::default()).collect(),
+            turn: AtomicUsize::new(0),
         })
     }
 
-    /// Makes `request` one for this target.
+    /// Sets the host and path of `request` for this target.
     pub(crate) fn address(&self, request: &mut Request<Empty<Bytes>>) {
+        if !self.shared.is_empty() {
+            let host = self.host.to_str().expect("made from an authority");
+            let uri = Uri::builder().scheme("http").authority(host).path_and_query(self.path.clone()).build();
+            *request.uri_mut() = uri.expect("all parts are valid");
+            return;
+        }
         *request.uri_mut() = Uri::from(self.path.clone());
         request.headers_mut().entry(header::HOST).or_insert_with(|| self.host.clone());
         if !self.keepalive {
@@ -67,14 +95,20 @@ impl Target {
         }
     }
 
-    /// A slot, unless all of them are in use.
+    /// A free slot, if there is one.
     pub(crate) fn take(&self) -> Option<Slot> {
         self.slots.lock().expect("no holder panics").pop_front()
     }
 
-    /// Sends `request` and reads the whole answer; the slot is free again afterwards, whatever happened.
+    /// Sends `request` and reads the whole answer. The slot is free again afterwards, whatever the outcome.
     pub(crate) async fn send(&self, slot: Slot, request: Request<Empty<Bytes>>) -> anyhow::Result<Answer> {
-        let exchange = tokio::time::timeout(self.timeout, self.exchange(slot.0, request)).await;
+        let exchange = async {
+            if self.shared.is_empty() {
+                return self.exchange(slot.0, request).await;
+            }
+            Ok((self.exchange_shared(request).await?, None))
+        };
+        let exchange = tokio::time::timeout(self.timeout, exchange).await;
         let (result, connection) = match exchange {
             Ok(Ok((answer, connection))) => (Ok(answer), connection),
             Ok(Err(error)) => (Err(error), None),
@@ -90,12 +124,12 @@ impl Target {
         mut request: Request<Empty<Bytes>>,
     ) -> anyhow::Result<(Answer, Option<Connection>)> {
         if let Some(mut connection) = connection {
-            // As browsers and most libraries do: what is idempotent is asked again if a connection that worked before is closed
-            // without an answer (RFC 9110 section 9.2.2).
+            // As browsers and most libraries do: an idempotent request is sent again if a connection that worked before
+            // is closed without an answer (RFC 9110 section 9.2.2).
             let again = request.method().is_idempotent().then(|| request.clone());
             match connection.try_send_request(request).await {
                 Ok(response) => return self.read(response, connection).await,
-                // A request that comes back was never sent: the idle connection had been closed meanwhile.
+                // A returned request was never sent: the idle connection had been closed meanwhile.
                 Err(mut error) => match error.take_message().or(again) {
                     Some(unsent) => request = unsent,
                     None => return Err(error.into_error()).context("send"),
@@ -107,10 +141,48 @@ impl Target {
         self.read(response, connection).await
     }
 
-    async fn connect(&self) -> anyhow::Result<Connection> {
+    /// As gRPC's and Go's clients do: what the server says it did not process is sent again, whatever the method (RFC 9113 section
+    /// 8.7), and what is idempotent if its connection ends without an answer.
+    async fn exchange_shared(&self, request: Request<Empty<Bytes>>) -> anyhow::Result<Answer> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.shared.len();
+        let mut attempt = 1;
+        loop {
+            let (mut connection, fresh) = self.connection(turn).await?;
+            match connection.try_send_request(request.clone()).await {
+                Ok(response) => return answer(response).await,
+                Err(mut error) => {
+                    let unseen = error.take_message().is_some() || was_not_processed(error.error());
+                    if attempt == ATTEMPTS || !(unseen || request.method().is_idempotent() && !fresh) {
+                        return Err(error.into_error()).context("send");
+                    }
+                    attempt += 1;
+                }
+            }
+        }
+    }
+
+    /// The connection whose turn it is, and whether it was made for this request.
+    async fn connection(&self, turn: usize) -> anyhow::Result<(Shared, bool)> {
+        let mut place = self.shared[turn].lock().await;
+        if let Some(open) = &mut *place
+            && open.ready().await.is_ok()
+        {
+            return Ok((open.clone(), false));
+        }
+        let (connection, driver) =
+            http2::handshake(TokioExecutor::new(), self.dial().await?).await.context("handshake")?;
+        tokio::spawn(driver);
+        Ok((place.insert(connection).clone(), true))
+    }
+
+    async fn dial(&self) -> anyhow::Result<TokioIo<TcpStream>> {
         let stream = TcpStream::connect(&self.endpoint).await.with_context(|| format!("connect {}", self.endpoint))?;
         stream.set_nodelay(true)?;
-        let (connection, driver) = http1::handshake(TokioIo::new(stream)).await.context("handshake")?;
+        Ok(TokioIo::new(stream))
+    }
+
+    async fn connect(&self) -> anyhow::Result<Connection> {
+        let (connection, driver) = http1::handshake(self.dial().await?).await.context("handshake")?;
         // The driver ends with its connection; a failure shows at the request that it concerns.
         tokio::spawn(driver);
         Ok(connection)
@@ -121,14 +193,27 @@ impl Target {
         response: Response<Incoming>,
         mut connection: Connection,
     ) -> anyhow::Result<(Answer, Option<Connection>)> {
-        let status = response.status().as_u16();
-        let retry_after =
-            response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let mut body = response.into_body();
-        while let Some(frame) = body.frame().await {
-            frame.context("read body")?;
-        }
+        let answer = answer(response).await?;
         let reusable = self.keepalive && connection.ready().await.is_ok();
-        Ok((Answer { status, retry_after }, reusable.then_some(connection)))
+        Ok((answer, reusable.then_some(connection)))
     }
+}
+
+/// Reads an answer to its end.
+async fn answer(response: Response<Incoming>) -> anyhow::Result<Answer> {
+    let status = response.status().as_u16();
+    let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    let mut body = response.into_body();
+    while let Some(frame) = body.frame().await {
+        frame.context("read body")?;
+    }
+    Ok(Answer { status, retry_after })
+}
+
+/// Whether the server said so: `REFUSED_STREAM`, or a GOAWAY that leaves the stream out.
+fn was_not_processed(error: &hyper::Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.is_some_and(|cause| {
+        cause.is_remote() && (cause.reason() == Some(h2::Reason::REFUSED_STREAM) || cause.is_go_away())
+    })
 }

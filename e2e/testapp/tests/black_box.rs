@@ -26,7 +26,7 @@ impl Server {
         Self { url: format!("http://{address}"), process }
     }
 
-    /// Requests that reached the server, by its own count.
+    /// Requests that reached the server, as it counts them.
     fn count(&self) -> u64 {
         let mut stream = std::net::TcpStream::connect(&self.url["http://".len()..]).expect("connect");
         std::io::Write::write_all(&mut stream, b"GET /_count HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
@@ -71,7 +71,7 @@ fn what_the_load_counts_is_what_reached_the_server() {
 #[test]
 fn a_load_that_cannot_be_sent_says_so_and_fails() {
     let server = Server::start();
-    // One connection, and an answer takes longer than the whole load: exactly the first request can be sent.
+    // One connection, and the answer takes longer than the whole load: only the first request can be sent.
     let url = format!("{}/slow?ms=1000", server.url);
     let output = testapp(&["load", "--url", &url, "--rate", "50", "--duration", "0.5", "--connections", "1", "--json"]);
     assert_eq!(output.status.code(), Some(1));
@@ -80,9 +80,9 @@ fn a_load_that_cannot_be_sent_says_so_and_fails() {
 }
 
 #[test]
-fn a_probe_sends_exactly_what_it_was_told_with_and_without_keepalive() {
+fn a_probe_sends_exactly_what_it_was_told_however_it_connects() {
     let server = Server::start();
-    for (extra, total) in [(None, 500), (Some("--no-keepalive"), 1000)] {
+    for (extra, total) in [(None, 500), (Some("--no-keepalive"), 1000), (Some("--http2=2"), 1500)] {
         let mut args = vec!["probe", "--url", &server.url, "--count", "500", "--concurrency", "7", "--json"];
         args.extend(extra);
         let summary = lines(&testapp(&args)).pop().expect("a summary");
@@ -93,7 +93,7 @@ fn a_probe_sends_exactly_what_it_was_told_with_and_without_keepalive() {
 
 #[test]
 fn a_server_that_is_not_there_is_an_error_and_no_answer() {
-    // Bound and not listening: nobody else can take the port, and connecting to it is refused.
+    // Bound but not listening: no other process can take the port, and connections are refused.
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
     let url = format!("http://{}", socket.local_addr().expect("bound"));

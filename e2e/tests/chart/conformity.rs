@@ -1,7 +1,7 @@
-//! What kubeconform says to the objects that the charts render to, by schemas that the apiserver itself gives.
+//! Checks the objects of the charts with kubeconform, with schemas from the apiserver.
 //!
-//! It judges as people's pipelines do, from schemas alone and refusing what they do not name; whatever says yes here must be
-//! content there, too.
+//! kubeconform judges as users' pipelines do: with schemas alone, and refusing unknown fields. It must accept what the
+//! apiserver accepts.
 
 use std::{
     collections::BTreeMap,
@@ -15,19 +15,19 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// Names the program.
+/// The variable with the path of the program.
 const PROGRAM: &str = "WEIR_KUBECONFORM";
-/// How references to definitions begin.
+/// The prefix of references to definitions.
 const DEFINITIONS: &str = "#/definitions/";
 
-/// kubeconform, and a file of schema for each kind that an apiserver knows.
+/// kubeconform, and a schema file for each kind of the apiserver.
 pub(crate) struct Conformity {
     program: OsString,
     schemas: TempDir,
 }
 
 impl Conformity {
-    /// From what an apiserver says at /openapi/v2.
+    /// Reads the schemas from the apiserver's /openapi/v2.
     pub(crate) fn read(openapi: &str) -> Result<Self> {
         let program = std::env::var_os(PROGRAM)
             .with_context(|| format!("{PROGRAM} names no program: cargo xtask test --only integration makes one"))?;
@@ -47,7 +47,7 @@ impl Conformity {
         Ok(Self { program, schemas })
     }
 
-    /// What it says against these documents, if anything.
+    /// Judges these documents. The error is kubeconform's output.
     pub(crate) fn judge(&self, documents: &str) -> Result<std::result::Result<(), String>> {
         let location = self.schemas.path().join("{{ .ResourceKind }}{{ .KindSuffix }}.json");
         let mut child = Command::new(&self.program)
@@ -66,7 +66,7 @@ impl Conformity {
     }
 }
 
-/// The name that kubeconform looks for.
+/// The file name that kubeconform looks for.
 fn file(kind: &Value) -> String {
     let text = |field: &str| kind[field].as_str().unwrap_or_default().to_lowercase();
     let group = text("group");
@@ -74,7 +74,7 @@ fn file(kind: &Value) -> String {
     format!("{}{}-{}.json", text("kind"), group.unwrap_or_default(), text("version"))
 }
 
-/// Makes a definition refuse fields that it does not name, and takes for its own what OpenAPI has no word for.
+/// Makes a definition refuse unknown fields, and replaces Kubernetes' extensions of OpenAPI.
 fn close(name: &str, schema: &mut Value) {
     if name.ends_with(".resource.Quantity") {
         *schema = json!({"oneOf": [{"type": "string"}, {"type": "number"}]});
@@ -100,7 +100,7 @@ fn close(name: &str, schema: &mut Value) {
     }
 }
 
-/// A definition with all that it refers to.
+/// A definition with all its references.
 fn closure<'a>(name: &'a str, definitions: &'a Map<String, Value>) -> BTreeMap<&'a str, &'a Value> {
     let mut found = BTreeMap::new();
     let mut next = vec![name];

@@ -1,7 +1,7 @@
-//! What the chart's NetworkPolicy lets through, read by the rules of Kubernetes.
+//! What the chart's NetworkPolicy allows, evaluated by the rules of Kubernetes.
 //!
-//! No network that these tests could have enforces any, so this is a reading of what is rendered, and no more: a policy that
-//! selects other pods, names a port that no container has, or forgets somebody fails here.
+//! No network in these tests enforces policies, so this only evaluates what is rendered. A policy that selects other
+//! pods, names a port that no container has, or misses a peer fails here.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use super::*;
 
 type Labels = BTreeMap<String, String>;
 
-/// Who is at the other end: a pod, or something that is none.
+/// The other end of a connection: a pod, or an address outside of the cluster.
 #[derive(Debug)]
 struct End {
     pod: Option<(&'static str, Labels)>,
@@ -37,7 +37,7 @@ fn machine(address: &str) -> End {
 
 const AGENT: &[(&str, &str)] = &[("weir.dev/agent", "enabled"), ("app", "web")];
 
-/// A policy, and the ports of the pods that it is about by their names.
+/// A policy, and the ports by name of the pods that it selects.
 struct Rules {
     policy: NetworkPolicy,
     ports: BTreeMap<String, i32>,
@@ -48,7 +48,7 @@ impl Rules {
         self.policy.spec.as_ref().expect("a policy has a spec")
     }
 
-    /// Whether this end may ask the pods on a port.
+    /// Whether this end may connect to the pods on a port.
     fn admits(&self, from: &End, port: i32, protocol: &str) -> bool {
         self.spec()
             .ingress
@@ -57,7 +57,7 @@ impl Rules {
             .any(|rule| self.is_of(rule.ports.as_deref(), port, protocol) && self.is_from(rule.from.as_deref(), from))
     }
 
-    /// Whether the pods may ask this end on a port.
+    /// Whether the pods may connect to this end on a port.
     fn lets_out(&self, to: &End, port: i32, protocol: &str) -> bool {
         self.spec()
             .egress
@@ -66,7 +66,7 @@ impl Rules {
             .any(|rule| self.is_of(rule.ports.as_deref(), port, protocol) && self.is_from(rule.to.as_deref(), to))
     }
 
-    /// None, or none at all: every port.
+    /// Missing or empty: every port.
     fn is_of(&self, ports: Option<&[NetworkPolicyPort]>, port: i32, protocol: &str) -> bool {
         let Some(ports) = ports.filter(|ports| !ports.is_empty()) else { return true };
         ports.iter().any(|it| {
@@ -79,7 +79,7 @@ impl Rules {
         })
     }
 
-    /// None, or none at all: everybody.
+    /// Missing or empty: every peer.
     fn is_from(&self, peers: Option<&[NetworkPolicyPeer]>, end: &End) -> bool {
         let Some(peers) = peers.filter(|peers| !peers.is_empty()) else { return true };
         peers.iter().any(|peer| {
@@ -126,8 +126,8 @@ fn rules(settings: &[&str]) -> Result<Rules> {
     let labels = template.metadata.and_then(|metadata| metadata.labels).context("labels")?;
     let spec = policy.spec.as_ref().context("a spec")?;
     let selector = spec.pod_selector.as_ref().context("a selector")?;
-    ensure!(selects(selector, &labels), "it is not about the operators: {labels:?}");
-    ensure!(!selects(selector, &Labels::from([("app".to_owned(), "web".to_owned())])), "it is about everybody");
+    ensure!(selects(selector, &labels), "it does not select the operators: {labels:?}");
+    ensure!(!selects(selector, &Labels::from([("app".to_owned(), "web".to_owned())])), "it selects other pods");
     ensure!(spec.policy_types.as_deref() == Some(&["Ingress".to_owned(), "Egress".to_owned()]), "{spec:?}");
     let ports = template.spec.context("a spec")?.containers.into_iter().flat_map(|it| it.ports.unwrap_or_default());
     let ports = ports.filter_map(|port| Some((port.name?, port.container_port))).collect();
@@ -162,7 +162,7 @@ fn the_network_policy_lets_through_what_the_operator_needs_and_nothing_else() ->
     let names = machine("10.96.0.10");
     let cidrs = "networkPolicy.apiServer.cidrs={10.0.0.0/24,fd00::/64}";
     for (settings, to, port, protocol, expected) in [
-        // Whatever port an agent's pod says.
+        // With any port that an agent's pod uses.
         (&[][..], pod("shop", AGENT), 8481, "TCP", true),
         (&[], pod("shop", AGENT), 9000, "TCP", true),
         (&[], pod("shop", &[("app", "web")]), 8481, "TCP", false),
@@ -186,7 +186,7 @@ fn the_network_policy_lets_through_what_the_operator_needs_and_nothing_else() ->
     Ok(())
 }
 
-/// Agents by hand whose control port takes limits from whoever reaches it.
+/// Agents without TLS, whose control port accepts limits from every client that reaches it.
 #[test]
 fn the_example_for_agents_in_plain_text_lets_nobody_but_the_operator_set_limits() -> Result<()> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/workload/hello.yaml");

@@ -1,13 +1,13 @@
-//! No value of the charts is without effect, and no name is taken that is not one.
+//! Every value of the charts has an effect, and unknown names are refused.
 //!
-//! Each value of values.yaml is given another one that the schema takes, on top of the defaults and of each file in `ci`:
-//! somewhere the chart must then render to something else.
+//! Each value of values.yaml is replaced by another one that the schema accepts, on top of the defaults and of each
+//! file in `ci`: in at least one case, the chart must render something else.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// What a value may be changed to: the first that the schema takes, and that makes a difference somewhere.
+/// Other values to try: the first that the schema accepts and that has an effect.
 fn others(default: &Value) -> Vec<Value> {
     let words = [
         "other",
@@ -53,12 +53,12 @@ fn others(default: &Value) -> Vec<Value> {
     }
 }
 
-/// The values of a chart that have no others below them, by their paths.
+/// The values of a chart without nested values, by path.
 fn leaves(value: &Value, path: &str, found: &mut BTreeMap<String, Value>) {
     match value.as_object().filter(|fields| !fields.is_empty()) {
         Some(fields) => {
             for (name, inner) in fields {
-                // A dot in a name is not one between two names.
+                // A dot in a name does not separate names.
                 let name = name.replace('.', "\\.");
                 leaves(inner, &if path.is_empty() { name } else { format!("{path}.{name}") }, found);
             }
@@ -67,7 +67,7 @@ fn leaves(value: &Value, path: &str, found: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// The folders of values, by their paths.
+/// The groups of values, by path.
 fn folders(value: &Value, path: &str, found: &mut Vec<String>) {
     let Some(fields) = value.as_object() else { return };
     found.push(path.to_owned());
@@ -78,7 +78,7 @@ fn folders(value: &Value, path: &str, found: &mut Vec<String>) {
 
 struct Chart {
     path: String,
-    /// Arguments, and what they render to.
+    /// Arguments, and what helm renders with them.
     bases: Vec<(Vec<String>, String)>,
 }
 
@@ -91,7 +91,7 @@ impl Chart {
             let rendered = template(&path, &args)?.map_err(|fault| anyhow::anyhow!("{args:?}: {fault}"))?;
             bases.push((args, rendered));
         }
-        // The longest has the most switched on.
+        // The longest one has the most features enabled.
         bases.sort_by_key(|(_, rendered)| std::cmp::Reverse(rendered.len()));
         Ok(Self { path, bases })
     }
@@ -100,7 +100,7 @@ impl Chart {
         Ok(serde_yaml::from_str(&fs::read_to_string(Path::new(&self.path).join("values.yaml"))?)?)
     }
 
-    /// Whether a value makes a difference on top of one of the bases.
+    /// Whether a value has an effect on top of one of the bases.
     fn has_effect(&self, path: &str, default: &Value) -> Result<bool> {
         for other in others(default) {
             for (args, rendered) in &self.bases {
@@ -108,7 +108,7 @@ impl Chart {
                 match template(&self.path, &[&args[..], &[set]].concat())? {
                     Ok(now) if now != *rendered => return Ok(true),
                     Ok(_) => {}
-                    // Refused by the schema: on top of the other bases, too.
+                    // Refused by the schema, which is the same on top of the other bases.
                     Err(fault) if fault.contains("values don't meet the specifications") => break,
                     Err(_) => {}
                 }
@@ -118,7 +118,7 @@ impl Chart {
     }
 }
 
-/// What helm renders, or what it says against it.
+/// What helm renders, or its error.
 fn template(chart: &str, args: &[String]) -> Result<std::result::Result<String, String>> {
     let folder = std::env::var_os("WEIR_KUBE_BIN").context("WEIR_KUBE_BIN is not set")?;
     let mut helm = Command::new(Path::new(&folder).join("helm"));
@@ -153,7 +153,8 @@ fn names_that_are_no_values_are_refused_at_every_depth() -> Result<()> {
         folders(&chart.defaults()?, "", &mut all);
         for folder in all {
             let path = if folder.is_empty() { "nonsense".to_owned() } else { format!("{folder}.nonsense") };
-            // Labels and the like take any name, and no switch; what Kubernetes names itself is rendered as it is.
+            // Labels and similar values accept any name, but no boolean; Kubernetes' own fields are rendered as they
+            // are.
             let taken = template(&chart.path, &[format!("--set-json={path}=true")])?;
             let plain = template(&chart.path, &[])?;
             ensure!(taken.is_err() || taken != plain, "{name} takes {path} and does nothing with it");
@@ -162,7 +163,7 @@ fn names_that_are_no_values_are_refused_at_every_depth() -> Result<()> {
     Ok(())
 }
 
-/// An image by its values, as it is rendered.
+/// The images of the rendered objects.
 fn images(settings: &[&str]) -> Result<Vec<String>> {
     let rendered = render(&chart("weir")?, settings)?;
     let image = |line: &str| {
@@ -192,7 +193,7 @@ fn one_value_moves_all_images_and_one_alone_is_not_forgotten() -> Result<()> {
             &["images.registry=weir.test", "injection.agent.image.registry=a.b", "injection.agent.image.tag=v2"],
             &["a.b/agent:v2", "weir.test/operator:0.1.0"],
         ),
-        // As they were written before there was one value for all.
+        // The values from before there was one value for all images.
         (
             &["image.repository=localhost/op", "injection.agent.image.repository=a.b/c/agent"],
             &["a.b/c/agent:0.1.0", "localhost/op:0.1.0"],
@@ -214,7 +215,7 @@ fn one_value_moves_all_images_and_one_alone_is_not_forgotten() -> Result<()> {
         }
     }
     for (settings, expected) in [
-        // The offline install as it was written first: every pod with an agent would have waited for weir.dev/agent.
+        // An earlier form of the offline install: every pod with an agent would have waited for weir.dev/agent.
         (
             &["image.repository=weir.test/operator", "image.tag=e2e"][..],
             "the operator's image is weir.test/operator:e2e, and pods would get the agent weir.dev/agent:0.1.0: set images.registry",
@@ -233,7 +234,7 @@ fn one_value_moves_all_images_and_one_alone_is_not_forgotten() -> Result<()> {
     Ok(())
 }
 
-/// The rules of Prometheus with these values, each alert by its name.
+/// The Prometheus rules with these values, each alert by its name.
 fn alerts(settings: &[&str]) -> Result<BTreeMap<String, Value>> {
     let rendered = render(&chart("weir")?, &[&["prometheusRule.enabled=true"], settings].concat())?;
     let mut objects = serde_yaml::Deserializer::from_str(&rendered).map(Value::deserialize);
@@ -290,6 +291,42 @@ fn those_who_may_view_or_edit_a_namespace_may_do_so_with_its_policies() -> Resul
     ensure!(role("view") == "get list watch", "{}", role("view"));
     for to in ["edit", "admin"] {
         ensure!(role(to) == "create delete deletecollection get list patch update watch", "{to}: {}", role(to));
+    }
+    Ok(())
+}
+
+/// What may do what, by kind, namespace and name.
+fn rights(rendered: &str) -> Result<BTreeMap<String, Value>> {
+    let rights = known(rendered)?.into_iter().filter(|it| it["apiVersion"] == "rbac.authorization.k8s.io/v1");
+    let name = |it: &Value| format!("{} {} {}", it["kind"], it["metadata"]["namespace"], it["metadata"]["name"]);
+    Ok(rights.map(|it| (name(&it), it)).collect())
+}
+
+/// Somebody else creates exactly what the chart does not: nothing else says which rights the operator needs.
+#[test]
+fn without_rbac_create_there_are_no_roles_and_one_file_prints_what_the_operator_needs() -> Result<()> {
+    let chart = chart("weir")?;
+    for file in values(&chart)? {
+        let mut args: Vec<_> = file.iter().map(|file| format!("--values={}", file.display())).collect();
+        let mut rendered = |more: &[&str]| {
+            let own = args.len();
+            args.extend(more.iter().map(|&it| it.to_owned()));
+            let rendered = template(&chart, &args)?.map_err(|fault| anyhow::anyhow!("{args:?}: {fault}"));
+            args.truncate(own);
+            rendered
+        };
+        let none = rendered(&["--set=rbac.create=false"])?;
+        ensure!(rights(&none)?.is_empty(), "{file:?}: {:?}", rights(&none)?.keys());
+        ensure!(!none.contains("helm.sh/hook"), "{file:?}: a test that has no rights");
+        ensure!(!none.contains("weir-test"), "{file:?}: a test without its hook");
+
+        let create = "--set=rbac.create=true";
+        let mut all = rights(&rendered(&[create])?)?;
+        // Those of `helm test` go with it, and what people get on top the operator does not need.
+        all.retain(|_, it| it["metadata"]["annotations"]["helm.sh/hook"] != "test");
+        all.retain(|_, it| !it["metadata"]["labels"].to_string().contains("/aggregate-to-"));
+        let printed = rights(&rendered(&[create, "--show-only=templates/rbac.yaml"])?)?;
+        ensure!(!all.is_empty() && printed == all, "{file:?}: {:?} of {:?}", printed.keys(), all.keys());
     }
     Ok(())
 }

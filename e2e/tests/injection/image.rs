@@ -1,5 +1,5 @@
-//! What `helm test` says of an agent's image that no node can pull: the chart's own pod, with the rights that the chart gives it. No
-//! kubelet is here to pull anything, so its word is written into the pod's status.
+//! `helm test` for an agent's image that no node can pull: the chart's own pod, with the chart's rights. There is no
+//! kubelet to pull images, so the test writes the pod's status.
 
 use super::*;
 

@@ -1,10 +1,10 @@
-//! How agents are set up: what the chart hands to the operator, and what pods say instead.
+//! The settings of agents: what the chart passes to the operator, and what pods set instead.
 
 use std::path::Path;
 
 use super::*;
 
-/// Every flag that the chart renders is one that the operator has, with a value that it takes.
+/// The operator has every flag that the chart renders, and accepts its value.
 #[tokio::test]
 async fn the_operator_takes_what_the_chart_says_with_each_file_of_values() -> Result<()> {
     programs::build_programs().await?;
@@ -22,7 +22,7 @@ async fn the_operator_takes_what_the_chart_says_with_each_file_of_values() -> Re
         let deployment: Value = serde_yaml::from_slice(&rendered.stdout)?;
         let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().context("args")?;
         let mut operator = Command::new(program("weir-operator")?);
-        // Read after all others, each of which is parsed before it; then nothing is run.
+        // Parsed after all other flags; then the program exits without running.
         let said = operator.args(args.iter().filter_map(Value::as_str)).arg("--help").output().await?;
         ensure!(said.status.success(), "{}: {}", file.display(), String::from_utf8_lossy(&said.stderr));
     }
@@ -32,7 +32,7 @@ async fn the_operator_takes_what_the_chart_says_with_each_file_of_values() -> Re
     Ok(())
 }
 
-/// What the chart's values say of agents ends up in pods, and a pod's own annotations win.
+/// The chart's values for agents reach pods, and a pod's own annotations win.
 #[tokio::test]
 async fn agents_are_set_up_as_the_charts_values_and_the_pods_annotations_say() -> Result<()> {
     let values = "injection.agent.logFormat=json,injection.agent.logLevel=warn,injection.agent.maxConnections=100,\

@@ -1,4 +1,4 @@
-//! What the tests of injection play on.
+//! The environment of the injection tests.
 
 use std::{
     net::TcpListener,
@@ -16,21 +16,21 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::{process::Command, time::sleep};
 use weir_api::{RateLimitPolicy, RateLimitPolicyStatus};
-use weir_e2e::control_plane::{ControlPlane, OPERATOR_NAMESPACE};
+use weir_testbed::{ControlPlane, OPERATOR_NAMESPACE};
 
 use super::{
     BETWEEN_LOOKS, PATIENCE, agent, bootstrap,
     programs::{Program, build_programs, program},
 };
 
-/// A control plane with what the chart renders.
+/// A control plane with the objects of the chart.
 pub(crate) struct Stage {
     control_plane: ControlPlane,
     /// Ports of the operator.
     pub(crate) webhook: u16,
     telemetry: u16,
     identity: u16,
-    /// What the chart says to the operator of agents.
+    /// The operator's flags about agents, from the chart.
     agents: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl Stage {
         build_programs().await?;
         let control_plane = ControlPlane::start().await?;
         control_plane.install_crd().await?;
-        // Looked for together, so that they differ.
+        // Allocated together, so that they differ.
         let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
         let mut ports = [0; 3];
         for (port, listener) in ports.iter_mut().zip(&listeners) {
@@ -58,7 +58,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Applies what injection needs of the chart, and all of its roles; what the Deployment says of agents.
+    /// Applies the chart's objects for injection and all of its roles. Returns the Deployment's flags about agents.
     async fn install(&self, values: &str) -> Result<Vec<String>> {
         let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
         let mut helm = self.control_plane.helm();
@@ -97,7 +97,7 @@ impl Stage {
         Ok(agents)
     }
 
-    /// What one template of the chart renders to.
+    /// The objects of one template of the chart.
     pub(crate) fn rendered(&self, template: &str) -> Result<Vec<Value>> {
         let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
         let mut helm = self.control_plane.helm();
@@ -108,7 +108,7 @@ impl Stage {
         documents.map(|document| Ok(Value::deserialize(document)?)).collect()
     }
 
-    /// A kubeconfig file in this folder that may do what the roles allow that are bound to an account of the operator's namespace.
+    /// A kubeconfig file in this folder with the rights of an account in the operator's namespace.
     pub(crate) fn kubeconfig_of(&self, account: &str, folder: &Path) -> Result<PathBuf> {
         let text = std::fs::read_to_string(self.control_plane.kubeconfig())?;
         let mut config: Value = serde_yaml::from_str(&text)?;
@@ -190,7 +190,7 @@ impl Stage {
         Ok(serde_json::to_value(created)?)
     }
 
-    /// As it would be created.
+    /// The pod as it would be created.
     pub(crate) async fn dry_pod(&self, namespace: &str, metadata: &Value) -> Result<Value> {
         let pods: Api<Pod> = self.api(namespace);
         let dry = PostParams { dry_run: true, ..PostParams::default() };
@@ -198,12 +198,12 @@ impl Stage {
         Ok(serde_json::to_value(pods.create(&dry, &pod).await?)?)
     }
 
-    /// Waits until the webhook is asked and answers; leaves nothing behind.
+    /// Waits until the webhook is called and answers; leaves nothing behind.
     pub(crate) async fn until_injecting(&self, namespace: &str) -> Result<()> {
         let asked = json!({"labels": {"app": "web", "weir.dev/inject": "enabled"}});
         let start = Instant::now();
         loop {
-            // With `Fail`, a webhook that is not there yet is an error.
+            // With `Fail`, a webhook that is not ready is an error.
             let answered = self.dry_pod(namespace, &asked).await;
             let Err(problem) = answered.and_then(|pod| bootstrap(agent(&pod)?)) else { return Ok(()) };
             ensure!(
@@ -234,7 +234,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The Secret of the webhook, without what the apiserver notes about writes.
+    /// The Secret of the webhook, without the apiserver's notes about writes.
     pub(crate) async fn secret(&self) -> Result<Secret> {
         let secrets: Api<Secret> = self.api(OPERATOR_NAMESPACE);
         let mut secret = secrets.get("weir-operator-webhook").await?;
@@ -249,7 +249,7 @@ pub(crate) fn app_pod(name: &str, metadata: &Value) -> Value {
         "kind": "Pod",
         "metadata": {"labels": {"app": "web"}},
         "spec": {
-            // As a cluster's ServiceAccount admission says before any webhook is asked; there is none here.
+            // A cluster's ServiceAccount admission sets this before webhooks are called; it does not run here.
             "serviceAccountName": "default",
             "containers": [{
                 "name": "app",

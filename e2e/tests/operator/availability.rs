@@ -1,6 +1,6 @@
-//! Two operators, one of which leads: it is killed, stopped, paused; the apiserver goes away and forgets.
+//! Two operators, one of which leads: it is killed, stopped and paused; the apiserver goes down and loses its history.
 //!
-//! The figures that are printed are what one run on one machine has shown; the bounds are for busy machines.
+//! The printed figures are from one run on one machine; the bounds are for busy machines.
 
 use std::process::Stdio;
 
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 
-/// A term and what a busy machine adds; 10 s are promised.
+/// The Lease's duration plus a tolerance for busy machines; 10 s are promised.
 const KILLED: Duration = Duration::from_secs(25);
 
 #[tokio::test]
@@ -21,6 +21,7 @@ async fn a_standby_takes_over_from_a_leader_that_is_killed_and_from_one_that_is_
     stage.create_policy("checkout", &selector(), 50).await?;
     let first = Operator::start(&stage).await?;
     first.until_leader(true).await?;
+    ensure!(first.metric("weir_operator_lease_duration_seconds ").await? == 8, "the default of --lease-duration");
     stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
     let second = Operator::start(&stage).await?;
     second.until_ready().await?;
@@ -70,7 +71,7 @@ async fn a_leader_that_was_paused_and_wakes_up_writes_nothing() -> Result<()> {
     let by_old = relay.sequences();
 
     old.signal(Signal::STOP)?;
-    // Its watch gets this change, and keeps it for the moment when it wakes up.
+    // Its watch receives this change when it wakes up.
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     new.until_leader(true).await?;
     stage.until("the new leader's status", |s| s.observed_generation == Some(2) && count(s) == "1/1").await?;
@@ -89,7 +90,7 @@ async fn a_leader_that_was_paused_and_wakes_up_writes_nothing() -> Result<()> {
     ensure!(new.leads().await?, "the new leader gave way");
     ensure!(requests(&agent.in_force().await?) == Some(60), "the agent enforces something else");
 
-    // It is as good a standby as any.
+    // It is a standby like any other.
     old.until_ready().await?;
     new.program.kill().await?;
     old.until_leader(true).await?;
@@ -106,17 +107,17 @@ async fn an_apiserver_that_goes_away_and_forgets_is_caught_up_with() -> Result<(
     let operator = Operator::start(&stage).await?;
     stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
 
-    // Away for less than a term: the leader stays.
+    // Down for less than the Lease's duration: the leader stays.
     stage.control_plane.kill_apiserver();
     stage.control_plane.start_apiserver().await?;
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "1/1").await?;
 
-    // Away for longer, and it has forgotten the versions that the watches would go on from.
+    // Down for longer, and without the versions from which the watches would continue.
     stage.control_plane.kill_apiserver();
     operator.until_leader(false).await?;
     ensure!(requests(&agent.in_force().await?) == Some(60), "the limit went away with the apiserver");
-    ensure!(operator.answers("/healthz").await? && operator.answers("/readyz").await?, "a restart would mend nothing");
+    ensure!(operator.answers("/healthz").await? && operator.answers("/readyz").await?, "a restart would fix nothing");
     stage.control_plane.compact().await?;
     stage.control_plane.start_apiserver().await?;
     let back = Instant::now();
@@ -124,7 +125,7 @@ async fn an_apiserver_that_goes_away_and_forgets_is_caught_up_with() -> Result<(
     agent.until("the change", |snapshot| requests(&Some(snapshot.clone())) == Some(70)).await?;
     println!("apiserver back: pushed after {:?}", back.elapsed());
     stage.until("the change", |s| s.observed_generation == Some(3) && count(s) == "1/1").await?;
-    // What goes away while nobody watches is gone.
+    // What was deleted while no watch was open is gone.
     stage.control_plane.kill_apiserver();
     stage.control_plane.start_apiserver().await?;
     stage.api::<RateLimitPolicy>().delete("checkout", &DeleteParams::default()).await?;
@@ -198,7 +199,7 @@ impl Operator {
         Ok(())
     }
 
-    /// The results of pushes that went wrong.
+    /// The results of failed pushes.
     pub(super) async fn failed_pushes(&self) -> Result<Vec<String>> {
         let (_, metrics) = self.get("/metrics").await?;
         let pushes = metrics.lines().filter(|line| line.starts_with("weir_operator_pushes_total{"));

@@ -1,11 +1,11 @@
-//! Services that lead past the agents, and policies that let everything through.
+//! Services that bypass the agents, and policies that let every request through.
 
 use k8s_openapi::api::core::v1::Service;
 
 use super::*;
 
 impl Stage {
-    /// A pod with an agent in front of port 8080, which listens at 8480 as far as the pod says.
+    /// A pod with an agent in front of port 8080, which listens at 8480 according to the pod's spec.
     async fn guarded_pod(&self, name: &str) -> Result<Agent> {
         let agent = Agent::start(&self.files.path().join(name)).await?;
         let args = ["--listen=[::]:8480", "--upstream=127.0.0.1:8080"];
@@ -14,6 +14,14 @@ impl Stage {
         let app = json!({"name": "app", "image": "none", "ports": [{"containerPort": 8080}]});
         self.pod_of(name, agent.port()?, &json!([app, sidecar])).await?;
         Ok(agent)
+    }
+
+    /// What `helm test` runs; its exit code and what it says.
+    async fn bypasses(&self) -> Result<(Option<i32>, String)> {
+        let mut look = Command::new(program("weir-operator")?);
+        look.arg("bypasses").env("KUBECONFIG", self.control_plane.kubeconfig()).kill_on_drop(true);
+        let output = timeout(PATIENCE, look.output()).await??;
+        Ok((output.status.code(), String::from_utf8([output.stdout, output.stderr].concat())?))
     }
 
     async fn service(&self, name: &str, spec: &Value) -> Result<()> {
@@ -41,25 +49,32 @@ async fn a_service_that_leads_past_the_agents_is_told_until_it_leads_to_them() -
     let told = "port 80 of Service web leads to port 8080 of the pods, past the agent: let its targetPort be 8480";
     ensure!(way.reason == "ServicePort" && way.message.contains(told), "{way:#?}");
     stage.until_event("Bypassable", told).await?;
+    let (code, said) = stage.bypasses().await?;
+    ensure!(code == Some(1) && said.contains(&format!("shop/checkout: {told}")), "{code:?}: {said}");
 
     stage.service("web", &json!({"ports": [{"port": 80, "targetPort": "http"}]})).await?;
     stage.until_healthy("True", "Enforced", "Current", "Healthy").await?;
     let status = stage.until("no way", |status| condition(status, "Bypassable").is_none()).await?;
     ensure!(enforced(&status) == ("True", "Enforced"), "{status:#?}");
 
-    // The names of a StatefulSet's pods: they are told, and the Service that clients use is what counts.
+    // A headless Service for a StatefulSet's pod names: it is reported, but the Service that clients use decides.
     stage.service("peers", &json!({"clusterIP": "None", "ports": [{"port": 8080, "targetPort": "http"}]})).await?;
     let is_told = |status: &RateLimitPolicyStatus| {
         condition(status, "Bypassable").is_some_and(|way| way.reason == "HeadlessService")
     };
     let status = stage.until("the names", is_told).await?;
     ensure!(enforced(&status) == ("True", "Enforced"), "{status:#?}");
+    let (code, said) = stage.bypasses().await?;
+    ensure!(code == Some(0) && said.contains("but look at these:\n  shop/checkout: "), "{code:?}: {said}");
 
     // Another policy on the same pods that lets every request through.
     let open = json!({"selector": selector()["selector"], "rules": [{"name": "open", "action": "Bypass"}]});
     let open = RateLimitPolicy::new("open", serde_json::from_value(open)?);
     stage.api().create(&PostParams::default(), &open).await?;
     stage.until_healthy("False", "Bypassed", "Failed", "Degraded").await?;
-    stage.until_event("Bypassable", "rule open of policy open lets every request to these pods through").await?;
+    let told = "rule open of policy open lets every request to these pods through";
+    stage.until_event("Bypassable", told).await?;
+    let (code, said) = stage.bypasses().await?;
+    ensure!(code == Some(1) && said.contains(told), "{code:?}: {said}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What somebody does by hand behind the operator's back; afterwards the status tells the truth, and limits hold.
+//! Manual changes behind the operator's back: afterwards the status is correct, and limits hold.
 
 use super::*;
 
@@ -13,7 +13,7 @@ async fn what_is_done_to_pods_by_hand_shows_and_is_made_up_for() -> Result<()> {
     stage.create_policy("checkout", &selector(), 50).await?;
     stage.until("2/2", |status| count(status) == "2/2").await?;
 
-    // A pod that is not the policy's any more has no limit left of it, and one that comes back has it again.
+    // A pod that the policy no longer targets loses its limit, and a pod that returns gets it again.
     stage.label("a", &json!({"app": null})).await?;
     first.until("emptiness", |snapshot| snapshot.policies.is_empty()).await?;
     stage.until("1/1", |status| count(status) == "1/1").await?;
@@ -21,7 +21,7 @@ async fn what_is_done_to_pods_by_hand_shows_and_is_made_up_for() -> Result<()> {
     first.until("the limit", |snapshot| snapshot.policies.len() == 1).await?;
     stage.until("2/2", |status| count(status) == "2/2").await?;
 
-    // Without the label nobody knows that there is an agent: it keeps its limits, and does not count.
+    // Without the label the operator does not know about the agent: it keeps its limits, but does not count.
     stage.label("b", &json!({"weir.dev/agent": null})).await?;
     let seen = stage.until("1/2", |status| count(status) == "1/2").await?;
     let drifted = &seen.enforcement.as_ref().context("drift")?.drifted;
@@ -33,7 +33,7 @@ async fn what_is_done_to_pods_by_hand_shows_and_is_made_up_for() -> Result<()> {
     second.until("the change", |snapshot| requests(&Some(snapshot.clone())) == Some(60)).await?;
     stage.until("2/2", |status| count(status) == "2/2").await?;
 
-    // An agent that is started again knows nothing, and nobody says so.
+    // A restarted agent has no snapshot, and nothing reports that.
     let restarted = Agent::start(&stage.files.path().join("again")).await?;
     ensure!(restarted.in_force().await?.is_none(), "it is not a fresh one");
     relay.lead_to(&restarted);
@@ -41,7 +41,7 @@ async fn what_is_done_to_pods_by_hand_shows_and_is_made_up_for() -> Result<()> {
     restarted.until("the limit", |snapshot| requests(&Some(snapshot.clone())) == Some(60)).await?;
     stage.until("2/2", |status| count(status) == "2/2").await?;
 
-    // A pod of the same name that is another one, as a StatefulSet makes it.
+    // Another pod with the same name, as a StatefulSet creates it.
     let successor = Agent::start(&stage.files.path().join("successor")).await?;
     stage.api::<Pod>().delete("a", &DeleteParams::default().grace_period(0)).await?;
     stage.pod_object("a", successor.port()?).await?;
@@ -68,7 +68,7 @@ async fn a_policy_that_is_made_again_by_the_same_name_is_another_one() -> Result
     let second = agent.in_force().await?.context("something is in force")?.policies[0].uid.clone();
     ensure!(second != before, "counters of the first one go on");
 
-    // The same while nobody looks, and with a status that somebody has copied from the one before.
+    // The policy is replaced while no operator runs, with a status copied from the one before.
     operator.kill().await?;
     policies.delete("checkout", &DeleteParams::default()).await?;
     stage.create_policy("checkout", &selector(), 70).await?;

@@ -1,6 +1,6 @@
-//! How healthy Flux and Argo CD find a policy in each state that the operator writes.
+//! How Flux and Argo CD rate a policy's health in each state that the operator writes.
 //!
-//! Flux's own library and the Lua of the chart judge what a real apiserver holds (`e2e/health`).
+//! Flux's own library and the chart's Lua script judge the objects of a real apiserver (`e2e/health`).
 
 use std::process::Stdio;
 
@@ -8,10 +8,10 @@ use tokio::io::AsyncWriteExt as _;
 
 use super::*;
 
-/// Names the program that judges.
+/// The variable with the path of the judge.
 const JUDGE: &str = "WEIR_HEALTH";
 
-/// What both say.
+/// The verdicts of both.
 #[derive(Debug, PartialEq, Eq)]
 struct Verdict {
     kstatus: String,
@@ -19,7 +19,7 @@ struct Verdict {
 }
 
 impl Stage {
-    /// What both say of the policy as it is.
+    /// The verdicts of both on the current policy.
     async fn health(&self, name: &str) -> Result<Verdict> {
         let program = std::env::var_os(JUDGE)
             .with_context(|| format!("{JUDGE} names no program: cargo xtask test --only integration makes one"))?;
@@ -34,7 +34,7 @@ impl Stage {
         Ok(Verdict { kstatus: word("kstatus"), argocd: word("argocd") })
     }
 
-    /// Waits for `Ready` to be this, for this reason; both must find it so at once.
+    /// Waits until `Ready` has this status and reason; both must rate it accordingly at once.
     pub(crate) async fn until_healthy(&self, status: &str, reason: &str, kstatus: &str, argocd: &str) -> Result<()> {
         let seen = self
             .until(&format!("Ready={status} for {reason}"), |seen| {
@@ -51,7 +51,7 @@ impl Stage {
 #[tokio::test]
 async fn flux_and_argo_cd_see_the_health_of_every_state() -> Result<()> {
     let stage = Stage::set().await?;
-    // Nobody has looked at it: not done, whoever asks.
+    // No operator has read it: not done, for either judge.
     stage.create_policy("checkout", &selector(), 50).await?;
     stage.until_healthy("Unknown", "Pending", "InProgress", "Progressing").await?;
 
@@ -62,7 +62,7 @@ async fn flux_and_argo_cd_see_the_health_of_every_state() -> Result<()> {
     let status = stage.until("Programmed", |status| condition(status, "Programmed").is_some()).await?;
     ensure!(condition(&status, "Programmed").is_some_and(|it| it.status == "True"), "{status:#?}");
 
-    // One without an agent, and one without an address: under way.
+    // One without an agent, and one without an address: in progress.
     let bare = json!({"metadata": {"name": "bare", "labels": {"app": "web"}}, "spec": {"containers": [container()]}});
     stage.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(bare)?).await?;
     stage.until_healthy("False", "Drifted", "InProgress", "Progressing").await?;
@@ -75,7 +75,7 @@ async fn flux_and_argo_cd_see_the_health_of_every_state() -> Result<()> {
     stage.api::<Pod>().delete("early", &DeleteParams::default().grace_period(0)).await?;
     stage.until_healthy("True", "Enforced", "Current", "Healthy").await?;
 
-    // Invalid, and valid again: what was said is gone with its cause.
+    // Invalid, and valid again: the conditions are gone with their cause.
     let mut bad = rule(80);
     bad["match"] = json!([{"pathRegexes": ["^/(v1"]}]);
     stage.patch_policy("checkout", &json!({"spec": {"rules": [bad]}})).await?;
@@ -85,14 +85,14 @@ async fn flux_and_argo_cd_see_the_health_of_every_state() -> Result<()> {
     let status = stage.until("the end of Stalled", |status| condition(status, "Stalled").is_none()).await?;
     ensure!(condition(&status, "Reconciling").is_none(), "{status:#?}");
 
-    // A target that may come with the next document.
+    // A target that may be created later.
     let target = json!({"spec": {"selector": null, "targetRefs": [{"kind": "Deployment", "name": "web"}]}});
     stage.patch_policy("checkout", &target).await?;
     stage.until_healthy("False", "TargetNotFound", "InProgress", "Progressing").await?;
     stage.patch_policy("checkout", &json!({"spec": {"targetRefs": null, "selector": selector()["selector"]}})).await?;
     stage.until_healthy("True", "Enforced", "Current", "Healthy").await?;
 
-    // A change that no operator has seen: what is said of the last generation is nothing of this one.
+    // A change that no operator has seen: the conditions of the last generation do not count for it.
     operator.kill().await?;
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     stage.until_healthy("True", "Enforced", "InProgress", "Progressing").await?;

@@ -7,7 +7,7 @@ use k8s_openapi::api::{
     core::v1::{Secret, ServiceAccount},
 };
 use rustix::process::{Pid, Signal, kill_process};
-use weir_e2e::control_plane::OPERATOR_NAMESPACE;
+use weir_testbed::OPERATOR_NAMESPACE;
 
 use super::{availability::Operator, *};
 
@@ -29,33 +29,33 @@ async fn an_agent_counts_that_proves_which_pod_it_is() -> Result<()> {
     for agent in [&first, &second] {
         ensure!(requests(&agent.in_force().await?) == Some(50), "an agent that does not enforce was counted");
     }
-    // Whoever is in the pod may look, and nobody but the operator may change.
-    ensure!(put_plain(&first.control).await? == http::StatusCode::FORBIDDEN, "anybody can change the limits");
+    // Clients inside the pod may read, but only the operator may write.
+    ensure!(put_plain(&first.control).await? == http::StatusCode::FORBIDDEN, "any client can change the limits");
     ensure!(requests(&first.in_force().await?) == Some(50), "the limits were changed");
 
-    // A pod at whose address another one answers.
+    // A pod at whose address another pod's agent answers.
     stage.pod_object("impostor", second.port()?).await?;
     let seen =
         stage.until("the impostor", |status| tells(status, "impostor", "certificate of weir://shop/pod/b/")).await?;
     ensure!(count(&seen) == "2/3", "{seen:#?}");
     stage.api::<Pod>().delete("impostor", &DeleteParams::default().grace_period(0)).await?;
 
-    // One that speaks plain HTTP has to say so.
+    // An agent without TLS needs an annotation.
     let plain = stage.pod("plain").await?;
     stage.until("plain text", |status| tells(status, "plain", "it speaks no TLS")).await?;
-    ensure!(plain.in_force().await?.is_none(), "it was told the limits all the same");
+    ensure!(plain.in_force().await?.is_none(), "it got the limits anyway");
     let annotation = json!({"metadata": {"annotations": {"weir.dev/control": "plaintext"}}});
     stage.api::<Pod>().patch("plain", &PatchParams::default(), &Patch::Merge(&annotation)).await?;
     stage.until("3/3", |status| count(status) == "3/3").await?;
 
-    // An operator that comes back is believed: its authority is in the Secret.
+    // A restarted operator is trusted: its authority is in the Secret.
     operator.program.kill().await?;
     let operator = identity.operator(&stage, &[]).await?;
     operator.until_ready().await?;
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(80)]}})).await?;
     stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "3/3").await?;
 
-    // So it is when somebody has emptied it meanwhile.
+    // It is trusted even if the Secret was emptied meanwhile.
     let secrets: Api<Secret> = Api::namespaced(stage.client(), OPERATOR_NAMESPACE);
     let before = identity.authorities().await?;
     let emptied = Patch::Merge(json!({"data": {"ca.crt": "", "ca.key": ""}}));
@@ -68,8 +68,8 @@ async fn an_agent_counts_that_proves_which_pod_it_is() -> Result<()> {
     Ok(())
 }
 
-/// Agents tell without being asked: that one says nothing is noticed all the same, and an operator that was away itself takes
-/// nobody for silent.
+/// Agents report on their own: a silent agent is noticed, and an operator that was paused does not take other agents
+/// for silent.
 #[tokio::test]
 async fn who_falls_silent_is_found_and_who_was_not_listened_to_is_not_blamed() -> Result<()> {
     let stage = Stage::set().await?;
@@ -80,7 +80,7 @@ async fn who_falls_silent_is_found_and_who_was_not_listened_to_is_not_blamed() -
     let (first, second) = (identity.pod(&stage, "a").await?, identity.pod(&stage, "b").await?);
     stage.until("2/2", |status| count(status) == "2/2").await?;
 
-    // Longer than an agent may be silent, and shorter than a term.
+    // Longer than an agent may be silent, and shorter than the Lease's duration.
     operator.signal(Signal::STOP)?;
     sleep(Duration::from_millis(4_500)).await;
     operator.signal(Signal::CONT)?;
@@ -94,7 +94,7 @@ async fn who_falls_silent_is_found_and_who_was_not_listened_to_is_not_blamed() -
     let silent = Instant::now();
     kill_process(agent, Signal::STOP)?;
     let status = stage.until("silence", |status| count(status) == "1/2").await?;
-    println!("an agent that hangs: told after {:?}", silent.elapsed());
+    println!("an agent that hangs: reported after {:?}", silent.elapsed());
     ensure!(silent.elapsed() < PROMPTLY, "took {:?}", silent.elapsed());
     ensure!(tells(&status, "a", "no answer within"), "{status:#?}");
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(70)]}})).await?;
@@ -105,7 +105,8 @@ async fn who_falls_silent_is_found_and_who_was_not_listened_to_is_not_blamed() -
     Ok(())
 }
 
-/// A token of another pod, of no pod, or for somebody else, gives no certificate; and without one an agent is not counted.
+/// A token of another pod, of no pod, or for another audience gives no certificate; an agent without a certificate does
+/// not count.
 #[tokio::test]
 async fn a_token_that_says_nothing_about_the_pod_gives_no_certificate() -> Result<()> {
     let stage = Stage::set().await?;
@@ -116,7 +117,7 @@ async fn a_token_that_says_nothing_about_the_pod_gives_no_certificate() -> Resul
     let first = identity.pod(&stage, "a").await?;
     stage.until("1/1", |status| count(status) == "1/1").await?;
 
-    // The token of `a`, used by the agent of `thief`.
+    // The agent of `thief` uses the token of `a`.
     identity.object(&stage, "thief").await?;
     let stolen = identity.token(&stage, Some("a"), "weir.dev").await?;
     let thief = identity.agent(&stage, "thief", &stolen).await?;
@@ -140,7 +141,7 @@ async fn a_token_that_says_nothing_about_the_pod_gives_no_certificate() -> Resul
     Ok(())
 }
 
-/// Certificates for ten seconds, authorities for two minutes, and a policy that changes all the time.
+/// Certificates last ten seconds, authorities two minutes, and the policy changes constantly.
 #[tokio::test]
 async fn no_push_fails_while_certificates_and_authorities_are_rotated() -> Result<()> {
     let stage = Stage::set().await?;
@@ -152,12 +153,13 @@ async fn no_push_fails_while_certificates_and_authorities_are_rotated() -> Resul
     let agents = [identity.pod(&stage, "a").await?, identity.pod(&stage, "b").await?];
     stage.until("2/2", |status| count(status) == "2/2").await?;
     let before = identity.authorities().await?;
-    // Those from before the agents had their first certificates are no wonder.
+    // Pushes before the agents' first certificates may fail.
     let failed_before = operator.failed_pushes().await?;
 
     let mut changes = 0;
     let start = Instant::now();
-    // Until a second authority signs: it comes after half of the first one's life, and signs after one and a half of theirs.
+    // Until a second authority signs: it is created after half of the first one's life, and signs after one and a half
+    // certificate lifetimes.
     while start.elapsed() < Duration::from_secs(60 + 15 + 13) {
         changes += 1;
         let limit = 50 + changes % 40;
@@ -179,7 +181,7 @@ async fn no_push_fails_while_certificates_and_authorities_are_rotated() -> Resul
     Ok(())
 }
 
-/// Whether the status names this pod as drifted, with these words.
+/// Whether the status lists this pod as drifted, with this text.
 fn tells(status: &RateLimitPolicyStatus, pod: &str, words: &str) -> bool {
     let drifted = status.enforcement.iter().flat_map(|enforcement| &enforcement.drifted);
     drifted.into_iter().any(|it| it.pod == pod && it.message.as_ref().is_some_and(|message| message.contains(words)))
@@ -193,7 +195,7 @@ async fn put_plain(control: &str) -> Result<http::StatusCode> {
     Ok(timeout(PATIENCE, sender.send_request(request)).await??.status())
 }
 
-/// What the chart makes for the identity service, and what agents are told.
+/// The chart's objects for the identity service, and the agents' settings.
 pub(super) struct Identity {
     client: Client,
     /// Of the identity service.
@@ -210,7 +212,7 @@ impl Identity {
         Self::beside(stage).await
     }
 
-    /// The chart has made the rest.
+    /// The chart has created the rest.
     pub(super) async fn beside(stage: &Stage) -> Result<Self> {
         let account = serde_json::from_value(json!({"metadata": {"name": ACCOUNT}}))?;
         stage.api::<ServiceAccount>().create(&PostParams::default(), &account).await?;
@@ -218,7 +220,7 @@ impl Identity {
         Ok(Self { client: stage.client(), address })
     }
 
-    /// How the operator is started.
+    /// The operator's flags.
     pub(super) fn args(&self) -> [String; 4] {
         let url = format!("https://{}", self.address);
         ["--identity-listen".to_owned(), self.address.clone(), "--identity-url".to_owned(), url]
@@ -267,7 +269,7 @@ impl Identity {
         Ok(())
     }
 
-    /// As the kubelet asks for it, for a projected volume.
+    /// As the kubelet requests it for a projected volume.
     async fn token(&self, stage: &Stage, pod: Option<&str>, audience: &str) -> Result<String> {
         let bound_object_ref = match pod {
             Some(name) => {

@@ -1,4 +1,4 @@
-//! Two hundred policies in one namespace, all of them on the same pods.
+//! Two hundred policies in one namespace, all for the same pods.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ async fn of_two_hundred_policies_on_the_same_pods_all_hold_and_a_change_costs_wh
         ensure!(limits == (1000..1000 + u64::from(POLICIES)).collect::<Vec<_>>(), "{limits:?}");
     }
 
-    // On a busy machine an agent may take so long that the status says meanwhile what it waits for.
+    // On a busy machine an agent may take so long that the status reports the wait first.
     let mut cheapest = (u64::MAX, u64::MAX);
     for attempt in 0..10 {
         relay.polled(3).await?;
@@ -67,7 +67,7 @@ fn name(number: u32) -> String {
 }
 
 impl Stage {
-    /// Waits until all policies say so of the generation that is there.
+    /// Waits until all policies have this condition for their current generation.
     async fn until_all(&self, wanted: &str) -> Result<()> {
         let policies: Api<RateLimitPolicy> = self.api();
         let start = Instant::now();

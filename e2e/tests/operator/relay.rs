@@ -1,5 +1,5 @@
-//! Stands between operators and an agent, and passes on what both say: counts questions, takes note of the sequences of
-//! snapshots, leads elsewhere when told to, and speaks for a newer operator.
+//! A proxy between operators and an agent: it counts polls, records the sequences of snapshots, switches to another
+//! agent, and can pretend to be a newer operator.
 
 use std::sync::{
     Mutex,
@@ -18,7 +18,7 @@ pub(super) struct Relay {
     heard: Arc<Heard>,
 }
 
-/// What operators have said, and how it is passed on.
+/// What operators have sent, and how it is forwarded.
 #[derive(Default)]
 struct Heard {
     polls: watch::Sender<u64>,
@@ -41,12 +41,12 @@ impl Relay {
         Ok(Self { port, target, heard })
     }
 
-    /// Another agent takes the place, as when a container is started again.
+    /// Switches to another agent, as when a container is restarted.
     pub(super) fn lead_to(&self, agent: &Agent) {
         self.target.send_replace(agent.control.clone());
     }
 
-    /// From now on the operator is of the next version of the wire, or of this one.
+    /// From now on, the operator's snapshots have the next wire version, or this one.
     pub(super) fn be_newer(&self, newer: bool) {
         self.heard.newer.store(newer, Ordering::Relaxed);
     }
@@ -56,7 +56,7 @@ impl Relay {
         self.heard.sequences.lock().expect("nobody panics while noting").clone()
     }
 
-    /// Waits until the agent was asked for its status this often again.
+    /// Waits until the agent's status was polled this many more times.
     pub(super) async fn polled(&self, times: u64) -> Result<()> {
         let mut polls = self.heard.polls.subscribe();
         let wanted = *polls.borrow_and_update() + times;
@@ -66,7 +66,7 @@ impl Relay {
 }
 
 impl Heard {
-    /// Takes note of what an operator says, before it is passed on. A question is small, and comes in one piece, as do the
+    /// Records what an operator sends, before it is forwarded. A poll is small and arrives in one piece, as do the
     /// first bytes of a snapshot.
     fn note(&self, piece: &mut [u8]) -> Result<()> {
         if piece.starts_with(b"GET /v1/status ") {
@@ -85,7 +85,7 @@ impl Heard {
     }
 }
 
-/// Passes on what both say, until one of them ends or there is another agent.
+/// Forwards in both directions, until one side closes or the agent is switched.
 async fn pass(operator: TcpStream, mut target: watch::Receiver<String>, heard: Arc<Heard>) -> Result<()> {
     let address = target.borrow_and_update().clone();
     let agent = TcpStream::connect(address).await?;

@@ -1,4 +1,5 @@
-//! Every operator is replaced while a policy is invalid: the last good generation holds, for pods of that time and for new ones.
+//! Every operator is replaced while a policy is invalid: the last good generation holds, for existing pods and for new
+//! ones.
 
 use super::{availability::Operator, *};
 
@@ -12,7 +13,7 @@ async fn what_was_good_outlives_every_operator_that_has_seen_it() -> Result<()> 
     let kept = good.last_known_good.clone().context("the status keeps nothing")?;
     ensure!(kept.generation == 1 && kept.spec.contains("\"requests\":50"), "{kept:?}");
 
-    // It becomes invalid while nobody looks.
+    // It becomes invalid while no operator runs.
     first.program.kill().await?;
     stage.patch_policy("checkout", &json!({"spec": {"rules": [unparsable(80)]}})).await?;
     let second = Operator::start(&stage).await?;
@@ -27,17 +28,17 @@ async fn what_was_good_outlives_every_operator_that_has_seen_it() -> Result<()> 
     let message = &condition(&status, "Enforced").context("Enforced")?.message;
     ensure!(message.contains("generation 2 is invalid, 1 stays in force"), "{message}");
 
-    // Whoever has only the rights to write policies cannot write it, whatever they send.
+    // A user with only the rights to write policies cannot write it, with any request.
     let policies: Api<RateLimitPolicy> = stage.api();
     let forged = json!({"generation": 1, "spec": kept.spec.replace("50", "9000")});
     stage.patch_policy("checkout", &json!({"status": {"lastKnownGood": forged}})).await?;
     let stored = policies.get("checkout").await?.status.and_then(|status| status.last_known_good);
     ensure!(stored == Some(kept.clone()), "{stored:?}");
-    // Whoever may write the status is written over.
+    // Other writers of the status are overwritten.
     stage.edit_status(&json!({"lastKnownGood": forged})).await?;
-    stage.until("the mended status", |status| status.last_known_good.as_ref() == Some(&kept)).await?;
+    stage.until("the repaired status", |status| status.last_known_good.as_ref() == Some(&kept)).await?;
 
-    // What is written while nobody looks is judged like a policy.
+    // What is written while no operator runs is judged like a policy.
     second.program.kill().await?;
     let refused = json!({"generation": 1, "spec": kept.spec.replace("50", "0")});
     stage.edit_status(&json!({"lastKnownGood": refused})).await?;
@@ -47,17 +48,17 @@ async fn what_was_good_outlives_every_operator_that_has_seen_it() -> Result<()> 
     for part in ["spec.rules[0].match[0].pathRegexes[0]", "status.lastKnownGood: does not hold either: spec.rules[0]"] {
         ensure!(message.contains(part), "{part:?} is not in {message:?}");
     }
-    // And the policy, once mended, holds again.
+    // And the policy holds again when it is fixed.
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
-    let mended = stage.until("2/2", |s| enforced(s) == ("True", "Enforced") && count(s) == "2/2").await?;
-    ensure!(mended.last_known_good.as_ref().is_some_and(|kept| kept.spec.contains("\"requests\":60")), "{mended:#?}");
+    let fixed = stage.until("2/2", |s| enforced(s) == ("True", "Enforced") && count(s) == "2/2").await?;
+    ensure!(fixed.last_known_good.as_ref().is_some_and(|kept| kept.spec.contains("\"requests\":60")), "{fixed:#?}");
     for agent in [&old, &new] {
         ensure!(requests(&agent.in_force().await?) == Some(60), "an agent that does not enforce was counted");
     }
     Ok(())
 }
 
-/// The apiserver takes it, the operator does not.
+/// The apiserver accepts it, the operator does not.
 fn unparsable(requests: u32) -> Value {
     let mut rule = rule(requests);
     rule["match"] = json!([{"pathRegexes": ["^/(v1"]}]);

@@ -1,20 +1,24 @@
-//! The operator with the rights that the chart gives it, and with no others: it lacks none, and it uses each.
+//! The operator with exactly the chart's rights: it lacks none, and uses each.
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::{
+    apps::v1::Deployment,
+    coordination::v1::Lease,
     core::v1::{Secret, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding},
 };
 use rustix::process::Signal;
 use serde::Deserialize as _;
 
-use weir_e2e::control_plane::OPERATOR_NAMESPACE;
+use weir_testbed::OPERATOR_NAMESPACE;
 
 use super::{availability::Operator, identity::Identity, *};
 
 const HOME: &str = OPERATOR_NAMESPACE;
 const ACCOUNT: &str = "weir-operator";
+/// As the chart says it.
+const OWNER: [&str; 1] = ["--lease-owner=weir-operator"];
 
 /// Verb and resource, with its group and subresource.
 type Right = (String, String);
@@ -30,7 +34,7 @@ async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
     let identity = Identity::beside(&stage).await?;
     let args = identity.args();
     let args: Vec<&str> =
-        args.iter().map(String::as_str).chain(["--lease", ACCOUNT, "--lease-namespace", HOME]).collect();
+        args.iter().map(String::as_str).chain(["--lease", ACCOUNT, "--lease-namespace", HOME]).chain(OWNER).collect();
     let mut operator = Operator::with(kubeconfig, &args, std::fs::File::create(&log)?.into()).await?;
     operator.until_ready().await?;
     operator.until_leader(true).await?;
@@ -39,6 +43,7 @@ async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
     stage.create_policy("checkout", &selector(), 50).await?;
     stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
     stage.until_event("Enforced", "pods enforce revision").await?;
+    goes_with_the_release(&stage).await?;
     operator.signal(Signal::TERM)?;
     timeout(PATIENCE, operator.program.0.wait()).await.context("it does not end")??;
 
@@ -59,6 +64,29 @@ async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
     Ok(())
 }
 
+/// The Lease is no object of helm's: a cluster's garbage collector, which is not here, takes it away after the Deployment. So it must be
+/// the Deployment's also if a leader that ends makes it again.
+async fn goes_with_the_release(stage: &Stage) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(stage.client(), HOME);
+    let leases: Api<Lease> = Api::namespaced(stage.client(), HOME);
+    let uid = deployments.get(ACCOUNT).await?.metadata.uid;
+    let owner = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": ACCOUNT, "uid": uid}]);
+    let first = leases.get(ACCOUNT).await?.metadata;
+    ensure!(json!(first.owner_references) == owner, "{:?}", first.owner_references);
+    deployments.delete(ACCOUNT, &DeleteParams::background()).await?;
+    leases.delete(ACCOUNT, &DeleteParams::default()).await?;
+    let start = Instant::now();
+    let again = loop {
+        match leases.get_opt(ACCOUNT).await? {
+            Some(lease) if lease.metadata.uid != first.uid => break lease.metadata,
+            _ => ensure!(start.elapsed() < PATIENCE, "the leader does not make it again"),
+        }
+        sleep(BETWEEN_LOOKS).await;
+    };
+    ensure!(json!(again.owner_references) == owner, "{:?}", again.owner_references);
+    Ok(())
+}
+
 /// Gives the account what the chart gives it; what that is.
 async fn grant(stage: &Stage) -> Result<BTreeSet<Right>> {
     let mut rights = BTreeSet::new();
@@ -66,6 +94,11 @@ async fn grant(stage: &Stage) -> Result<BTreeSet<Right>> {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
         match kind.as_str() {
             "Secret" => create::<Secret>(Api::namespaced(stage.client(), HOME), object).await?,
+            "Deployment" => {
+                let args = &object["spec"]["template"]["spec"]["containers"][0]["args"];
+                ensure!(args.as_array().is_some_and(|args| args.contains(&json!(OWNER[0]))), "{args}");
+                create::<Deployment>(Api::namespaced(stage.client(), HOME), object).await?;
+            }
             "ServiceAccount" => create::<ServiceAccount>(Api::namespaced(stage.client(), HOME), object).await?,
             "ClusterRole" => {
                 rights.extend(object["rules"].as_array().into_iter().flatten().flat_map(expand));
@@ -88,7 +121,7 @@ async fn rendered() -> Result<Vec<Value>> {
     let folder = std::env::var_os("WEIR_KUBE_BIN").context("WEIR_KUBE_BIN is not set")?;
     let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
     let mut helm = Command::new(Path::new(&folder).join("helm"));
-    // Injection has rights and tests of its own.
+    // Injection has its own rights and tests.
     helm.args(["template", "weir"]).arg(chart).args([
         "--namespace",
         HOME,
@@ -96,7 +129,7 @@ async fn rendered() -> Result<Vec<Value>> {
         "injection.enabled=false",
         "--set",
         "identity.enabled=true",
-        // Not the operator's, but its users'.
+        // Not the operator's rights, but its users'.
         "--set",
         "rbac.aggregateClusterRoles=false",
     ]);

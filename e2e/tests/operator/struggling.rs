@@ -1,5 +1,5 @@
-//! An apiserver that has no time, fails, and says that somebody was faster: the operator does not hammer, does not give up,
-//! and catches up.
+//! An apiserver that is overloaded, fails, or reports conflicts: the operator does not hammer it, does not give up, and
+//! catches up.
 
 use std::{collections::BTreeMap, convert::Infallible, sync::Mutex};
 
@@ -9,7 +9,7 @@ use kube::client::Body;
 
 use super::{availability::Operator, *};
 
-/// What a busy apiserver says, in seconds.
+/// The Retry-After of a busy apiserver, in seconds.
 const RETRY_AFTER: u64 = 2;
 
 #[tokio::test]
@@ -21,35 +21,35 @@ async fn an_apiserver_that_struggles_is_left_alone_and_caught_up_with() -> Resul
     let operator = Operator::with(&gate.kubeconfig, &LEASE, std::process::Stdio::inherit()).await?;
     stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
 
-    // It says when to come back.
+    // It sends Retry-After.
     let refused = gate.refuse(Answer::Busy, |refused| refused.values().filter(|times| times.len() >= 3).count() >= 6);
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     for (what, times) in refused.await? {
-        // The Lease is asked for as often as a leader must renew it, which is no oftener than once in two seconds.
+        // The Lease is requested as often as a leader must renew it: at most once in two seconds.
         let patience = if what.contains("/leases/") { 1.0 } else { RETRY_AFTER as f64 };
         let pauses: Vec<_> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
-        // Once at once, where a connection was cut.
+        // Once immediately, if a connection was cut.
         let early = pauses.iter().filter(|pause| **pause < patience).count();
-        ensure!(early <= 1, "{what} was asked for again after {pauses:?} s");
+        ensure!(early <= 1, "{what} was requested again after {pauses:?} s");
     }
     ensure!(requests(&agent.in_force().await?) == Some(50), "the limit went away with the apiserver");
-    ensure!(operator.answers("/healthz").await? && operator.answers("/readyz").await?, "a restart would mend nothing");
+    ensure!(operator.answers("/healthz").await? && operator.answers("/readyz").await?, "a restart would fix nothing");
     gate.open();
     agent.until("the change", |snapshot| requests(&Some(snapshot.clone())) == Some(60)).await?;
     stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "1/1").await?;
 
-    // It fails, in whatever way.
+    // It fails in various ways.
     let refused = gate.refuse(Answer::Broken, |refused| refused.values().filter(|times| times.len() >= 6).count() >= 6);
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(70)]}})).await?;
     for (what, times) in refused.await? {
         let took = (times[times.len() - 1] - times[0]).as_secs_f64();
-        ensure!(times.len() as f64 <= 8.0 + took, "{what} was asked for {} times in {took:.1} s", times.len());
+        ensure!(times.len() as f64 <= 8.0 + took, "{what} was requested {} times in {took:.1} s", times.len());
     }
     gate.open();
     agent.until("the change", |snapshot| requests(&Some(snapshot.clone())) == Some(70)).await?;
     stage.until("the change", |s| s.observed_generation == Some(3) && count(s) == "1/1").await?;
 
-    // Somebody was faster, whenever a status is written. Agents have nothing to do with that.
+    // A conflict for every status write. This must not affect agents.
     let is_status = |refused: &Refused| refused.iter().any(|(what, it)| what.contains("/status") && it.len() >= 3);
     let refused = gate.refuse(Answer::StatusConflict, is_status);
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(80)]}})).await?;
@@ -66,20 +66,21 @@ async fn an_apiserver_that_struggles_is_left_alone_and_caught_up_with() -> Resul
 /// How the gate answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// Not at all: the apiserver does.
+    /// Forwards to the apiserver.
     Apiserver,
-    /// 429, with a time.
+    /// 429 with a Retry-After.
     Busy,
-    /// 500, 503, 504 and 429 in turn, without a word.
+    /// 500, 503, 504 and 429 in turn, without a Retry-After.
     Broken,
-    /// 409 to whoever writes a status.
+    /// 409 for every status write.
     StatusConflict,
 }
 
-/// When each question was refused, by what was asked.
+/// When each request was refused, by request.
 type Refused = BTreeMap<String, Vec<Instant>>;
 
-/// Stands between the operator and the apiserver, as a load balancer would. Speaks plain HTTP, and asks as an administrator.
+/// A proxy between the operator and the apiserver, like a load balancer. It serves plain HTTP and forwards as an
+/// administrator.
 struct Gate {
     kubeconfig: std::path::PathBuf,
     answer: watch::Sender<Answer>,
@@ -106,7 +107,7 @@ impl Gate {
         Ok(Self { kubeconfig, answer, refused })
     }
 
-    /// From now on it answers so, also where a watch was open; what was refused until enough was.
+    /// From now on it answers like this, also to open watches. Returns what was refused until it was enough.
     fn refuse(&self, answer: Answer, enough: impl Fn(&Refused) -> bool) -> impl Future<Output = Result<Refused>> {
         self.refused.lock().expect("nobody panics while noting").clear();
         self.answer.send_replace(answer);
@@ -141,7 +142,7 @@ async fn serve(
         async move { Ok::<_, Infallible>(reply(answer, request, apiserver, &notes).await) }
     });
     tokio::select! {
-        // A connection that fails is the operator's to make again.
+        // The operator must reopen a failed connection.
         _ = http1::Builder::new().serve_connection(TokioIo::new(operator), service) => {}
         _ = answers.changed() => {}
     }
@@ -192,7 +193,7 @@ async fn reply(
     response.body(Body::from(status.to_string().into_bytes())).expect("a response")
 }
 
-/// Asks the apiserver the same.
+/// Forwards the request to the apiserver.
 async fn pass(request: Request<Incoming>, apiserver: Client) -> Result<Response<Body>> {
     let (mut head, body) = request.into_parts();
     for name in [header::HOST, header::CONTENT_LENGTH, header::CONNECTION] {

@@ -1,5 +1,5 @@
-//! An operator of the next wire version among agents of this one: real agents, and the version changed on the way. An
-//! operator of this version where the definition of policies is of the one before.
+//! An operator with the next wire version among agents of this version: the agents are real, and a proxy changes the
+//! version. And an operator of this version with the previous definition of policies.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
@@ -32,7 +32,7 @@ async fn agents_that_are_too_old_keep_what_they_have_and_are_named() -> Result<(
     ensure!(requests(&old.in_force().await?) == Some(50), "it does not hold what it had");
     stage.until_event("Drifted", "old is Refused").await?;
 
-    // The next change is none of the current one's troubles either, and a pod with a newer agent is in.
+    // The next change does not disturb the current agent either, and a pod with a newer agent is in.
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(70)]}})).await?;
     current.until("the change", |snapshot| requests(&Some(snapshot.clone())) == Some(70)).await?;
     relay.be_newer(false);
@@ -56,7 +56,7 @@ async fn a_definition_that_is_too_old_costs_the_status_only_what_it_does_not_kno
     let _operator = Operator::start(&stage).await?;
     let agent = stage.pod("a").await?;
     stage.create_policy("checkout", &selector(), 50).await?;
-    // Once the older definition is in force, it is what is read by.
+    // The older definition is in force when the status shows this.
     stage.until("1/1", |status| enforced(status) == ("True", "Enforced") && status.last_known_good.is_none()).await?;
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     let changed = |s: &RateLimitPolicyStatus| s.observed_generation == Some(2) && enforced(s) == ("True", "Enforced");

@@ -1,4 +1,4 @@
-//! The programs under test: built, started, and ended with the value that stands for them.
+//! The programs under test: built, started, and stopped when their values are dropped.
 
 use std::{path::PathBuf, process::Stdio};
 
@@ -8,7 +8,7 @@ use tokio::{
     sync::OnceCell,
 };
 
-/// A child process that ends with this value.
+/// A child process that is killed when this value is dropped.
 pub(crate) struct Program(pub(crate) Child);
 
 impl Program {
@@ -22,7 +22,7 @@ impl Program {
     }
 }
 
-/// Builds the programs under test beside this one, once: cargo only does that for the programs of the same package.
+/// Builds the programs under test once: cargo does that only for programs of the same package.
 pub(crate) async fn build_programs() -> Result<()> {
     static BUILT: OnceCell<()> = OnceCell::const_new();
     BUILT
@@ -37,13 +37,13 @@ pub(crate) async fn build_programs() -> Result<()> {
         .copied()
 }
 
-/// Where cargo puts programs of the profile that this test is built with, which is the one for development.
+/// The folder of programs with this test's profile, which is the development profile.
 fn folder() -> Result<PathBuf> {
     let this = std::env::current_exe()?;
     Ok(this.ancestors().nth(2).context("tests are in the folder deps")?.to_owned())
 }
 
-/// Where a program under test is.
+/// The path of a program under test.
 pub(crate) fn program(name: &str) -> Result<PathBuf> {
     Ok(folder()?.join(name))
 }

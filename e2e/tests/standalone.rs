@@ -1,0 +1,439 @@
+//! Standalone mode with real programs: the operator over a folder, agents in front of nothing, certificates in files.
+//!
+//! Whether a limit is in force is asked at the proxy port: what passes is answered with 502, because there is no app.
+
+#![expect(clippy::disallowed_methods, reason = "waits for other programs")]
+
+mod programs;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::TcpStream,
+    process::Command,
+    time::{sleep, timeout},
+};
+
+use self::programs::{Program, build_programs, program};
+
+/// Every wait ends: with what was waited for, or with a failure.
+const PATIENCE: Duration = Duration::from_secs(90);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
+#[tokio::test]
+async fn limits_reach_agents_over_mutual_tls_and_impostors_reach_nothing() -> Result<()> {
+    build_programs().await?;
+    let folder = tempfile::tempdir()?;
+    let (agents, operators, others) = (Authority::new()?, Authority::new()?, Authority::new()?);
+    let at = |name: &str| folder.path().join(name);
+    let good = Agent::start(&at("good"), &agents.issue("127.0.0.1", DAY)?, &operators, &[]).await?;
+    let foreign = Agent::start(&at("foreign"), &others.issue("127.0.0.1", DAY)?, &operators, &[]).await?;
+    let named = Agent::start(&at("named"), &agents.issue("agent.test", DAY)?, &operators, &[]).await?;
+    let expired = Agent::start(&at("expired"), &agents.issue("127.0.0.1", PAST)?, &operators, &[]).await?;
+    let wary = Agent::start(&at("wary"), &agents.issue("127.0.0.1", DAY)?, &others, &[]).await?;
+    let picky = ["--control-client-name", "somebody.else"];
+    let picky = Agent::start(&at("picky"), &agents.issue("127.0.0.1", DAY)?, &operators, &picky).await?;
+    let plain = Agent::plain(&at("plain")).await?;
+
+    let stage = Stage::new("limits", 3)?;
+    let mut files = OperatorFiles::write(&at("operator"), &agents, &operators.issue("operator.test", DAY)?)?;
+    let all = [&good, &foreign, &named, &expired, &wary, &picky, &plain];
+    let mut urls: Vec<String> = all.iter().map(|agent| agent.url("https")).collect();
+    let operator = Operator::start(&stage, &urls, &files.args())?;
+    let ca = files.agent_ca.display().to_string();
+    for (agent, words) in [
+        (&foreign, format!("no authority of --agent-ca {ca} has signed its certificate")),
+        (&named, "is for agent.test, not for 127.0.0.1".to_owned()),
+        (&expired, "its certificate has expired: put a new one into its --control-cert".to_owned()),
+        (&wary, "add that authority to its --control-client-ca".to_owned()),
+        (&picky, "this control port is for somebody.else, and the client's certificate has operator.test".to_owned()),
+        (&plain, "it speaks no TLS: start the agent with --control-cert".to_owned()),
+    ] {
+        stage.until(&words, |status| tells(status, agent, &words)).await?;
+    }
+    stage.until("the good one", |status| enforced(status) == "1/7").await?;
+    ensure!(good.passes(6).await? == 3, "the limit is not in force");
+    for agent in &all[1..] {
+        ensure!(agent.passes(6).await? == 6, "{} took rules from an operator that it must not believe", agent.control);
+    }
+
+    // Somebody with a certificate of another authority, and one without any, change nothing at the good agent.
+    let strange = Stage::new("strange", 1)?;
+    urls.truncate(1);
+    files = OperatorFiles::write(&at("impostor"), &agents, &others.issue("operator.test", DAY)?)?;
+    let impostor = Operator::start(&strange, &urls, &files.args())?;
+    let words = format!("it does not know who signed --client-cert {}", files.client_cert.display());
+    strange.until(&words, |status| tells(status, &good, &words)).await?;
+    let bare = Stage::new("bare", 1)?;
+    let barefaced = Operator::start(&bare, &[good.url("http")], &[])?;
+    bare.until("the wrong scheme", |status| tells(status, &good, "if it speaks TLS, call it by https://")).await?;
+    ensure!(good.metric("weir_snapshot_sequence").await? > 0, "something is in force");
+    ensure!(good.passes(3).await? == 0, "an impostor's rules are in force");
+    stage.until("the good one", |status| enforced(status) == "1/7").await?;
+    for program in [operator, impostor, barefaced] {
+        program.program.kill().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn certificates_and_authorities_are_replaced_without_a_restart() -> Result<()> {
+    build_programs().await?;
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| folder.path().join(name);
+    let (agents, operators) = (Authority::new()?, Authority::new()?);
+    // A connection lives as long as the certificates that it was made with.
+    let soon = Duration::from_secs(15);
+    let agent = Agent::start(&at("agent"), &agents.issue("127.0.0.1", soon)?, &operators, &[]).await?;
+    let stage = Stage::new("limits", 3)?;
+    let files = OperatorFiles::write(&at("operator"), &agents, &operators.issue("operator.test", soon)?)?;
+    let operator = Operator::start(&stage, &[agent.url("https")], &files.args())?;
+    stage.until("1/1", |status| enforced(status) == "1/1").await?;
+
+    // Half of a change is told, and nothing comes of it.
+    let (new_agents, new_operators) = (Authority::new()?, Authority::new()?);
+    let next = new_operators.issue("operator.test", DAY)?;
+    fs::write(&files.client_cert, &next.certificate)?;
+    operator.logs("is not the key of --client-cert").await?;
+    next.write(&at("operator"))?;
+    fs::write(at("agent").join("ca.crt"), new_operators.pem())?;
+    fs::write(&files.agent_ca, new_agents.pem())?;
+    new_agents.issue("127.0.0.1", DAY)?.write(&at("agent"))?;
+    operator.logs("certificates for agents loaded").await?;
+
+    let accepted = "weir_control_handshakes_total{result=\"accepted\"}";
+    let before = agent.metric(accepted).await?;
+    let start = Instant::now();
+    while agent.metric(accepted).await? == before {
+        ensure!(start.elapsed() < PATIENCE, "no connection was made with the new certificates");
+        sleep(BETWEEN_LOOKS).await;
+    }
+    stage.write(2)?;
+    stage.until("the change", |it| it["status"]["observedGeneration"] == 2 && enforced(it) == "1/1").await?;
+    ensure!(agent.passes(8).await? == 2, "the change is not in force");
+    Ok(())
+}
+
+/// Wrong usage is told at the start: with the file, the fix and exit code 2.
+#[tokio::test]
+async fn an_operator_that_cannot_prove_itself_does_not_start() -> Result<()> {
+    build_programs().await?;
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| folder.path().join(name);
+    let authority = Authority::new()?;
+    let files = OperatorFiles::write(&at("operator"), &authority, &authority.issue("operator.test", DAY)?)?;
+    let stage = Stage::new("limits", 3)?;
+    let https = ["https://127.0.0.1:1".to_owned()];
+    let refused = async |args: &[String]| {
+        let mut command = Operator::command(&stage, &https, args)?;
+        let output = timeout(PATIENCE, command.kill_on_drop(true).output()).await??;
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.code() == Some(2), "{:?}: {told}", output.status);
+        Ok(told)
+    };
+    let told = refused(&[]).await?;
+    ensure!(told.contains("agent https://127.0.0.1:1 must be called over mutual TLS: say --agent-ca"), "{told}");
+    let told = refused(&files.args()[..4]).await?;
+    ensure!(told.contains("--client-key <FILE>"), "{told}");
+    authority.issue("operator.test", DAY)?.write(&at("another"))?;
+    fs::copy(at("another").join("tls.key"), &files.client_key)?;
+    let told = refused(&files.args()).await?;
+    ensure!(told.contains(&format!("--client-key {}: is not the key", files.client_key.display())), "{told}");
+    fs::remove_file(&files.agent_ca)?;
+    let told = refused(&files.args()).await?;
+    ensure!(told.contains(&format!("--agent-ca {}: cannot be read", files.agent_ca.display())), "{told}");
+    Ok(())
+}
+
+/// Each pushes again what the other has overwritten. Both say so until one of them is gone.
+#[tokio::test]
+async fn two_operators_on_one_agent_are_noticed_by_both() -> Result<()> {
+    build_programs().await?;
+    let folder = tempfile::tempdir()?;
+    let (agent, other) =
+        (Agent::plain(&folder.path().join("agent")).await?, Agent::plain(&folder.path().join("other")).await?);
+    let (one, two) = (Stage::new("one", 3)?, Stage::new("two", 4)?);
+    let first = Operator::start(&one, &[agent.url("http"), other.url("http")], &[])?;
+    one.until("2/2", |status| enforced(status) == "2/2").await?;
+    ensure!(first.metric("weir_operator_contested_agents").await? == 0, "nobody else is there yet");
+
+    // The same policies are no quarrel.
+    let same = Stage::new("one", 3)?;
+    let twin = Operator::start(&same, &[agent.url("http")], &[])?;
+    same.until("the twin", |status| enforced(status) == "1/1").await?;
+    twin.program.kill().await?;
+
+    let second = Operator::start(&two, &[agent.url("http")], &[])?;
+    let words = "another operator writes to this agent";
+    for (stage, operator, count) in [(&one, &first, "1/2"), (&two, &second, "0/1")] {
+        stage.until(words, |status| tells(status, &agent, words) && enforced(status) == count).await?;
+        operator.logs(words).await?;
+        ensure!(operator.metric("weir_operator_contested_agents").await? == 1, "one agent is contested");
+    }
+    second.program.kill().await?;
+    one.until("2/2 again", |status| enforced(status) == "2/2").await?;
+    ensure!(first.metric("weir_operator_contested_agents").await? == 0, "nobody else writes any more");
+    ensure!(agent.passes(5).await? == 3, "what is in force is not the policy of the one that is left");
+    Ok(())
+}
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// For a certificate that is no good any more.
+const PAST: Duration = Duration::ZERO;
+
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+struct Identity {
+    certificate: String,
+    key: String,
+}
+
+impl Authority {
+    fn new() -> Result<Self> {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Ok(Self(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
+    }
+
+    fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// For an address or a DNS name, and so long.
+    fn issue(&self, name: &str, lives: Duration) -> Result<Identity> {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names.push(match name.parse() {
+            Ok(address) => SanType::IpAddress(address),
+            Err(_) => SanType::DnsName(name.try_into()?),
+        });
+        let end = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)? + lives;
+        params.not_after = rcgen::date_time_ymd(1970, 1, 1) + if lives == PAST { end - DAY } else { end };
+        let key = KeyPair::generate()?;
+        Ok(Identity { certificate: params.signed_by(&key, &self.0)?.pem(), key: key.serialize_pem() })
+    }
+}
+
+impl Identity {
+    fn write(&self, folder: &Path) -> Result<()> {
+        fs::create_dir_all(folder)?;
+        fs::write(folder.join("tls.crt"), &self.certificate)?;
+        Ok(fs::write(folder.join("tls.key"), &self.key)?)
+    }
+}
+
+/// What an operator is told about TLS.
+struct OperatorFiles {
+    agent_ca: PathBuf,
+    client_cert: PathBuf,
+    client_key: PathBuf,
+}
+
+impl OperatorFiles {
+    fn write(folder: &Path, agents: &Authority, own: &Identity) -> Result<Self> {
+        own.write(folder)?;
+        let at = |name: &str| folder.join(name);
+        let files = Self { agent_ca: at("agents.crt"), client_cert: at("tls.crt"), client_key: at("tls.key") };
+        fs::write(&files.agent_ca, agents.pem())?;
+        Ok(files)
+    }
+
+    fn args(&self) -> Vec<String> {
+        let Self { agent_ca, client_cert, client_key } = self;
+        let args = [("--agent-ca", agent_ca), ("--client-cert", client_cert), ("--client-key", client_key)];
+        args.into_iter().flat_map(|(flag, path)| [flag.to_owned(), path.display().to_string()]).collect()
+    }
+}
+
+/// A folder with one policy.
+struct Stage {
+    folder: TempDir,
+    name: &'static str,
+}
+
+impl Stage {
+    fn new(name: &'static str, requests: u32) -> Result<Self> {
+        let stage = Self { folder: tempfile::tempdir()?, name };
+        stage.write(requests)?;
+        Ok(stage)
+    }
+
+    fn write(&self, requests: u32) -> Result<()> {
+        let text = format!(
+            "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: {}}}\nspec:\n  selector: {{matchLabels: {{app: web}}}}\n  \
+             rules:\n  - name: all\n    limits:\n    - {{name: day, requests: {requests}, per: 24h}}\n",
+            self.name
+        );
+        Ok(fs::write(self.folder.path().join("policy.yaml"), text)?)
+    }
+
+    /// Waits for a status that is as wanted.
+    async fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let text = fs::read_to_string(self.folder.path().join("policy.status.yaml")).unwrap_or_default();
+            let status: Value = serde_yaml::from_str(&text)?;
+            if wanted(&status) {
+                return Ok(());
+            }
+            ensure!(start.elapsed() < PATIENCE, "waited for {what}, and the status is\n{text}");
+            sleep(BETWEEN_LOOKS).await;
+        }
+    }
+}
+
+fn enforced(status: &Value) -> &str {
+    status["status"]["summary"]["enforced"].as_str().unwrap_or_default()
+}
+
+/// Whether the status names this agent as drifted, with these words.
+fn tells(status: &Value, agent: &Agent, words: &str) -> bool {
+    let drifted = status["status"]["enforcement"]["drifted"].as_array().into_iter().flatten();
+    let mut messages = drifted.filter(|it| it["pod"] == *agent.control).filter_map(|it| it["message"].as_str());
+    messages.any(|message| message.contains(words))
+}
+
+struct Operator {
+    program: Program,
+    log: Arc<Mutex<String>>,
+}
+
+impl Operator {
+    fn command(stage: &Stage, agents: &[String], args: &[String]) -> Result<Command> {
+        let mut command = Command::new(program("weir-operator")?);
+        command.arg("standalone").arg("--policies").arg(stage.folder.path());
+        command.args(agents.iter().flat_map(|agent| ["--agent", agent])).args(args);
+        command.args(["--telemetry", "127.0.0.1:0"]);
+        Ok(command)
+    }
+
+    fn start(stage: &Stage, agents: &[String], args: &[String]) -> Result<Self> {
+        let mut command = Self::command(stage, agents, args)?;
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut program = Program::start(command)?;
+        let mut lines = BufReader::new(program.0.stderr.take().context("it is piped")?).lines();
+        let log = Arc::<Mutex<String>>::default();
+        let written = log.clone();
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                eprintln!("{line}");
+                *written.lock().unwrap_or_else(PoisonError::into_inner) += &(line + "\n");
+            }
+        });
+        Ok(Self { program, log })
+    }
+
+    async fn metric(&self, series: &str) -> Result<u64> {
+        self.logs("serving telemetry").await?;
+        let address = {
+            let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+            let line = log.lines().find(|line| line.contains("serving telemetry")).unwrap_or_default();
+            line.split_once("address=").context("an address")?.1.trim().to_owned()
+        };
+        metric(&address, series).await
+    }
+
+    /// Waits until it has logged this.
+    async fn logs(&self, words: &str) -> Result<()> {
+        let start = Instant::now();
+        while !self.log.lock().unwrap_or_else(PoisonError::into_inner).contains(words) {
+            ensure!(start.elapsed() < PATIENCE, "waited for {words:?} in the log");
+            sleep(BETWEEN_LOOKS).await;
+        }
+        Ok(())
+    }
+}
+
+struct Agent {
+    _program: Program,
+    listen: String,
+    control: String,
+    telemetry: String,
+}
+
+impl Agent {
+    /// With a certificate, for clients of these authorities.
+    async fn start(folder: &Path, own: &Identity, clients: &Authority, args: &[&str]) -> Result<Self> {
+        own.write(folder)?;
+        fs::write(folder.join("ca.crt"), clients.pem())?;
+        let named = [("--control-cert", "tls.crt"), ("--control-key", "tls.key"), ("--control-client-ca", "ca.crt")];
+        let at = |name: &str| folder.join(name).display().to_string();
+        let mut all: Vec<String> = named.iter().flat_map(|(flag, name)| [(*flag).to_owned(), at(name)]).collect();
+        all.extend(args.iter().map(|&arg| arg.to_owned()));
+        Self::with(folder, &all).await
+    }
+
+    async fn plain(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder)?;
+        Self::with(folder, &[]).await
+    }
+
+    async fn with(folder: &Path, args: &[String]) -> Result<Self> {
+        let addresses = folder.join("addresses");
+        let loopback = "127.0.0.1:0";
+        let mut command = Command::new(program("weir-agent")?);
+        command.args(["--listen", loopback, "--upstream", "127.0.0.1:9", "--control", loopback]);
+        command.args(["--telemetry", loopback, "--addresses-file"]).arg(&addresses).args(args);
+        let program = Program::start(command)?;
+        let start = Instant::now();
+        loop {
+            if let Some(bound) = fs::read(&addresses).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok())
+            {
+                let address = |name: &str| Ok::<_, anyhow::Error>(bound[name].as_str().context("bound")?.to_owned());
+                let (listen, control) = (address("listen")?, address("control")?);
+                return Ok(Self { _program: program, listen, control, telemetry: address("telemetry")? });
+            }
+            ensure!(start.elapsed() < PATIENCE, "the agent does not say where it listens");
+            sleep(BETWEEN_LOOKS).await;
+        }
+    }
+
+    fn url(&self, scheme: &str) -> String {
+        format!("{scheme}://{}", self.control)
+    }
+
+    /// Of so many requests, how many no limit refuses.
+    async fn passes(&self, requests: u32) -> Result<u32> {
+        let mut passed = 0;
+        for _ in 0..requests {
+            match ask(&self.listen, "/").await?.as_str() {
+                head if head.starts_with("HTTP/1.1 502") => passed += 1,
+                head if head.starts_with("HTTP/1.1 429") => {}
+                other => bail!("{other}"),
+            }
+        }
+        Ok(passed)
+    }
+
+    async fn metric(&self, series: &str) -> Result<u64> {
+        metric(&self.telemetry, series).await
+    }
+}
+
+async fn metric(telemetry: &str, series: &str) -> Result<u64> {
+    let text = ask(telemetry, "/metrics").await?;
+    let value = text.lines().find_map(|line| line.strip_prefix(series));
+    Ok(value.with_context(|| format!("no {series} in\n{text}"))?.trim().parse()?)
+}
+
+async fn ask(address: &str, path: &str) -> Result<String> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        anyhow::Ok(answer)
+    };
+    timeout(PATIENCE, exchange).await?
+}
