@@ -1,4 +1,4 @@
-//! Everybody at once: what a limit does to a crowd that is five times what it admits.
+//! A burst: a limit under a crowd that is five times what it admits.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -33,16 +33,16 @@ struct Burst {
     timeout: Duration,
 }
 
-/// What became of one crowd.
+/// The outcome of one crowd.
 struct Outcome {
     served: usize,
     failures: BTreeMap<Failure, usize>,
-    /// From a request's start until the service was entered, sorted.
+    /// From a request's start until the service was called, sorted.
     ready: Vec<Duration>,
-    /// From a request's start until its failure was heard, sorted.
+    /// From a request's start until its caller got the failure, sorted.
     heard: Vec<Duration>,
     took: Duration,
-    /// The most that was entered for each that was allowed until then.
+    /// The highest ratio, at any time, of requests that reached the service to requests that were allowed.
     most: f64,
 }
 
@@ -102,7 +102,7 @@ impl Visitor<(), Instant> for Crowd<'_> {
     }
 }
 
-/// One request: when it started, and when the service was entered or what was heard instead, and when.
+/// One request: when it started, and when the service was called; or the failure, and when the caller got it.
 type Told = (Instant, Result<Instant, (Failure, Instant)>);
 
 async fn all_at_once<S>(burst: Burst, counts: Counts, service: S) -> Outcome
@@ -136,7 +136,7 @@ fn sum_up(burst: Burst, counts: Counts, told: &[Told], ended: Instant) -> Outcom
         f64::from(burst.per_second)
             * match counts {
                 Counts::Bucket => 1.0 + passed,
-                // A window that began before counts whole.
+                // A window that began before counts as a whole.
                 Counts::Window => passed.floor() + 2.0,
             }
     };
@@ -254,7 +254,7 @@ fn write(found: &Found, report: &mut Report) {
     });
 }
 
-/// Each of ours over each peer, more being better.
+/// Each of our contenders compared with each peer; more is better.
 fn ratios(found: &Found, report: &mut Report, values: &[(&str, Value)]) {
     let (ours, theirs): (Vec<&str>, Vec<&str>) =
         found.order.iter().copied().partition(|stack| stack.starts_with("weir"));

@@ -1,9 +1,9 @@
-//! A clock that is not ours, for Weir: time is an argument there, so that a program may bring its own.
+//! A third-party clock for Weir: time is an argument, so a program can use its own clock.
 
 use weir_core::Time;
 use weir_tower::MonotonicClock;
 
-/// The clock that shot-limit and governor take by default: it reads the processor's counter by itself.
+/// The default clock of shot-limit and governor, which reads the processor's counter.
 #[derive(Clone, Debug)]
 pub(crate) struct QuantaClock {
     clock: quanta::Clock,

@@ -1,6 +1,6 @@
-//! Designs for a hot limit that were tried and not chosen, kept so that anybody can measure again why.
+//! Designs for a contended limit that were tried and not chosen, kept so that anyone can repeat the measurement.
 //!
-//! Both are token buckets in one word (a theoretical arrival time), exact, with just what a decision needs.
+//! Both are exact token buckets in one word (a theoretical arrival time), with only what a decision needs.
 
 mod backoff;
 mod combining;
@@ -16,7 +16,7 @@ use weir_core::Time;
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     interval: u64,
-    /// How far the theoretical arrival time may be ahead of the clock, after a request.
+    /// How far the theoretical arrival time may be ahead of the clock after a request.
     tolerance: u64,
 }
 
@@ -43,7 +43,7 @@ mod tests {
 
     const BURST: u32 = 10_000;
 
-    /// How many of four times the burst get through on 4 threads, while the clock stands still.
+    /// How many of four times the burst 4 threads get admitted while the clock stands still.
     fn admitted(take: impl Fn(usize) -> bool + Sync) -> u64 {
         let admitted = AtomicU64::new(0);
         let (admitted, take) = (&admitted, &take);

@@ -1,8 +1,8 @@
-//! The operator with ten thousand pods: a real etcd and kube-apiserver, the operator as it is shipped, and agents that are
-//! simulated, all on this machine and its cores.
+//! The operator with ten thousand pods: a real etcd and kube-apiserver, the operator as it is shipped, and simulated
+//! agents, all on this machine and its cores.
 //!
-//! What is measured is the operator and what people wait for. Agents answer as real ones do, by the wire format, and a run in
-//! which one of them does not have in force exactly the policies that target its pod fails.
+//! The figures are about the operator and the delays that users see. Agents answer like real ones, in the wire format.
+//! A run fails if any agent does not have exactly the policies in force that target its pod.
 
 mod agents;
 mod cluster;
@@ -26,15 +26,15 @@ use self::cluster::{ALL, Cluster, PER_DEPLOYMENT, SMALL, policies_of};
 use self::identities::Identities;
 use self::process::{Memory, OperatorProcess};
 
-/// A fleet of this size, and how long to look at it.
+/// A fleet of this size, and how long to measure it.
 #[derive(Clone, Copy)]
 struct Size {
     pods: usize,
-    /// Changes of the policy on one Deployment.
+    /// Number of changes of the policy on one Deployment.
     small: usize,
-    /// Changes of the policy on all pods.
+    /// Number of changes of the policy on all pods.
     all: usize,
-    /// How long nothing happens.
+    /// How long to observe the idle operator.
     rest: Duration,
 }
 
@@ -45,18 +45,18 @@ const FULL: [Size; 3] = [
 ];
 const QUICK: [Size; 1] = [Size { pods: 100, small: 10, all: 5, rest: Duration::from_secs(5) }];
 
-/// So that there is something to come to rest from.
+/// Some changes, so that the operator has work to finish before it is idle.
 const FEW: usize = 3;
 
-/// Everything ends by then.
+/// The longest run.
 const LONGEST: Duration = Duration::from_secs(470);
-/// No kind of change is repeated for longer, so that a slow machine gives fewer figures and not none.
+/// The longest repetition of one kind of change, so that a slow machine gives fewer figures instead of none.
 const LONGEST_REPEATING: Duration = Duration::from_secs(60);
-/// For all agents to have something in force, and for one change.
+/// The longest time until all agents have a snapshot in force, and for one change.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Nothing but the Lease must be written for so long before a fleet counts as resting. An agent that was pushed to is asked
-/// anew to go on telling its status, at any moment of the next ten seconds if there are 10,000: until then the operator still
-/// works on the last change.
+/// A fleet counts as idle when nothing except the Lease was written for this long. After a push, the operator renews
+/// its request for an agent's status at any time within ten seconds if there are 10,000 agents: until then it is still
+/// working on the last change.
 const QUIET: Duration = Duration::from_secs(12);
 const QUIET_AT_LAST: Duration = Duration::from_secs(60);
 
@@ -64,27 +64,27 @@ const QUIET_AT_LAST: Duration = Duration::from_secs(60);
 #[derive(Parser)]
 #[command(name = "cargo xtask bench fleet", bin_name = "cargo xtask bench fleet")]
 struct FleetArgs {
-    /// A hundred pods and a few changes: it shows that all works, and its figures mean nothing
+    /// A hundred pods and a few changes: it shows that everything works, and its figures mean nothing
     #[arg(long)]
     quick: bool,
     /// One fleet of this many pods, in hundreds, instead of 100, 1,000 and 10,000
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     hundreds: Option<u32>,
-    /// Change policies a few times only: for whoever looks at what the operator does and holds at rest
+    /// Change policies only a few times: to observe what the idle operator does and keeps
     #[arg(long)]
     rest: bool,
-    /// Speak plain HTTP/1.1 to the agents: what is saved is what mutual TLS and HTTP/2 cost
+    /// Use plain HTTP/1.1 to the agents: the difference is the cost of mutual TLS and HTTP/2
     #[arg(long)]
     plaintext: bool,
     /// The operator to measure
     #[arg(long, value_name = "PROGRAM")]
     operator: PathBuf,
-    /// Where to write; by default docs/benchmarks, or for a part of it target/weir/benchmarks
+    /// Where to write; by default docs/benchmarks, or target/weir/benchmarks for a part of it
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 }
 
-/// What was found of one size.
+/// The figures of one size.
 struct Found {
     pods: usize,
     policies: usize,
@@ -92,25 +92,25 @@ struct Found {
     cold: Duration,
     /// The operator's processor time until then.
     cold_cpu: Duration,
-    /// From the start of the operator to the last status that says so.
+    /// From the start of the operator until every status was complete.
     cold_told: Duration,
     small: Vec<Duration>,
     all: Vec<Duration>,
-    /// The operator's processor time for one change of all.
+    /// The operator's processor time for one change of all pods.
     all_cpu: Duration,
     memory: Memory,
     rest: Rest,
 }
 
-/// What the operator does while nothing happens.
+/// What the idle operator does.
 struct Rest {
-    /// The operator's processor time from the last change until then.
+    /// The operator's processor time from the last change until it was idle.
     settling: Duration,
     length: Duration,
     cpu: Duration,
-    /// How often agents told their status, or that nothing is new.
+    /// How often agents reported their status, or that nothing had changed.
     polls: u64,
-    /// What the apiserver was asked for, by verb and resource.
+    /// The requests to the apiserver, by verb and resource.
     requests: Vec<String>,
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
             interrupted = interrupted() => Err(interrupted),
         }
     });
-    // What was found before a failure is worth a look, and is no result.
+    // Figures from before a failure are worth a look, but are not a result.
     let is_part = is_part || outcome.is_err();
     if !found.is_empty() {
         let report = tables::report(&found, is_part, &load_before)?;
@@ -168,7 +168,7 @@ async fn measure(args: &FleetArgs, sizes: &[Size], found: &mut Vec<Found>) -> an
     Ok(())
 }
 
-/// Lets an operator make its authority, which certifies the agents.
+/// Starts an operator that creates its authority, and uses that to certify the agents.
 async fn certify(operator: &Path, cluster: &mut Cluster, agents: usize) -> anyhow::Result<Arc<Identities>> {
     let folder = tempfile::tempdir().context("make a folder for the operator's log")?;
     let kubeconfig = cluster.control_plane.operators_kubeconfig();
@@ -195,7 +195,7 @@ async fn measure_size(args: &FleetArgs, size: Size, cluster: &Cluster, agents: &
         agents.check(pods, policies_of)?;
         cluster.until_enforced(PATIENCE).await?;
         let cold_told = operator.started.elapsed();
-        eprintln!("fleet: cold start {cold:.2?}, told by every status after {cold_told:.2?}");
+        eprintln!("fleet: cold start {cold:.2?}, in every status after {cold_told:.2?}");
 
         let small = change(cluster, agents, SMALL, PER_DEPLOYMENT.min(pods), size.small).await?;
         let before = operator.cpu()?;
@@ -214,7 +214,7 @@ async fn measure_size(args: &FleetArgs, size: Size, cluster: &Cluster, agents: &
     Ok(found)
 }
 
-/// Changes a policy again and again: how long it took each time from the request to the last acknowledgement.
+/// Changes a policy repeatedly. Returns how long each change took, from the request to the last acknowledgement.
 async fn change(
     cluster: &Cluster,
     agents: &Arc<Agents>,
@@ -228,10 +228,11 @@ async fn change(
         if begun.elapsed() > LONGEST_REPEATING {
             break;
         }
-        // In step with none of the operator's own clocks, and after what the last change left to be written.
+        // The pause is random, so that changes are not in step with the operator's timers, and leaves time for the last
+        // writes.
         let pause = Duration::from_millis(rand::rng().random_range(200..700));
         tokio::time::sleep(pause).await;
-        // No number is used twice, not even by another size.
+        // No number is used twice, not even for another size.
         let requests = 1_000 * u64::try_from(pods)? + u64::try_from(time)?;
         let waiting = agents.await_acknowledgements(Wanted::Limit(policy.to_owned(), requests), pods);
         let asked = Instant::now();
@@ -242,7 +243,7 @@ async fn change(
     Ok(took)
 }
 
-/// Waits until nothing is written any more, and looks on for a while.
+/// Waits until nothing is written any more, and observes for a while.
 async fn rest(
     cluster: &Cluster,
     agents: &Arc<Agents>,
@@ -270,7 +271,7 @@ async fn rest(
     Ok(Rest { settling, length, cpu, polls, requests: cluster.asked()?.split_off(asked) })
 }
 
-/// Each agent has a connection, and so has the operator, which takes its limit from this program.
+/// Each agent needs a connection, and so does the operator, which inherits the limit from this program.
 fn raise_open_files() -> anyhow::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
@@ -282,7 +283,7 @@ fn load_average() -> String {
     text.split_whitespace().take(3).collect::<Vec<_>>().join(", ")
 }
 
-/// Ends at a signal; what this program started ends with it.
+/// Ends at a signal; the processes that this program started end with it.
 async fn interrupted() -> anyhow::Error {
     let (terminate, interrupt) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (Ok(mut terminate), Ok(mut interrupt)) = (terminate, interrupt) else {

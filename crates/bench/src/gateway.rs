@@ -1,7 +1,7 @@
 //! A gateway with a token bucket for each client address, written with Weir, with `DashMap` and with a `Mutex` around a
-//! `HashMap`: the comparison that the README of many a gateway makes, once with and once without an upstream.
+//! `HashMap`: a comparison that many gateways have in their README. It runs once with and once without an upstream.
 //!
-//! All of a gateway but the limiter is the same code, and each runs in a process of its own.
+//! Everything except the limiter is the same code, and each gateway runs in its own process.
 
 mod limiters;
 mod server;
@@ -16,7 +16,7 @@ use crate::proxy::{Cores, Load, Process, Upstream, Wrk, free_address};
 use crate::report::{Bars, Cell, Report, Row, Table};
 use crate::stats::Spread;
 
-/// Addresses that clients say they have.
+/// Different client addresses in the requests.
 const CLIENTS: u64 = 254;
 
 const ABOUT: &str = "\
@@ -63,7 +63,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// A load, and whether there is anything behind the gateway.
+/// A load, and whether the gateway has an upstream.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -102,18 +102,18 @@ impl Sample {
     }
 }
 
-/// All were answered, and nobody got more than the buckets held and earned meanwhile.
+/// All requests were answered, and no client got more than its bucket held and earned meanwhile.
 #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
 fn check(load: &Load) -> anyhow::Result<()> {
     ensure!(load.failed == 0, "{} requests were not answered", load.failed);
     ensure!(load.served > 0, "no request got through");
-    // The gateway counts a little longer than wrk does.
+    // The gateway counts slightly longer than wrk does.
     let most = CLIENTS as f64 * (BUCKET + PER_SECOND * (load.seconds + 0.5));
     ensure!(load.served as f64 <= most, "{} got through, {most:.0} at most should have", load.served);
     Ok(())
 }
 
-/// What is told: title, unit, figure.
+/// A reported figure: title, unit, value.
 type Figure = (&'static str, &'static str, fn(&Sample) -> f64);
 
 const FIGURES: [Figure; 5] = [
@@ -124,7 +124,7 @@ const FIGURES: [Figure; 5] = [
     ("Let through", "as a share of what the buckets allow", |sample| sample.admitted),
 ];
 
-/// A chart: its name, its title, which figure, and of which connections.
+/// A chart: its name, its title, the figure, and the number of connections.
 const CHARTS: [(&str, &str, usize, usize); 3] = [
     ("throughput-100", "Requests a second, 4 threads, 100 connections", 0, 100),
     ("throughput-800", "Requests a second, 12 threads, 800 connections", 0, 800),

@@ -1,4 +1,4 @@
-//! Tower middleware: what a layer adds to one request, and 1,000 tasks on one limit.
+//! Tower middleware: the overhead of a layer for one request, and 1,000 tasks on one limit.
 
 use std::collections::BTreeMap;
 use std::future::{poll_fn, ready};
@@ -126,7 +126,7 @@ impl Visitor<(), ()> for Meter<'_> {
     }
 }
 
-/// One request; it must be served, or the limit was not what it was set up for.
+/// One request. It must be served, or the limit was not set up correctly.
 async fn one<S: Service<(), Response = (), Error: Heard>>(service: &mut S) {
     let served = match poll_fn(|context| service.poll_ready(context)).await {
         Ok(()) => service.call(()).await,

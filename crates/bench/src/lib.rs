@@ -1,8 +1,8 @@
-//! How fast the limiters and layers are, and whether they hold their limit while they are, beside their peers.
+//! How fast limiters and layers are, and whether they hold their limit under load, compared with their peers.
 //!
-//! Every table comes from one run on one machine: the contenders take turns, repetition by repetition, so that noise
-//! hits all alike, and each figure is the median of the repetitions with the lowest and the highest beside it. Nothing
-//! here may give Weir something that its users do not get, or take from a peer what its users do get.
+//! Every table comes from one run on one machine. The contenders take turns, repetition by repetition, so that noise
+//! affects all of them alike. Each figure is the median of the repetitions, with the lowest and the highest. This crate
+//! must not give Weir anything that its users do not get, or take from a peer anything that its users get.
 #![expect(clippy::disallowed_methods, reason = "measuring is reading clocks and waiting for them")]
 
 mod burst;
@@ -29,19 +29,20 @@ use clap::{Parser, ValueEnum};
 pub use self::limits::count_bytes;
 use self::report::Report;
 
-/// Measure limiters and layers beside their peers.
+/// Measure limiters and layers against their peers.
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
 struct Cli {
-    /// What to measure; if none is named, all but proxy and gateway, which need programs beyond this one
+    /// What to measure; by default everything except proxy and gateway, which need other programs
     suites: Vec<Suite>,
-    /// A run of some seconds: it shows that all works, and its figures mean nothing
+    /// A run of some seconds: it shows that everything works, and its figures mean nothing
     #[arg(long)]
     quick: bool,
-    /// Where to write; by default docs/benchmarks, or for a quick run target/weir/benchmarks
+    /// Where to write; by default docs/benchmarks, or target/weir/benchmarks for a quick run
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Only send the agent the load of `proxy`, and measure nothing: `cargo xtask profile` does, to see which of its branches are taken
+    /// Only send the load of `proxy` to the agent, and measure nothing: for `cargo xtask profile`, which records the
+    /// taken branches
     #[arg(long, conflicts_with_all = ["suites", "quick", "out"])]
     train: bool,
 }
@@ -52,26 +53,26 @@ enum Suite {
     Core,
     /// The overhead of each layer, and 1,000 tasks on one limit
     Tower,
-    /// 50,000 requests at once on a capacity of 10,000
+    /// 50,000 requests at once with a capacity of 10,000
     Burst,
-    /// A service of 10 slots behind limits, from 25 to 600 requests a second
+    /// A service of 10 slots behind limits, from 25 to 600 requests per second
     Sla,
     /// What each strategy admits of the same traffic: pictures for the manual, the same in every run
     Strategies,
-    /// The agent beside nginx, HAProxy and Envoy: `cargo xtask bench proxy` installs them
+    /// The agent compared with nginx, HAProxy and Envoy: `cargo xtask bench proxy` installs them
     Proxy,
-    /// A gateway with a bucket for each client, with Weir, `DashMap` and `Mutex<HashMap>`; its load is wrk
+    /// A gateway with a bucket for each client, with Weir, `DashMap` and `Mutex<HashMap>`; wrk is the load
     Gateway,
 }
 
 impl Suite {
-    /// Whether it runs with what cargo builds.
+    /// Whether it runs without other programs.
     fn stands_alone(self) -> bool {
         !matches!(self, Self::Proxy | Self::Gateway)
     }
 }
 
-/// The program `weir-bench`: exit code 0 if all was measured and written.
+/// The program `weir-bench`: exit code 0 if everything was measured and written.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
     if cli.train {
@@ -88,12 +89,12 @@ pub fn run() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The program `weir-bench-gateway`: serves until it is ended.
+/// The program `weir-bench-gateway`: serves until it is stopped.
 pub fn serve_gateway() -> ExitCode {
     exit_code("gateway", gateway::GatewayArgs::parse().serve())
 }
 
-/// The program `weir-bench-soak`: exit code 0 only if the agent was as it should be all the time.
+/// The program `weir-bench-soak`: exit code 0 only if the agent met every aim.
 pub fn run_soak() -> ExitCode {
     match soak::run() {
         Ok(true) => ExitCode::SUCCESS,
@@ -105,7 +106,7 @@ pub fn run_soak() -> ExitCode {
     }
 }
 
-/// The program `weir-bench-fleet`: exit code 0 if all was measured and written.
+/// The program `weir-bench-fleet`: exit code 0 if everything was measured and written.
 #[cfg(feature = "fleet")]
 pub fn run_fleet() -> ExitCode {
     exit_code("fleet", fleet::run())

@@ -1,4 +1,4 @@
-//! Limits by themselves, without tower: one decision on one limit, keyed tables, and whether the limit was held.
+//! Limits without tower: one decision on one limit, keyed tables, and whether the limit was held.
 
 mod contenders;
 mod decision;
@@ -32,7 +32,7 @@ The rule is the same for everybody, and no turn is left out.";
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     let mut report = Report::new("core", "Decisions", ABOUT, quick)?;
     report.written_by("cargo xtask bench core", METHOD);
-    // Kept apart: what was over-admitted decides which peers are exact.
+    // Measured separately: over-admission decides which peers are exact.
     let exact = exact::measure(quick);
     decision::measure(quick, &exact, &mut report);
     exact.report(&mut report);

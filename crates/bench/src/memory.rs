@@ -1,4 +1,4 @@
-//! Counts the bytes that each keyed store takes for each key. A program of its own, so that the counting allocator slows
+//! Counts the bytes per key of each keyed store. It is a program of its own, so that the counting allocator slows
 //! nothing that is timed.
 
 use std::alloc::System;
@@ -12,7 +12,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 fn main() -> ExitCode {
     weir_bench::count_bytes(|| {
         let stats = ALLOCATOR.stats();
-        // What a reallocation adds or takes is in both of the first two, too.
+        // Reallocations are included in both of the first two.
         stats.bytes_allocated.saturating_sub(stats.bytes_deallocated)
     })
 }

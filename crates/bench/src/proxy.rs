@@ -1,8 +1,8 @@
-//! The agent as a proxy, beside nginx, HAProxy and Envoy on the same work: what a request costs, what it waits, and
-//! what a connection takes.
+//! The agent as a proxy, compared with nginx, HAProxy and Envoy on the same work: CPU per request, added latency, and
+//! memory per connection.
 //!
-//! One proxy at a time has a core to itself; its clients and the app behind it share another. Nothing here may count a
-//! request that did not do what its scenario says: every load counts statuses, and a wrong one makes the figure an error.
+//! One proxy at a time has a core to itself; its clients and the app behind it share another core. No request may count
+//! that did not do what its scenario says: every load counts statuses, and a wrong one makes the figure an error.
 
 mod contenders;
 mod exchange;
@@ -57,14 +57,14 @@ table below. The aim is about wrk's column; the other two are told beside it.";
 #[derive(Clone, Copy)]
 struct Effort {
     rounds: usize,
-    /// Of what an aim tells: many and short, because a machine that is shared changes from second to second, and what is
-    /// compared should be measured close together.
+    /// For scenarios with an aim: many short rounds, because a shared machine changes from second to second, and
+    /// compared figures should be measured close together.
     rounds_of_aims: usize,
     length: Duration,
     length_of_aims: Duration,
     idle_connections: usize,
     starts: usize,
-    /// Every key is seen before it is measured.
+    /// Every key is used once before the measurement.
     fill: bool,
 }
 
@@ -89,7 +89,7 @@ const QUICK: Effort = Effort {
 
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     let effort = if quick { QUICK } else { FULL };
-    // It counts the cores, before this program leaves one to the proxies.
+    // It counts the cores before this program leaves one to the proxies.
     let mut report = Report::new("proxy", "The agent as a proxy", ABOUT, quick)?;
     make_room()?;
     let folder = tempfile::tempdir().context("make a folder for the proxies")?;
@@ -106,7 +106,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Asks the agent for what each scenario says, and compares nothing: for an agent that counts how often it takes which branch.
+/// Sends the load of each scenario to the agent and compares nothing: for an agent that counts its branches.
 pub(crate) fn train() -> anyhow::Result<()> {
     make_room()?;
     let folder = tempfile::tempdir().context("make a folder for the agent")?;
@@ -115,13 +115,13 @@ pub(crate) fn train() -> anyhow::Result<()> {
     SCENARIOS.into_iter().try_for_each(|scenario| bench.train(scenario).with_context(|| scenario.name))
 }
 
-/// What a run of proxies needs of its machine.
+/// Prepares the machine for a run of proxies.
 fn make_room() -> anyhow::Result<()> {
     to_the_clients_core()?;
     more_files()
 }
 
-/// This program, and so every client that it starts, stays off the core of the proxies.
+/// Binds this program, and so every client that it starts, to a core other than the proxies'.
 fn to_the_clients_core() -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism().context("count the cores")?;
     anyhow::ensure!(cores.get() >= 2, "this needs two cores: one for the proxy, one for its clients and the app");
@@ -130,7 +130,7 @@ fn to_the_clients_core() -> anyhow::Result<()> {
     sched_setaffinity(None, &set).context("stay on one core")
 }
 
-/// Enough file descriptors for this program and what it starts.
+/// Raises the limit of file descriptors for this program and its children.
 fn more_files() -> anyhow::Result<()> {
     let files = Some(contenders::FILES);
     let limit = getrlimit(Resource::Nofile);

@@ -1,5 +1,5 @@
-//! What a suite found, written three times from the same figures: JSON for programs, Markdown to read, SVG to look at.
-//! It never measures, and never leaves out a figure that a suite handed in.
+//! The results of a suite, written in three forms from the same figures: JSON for programs, Markdown for readers, SVG
+//! charts. It measures nothing, and omits no figure of a suite.
 
 mod machine;
 mod plot;
@@ -15,11 +15,11 @@ use self::machine::{Machine, versions};
 pub(crate) use self::plot::{Bars, Chart, Lines, Series};
 use crate::stats::{Spread, figure};
 
-/// How contenders are compared, which is what most suites do.
+/// How contenders are compared in most suites.
 const TAKING_TURNS: &str = "Contenders take turns, repetition by repetition; a figure is the median of its repetitions, ± half \
     of what lies between their quartiles; in the JSON beside this file each has its lowest and highest, too.";
 
-/// All of one suite.
+/// The results of one suite.
 #[derive(Serialize)]
 pub(crate) struct Report {
     name: &'static str,
@@ -36,14 +36,14 @@ pub(crate) struct Report {
     versions: Vec<(String, String)>,
     aims: Vec<Aim>,
     tables: Vec<Table>,
-    /// What only programs want to read, by name.
+    /// Figures that only programs read, by name.
     #[serde(flatten)]
     records: BTreeMap<&'static str, serde_json::Value>,
     #[serde(skip)]
     charts: Vec<Chart>,
 }
 
-/// What was aimed at, and whether this run reached it.
+/// An aim, and whether this run reached it.
 #[derive(Serialize)]
 pub(crate) struct Aim {
     pub(crate) aim: String,
@@ -51,7 +51,7 @@ pub(crate) struct Aim {
     pub(crate) met: bool,
 }
 
-/// Contenders under each other, what was measured of them beside each other.
+/// Contenders as rows, figures as columns.
 #[derive(Serialize)]
 pub(crate) struct Table {
     pub(crate) title: String,
@@ -105,19 +105,19 @@ impl Report {
         })
     }
 
-    /// By another command than the suite's, and with figures that are read in another way.
+    /// Sets the command and the method, if they are not the default ones.
     pub(crate) fn written_by(&mut self, command: &str, method: &'static str) {
         command.clone_into(&mut self.command);
         self.method = method;
     }
 
-    /// Figures that are in the JSON alone.
+    /// Adds figures that are only in the JSON.
     pub(crate) fn record(&mut self, name: &'static str, figures: &impl Serialize) -> anyhow::Result<()> {
         self.records.insert(name, serde_json::to_value(figures).with_context(|| format!("write {name}"))?);
         Ok(())
     }
 
-    /// Versions of programs that are no dependencies of this package.
+    /// Adds versions of programs that are not dependencies of this package.
     pub(crate) fn add_versions(&mut self, versions: impl IntoIterator<Item = (String, String)>) {
         self.versions.extend(versions);
     }
@@ -189,7 +189,7 @@ impl Report {
     }
 }
 
-/// A name such as `Mutex<HashMap>` in Markdown, which would take it for a tag and leave it out.
+/// A name such as `Mutex<HashMap>`, escaped so that Markdown does not read it as a tag.
 fn shown(name: &str) -> String {
     name.replace('<', "\\<")
 }
@@ -224,8 +224,8 @@ impl Cell {
     }
 }
 
-/// The median, and half of the way from the lower to the upper quartile in percent of it; both quartiles, if that is more
-/// than the median itself.
+/// The median, with half of the interquartile range in percent of it; both quartiles if that is more than the median
+/// itself.
 fn measured(spread: Spread) -> String {
     let [lower, upper] = spread.quartiles;
     let percent = (upper - lower) / 2.0 / spread.median * 100.0;

@@ -1,5 +1,5 @@
-//! A service that carries so much and no more, behind limits that let requests wait: what its callers see of it as the
-//! load goes up.
+//! A service with a fixed capacity, behind limits that let requests wait: what its callers observe as the load
+//! increases.
 
 mod arrivals;
 mod guards;
@@ -23,7 +23,7 @@ at most 75 ms. All four run side by side on the same arrivals, each with a servi
 400 a second: at 425 a second a step of 3 s leaves 75 requests in the service's own queue. Each step runs once; its \
 quantiles are of 75 to 1,800 requests.";
 
-/// Up to this many requests a second, all are to be served in time.
+/// Up to this many requests per second, all must be served in time.
 const CARRIED: u32 = 425;
 const P95: f64 = 275.0;
 
@@ -63,7 +63,7 @@ fn aims(steps: &[Step], report: &mut Report) {
     );
 }
 
-/// What is told of a contender at a step, and in which unit.
+/// A reported figure of a contender at a step, and its unit.
 type Figure = (&'static str, &'static str, &'static str, fn(&arrivals::Told) -> Option<f64>);
 
 const FIGURES: [Figure; 6] = [
@@ -79,7 +79,7 @@ fn quantile(sorted: &[Duration], per_mille: usize) -> Option<f64> {
     (!sorted.is_empty()).then(|| quantile_ms(sorted, per_mille))
 }
 
-/// At the highest load, more being better: of the success rate ours over theirs, of times theirs over ours.
+/// At the highest load; more is better: ours over theirs for the success rate, theirs over ours for times.
 fn ratios(steps: &[Step], report: &mut Report) {
     let Some(step) = steps.last() else { return };
     let Some((ours, theirs)) = step.guards.split_last() else { return };

@@ -1,8 +1,8 @@
-//! Minutes of everything at once against one agent: clients that come and go and behave badly, snapshots replaced all the
-//! time, new keys without end, an app that is restarted. What is looked for is what grows: memory, descriptors, a count.
+//! Minutes of mixed load on one agent: clients that come, go and misbehave, snapshots that are replaced all the time,
+//! new keys without end, an app that is restarted. It looks for growth: of memory, descriptors, or a count.
 //!
-//! Each kind of client says what it must see, and a verdict is a figure: nothing here may call a run good because
-//! nothing was looked at.
+//! Each kind of client states what it must see, and every verdict has a figure: a run must not pass because nothing was
+//! checked.
 
 mod agent;
 mod app;
@@ -29,12 +29,12 @@ use self::samples::Sample;
 use self::snapshots::Pushed;
 use crate::report::Report;
 
-/// From this length on a run is one to be kept.
+/// A run of at least this length is kept.
 const WHOLE: u64 = 30;
 const SAMPLES_AT_LEAST: u32 = 30;
 const SAMPLE_EVERY: Duration = Duration::from_secs(10);
 const RESTART_EVERY: Duration = Duration::from_secs(20);
-/// How long the agent may take to let go of everything once nobody wants anything.
+/// How long the agent may take to release everything after all clients have left.
 const REST: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -47,11 +47,11 @@ they strike often. In the end all clients leave, the app ends, and the agent is 
 
 const METHOD: &str = "Memory is the agent's resident set; CPU is of one core.";
 
-/// Keep up every kind of load at once and watch what the agent holds on to.
+/// Run every kind of load at once and watch what the agent keeps.
 #[derive(Parser)]
 #[command(name = "cargo xtask soak", bin_name = "cargo xtask soak")]
 struct SoakArgs {
-    /// How long; below 30 it shows that all works, and is written to target/weir/benchmarks
+    /// For how long; below 30, it only shows that everything works, and writes to target/weir/benchmarks
     #[arg(long, default_value_t = WHOLE, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
     /// Where to write; by default docs/benchmarks
@@ -62,13 +62,13 @@ struct SoakArgs {
     agent: Vec<String>,
 }
 
-/// All that a verdict is made of.
+/// Everything that the verdict needs.
 struct Outcome {
     samples: Vec<Sample>,
-    /// When nobody had come yet, and when everybody had gone.
+    /// Before the first client came, and after all had left.
     before: Sample,
     after: Sample,
-    /// None: it did not let go of everything in time.
+    /// None: it did not release everything in time.
     rested_after: Option<Duration>,
     clients: Vec<tally::Kind>,
     exact: Vec<clients::Held>,
@@ -77,7 +77,7 @@ struct Outcome {
     ended: agent::Ended,
 }
 
-/// The program's work: whether all was as it should.
+/// The program's work. Returns whether every aim was met.
 pub(crate) fn run() -> anyhow::Result<bool> {
     let args = SoakArgs::parse();
     let quick = args.minutes < WHOLE;
@@ -132,7 +132,7 @@ async fn soak(length: Duration, flags: &[String]) -> anyhow::Result<Outcome> {
     Ok(Outcome { samples, before, after, rested_after, clients, exact, pushed, restarts, ended })
 }
 
-/// The commit that was built, and whether something was changed since.
+/// The commit that was built, and whether there are changes since.
 fn revision() -> String {
     let git = |args: &[&str]| {
         let output = Command::new("git").current_dir(Path::new(env!("CARGO_MANIFEST_DIR"))).args(args).output().ok()?;

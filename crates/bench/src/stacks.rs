@@ -1,4 +1,4 @@
-//! The middleware that is compared, each put around the same service with the same limit, as its documentation says.
+//! The middleware under comparison, each around the same service with the same limit, as its documentation says.
 
 mod governed;
 mod heard;
@@ -14,37 +14,37 @@ use weir_tower::{LatencyLayer, LimiterAdmit, MonotonicClock, RateLimitLayer, Thr
 use self::governed::Governed;
 pub(crate) use self::heard::{Failure, Heard};
 
-/// A limit of so many requests a second, as many at once, and what goes with it.
+/// A limit of this many requests per second with a burst of the same size, and related settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub(crate) per_second: u32,
     /// How long a request may take; for layers that wait, how long it may wait.
     pub(crate) timeout: Duration,
-    /// Places in tower's buffers.
+    /// Capacity of tower's buffers.
     pub(crate) buffer: usize,
 }
 
-/// Who looks at the stacks, one after the other.
+/// Receives the stacks, one after the other.
 pub(crate) trait Visitor<Request, Response> {
     /// A stack that can be cloned.
     fn visit<S>(&mut self, stack: &'static str, counts: Counts, service: S)
     where
         S: Service<Request, Response = Response, Error: Heard + Send, Future: Send> + Clone + Send + 'static;
 
-    /// One that cannot.
+    /// A stack that cannot be cloned.
     fn visit_single<S>(&mut self, stack: &'static str, service: S)
     where
         S: Service<Request, Response = Response, Error: Heard>;
 }
 
-/// How the limit counts: this bounds what it may admit.
+/// How the limit counts, which bounds what it may admit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counts {
     Bucket,
     Window,
 }
 
-/// A service that every stack can be around.
+/// A service that every stack can wrap.
 pub(crate) trait Inner<Request>:
     Service<Request, Error = BoxError, Response: Send + 'static, Future: Send + Sync + 'static>
     + Clone
@@ -71,7 +71,7 @@ pub(crate) const SHOT_LATENCY: &str = "tower-shot latency";
 pub(crate) const SHOT_THROUGHPUT: &str = "tower-shot throughput";
 pub(crate) const GOVERNED: &str = "governor, wait adapter";
 
-/// Shows every stack to the visitor, freshly made. To be called on a runtime.
+/// Passes each stack, newly created, to the visitor. Call it on a runtime.
 pub(crate) fn show<Request, I>(limit: Limit, inner: &I, visitor: &mut impl Visitor<Request, I::Response>)
 where
     Request: Send + 'static,
@@ -104,7 +104,7 @@ where
     visitor.visit("weir ThroughputLayer, FixedWindow", Counts::Window, throughput.layer(inner.clone()));
 }
 
-/// With the exact one of its two strategies that are buckets, and with the fixed window of its documentation.
+/// With the exact one of its two bucket strategies, and with the fixed window of its documentation.
 fn tower_shot<Request, I>(limit: Limit, inner: &I, visitor: &mut impl Visitor<Request, I::Response>)
 where
     Request: Send + 'static,

@@ -1,7 +1,7 @@
-//! What each strategy admits of the same traffic: no clock is read, so that every run finds the same.
+//! What each strategy admits of the same traffic. It reads no clock, so every run gives the same result.
 //!
-//! The arrivals are made so that the strategies differ: too many at once around the edge of a window, twice the limit for
-//! a while, nothing for a while, and half the limit.
+//! The arrivals show how the strategies differ: a burst around a window boundary, twice the limit for a while, nothing
+//! for a while, and half the limit.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use weir_core::{Limiter, Quota, Strategy, Time};
 
 use crate::report::{Cell, Lines, Report, Row, Series, Table};
 
-/// 10 in a second, and as many saved up or waiting as are common.
+/// 10 per second, with common values for the burst.
 const REQUESTS: u64 = 10;
 const PERIOD: Duration = Duration::from_secs(1);
 const BURST: u64 = 20;
 const DEBT: u64 = 10;
 
-/// How long the traffic lasts, and how finely it is drawn.
+/// How long the traffic lasts, and the resolution of the picture.
 const SECONDS: f64 = 30.0;
 const STEP: f64 = 0.5;
 
-/// A request that may wait does, for so long at most.
+/// The longest wait of a request that may wait.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 struct Contender {
@@ -54,11 +54,11 @@ impl Contender {
         Self { name, file, strategy, burst, debt: 0, waits: false }
     }
 
-    /// The moments at which requests go, of those that come at these.
+    /// The times at which requests are admitted that come at these times.
     fn admitted(&self, arrivals: &[f64]) -> anyhow::Result<Vec<f64>> {
         let quota = Quota::new(self.strategy, REQUESTS, PERIOD, self.burst)?;
         let quota = if self.debt > 0 { quota.with_debt(self.debt)? } else { quota };
-        // On the edge of a window, long after 1970.
+        // On a window boundary, long after 1970.
         let start = Time::from_nanos(1_800_000_000_000_000_000);
         let limiter = Limiter::new(start, quota);
         let mut gone = Vec::new();
@@ -151,7 +151,7 @@ fn rates(moments: &[f64]) -> Vec<(f64, f64)> {
     rates
 }
 
-/// The most in any second, and where it begins.
+/// The most in any second, and where that second starts.
 fn busiest(moments: &[f64]) -> (usize, f64) {
     let within = |from: f64| moments.iter().filter(|at| **at >= from && **at < from + 1.0 - 1e-9).count();
     moments

@@ -1,4 +1,4 @@
-//! The program as it is called, in a quick run: everything is measured, and written so that it can be read.
+//! The program in a quick run: everything is measured, and written so that it can be read.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ fn read(folder: &Path, file: &str) -> String {
     std::fs::read_to_string(folder.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// One run for all: it takes seconds, and two at once would only disturb each other.
+/// One run for all checks: it takes seconds, and two at once would disturb each other.
 #[test]
 fn a_quick_run_measures_everything_and_writes_it() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("benchmarks");
@@ -48,7 +48,7 @@ fn a_quick_run_measures_everything_and_writes_it() {
         }
     }
 
-    // What holds in any run, however short and however busy the machine is.
+    // What holds in any run, however short it is and however busy the machine.
     let core: Value = serde_json::from_str(&read(&folder, "core.json")).expect("it is JSON");
     let aims = core["aims"].as_array().expect("a list");
     let exact = aims.iter().find(|aim| aim["aim"].as_str().is_some_and(|aim| aim.contains("more than is allowed")));

@@ -1,4 +1,4 @@
-//! Builds the benchmarks in release and runs them. What is measured, and how, is in crates/bench.
+//! Builds the benchmarks in release mode and runs them. crates/bench defines what they measure, and how.
 
 mod fleet;
 pub(crate) mod peers;
@@ -15,10 +15,10 @@ use crate::{children::Child, profile, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// `core`, `tower`, `burst`, `sla` or `strategies`, and these five if none is named; `proxy` or `gateway`, which install their peers;
-    /// `fleet`, the operator with 10,000 pods, which builds a kube-apiserver and etcd
+    /// `core`, `tower`, `burst`, `sla` or `strategies`, by default these five; `proxy` or `gateway`, which install
+    /// their peers; `fleet`, the operator with 10,000 pods, which builds a kube-apiserver and etcd
     suites: Vec<String>,
-    /// A run of some seconds: it shows that all works, and its figures mean nothing
+    /// A run of some seconds: it shows that everything works, and its figures mean nothing
     #[arg(long)]
     quick: bool,
 }
@@ -32,7 +32,7 @@ pub(crate) async fn run(
     args.suites.retain(|suite| suite != "fleet");
     if args.suites.len() < named {
         let code = fleet::run(workspace, args.quick, interrupt).await?;
-        // Without a name it would be all that need nothing else.
+        // Without a name, run all suites that need nothing else.
         if args.suites.is_empty() || code != ExitCode::SUCCESS {
             return Ok(code);
         }
@@ -53,26 +53,26 @@ pub(crate) async fn run(
         let Some(path) = peers::ensure(of, interrupt).await? else { return Ok(ExitCode::from(2)) };
         if proxy {
             bench = alone(&program);
-            // As its image has it.
+            // Built like the one in its image.
             bench.env("WEIR_AGENT", workspace.target().join("dist/weir-agent"));
         }
         bench.env("PATH", path);
     }
     bench.args(args.suites).args(args.quick.then_some("--quick"));
-    // Its codes are ours: 2 for a suite that there is not.
+    // The exit code has our meaning: 2 for an unknown suite.
     let code = finish("weir-bench", &mut bench, interrupt).await?;
     Ok(code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// The program in a network of its own that is nothing but a loopback device, where that may be made. What a container runtime
-/// leaves in the machine's own looks at each packet of all contenders (6 % of the agent's time was that), which makes them
-/// more alike.
+/// Runs the program in its own network namespace, which has only a loopback device, if that can be created. Firewall
+/// rules of a container runtime in the machine's network would inspect each packet of all contenders (6 % of the
+/// agent's time), which makes them look more alike.
 pub(crate) fn alone(program: &Path) -> Command {
-    // Root may lack the right, too: most containers do.
+    // Root may lack this right, too: it does in most containers.
     let may = std::process::Command::new("unshare").args(["--net", "true"]).output();
     if !may.is_ok_and(|may| may.status.success()) {
         eprintln!(
-            "bench: may not make a network of its own, so in the machine's, where each packet passes its firewall's rules"
+            "bench: cannot create a network namespace, so it uses the machine's, where each packet passes the firewall's rules"
         );
         return Command::new(program);
     }
@@ -81,7 +81,7 @@ pub(crate) fn alone(program: &Path) -> Command {
     command
 }
 
-/// Its exit code, if it came to an end by itself; on an interrupt it is stopped.
+/// The exit code, if it ended by itself. On an interrupt it is stopped.
 pub(crate) async fn finish(
     name: &str,
     command: &mut Command,

@@ -1,5 +1,5 @@
-//! Processes that this program starts. Each leads a process group of its own and is ended by its id: asked first, then
-//! by force. Nothing here may ever end a process that this program did not start.
+//! The processes that this program starts. Each leads its own process group and is stopped by its id: by SIGTERM first,
+//! then by SIGKILL. This module must never stop a process that this program did not start.
 
 use std::{
     process::{ExitStatus, Stdio},
@@ -14,8 +14,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Cancelled at the first Ctrl-C, SIGTERM or SIGHUP. From now on these do not end this program: whoever holds the
-/// token has to come to an end, after stopping what it started.
+/// A token that is cancelled at the first Ctrl-C, SIGTERM or SIGHUP. From now on these signals do not end this program:
+/// the code that holds the token must stop what it started, and return.
 pub(crate) fn interrupts() -> anyhow::Result<CancellationToken> {
     let token = CancellationToken::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
@@ -30,7 +30,7 @@ pub(crate) fn interrupts() -> anyhow::Result<CancellationToken> {
     Ok(token)
 }
 
-/// A process and everything that it starts in turn, unless that makes a group of its own.
+/// A process and its descendants, except those that create their own process group.
 pub(crate) struct Child {
     pub(crate) name: String,
     process: Process,
@@ -39,8 +39,8 @@ pub(crate) struct Child {
 impl Child {
     pub(crate) fn spawn(name: impl Into<String>, command: &mut Command) -> anyhow::Result<Self> {
         let name = name.into();
-        // What cargo told this program about its own package is wrong for others, and makes some build scripts (ring's)
-        // run again that have nothing to do.
+        // The variables that cargo sets for this program's own package are wrong for other packages, and make some
+        // build scripts (ring's) run again without need.
         for (variable, _) in std::env::vars_os() {
             let text = variable.to_string_lossy();
             if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "CARGO_BIN_NAME" {
@@ -63,25 +63,25 @@ impl Child {
         self.process.wait().await.with_context(|| format!("wait for {}", self.name))
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if it has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().ok().flatten()
     }
 
-    /// Asks it to end, and ends it by force after `grace`.
+    /// Sends SIGTERM, and SIGKILL after `grace`.
     pub(crate) async fn stop(&mut self, grace: Duration) {
         self.signal(Signal::TERM);
         if tokio::time::timeout(grace, self.process.wait()).await.is_err() {
             self.signal(Signal::KILL);
-            // It cannot refuse: this only collects it.
+            // SIGKILL cannot be ignored: this only collects the exit status.
             let _ = self.process.wait().await;
         }
     }
 
     fn signal(&mut self, signal: Signal) {
-        // No id means that it was waited for: the number may belong to somebody else by now.
+        // Without an id the process was already waited for, and another process may have the number now.
         if let Some(group) = self.process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) {
-            // Fails only if it ended by itself a moment ago.
+            // Fails only if the process has just ended.
             let _ = kill_process_group(group, signal);
         }
     }
@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// A shell that starts a grandchild, says its id, and waits for it.
+    /// A shell that starts a grandchild, prints its id, and waits for it.
     async fn family() -> (Child, String) {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 600 & echo $!; wait"]).stdout(Stdio::piped());
@@ -109,7 +109,7 @@ mod tests {
         (child, grandchild)
     }
 
-    /// Ended, or a zombie that waits for init to collect it.
+    /// Whether it has ended, or is a zombie that init has not collected yet.
     fn is_gone(id: &str) -> bool {
         std::fs::read_to_string(format!("/proc/{id}/stat")).map_or(true, |stat| stat.contains(") Z "))
     }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_does_not_listen_is_ended_by_force() {
+    async fn a_process_that_ignores_sigterm_is_killed() {
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' TERM; echo ready; while :; do sleep 600; done"]).stdout(Stdio::piped());
         let mut child = Child::spawn("deaf", &mut command).expect("sh starts");

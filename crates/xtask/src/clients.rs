@@ -1,13 +1,14 @@
-//! Clients that nobody here wrote, against a real agent: grpcio, websockets, curl, Node, Go, h2spec, nginx, HAProxy, Envoy, wrk and
-//! h2load. What they do is in limiter-agent/clients.
+//! Third-party clients against a real agent: grpcio, websockets, curl, Node, Go, h2spec, nginx, HAProxy, Envoy, wrk and
+//! h2load. limiter-agent/clients has the tests.
 //!
-//! Not a stage of `cargo xtask test`: it installs half a dozen programs and two packages of PyPI, which CI need not reach.
+//! Not a stage of `cargo xtask test`: it installs half a dozen programs and two packages of PyPI, which CI does not
+//! need.
 //!
-//! Autobahn's suite for WebSocket is not among them: `autobahntestsuite` 25.10.1 of PyPI installs and does not start, because it is
-//! written for Python 2 (`from _version import`), which Debian has not had since its version 11. Frames are held against
-//! tungstenite's reading instead (`cargo xtask fuzz frames`).
+//! Autobahn's suite for WebSocket is missing: `autobahntestsuite` 25.10.1 of PyPI installs but does not start, because
+//! it is written for Python 2 (`from _version import`), which Debian no longer has since version 11. Instead, `cargo
+//! xtask fuzz frames` compares frames with tungstenite.
 //!
-//! h2spec has one case that fails, and has to: `test_h2spec.py` names it and says why.
+//! One case of h2spec must fail: `test_h2spec.py` names it and says why.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,14 +25,14 @@ use crate::{
 
 #[derive(clap::Args)]
 pub(crate) struct ClientsArgs {
-    /// Only these, such as `test_grpc` or `test_curl.Curl.test_trailers`
+    /// Run only these, such as `test_grpc` or `test_curl.Curl.test_trailers`
     tests: Vec<String>,
-    /// This agent, such as one in release; one for debugging is built otherwise
+    /// Use this agent, such as a release build; otherwise a debug build is used
     #[arg(long, value_name = "PATH")]
     agent: Option<PathBuf>,
 }
 
-/// Not installed: whoever has others of these keeps them.
+/// Not installed, because users may have other versions of these.
 const NEEDS: [(&str, &str); 4] =
     [("python3", "python3-venv"), ("curl", "curl"), ("node", "nodejs"), ("go", "golang, 1.25 or later")];
 
@@ -65,7 +66,7 @@ pub(crate) async fn run(
     let mut tests = Command::new(python);
     tests.current_dir(&folder).args(["-B", "-m", "unittest"]);
     if args.tests.is_empty() {
-        // Nothing may stand before that word.
+        // "discover" must be the first word.
         tests.args(["discover", "-v", "-p", "test_*.py"]);
     } else {
         tests.arg("-v").args(&args.tests);
@@ -75,7 +76,7 @@ pub(crate) async fn run(
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A Python with what requirements.txt names, in an environment of its own below the user's cache.
+/// A Python with the packages of requirements.txt, in its own environment below the user's cache.
 async fn python(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
     let environment = peers::cache()?.join("clients");
     let python = environment.join("bin/python");
@@ -85,7 +86,7 @@ async fn python(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<
         let made = finish("python3 -m venv", &mut venv, interrupt).await?;
         ensure!(made == Some(0), "python3 -m venv failed: on Debian it is in the package python3-venv");
     }
-    // It has nothing to do, and asks nobody, if all are there in these versions.
+    // pip does nothing, without network, if all packages are installed in these versions.
     let mut pip = Command::new(&python);
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]);
     pip.arg(folder.join("requirements.txt"));

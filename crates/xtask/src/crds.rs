@@ -1,7 +1,7 @@
-//! Writes what comes from the API's types: the custom resource definition, the template of it that the chart weir-crds
-//! installs, and the page that explains every field.
+//! Writes everything that is generated from the API's types: the custom resource definition, its template in the chart
+//! weir-crds, and the page that explains every field.
 //!
-//! The types in `crates/api` are the only source; what is written here is never edited by hand.
+//! The types in `crates/api` are the only source. Never edit the output by hand.
 
 use std::{path::Path, process::ExitCode};
 
@@ -9,18 +9,18 @@ use anyhow::Context as _;
 
 use crate::{reference, workspace::Workspace};
 
-/// Where the definition is written.
+/// The definition.
 const DEFINITION: &str = "crds/weir.dev_ratelimitpolicies.yaml";
 
-/// Where the same is a template, which `helm upgrade` changes; what is in a chart's `crds/` folder it never does.
+/// The definition as a template, which `helm upgrade` updates. Helm never updates files in a chart's `crds/` folder.
 const TEMPLATE: &str = "charts/weir-crds/templates/ratelimitpolicies.yaml";
 
-/// Where the page is.
+/// The page.
 const REFERENCE: &str = "docs/api.md";
 
 #[derive(clap::Args)]
 pub(crate) struct CrdsArgs {
-    /// Write nothing; exit with 1 if a file is not what would be written
+    /// Write nothing; exit with 1 if a file is out of date
     #[arg(long)]
     check: bool,
 }
@@ -48,10 +48,10 @@ pub(crate) fn run(workspace: &Workspace, args: &CrdsArgs) -> anyhow::Result<Exit
     Ok(if stale { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The definition with the chart's labels, and with the annotation that makes Helm leave it where it is.
+/// The definition with the chart's labels, and with the annotation that makes Helm keep it on uninstall.
 fn template(definition: &str) -> anyhow::Result<String> {
     const LABELS: &str = "metadata:\n  labels:\n";
-    // Text of ours that Helm would take for its own.
+    // Escapes text that Helm would read as a template action.
     let text = definition.replace("{{", "{{ \"{{\" }}");
     let (before, after) = text.split_once(LABELS).context("the definition has no labels")?;
     Ok(format!(

@@ -1,4 +1,5 @@
-//! Programs of other people that a command needs: found on this machine, or installed from Debian's packages, saying so.
+//! Third-party programs that a command needs: found on this machine, or installed from Debian's packages with a
+//! message.
 
 use std::path::{Path, PathBuf};
 
@@ -8,13 +9,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bench::finish;
 
-/// A program, its package of Debian, and what it is for.
+/// A program, its Debian package, and its purpose.
 pub(crate) type Need = (&'static str, &'static str, &'static str);
 
-/// Folders that programs are in, though not everybody's PATH has them.
+/// Folders with programs that are not in every user's PATH.
 pub(crate) const SYSTEM: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// Whether all of `needs` are there in the end. On Debian as root what is missing is installed; elsewhere it is listed.
+/// Whether all of `needs` are available in the end. On Debian as root it installs missing ones; elsewhere it lists
+/// them.
 pub(crate) async fn ensure(
     command: &str,
     needs: impl IntoIterator<Item = Need>,
@@ -36,7 +38,7 @@ pub(crate) async fn ensure(
     let apt = |args: &[&str]| {
         let mut command = Command::new("apt-get");
         command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y"]).args(args);
-        // Standard output may be read by a program.
+        // A program may read our standard output.
         command.stdout(std::io::stderr());
         command
     };

@@ -1,7 +1,7 @@
-//! `cargo xtask deny`: what may enter the dependency tree, asked of cargo-deny by deny.toml.
+//! `cargo xtask deny`: what may enter the dependency tree, checked by cargo-deny with deny.toml.
 //!
-//! Licences, refused packages and sources: what needs no network, so that the answer changes only with the lock file.
-//! Advisories are a repository that changes by itself; they are asked for by a flag, never by `cargo xtask test`.
+//! Licences, refused packages and sources need no network, so the result changes only with the lock file. Advisories
+//! are in a repository that changes on its own: they are checked only with a flag, never by `cargo xtask test`.
 
 use std::{
     path::PathBuf,
@@ -12,14 +12,14 @@ use anyhow::{Context as _, ensure};
 
 use crate::{bench::peers::cache, workspace::Workspace};
 
-/// The version that is installed; another one may judge differently.
+/// The version to install; another one may judge differently.
 const VERSION: &str = "0.20.2";
-/// What can be asked without a network.
+/// The checks that need no network.
 const CHECKS: [&str; 3] = ["licenses", "bans", "sources"];
 
 #[derive(clap::Args)]
 pub(crate) struct DenyArgs {
-    /// Ask for advisories, too: their database is a repository, which is fetched
+    /// Check advisories, too: their database is a repository, which is fetched
     #[arg(long)]
     advisories: bool,
 }
@@ -40,7 +40,7 @@ fn program() -> anyhow::Result<PathBuf> {
         eprintln!("deny: compiles cargo-deny {VERSION} into {}: a minute or two", folder.display());
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["install", "cargo-deny", "--version", VERSION, "--locked", "--debug", "--root"]).arg(&folder);
-        // It runs for seconds: neither optimized nor debugged, it is there soonest.
+        // It runs for seconds, so it is compiled without optimisation and debug information, which is fastest in total.
         cargo.env("CARGO_PROFILE_DEV_DEBUG", "0").env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
         ensure!(cargo.status().context("run cargo install")?.success(), "cargo-deny could not be installed");
     }

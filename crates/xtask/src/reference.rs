@@ -1,6 +1,6 @@
-//! `docs/api.md`: every field of a `RateLimitPolicy`, from the schema that the apiserver has.
+//! `docs/api.md`: every field of a `RateLimitPolicy`, from the apiserver's schema.
 //!
-//! Shapes, bounds, defaults and messages are those of the schema; nothing is said here that it does not say.
+//! Shapes, bounds, defaults and messages come from the schema; the page adds nothing to them.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ pub(crate) fn page(crd: &str) -> anyhow::Result<String> {
     Ok(page)
 }
 
-/// The fields of an object, and then of the objects in them.
+/// The fields of an object, followed by the fields of its objects.
 fn section(page: &mut String, path: &str, schema: &Value) {
     let Some(fields) = schema.get("properties").and_then(Value::as_mapping) else { return };
     let _ = writeln!(page, "\n## `{path}`\n");
@@ -49,7 +49,7 @@ fn section(page: &mut String, path: &str, schema: &Value) {
         if let Some(default) = field.get("default") {
             notes.push(format!("Default: {}.", code(default)));
         }
-        // An object's own are below its section.
+        // An object's own messages are below its section.
         let own = |schema: &Value| if schema.get("properties").is_some() { Vec::new() } else { messages(schema) };
         notes.extend(own(field));
         if !std::ptr::eq(field, item) {
@@ -70,7 +70,7 @@ fn section(page: &mut String, path: &str, schema: &Value) {
     }
 }
 
-/// What a list or a map holds in the end, and the marks of a path to it.
+/// The innermost type of a list or a map, and the marks of a path to it.
 fn unwrapped(schema: &Value) -> (String, &Value) {
     let mut marks = String::new();
     let mut schema = schema;
@@ -142,7 +142,7 @@ fn code(value: &Value) -> String {
     }
 }
 
-/// Of a message, what Markdown would take for its own.
+/// Escapes what Markdown would interpret in a message.
 fn escaped(text: &str) -> String {
     text.replace('*', "\\*").replace('<', "&lt;")
 }

@@ -1,6 +1,6 @@
-//! `cargo xtask release VERSION`: the versions of crates, images and charts, which move together or not at all.
+//! `cargo xtask release VERSION`: changes the versions of crates, images and charts together.
 //!
-//! It changes files and nothing else: committing, tagging and publishing are somebody's decision.
+//! It only changes files: a person commits, tags and publishes.
 
 use std::{
     fs,
@@ -24,18 +24,18 @@ const UNRELEASED: &str = "## Unreleased\n";
 
 #[derive(clap::Args)]
 pub(crate) struct ReleaseArgs {
-    /// The new version, such as 1.2.3 or 1.2.3-rc.1: later than the present one
+    /// The new version, such as 1.2.3 or 1.2.3-rc.1: later than the current one
     version: String,
-    /// Say what would be changed, and change nothing
+    /// Print what would change, and change nothing
     #[arg(long)]
     dry_run: bool,
 }
 
-/// A version somewhere in a file.
+/// A version in a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     line: usize,
-    /// Where in the text it begins.
+    /// Offset in the text.
     start: usize,
     version: String,
 }
@@ -94,13 +94,13 @@ fn present(root: &Path) -> anyhow::Result<Version> {
     Ok(place.version.parse()?)
 }
 
-/// Every file that git knows, but this one, whose tests have versions of nobody.
+/// Every file in git except for this one, whose tests contain made-up versions.
 fn tracked(root: &Path) -> anyhow::Result<Vec<String>> {
     let files = git(root, &["ls-files"])?;
     Ok(files.lines().filter(|file| *file != "crates/xtask/src/release.rs").map(str::to_owned).collect())
 }
 
-/// Every version of ours in a file.
+/// All versions of ours in a file.
 fn places(file: &str, text: &str) -> Vec<Place> {
     let (mut places, mut start, mut section) = (Vec::new(), 0, "");
     for (index, line) in text.split_inclusive('\n').enumerate() {
@@ -132,7 +132,7 @@ fn places(file: &str, text: &str) -> Vec<Place> {
     places
 }
 
-/// The version to go to.
+/// The version to change to.
 fn next(old: &Version, text: &str) -> anyhow::Result<Version> {
     let new: Version =
         text.parse().with_context(|| format!("{text} is no version: write it as 1.2.3 or 1.2.3-rc.1"))?;
@@ -153,7 +153,7 @@ fn moved(text: &str, places: &[Place], new: &Version) -> String {
     out + &text[done..]
 }
 
-/// What was not released belongs to this version now.
+/// Moves the unreleased changes to this version.
 fn released(changelog: &str, new: &Version) -> anyhow::Result<String> {
     let (head, tail) =
         changelog.split_once(UNRELEASED).with_context(|| format!("{CHANGELOG} has no heading {UNRELEASED:?}"))?;

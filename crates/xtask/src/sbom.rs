@@ -1,6 +1,7 @@
-//! `cargo xtask sbom`: what our programs are made of, one CycloneDX file for each, from what cargo knows.
+//! `cargo xtask sbom`: the components of our programs, one CycloneDX file for each, from cargo's metadata.
 //!
-//! Only what is linked into a program is in its list: neither its tests nor what builds it. The same lock file gives the same bytes.
+//! A list has only what is linked into the program, without its tests and build tools. The same lock file gives the
+//! same bytes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +18,7 @@ use crate::workspace::Workspace;
 
 /// The programs that are in images.
 const PROGRAMS: [&str; 2] = ["weir-operator", "weir-agent"];
-/// What the images are built for.
+/// The platform of the images.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
 #[derive(clap::Args)]
@@ -96,7 +97,7 @@ fn component(package: &Package, checksums: &BTreeMap<(String, String), String>) 
         "purl": purl(package),
     });
     if let Some(license) = &package.license {
-        // What was allowed before expressions were: a slash means a choice.
+        // An old form from before licence expressions: a slash means a choice.
         component["licenses"] = json!([{"expression": license.replace('/', " OR ")}]);
     }
     if let Some(checksum) = checksums.get(&(package.name.to_string(), package.version.to_string())) {
@@ -105,12 +106,12 @@ fn component(package: &Package, checksums: &BTreeMap<(String, String), String>) 
     component
 }
 
-/// The name of a package, as others look it up.
+/// The package URL, for lookups.
 fn purl(package: &Package) -> String {
     format!("pkg:cargo/{}@{}", package.name, package.version)
 }
 
-/// Of a lock file, what each package from a registry must hash to.
+/// The checksum of each package from a registry, from a lock file.
 fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
     let mut checksums = BTreeMap::new();
     for package in lock.split("[[package]]") {

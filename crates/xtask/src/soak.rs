@@ -1,4 +1,4 @@
-//! Builds an agent in release and keeps it busy for half an hour. What is done to it is in crates/bench, module soak.
+//! Builds an agent in release mode and keeps it busy for half an hour. crates/bench, module soak, defines what it does.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use crate::{bench::finish, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct SoakArgs {
-    /// How long; below 30 it shows that all works, and is written to target/weir/benchmarks
+    /// For how long; below 30, it only shows that everything works, and writes to target/weir/benchmarks
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
     /// More flags for the agent

@@ -1,17 +1,17 @@
-//! Where things are: the checkout, its target folder, and what cargo knows of its packages.
+//! The checkout, its target folder, and cargo's metadata.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use cargo_metadata::{Metadata, MetadataCommand};
 
-/// The checkout that this command works on.
+/// The checkout of this command.
 pub(crate) struct Workspace {
     pub(crate) metadata: Metadata,
 }
 
 impl Workspace {
-    /// The workspace that xtask was built from, wherever the command is called.
+    /// The workspace that xtask was built from, whatever the current directory.
     pub(crate) fn find() -> anyhow::Result<Self> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         let metadata = MetadataCommand::new()
@@ -26,7 +26,8 @@ impl Workspace {
         self.metadata.workspace_root.as_std_path()
     }
 
-    /// Folder for what these commands write: logs, kubeconfig, state. Below the target folder, so `cargo clean` takes it.
+    /// Folder for the output of these commands: logs, kubeconfig, state. Below the target folder, so `cargo clean`
+    /// removes it.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.target().join("weir")
     }

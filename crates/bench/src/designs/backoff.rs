@@ -1,5 +1,5 @@
-//! One word and one compare-and-swap; whoever loses it waits twice as long as the last time before trying again, so that
-//! the cache line changes its core less often.
+//! One word and one compare-and-swap. A thread that loses the race waits twice as long as the last time before it tries
+//! again, so that the cache line changes its core less often.
 
 use std::hint;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use weir_core::Time;
 
 use super::Bucket;
 
-/// Past this many turns of waiting, the thread that has the line may well not run: let it.
+/// After this many turns, the thread that owns the cache line may be preempted: yield to it.
 const LONGEST: u32 = 1 << 10;
 
 #[derive(Debug)]

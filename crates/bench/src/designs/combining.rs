@@ -1,5 +1,5 @@
-//! Flat combining: each thread puts its question into a slot of its own, and whoever gets the turn answers all of them,
-//! so that the state stays on one core for many decisions. Nobody asks and goes away: a thread waits for its answer.
+//! Flat combining: each thread writes its request into its own slot, and the thread that holds the lock answers all of
+//! them, so that the state stays on one core for many decisions. A thread always waits for its answer.
 
 use std::hint;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,18 +10,18 @@ use weir_core::Time;
 
 use super::Bucket;
 
-/// As many threads as can take part.
+/// The number of threads that can take part.
 const SLOTS: usize = 8;
 
-/// Turns of waiting before the one who answers is given the core.
+/// Turns of waiting before a thread yields to the thread that answers.
 const SPINS: u32 = 128;
 
 const ADMITTED: u64 = 1;
 const REFUSED: u64 = 2;
-/// A question is the time with this bit; no answer has it.
+/// A request is the time with this bit; no answer has it.
 const ASKED: u64 = 1 << 63;
 
-/// A cache line, and the one that is fetched along with it, to itself.
+/// Aligned to two cache lines, because some processors fetch two together.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Slot(AtomicU64);
@@ -30,7 +30,7 @@ struct Slot(AtomicU64);
 pub(crate) struct CombiningBucket {
     bucket: Bucket,
     turn: AtomicBool,
-    /// Only read and written by the one whose turn it is.
+    /// Only read and written by the thread that holds the lock.
     arrival: AtomicU64,
     slots: [Slot; SLOTS],
 }
@@ -45,7 +45,7 @@ impl CombiningBucket {
         }
     }
 
-    /// `thread` is below 8, and of no other thread.
+    /// `thread` is below 8 and unique.
     pub(crate) fn take(&self, thread: usize, now: Time) -> bool {
         let mine = &self.slots[thread].0;
         mine.store(ASKED | now.as_nanos(), Ordering::Release);

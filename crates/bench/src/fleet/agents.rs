@@ -1,8 +1,9 @@
-//! Ten thousand agents in one process: each has an address of its own on loopback, and all share one listener, because a
-//! socket that listens on all addresses tells by which one it was reached.
+//! Ten thousand agents in one process. Each has its own loopback address, and all share one listener: a socket that
+//! listens on all addresses knows by which one it was reached.
 //!
-//! They speak the wire format and keep its rules (nothing older than what is in force is taken), but enforce nothing: what
-//! they cost must not be mistaken for the operator's work. Contents are read in full once, and known by revision after that.
+//! They use the wire format and keep its rules (they refuse snapshots that are older than the one in force), but
+//! enforce nothing: their cost must not count as the operator's. Contents are parsed in full once, and identified by
+//! revision after that.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -18,13 +19,13 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use weir_wire::{ApplyReply, InForce, PolicyStatus, Refusal, RefusalKind, RuleStatus, Snapshot, Status, WIRE_VERSION};
 
-/// The address of the first; the others follow.
+/// The address of the first agent; the others follow.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 1);
 
 /// All agents.
 pub(super) struct Agents {
     agents: Box<[Mutex<Agent>]>,
-    /// Contents that were read, by revision.
+    /// Contents that were parsed, by revision.
     contents: RwLock<HashMap<String, Arc<Content>>>,
     round: RwLock<Option<Arc<Round>>>,
     rounds: AtomicU64,
@@ -34,15 +35,15 @@ pub(super) struct Agents {
 
 #[derive(Default)]
 struct Agent {
-    /// Counts how often it was started.
+    /// How often it was started.
     instance: u32,
     in_force: Option<(u64, Arc<Content>)>,
     since_unix_millis: u64,
-    /// The last round that it was counted in.
+    /// The last round in which it was counted.
     round: u64,
 }
 
-/// What an agent that has this content in force has to know of it.
+/// What an agent needs to know about the content that it has in force.
 struct Content {
     revision: String,
     /// Name of each policy, and the number of its first limit.
@@ -51,10 +52,10 @@ struct Content {
     status: String,
 }
 
-/// What is waited for.
+/// What a round waits for.
 #[derive(Debug)]
 pub(super) enum Wanted {
-    /// Whatever it is.
+    /// Any snapshot.
     Anything,
     /// This policy, with this number in its first limit.
     Limit(String, u64),
@@ -67,19 +68,19 @@ struct Round {
     over: Mutex<Option<oneshot::Sender<Instant>>>,
 }
 
-/// Ends when the last agent has acknowledged what is wanted.
+/// A round, which ends when the last agent has acknowledged the wanted snapshot.
 pub(super) struct Waiting {
     round: Arc<Round>,
     over: oneshot::Receiver<Instant>,
 }
 
-/// What to say to a request: status code and body.
+/// The answer to a request: status code and body.
 pub(super) struct Answer {
     pub(super) code: u16,
     pub(super) body: String,
     /// The entity tag of a status.
     pub(super) tag: Option<String>,
-    /// Whether the last agent of a round says it.
+    /// Set if this is the answer of the last agent of a round.
     last: Option<oneshot::Sender<Instant>>,
 }
 
@@ -88,17 +89,17 @@ impl Answer {
         Self { code, body, tag: None, last: None }
     }
 
-    /// It is about to be written: its body.
+    /// The body, which is about to be written.
     pub(super) fn given(self) -> String {
         if let Some(over) = self.last {
-            // Fails only if whoever waited has given up.
+            // Fails only if the round was given up.
             let _ = over.send(Instant::now());
         }
         self.body
     }
 }
 
-/// A snapshot without what it is made of.
+/// A snapshot without its content.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Envelope<'a> {
@@ -121,19 +122,19 @@ impl Agents {
         })
     }
 
-    /// Where the agent of this number is reached.
+    /// The address of the agent with this number.
     pub(super) fn address(number: usize) -> Ipv4Addr {
         let number = u32::try_from(number).expect("there are fewer agents than addresses");
         Ipv4Addr::from(u32::from(FIRST) + number)
     }
 
-    /// Who is reached at this address.
+    /// The agent at this address.
     pub(super) fn number(&self, address: Ipv4Addr) -> Option<usize> {
         let number = usize::try_from(u32::from(address).checked_sub(u32::from(FIRST))?).ok()?;
         (number < self.agents.len()).then_some(number)
     }
 
-    /// All start afresh, with nothing in force.
+    /// Restarts all agents, with nothing in force.
     pub(super) fn restart(&self) {
         for agent in &self.agents {
             let mut agent = agent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,12 +142,12 @@ impl Agents {
         }
     }
 
-    /// How often any of them told its status, or that nothing is new.
+    /// How often any agent reported its status, or that nothing had changed.
     pub(super) fn told(&self) -> u64 {
         self.told.load(Ordering::Relaxed)
     }
 
-    /// Begins to wait until so many agents have acknowledged it.
+    /// Starts a round that waits until this many agents have acknowledged.
     pub(super) fn await_acknowledgements(&self, wanted: Wanted, agents: usize) -> Waiting {
         let (sender, over) = oneshot::channel();
         let number = self.rounds.fetch_add(1, Ordering::Relaxed) + 1;
@@ -169,7 +170,7 @@ impl Agents {
         Ok(())
     }
 
-    /// Answers for the agent of this number to somebody who knows the status with this tag.
+    /// The answer of the agent with this number to a client that knows the status with this tag.
     pub(super) fn answer(&self, number: usize, method: &str, path: &str, known: Option<&[u8]>, body: &[u8]) -> Answer {
         match (method, path) {
             ("PUT", "/v1/config") => self.put(number, body).unwrap_or_else(|error| {
@@ -201,7 +202,7 @@ impl Agents {
         Ok(Answer { last, ..Answer::new(200, body) })
     }
 
-    /// Counts an agent in the round, if it is one of those that are waited for: whom to tell if it is the last.
+    /// Counts an agent in the round if the round waits for it. Returns whom to notify if it was the last one.
     fn count(&self, agent: &mut Agent, content: &Content) -> Option<oneshot::Sender<Instant>> {
         let round = self.round.read().unwrap_or_else(PoisonError::into_inner).clone()?;
         let counts = match &round.wanted {
@@ -228,7 +229,7 @@ impl Agents {
         Ok(contents.entry(revision.to_owned()).or_insert(content).clone())
     }
 
-    /// What the agent of this number tells who goes on to tell, and told what has this tag the last time.
+    /// The next line of this agent's status stream; `told` is the tag of the last status that was sent.
     pub(super) fn line(&self, number: usize, told: &mut Option<String>) -> Bytes {
         let answer = self.status(number, told.as_deref().map(str::as_bytes));
         *told = answer.tag;
@@ -242,7 +243,7 @@ impl Agents {
         self.told.fetch_add(1, Ordering::Relaxed);
         let agent = self.agents[number].lock().unwrap_or_else(PoisonError::into_inner);
         let instance = format!("{number}-{}", agent.instance);
-        // Nothing is counted, so that this is all that changes.
+        // The counters are zero, so nothing else changes.
         let sequence = agent.in_force.as_ref().map_or(0, |(sequence, _)| *sequence);
         let tag = format!("W/\"{instance}-{sequence}\"");
         if known == Some(tag.as_bytes()) {
@@ -267,7 +268,7 @@ impl Agents {
     }
 }
 
-/// How a status without policies ends.
+/// The end of a status without policies.
 const EMPTY: &str = r#""policies":[]}"#;
 
 impl Content {
@@ -301,7 +302,7 @@ impl Agent {
 }
 
 impl Waiting {
-    /// When the last one had acknowledged it.
+    /// When the last agent had acknowledged.
     pub(super) async fn over(self, patience: Duration) -> anyhow::Result<Instant> {
         match timeout(patience, self.over).await {
             Ok(Ok(moment)) => Ok(moment),

@@ -1,7 +1,8 @@
-//! What is in the apiserver: one namespace with Deployments of a hundred pods each, all running as far as anybody can tell,
-//! and policies. There are no controllers, so pods are made one by one, as controllers and kubelets would have.
+//! The objects in the apiserver: one namespace with policies and with Deployments of a hundred pods each, all of which
+//! look running. There are no controllers, so this module creates the pods one by one, as controllers and kubelets
+//! would have.
 //!
-//! One namespace, because a policy reaches no other, and one policy is to be about all pods.
+//! One namespace, because a policy reaches only its own namespace, and one policy must target all pods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,37 +16,37 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use weir_api::RateLimitPolicy;
-use weir_e2e::control_plane::{ControlPlane, OPERATOR_NAMESPACE};
+use weir_testbed::{ControlPlane, OPERATOR_NAMESPACE};
 
 use super::agents::Agents;
 use super::identities::Identities;
 
 pub(super) const NAMESPACE: &str = "fleet";
-/// Pods of one Deployment, which is what the small policy is about.
+/// Pods of one Deployment, which the small policy targets.
 pub(super) const PER_DEPLOYMENT: usize = 100;
-/// Policies of each Deployment: 500 for 10,000 pods, with the two that are changed.
+/// Policies of each Deployment: 500 for 10,000 pods, including the two that are changed.
 const PER_DEPLOYMENT_POLICIES: usize = 5;
-/// About all pods.
+/// The policy for all pods.
 pub(super) const ALL: &str = "all";
-/// About the pods of the first Deployment.
+/// The policy for the pods of the first Deployment.
 pub(super) const SMALL: &str = "small";
-/// Requests on their way: more make the apiserver no faster.
+/// Requests in flight: more do not make the apiserver faster.
 const AT_ONCE: usize = 48;
 const LOOK: Duration = Duration::from_millis(200);
-/// Where the operator keeps its authority.
+/// The Secret of the operator's authority.
 const AUTHORITY: &str = "weir-operator-identity";
 
-/// The administrator of a control plane of one's own.
+/// An administrator of a private control plane.
 pub(super) struct Cluster {
     pub(super) control_plane: ControlPlane,
     port: u16,
-    /// None: agents speak plain text.
+    /// None: agents use plain HTTP.
     identities: Option<Arc<Identities>>,
     pods: usize,
     policies: usize,
 }
 
-/// How many pods and policies enforce what they should, as the policies' statuses say.
+/// How many pods and policies are enforced, according to the policies' statuses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Enforced {
     pub(super) policies: usize,
@@ -53,7 +54,7 @@ pub(super) struct Enforced {
 }
 
 impl Cluster {
-    /// Starts a control plane. Agents will be found at this port.
+    /// Starts a control plane. Agents will listen on this port.
     pub(super) async fn start(port: u16) -> anyhow::Result<Self> {
         let control_plane = ControlPlane::start().await?;
         control_plane.install_crd().await?;
@@ -61,7 +62,7 @@ impl Cluster {
             let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
             Api::<Namespace>::all(control_plane.client()).create(&PostParams::default(), &namespace).await?;
         }
-        // As the chart makes it: empty.
+        // Empty, as the chart creates it.
         let secret = serde_json::from_value(json!({"metadata": {"name": AUTHORITY}}))?;
         let secrets: Api<Secret> = Api::namespaced(control_plane.client(), OPERATOR_NAMESPACE);
         secrets.create(&PostParams::default(), &secret).await?;
@@ -76,7 +77,7 @@ impl Cluster {
         Ok(Self { control_plane, port, identities: None, pods: 0, policies: 0 })
     }
 
-    /// Waits until an operator has made its authority: certificate and key in PEM.
+    /// Waits until an operator has created its authority. Returns certificate and key in PEM.
     pub(super) async fn authority(&self, patience: Duration) -> anyhow::Result<[String; 2]> {
         let secrets: Api<Secret> = Api::namespaced(self.control_plane.client(), OPERATOR_NAMESPACE);
         let looking = async {
@@ -91,12 +92,12 @@ impl Cluster {
         tokio::time::timeout(patience, looking).await.context("the operator makes no authority")?
     }
 
-    /// Agents of pods that are made from now on have certificates.
+    /// From now on, agents of new pods have certificates.
     pub(super) fn certify(&mut self, identities: Arc<Identities>) {
         self.identities = Some(identities);
     }
 
-    /// Adds Deployments, pods and policies until there are so many pods.
+    /// Adds Deployments, pods and policies until there are this many pods.
     pub(super) async fn grow(&mut self, pods: usize) -> anyhow::Result<()> {
         let client = self.control_plane.client();
         let (first, deployments) = (self.pods / PER_DEPLOYMENT, pods / PER_DEPLOYMENT);
@@ -156,7 +157,7 @@ impl Cluster {
         Ok(Enforced { policies: policies.len(), wholly: policies.iter().filter(is_whole).count() })
     }
 
-    /// What the operator asked the apiserver for so far, by verb and resource.
+    /// The operator's requests to the apiserver so far, by verb and resource.
     pub(super) fn asked(&self) -> anyhow::Result<Vec<String>> {
         let audited = self.control_plane.audited()?;
         let name = |entry: &Value| {
@@ -175,7 +176,7 @@ impl Cluster {
     }
 }
 
-/// The policies that a pod has to enforce.
+/// The policies that a pod must enforce.
 pub(super) fn policies_of(pod: usize) -> Vec<String> {
     let deployment = pod / PER_DEPLOYMENT;
     let mut names = vec![ALL.to_owned()];
@@ -186,7 +187,7 @@ pub(super) fn policies_of(pod: usize) -> Vec<String> {
     names
 }
 
-/// The first has two less, because of those that are changed.
+/// The first Deployment has two fewer, because of the policies that are changed.
 fn names_of(deployment: usize) -> impl Iterator<Item = String> {
     let count = if deployment == 0 { PER_DEPLOYMENT_POLICIES - 2 } else { PER_DEPLOYMENT_POLICIES };
     (0..count).map(move |number| format!("d{deployment}-{number}"))
@@ -253,7 +254,7 @@ async fn create_pod(client: Client, number: usize, port: u16, identities: Option
     Ok(())
 }
 
-/// About as long as one that people write.
+/// About as long as a typical one.
 fn pod_spec() -> Value {
     let probe = |path: &str| json!({"httpGet": {"path": path, "port": "http"}, "periodSeconds": 10});
     let resources = json!({"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}});

@@ -1,8 +1,8 @@
-//! Who the agents are: each shows the certificate of its own pod, signed by the operator's own authority, and lets in nobody
-//! but the operator.
+//! The identities of the agents: each presents the certificate of its own pod, signed by the operator's own authority,
+//! and accepts only the operator.
 //!
-//! As real agents do it, but for how they got it: asking the operator, and the operator the apiserver, ten thousand times
-//! before each run would tell how fast the apiserver reviews tokens.
+//! This is like real agents, except that the certificates are issued directly: ten thousand requests to the operator
+//! and the apiserver before each run would measure how fast the apiserver reviews tokens.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,16 +19,16 @@ use rustls::{RootCertStore, ServerConfig};
 /// The certificates of all agents.
 pub(super) struct Identities {
     issuer: Issuer<'static, KeyPair>,
-    /// One for all: whose it is says the certificate, and making ten thousand takes its time.
+    /// One key for all: the certificate identifies the agent, and generating ten thousand keys takes long.
     key: KeyPair,
-    /// Everything but the certificate.
+    /// Everything except the certificate.
     server: ServerConfig,
     signing: Arc<dyn rustls::sign::SigningKey>,
     servers: Box<[OnceLock<Arc<ServerConfig>>]>,
 }
 
 impl Identities {
-    /// For so many agents. The authority's certificate and key are PEM.
+    /// For this many agents. The authority's certificate and key are PEM.
     pub(super) fn new(agents: usize, certificate: &str, key: &str) -> anyhow::Result<Self> {
         let issuer = Issuer::from_ca_cert_pem(certificate, KeyPair::from_pem(key)?)?;
         let mut roots = RootCertStore::empty();
@@ -48,7 +48,7 @@ impl Identities {
         Ok(Self { issuer, key, server, signing, servers: (0..agents).map(|_| OnceLock::new()).collect() })
     }
 
-    /// The agent of this number belongs to the pod of this namespace and UID.
+    /// Assigns the pod with this namespace and UID to the agent with this number.
     pub(super) fn certify(&self, number: usize, namespace: &str, uid: &str) -> anyhow::Result<()> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -59,12 +59,12 @@ impl Identities {
         let shown = SingleCertAndKey::from(CertifiedKey::new(chain, self.signing.clone()));
         let mut server = self.server.clone();
         server.cert_resolver = Arc::new(shown);
-        // It has one already only if the same pod was made twice.
+        // It already has one only if the same pod was created twice.
         let _ = self.servers[number].set(Arc::new(server));
         Ok(())
     }
 
-    /// What the agent of this number is, over TLS; none before its pod is there.
+    /// The TLS configuration of the agent with this number; none before its pod exists.
     pub(super) fn server(&self, number: usize) -> Option<Arc<ServerConfig>> {
         self.servers.get(number)?.get().cloned()
     }

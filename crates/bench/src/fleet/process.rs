@@ -1,4 +1,5 @@
-//! The operator that is measured: the program as it is shipped, a process of its own, ended with this value.
+//! The operator under test: the program as it is shipped, in its own process, which is stopped when this value is
+//! dropped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use anyhow::{Context as _, bail};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long an operator may take to end.
+/// How long an operator may take to exit.
 const GRACE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -20,7 +21,7 @@ pub(super) struct OperatorProcess {
     pub(super) started: Instant,
 }
 
-/// What it holds, in bytes.
+/// Its memory, in bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
     pub(super) resident: u64,
@@ -28,14 +29,14 @@ pub(super) struct Memory {
 }
 
 impl OperatorProcess {
-    /// With an authority of its own, unless agents speak plain text.
+    /// With its own authority, unless agents use plain HTTP.
     pub(super) fn start(program: &Path, kubeconfig: &Path, log: PathBuf, plaintext: bool) -> anyhow::Result<Self> {
         let output = fs::File::create(&log).with_context(|| format!("write {}", log.display()))?;
         let started = Instant::now();
-        // Nobody asks there: the agents have their certificates already.
+        // No agent uses it: they have their certificates already.
         let identity = ["--identity-listen", "127.0.0.1:0", "--identity-url", "https://127.0.0.1"];
         let child = Command::new("setpriv")
-            // Whatever happens to this program, the operator ends with it.
+            // If this program ends in any way, the operator ends, too.
             .args(["--pdeathsig", "TERM"])
             .arg(program)
             .args(["run", "--telemetry", "127.0.0.1:0", "--lease-namespace", "default"])
@@ -49,7 +50,7 @@ impl OperatorProcess {
         Ok(Self { child, log, started })
     }
 
-    /// Processor time that it has used.
+    /// The processor time that it has used.
     pub(super) fn cpu(&self) -> anyhow::Result<Duration> {
         parse_cpu(&self.read("stat")?).context("read the operator's processor time")
     }
@@ -65,7 +66,7 @@ impl OperatorProcess {
         fs::read_to_string(path).with_context(|| format!("the operator has ended: {}", self.last_words()))
     }
 
-    /// Asks it to end, and waits for it.
+    /// Asks it to exit, and waits for it.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         self.signal(Signal::TERM);
         let asked = Instant::now();
@@ -89,7 +90,7 @@ impl OperatorProcess {
     }
 
     fn signal(&self, signal: Signal) {
-        // It is not waited for yet, so the id is still its own; fails only if it has ended a moment ago.
+        // It was not waited for yet, so the id is still its own. Fails only if it has just exited.
         if let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(id, signal);
         }
@@ -98,13 +99,13 @@ impl OperatorProcess {
 
 impl Drop for OperatorProcess {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if it has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Fields 14 and 15 of `stat`, behind a name that may hold anything.
+/// Fields 14 and 15 of `stat`, behind a name that may contain anything.
 fn parse_cpu(stat: &str) -> Option<Duration> {
     let (_, fields) = stat.rsplit_once(')')?;
     let ticks: u64 =

@@ -1,4 +1,4 @@
-//! The one listener of all agents: HTTP/2 over mutual TLS as real agents speak it, or HTTP/1.1 in plain text.
+//! The one listener of all agents: HTTP/2 over mutual TLS like real agents, or plain HTTP/1.1.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -26,19 +26,19 @@ use weir_wire::STATUS_LINES;
 use super::agents::Agents;
 use super::identities::Identities;
 
-/// Connections that wait to be taken: an operator that starts opens thousands at once.
+/// Pending connections: a starting operator opens thousands at once.
 const BACKLOG: u32 = 8192;
 /// Larger than any snapshot of these fleets.
 const LONGEST: usize = 4 << 20;
-/// How often an agent asks whether a silent operator is still there, and how long it waits for the answer.
+/// How often an agent pings a silent operator, and how long it waits for the answer.
 const PING_INTERVAL: Duration = Duration::from_secs(300);
 const PING_TIMEOUT: Duration = Duration::from_secs(30);
-/// How a status is asked for by whoever wants to be told again and again.
+/// The query of a client that wants a stream of statuses.
 const EVERY: &str = "everyMillis=";
-/// Lines come when a tenth of a second begins, in nanoseconds.
+/// Lines are sent at the start of a tenth of a second, in nanoseconds.
 const TENTH: u32 = 100_000_000;
 
-/// Listens on a port that is free; the port.
+/// Listens on a free port, and returns it.
 pub(super) fn listen() -> anyhow::Result<(TcpListener, u16)> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
@@ -47,7 +47,7 @@ pub(super) fn listen() -> anyhow::Result<(TcpListener, u16)> {
     Ok((listener, port))
 }
 
-/// Answers for all agents, for ever. Without `identities` in plain text.
+/// Answers for all agents, for ever. Uses plain HTTP without `identities`.
 pub(super) async fn serve(
     listener: TcpListener,
     agents: Arc<Agents>,
@@ -62,7 +62,7 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        // Other machines can reach this port, too; no agent is at the address that they reach it by.
+        // Other machines can reach this port, too, but no agent has the address that they use.
         let number = match stream.local_addr().map(|address| address.ip()) {
             Ok(IpAddr::V4(address)) => agents.number(address),
             _ => None,
@@ -76,7 +76,7 @@ pub(super) async fn serve(
     }
 }
 
-/// However it ends: the operator connects again.
+/// The outcome does not matter: the operator connects again.
 async fn converse(number: usize, agents: Arc<Agents>, identities: Option<Arc<Identities>>, stream: TcpStream) {
     let service = service_fn(move |request| {
         let agents = agents.clone();
@@ -118,7 +118,7 @@ async fn answer(number: usize, agents: &Arc<Agents>, request: Request<Incoming>)
     Ok(response.body(Either::Left(Full::new(answer.given().into())))?)
 }
 
-/// A line at once, and then one each time, as real agents do it.
+/// One line at once, and then one per interval, like real agents.
 fn lines(
     number: usize,
     agents: Arc<Agents>,

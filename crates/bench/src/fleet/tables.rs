@@ -1,4 +1,4 @@
-//! What was found of each fleet, beside each other, and what was aimed at.
+//! The figures of each fleet side by side, and the aims.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(super) fn report(found: &[Found], is_part: bool, load_before: &str) -> anyho
     Ok(report)
 }
 
-/// One line, for whoever looks on.
+/// One line of progress.
 pub(super) fn line(found: &Found) -> String {
     format!(
         "{} pods: 100 pods p50 {:.0} ms, p99 {:.0} ms; all p50 {:.0} ms, p99 {:.0} ms; cold {:.2} s; \
@@ -113,7 +113,7 @@ fn aims(largest: &Found, report: &mut Report) {
     }
 }
 
-/// What a chart shows of each fleet: its name, title, unit and value.
+/// A chart over all fleets: its name, title, unit and value.
 type Figure = (&'static str, &'static str, &'static str, fn(&Found) -> f64);
 
 const FIGURES: [Figure; 4] = [

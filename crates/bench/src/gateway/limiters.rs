@@ -1,4 +1,4 @@
-//! The three limiters. Two are what a team writes by hand: a bucket of floats, refilled when it is asked.
+//! The three limiters. Two are what a team would write by hand: a bucket of floats that is refilled on each request.
 
 use std::collections::HashMap;
 use std::hash::RandomState;
@@ -21,7 +21,7 @@ pub(super) const BUCKET: f64 = 200.0;
 pub(super) type DashBuckets = Arc<DashMap<IpAddr, Bucket, RandomState>>;
 pub(super) type MutexBuckets = Arc<Mutex<HashMap<IpAddr, Bucket>>>;
 
-/// Tokens, as of the last time somebody asked.
+/// The tokens at the time of the last request.
 pub(super) struct Bucket {
     tokens: f64,
     at: Instant,
@@ -44,7 +44,7 @@ impl Bucket {
     }
 }
 
-/// Asks for one request of a client.
+/// Decides on one request of a client.
 pub(super) trait Take: Clone + Send + Sync + 'static {
     fn take(&self, client: IpAddr) -> bool;
 }

@@ -1,4 +1,4 @@
-//! One gateway: a process that serves until it is ended.
+//! One gateway: a process that serves until it is stopped.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ use weir_tower::{Admit, Answer, HttpAnswer, IpKey, KeyedAdmit, LatencyLayer, Mon
 
 use super::limiters::{BUCKET, DASHMAP, DashBuckets, MUTEX, MutexBuckets, PER_SECOND, Take, WEIR};
 
-/// One gateway of `cargo xtask bench gateway`, which starts it by itself.
+/// One gateway of `cargo xtask bench gateway`, which starts it itself.
 #[derive(Parser)]
 pub(crate) struct GatewayArgs {
     limiter: String,
@@ -47,7 +47,7 @@ impl GatewayArgs {
         Ok(GatewayCommand { words, listen })
     }
 
-    /// Serves until it is ended.
+    /// Serves until it is stopped.
     pub(crate) fn serve(self) -> anyhow::Result<()> {
         let upstream = self.upstream.map(|address| Upstream {
             client: Client::builder(TokioExecutor::new()).build_http(),
@@ -88,13 +88,13 @@ fn weir()
     Ok(KeyedAdmit::new(rule, clock, IpKey::new(client), WithoutKey::Share))
 }
 
-/// Whom the request says it is from, if the last proxy in front is to be trusted.
+/// The client address in the request, as the last proxy in front reports it.
 fn client(request: &Request) -> Option<IpAddr> {
     let forwarded = request.headers().get("x-forwarded-for")?.to_str().ok()?;
     forwarded.rsplit(',').next()?.trim().parse().ok()
 }
 
-/// A limiter written by hand, in the layer that Weir's own have, so that only the limiters differ.
+/// A limiter written by hand, in Weir's own layer, so that only the limiters differ.
 #[derive(Clone)]
 struct ByHand<T>(T);
 
@@ -123,7 +123,7 @@ struct Upstream {
     address: String,
 }
 
-/// The same to everybody, or what the upstream says.
+/// The same answer to every client, or the upstream's answer.
 async fn handle(State(upstream): State<Option<Upstream>>, mut request: Request) -> Response {
     let Some(Upstream { client, address }) = upstream else {
         return "hello, world\n".into_response();

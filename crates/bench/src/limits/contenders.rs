@@ -1,6 +1,6 @@
-//! Everybody who decides on one limit, each set up to admit always, to deny always, or to hold a budget.
+//! All contenders that decide on one limit, each set up to always admit, to always deny, or to hold a budget.
 //!
-//! A peer is used as its documentation says, with the clock that it takes by default; nothing is tuned for or against it.
+//! A peer is used as its documentation says, with its default clock; nothing is tuned for or against it.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Mutex;
@@ -15,16 +15,16 @@ use super::hammer::{BATCH, Batch, batch};
 use super::ours;
 use crate::designs::{BackoffBucket, CombiningBucket};
 
-/// What a limit is set up for.
+/// What a limit is set up to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
-    /// 10^9 a second, with room for as many: nobody here can use that up.
+    /// 10^9 per second, with a burst of the same size: no contender can use that up.
     Admit,
-    /// One a day, and that one is gone.
+    /// One per day, which is already used.
     Deny,
-    /// So many, and no more within the run.
+    /// This many, and no more during the run.
     Budget(u32),
-    /// [`REFILL`] in each millisecond, saved up to as many.
+    /// [`REFILL`] per millisecond, with a burst of the same size.
     Refill,
 }
 
@@ -37,18 +37,18 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Weir as its users have it, the clock read included.
+    /// Weir as its users have it, including the clock reading.
     Ours,
-    /// Weir's decision without the clock: on one thread only, for a time that threads share would be what is measured.
+    /// Weir's decision without the clock. On one thread only: with several, the shared time would be what is measured.
     Alone,
     Peer,
     /// A design that was tried and not chosen.
     Tried,
-    /// No limit at all: a clock that is read.
+    /// No limit: only a clock reading.
     Yardstick,
 }
 
-/// How a strategy counts: this bounds what it may admit while it is refilled.
+/// How a strategy counts, which bounds what it may admit while it is refilled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counts {
     Bucket,
@@ -59,11 +59,12 @@ pub(super) struct Contender {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) counts: Counts,
-    /// Not [`Sync`], or not of use on more than one thread.
+    /// Not [`Sync`], or useless on more than one thread.
     pub(super) one_thread: bool,
-    /// It reads no clock to refuse: until a timer has run, it refuses unseen. No yardstick for refusals that do.
+    /// It reads no clock to refuse: until a timer has run, it always refuses. Contenders that read a clock are not
+    /// compared with it.
     pub(super) refuses_unread: bool,
-    /// A fresh limit; none if the contender cannot be set up so.
+    /// A new limit; none if the contender cannot be set up this way.
     pub(super) make: fn(Demand) -> Option<Batch>,
 }
 
@@ -114,7 +115,7 @@ const fn clock(name: &'static str, make: fn(Demand) -> Option<Batch>) -> Contend
     Contender { kind: Kind::Yardstick, ..peer(name, Counts::Bucket, make) }
 }
 
-/// Takes the first, so that a limit of one denies from then on.
+/// Uses the first request up, so that a limit of one denies from then on.
 fn used_up(demand: Demand, decide: impl Fn() -> bool + Send + Sync + 'static) -> Batch {
     if demand == Demand::Deny {
         decide();
@@ -174,14 +175,14 @@ fn leaky_bucket(demand: Demand) -> Option<Batch> {
     Some(used_up(demand, move || limiter.try_acquire(1)))
 }
 
-/// Tower's own needs `&mut`, so each thread would have a limit to itself: one thread only.
+/// Tower's own layer needs `&mut`, so each thread would have its own limit: one thread only.
 fn tower_rate_limit(demand: Demand) -> Option<Batch> {
     let (requests, period) = match demand {
         Demand::Admit => (1_000_000_000, SECOND),
         Demand::Deny => (1, DAY),
         Demand::Budget(_) | Demand::Refill => return None,
     };
-    // It sleeps when it is used up, and that takes a runtime; nobody waits for the sleep.
+    // It sleeps when it is used up, which needs a runtime; nothing waits for the sleep.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
     let service = tower::service_fn(|()| std::future::ready(Ok::<(), std::convert::Infallible>(())));
     let service = {

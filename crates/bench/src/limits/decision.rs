@@ -11,24 +11,25 @@ use crate::stats::{Spread, figure, in_pairs, ratio};
 
 const THREADS: [usize; 4] = [1, 2, 4, 8];
 
-/// Less than this share admitted, or more than it denied, is not what the limit was set up for, and is said.
+/// With a smaller share admitted (or denied) than this, the limit did not do what it was set up to do, which is
+/// reported.
 const PURE: f64 = 0.999;
 
-/// Of 60 rounds each contender goes first in two or three.
+/// In 61 rounds each contender goes first two or three times.
 const ROUNDS: usize = 61;
 
-/// A turn on one or two threads. It is no longer than the system lets a thread run at a stretch, so that what runs beside
-/// spoils some turns and not a part of each; more threads than cores get longer, for they have to take turns themselves.
+/// A turn on one or two threads. It is no longer than a scheduler time slice, so that other processes spoil whole turns
+/// instead of a part of each. More threads than cores get longer turns, because they share the cores.
 const TURN: Duration = Duration::from_millis(4);
 
-/// What the turns of a contender on so many threads came to, one in each round.
+/// The results of a contender on a number of threads, one per round.
 #[derive(Default)]
 struct Found {
     millions: Vec<f64>,
     admitted: Vec<f64>,
 }
 
-/// By the place of the contender and the number of threads.
+/// By the contender's index and the number of threads.
 type Results = BTreeMap<(usize, usize), Found>;
 
 pub(super) fn measure(quick: bool, exact: &Exact, report: &mut Report) {
@@ -96,20 +97,20 @@ impl View<'_> {
         self.contenders.iter().position(|contender| contender.name == name).expect("a name of the list")
     }
 
-    /// How many times as fast the left one is as the right one, in the median of rounds.
+    /// How many times as fast the left contender is as the right one, in the median of rounds.
     fn ratio(&self, left: usize, right: usize, threads: usize) -> Option<f64> {
         let millions = |contender| Some(self.results.get(&(contender, threads))?.millions.as_slice());
         Some(ratio(millions(left)?, millions(right)?))
     }
 
-    /// How many nanoseconds a decision takes longer on one thread, in the median of rounds.
+    /// How many nanoseconds longer a decision takes on one thread, in the median of rounds.
     fn slower_by(&self, left: usize, right: usize) -> Option<f64> {
         let millions = |contender| Some(self.results.get(&(contender, 1))?.millions.as_slice());
         Some(in_pairs(millions(left)?, millions(right)?, |left, right| 1e3 / left - 1e3 / right).median)
     }
 
-    /// The peer that we are fastest beside least, and how much: of those that read a clock, as we do, or of those that held
-    /// their limit, too.
+    /// The strongest peer, and our ratio to it: among peers that read a clock, like us, or among those that also held
+    /// their limit.
     fn best(&self, demand: Demand, threads: usize, among_exact: bool) -> Option<(&'static str, f64)> {
         let ours = self.named("weir TokenBucket");
         let peers = self.of(Kind::Peer).filter(|(_, peer)| !among_exact || self.exact.held(peer.name));
@@ -190,7 +191,7 @@ impl View<'_> {
         });
     }
 
-    /// What was chosen for a hot limit beside what was not.
+    /// The chosen design for a contended limit compared with the others.
     fn designs(&self, word: &str) -> Table {
         let shipped = self.named("weir TokenBucket");
         let designs = std::iter::once((shipped, "shipped: leases for each core"))
@@ -217,7 +218,7 @@ impl View<'_> {
         }
     }
 
-    /// Each of ours over each peer.
+    /// Each of our contenders compared with each peer.
     fn ratios(&self, demand: Demand, threads: usize) -> Table {
         let peers: Vec<_> = self.of(Kind::Peer).filter(|(index, _)| self.speed(*index, threads).is_some()).collect();
         let rows = self.of(Kind::Ours).filter_map(|(index, contender)| {
@@ -238,7 +239,7 @@ impl View<'_> {
         }
     }
 
-    /// The share of the decisions that came out as the limit was set up for.
+    /// The share of decisions with the outcome that the limit was set up for.
     fn wanted(&self, index: usize, threads: usize, demand: Demand) -> Option<f64> {
         let admitted = Spread::of(self.results.get(&(index, threads))?.admitted.clone()).median;
         Some(if demand == Demand::Admit { admitted } else { 1.0 - admitted })

@@ -1,4 +1,4 @@
-//! Whether the limit was held: how many were admitted of those that were allowed.
+//! Whether the limit was held: how many were admitted compared with how many were allowed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::report::{Cell, Report, Row, Table};
 const THREADS: [usize; 3] = [2, 4, 8];
 const BUDGET: u32 = 100_000;
 
-/// By contender, then by column: the most that was admitted for each that was allowed.
+/// By contender, then by column: the highest ratio of admitted to allowed.
 pub(super) struct Exact {
     worst: BTreeMap<&'static str, Vec<Option<f64>>>,
     order: Vec<&'static str>,
@@ -39,7 +39,7 @@ pub(super) fn measure(quick: bool) -> Exact {
     Exact { worst, order, repetitions }
 }
 
-/// Four times the budget is asked for; nothing comes back meanwhile.
+/// Asks for four times the budget, which is not refilled.
 fn budget(contender: &Contender, threads: usize) -> Option<f64> {
     let batch = (contender.make)(Demand::Budget(BUDGET))?;
     let asked = 4 * u64::from(BUDGET);
@@ -48,8 +48,8 @@ fn budget(contender: &Contender, threads: usize) -> Option<f64> {
     Some(share(&rate, f64::from(BUDGET)))
 }
 
-/// Refilled each millisecond, and asked for all the time. What is allowed is counted generously: from before the limit
-/// was made until after the last decision, a window that was touched counting whole.
+/// Refilled each millisecond, and always asked for more. The allowance is generous: from before the limit was created
+/// until after the last decision, and every window that was touched counts as a whole.
 fn refill(contender: &Contender, threads: usize, time: Duration) -> Option<f64> {
     let before = Instant::now();
     let batch = (contender.make)(Demand::Refill)?;

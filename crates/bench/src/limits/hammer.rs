@@ -1,4 +1,4 @@
-//! Threads that decide as fast as they can on what they share, for a while.
+//! Threads that decide as fast as they can on shared state, for a while.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,36 +7,36 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// How many decisions are made between two looks at whether to stop.
+/// How many decisions are made between two checks of the stop flag.
 pub(super) const BATCH: u64 = 256;
 
-/// Makes [`BATCH`] decisions on the given thread and says how many were admitted.
+/// Makes [`BATCH`] decisions on the given thread. Returns how many were admitted.
 pub(super) type Batch = Box<dyn Fn(usize) -> u64 + Send + Sync>;
 
-/// What one repetition came to.
+/// The result of one repetition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     pub(super) decisions: u64,
     pub(super) admitted: u64,
-    /// From before the first decision until after the last, without the start of the threads.
+    /// From before the first decision until after the last, without starting the threads.
     pub(super) elapsed: Duration,
-    /// A thread panicked: arithmetic of a peer, that in release wraps around. Its decisions are not counted.
+    /// A thread panicked: a peer's arithmetic overflowed, which wraps around in release. Its decisions are not counted.
     pub(super) panicked: bool,
 }
 
 impl Rate {
-    /// Millions of decisions a second, of all threads together.
+    /// Millions of decisions per second, of all threads together.
     pub(super) fn millions(&self) -> f64 {
         to_f64(self.decisions) / self.elapsed.as_secs_f64() / 1e6
     }
 }
 
-/// A batch whose loop knows the decision, so that nothing is called through a pointer for each one.
+/// A batch whose loop inlines the decision, so that there is no indirect call per decision.
 pub(super) fn batch(decide: impl Fn() -> bool + Send + Sync + 'static) -> Batch {
     Box::new(move |_| (0..BATCH).map(|_| u64::from(std::hint::black_box(decide()))).sum())
 }
 
-/// Lets the threads run for `time`, or until each has made `rounds` batches.
+/// Runs the threads for `time`, or until each has made `rounds` batches.
 pub(super) fn hammer(threads: usize, time: Duration, rounds: u64, batch: &(dyn Fn(usize) -> u64 + Sync)) -> Rate {
     let stop = AtomicBool::new(false);
     let start = Barrier::new(threads + 1);
@@ -68,8 +68,8 @@ pub(super) fn hammer(threads: usize, time: Duration, rounds: u64, batch: &(dyn F
     })
 }
 
-/// Gives a thread a core of its own, in turn. A turn is over before the scheduler would have parted two threads that it had
-/// put on one core, where nobody contends for anything. Where that is not allowed, it is as the scheduler has it.
+/// Binds each thread to its own core, in turn. A turn is over before the scheduler would separate two threads on one
+/// core, where nothing contends. If binding is not allowed, the scheduler decides.
 fn bind(thread: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();

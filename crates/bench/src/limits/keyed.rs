@@ -1,4 +1,4 @@
-//! Limits by key: throughput, with every key known, and bytes for each key.
+//! Limits by key: throughput with known keys, and bytes per key.
 
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
@@ -16,10 +16,10 @@ const THREADS: [usize; 2] = [1, 2];
 const SIZES: [usize; 2] = [1_000, 1_000_000];
 const QUICK_SIZES: [usize; 2] = [1_000, 10_000];
 
-/// Bytes for each key: by store, then by [`columns`].
+/// Bytes per key: by store, then by [`columns`].
 type Bytes = Vec<Vec<f64>>;
 
-/// A way in which the stores are used.
+/// A way of using the stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Use {
     size: usize,
@@ -28,13 +28,13 @@ struct Use {
     threads: usize,
 }
 
-/// Million requests a second: by use, then by store, then by round.
+/// Million requests per second: by use, then by store, then by round.
 type Speeds = BTreeMap<Use, Vec<Vec<f64>>>;
 
-/// Of 25 rounds each store goes first in three or four.
+/// In 25 rounds each store goes first three or four times.
 const ROUNDS: usize = 25;
 
-/// Longer than for one limit: every turn begins with what the store before it left in the processor's caches.
+/// Longer than for one limit: every turn starts with the processor's caches filled by the store before.
 const TURN: Duration = Duration::from_millis(20);
 
 pub(super) fn measure(quick: bool, report: &mut Report) -> anyhow::Result<()> {
@@ -79,7 +79,7 @@ fn run<K: Key>(quick: bool, size: usize) -> Speeds {
     found
 }
 
-/// Every thread goes round the sequence from a place of its own.
+/// Every thread cycles through the sequence from its own start.
 fn pass<K: Key>(store: &dyn Store<K>, sequence: &[K], threads: usize, time: Duration) -> Rate {
     use std::sync::atomic::{AtomicUsize, Ordering};
     let step = usize::try_from(BATCH).expect("small");
@@ -91,8 +91,7 @@ fn pass<K: Key>(store: &dyn Store<K>, sequence: &[K], threads: usize, time: Dura
     })
 }
 
-/// The peer that we are fastest beside least: its place among the stores, and how many times as fast we are in the median
-/// of rounds.
+/// The strongest peer: its index among the stores, and how many times as fast we are in the median of rounds.
 fn best_peer(stores: &[Vec<f64>]) -> (usize, f64) {
     let ratios = stores.iter().enumerate().skip(OURS).map(|(place, peer)| (place, ratio(&stores[0], peer)));
     ratios.min_by(|(_, left), (_, right)| left.total_cmp(right)).expect("there are peers")
@@ -188,7 +187,7 @@ fn report_bytes(bytes: &Bytes, speeds: &Speeds, sizes: [usize; 2], report: &mut 
     report.chart(Bars { name: "memory", title, unit: "bytes for each key", bars });
 }
 
-/// Lets the program with the counting allocator count.
+/// Runs the program with the counting allocator.
 fn count(sizes: [usize; 2]) -> anyhow::Result<Bytes> {
     let mut program = std::env::current_exe()?;
     program.set_file_name("weir-bench-memory");
@@ -204,8 +203,8 @@ fn count(sizes: [usize; 2]) -> anyhow::Result<Bytes> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// The program `weir-bench-memory`: for the sizes that it is given, the bytes for each key of every store, as JSON.
-/// `live` says how many bytes are on the heap.
+/// The program `weir-bench-memory`: for the given sizes, the bytes per key of every store, as JSON. `live` returns how
+/// many bytes are on the heap.
 pub fn count_bytes(live: impl Fn() -> usize) -> ExitCode {
     let sizes: Result<Vec<usize>, _> = std::env::args().skip(1).map(|size| size.parse()).collect();
     let Ok(sizes) = sizes else {

@@ -1,17 +1,17 @@
-//! Keys, and in which order they come: prepared before anything is timed, and the same for everybody.
+//! Keys and their order: prepared before anything is timed, and the same for every contender.
 
 use std::hash::Hash;
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-/// What a client is known by.
+/// The key of a client.
 pub(super) trait Key: Hash + Eq + Clone + Send + Sync + 'static {
     const NAME: &'static str;
 
     fn numbered(number: u64) -> Self;
 
-    /// Calls with the bytes that stand for this key.
+    /// Calls `then` with the bytes of this key.
     fn with_bytes<T>(&self, then: impl FnOnce(&[u8]) -> T) -> T;
 }
 
@@ -20,7 +20,7 @@ impl Key for u64 {
     const NAME: &'static str = "8 bytes";
 
     fn numbered(number: u64) -> Self {
-        // A bijection, so that keys differ and do not lie in order.
+        // A bijection, so that keys differ and are not in order.
         number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)
     }
 
@@ -29,7 +29,7 @@ impl Key for u64 {
     }
 }
 
-/// Twenty bytes, the number last: what API keys look like.
+/// Twenty bytes, the number last, like typical API keys.
 impl Key for String {
     const NAME: &'static str = "20 bytes";
 
@@ -59,7 +59,7 @@ impl Order {
         }
     }
 
-    /// So many draws of `keys` keys. The same numbers every time.
+    /// This many draws from `keys` keys. The same numbers every time.
     pub(super) fn draw<K: Key>(self, keys: usize, draws: usize) -> Vec<K> {
         let mut random = StdRng::seed_from_u64(42);
         let sums: Vec<f64> = match self {

@@ -1,4 +1,4 @@
-//! Weir among the contenders: each strategy with the clock read, as users have it, and with the time given.
+//! Weir among the contenders: each strategy with a clock reading, as users have it, and with the time given.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::hammer::{BATCH, Batch, batch};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Moments in a log that admits 10^9 a second.
+/// Entries of a log that admits 10^9 per second.
 const LOG: u32 = 1 << 18;
 
-/// How much later each decision is than the one before, where the time is given.
+/// How much later each decision is than the one before, if the time is given.
 const STEP: u64 = 16;
 
 /// The name, the strategy, the names with the time given.
@@ -63,10 +63,10 @@ fn quota(strategy: Strategy, demand: Demand) -> Option<Quota> {
     let window =
         matches!(strategy, Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog);
     let (requests, period, burst) = match demand {
-        // Without a queue it admits one each interval, whatever its burst: there is no budget to count.
+        // Without a queue it admits one per interval, whatever its burst: there is no budget to count.
         Demand::Budget(_) if strategy == Strategy::LeakyBucket => return None,
-        // As fast, in a list of moments that takes longer to fill than a thread may be kept from its core: the place that
-        // such a thread has taken and not filled in yet admits nobody else.
+        // The same rate, in a ring that takes longer to fill than a thread may be preempted: the entry of a preempted
+        // thread admits no other request.
         Demand::Admit if strategy == Strategy::SlidingWindowLog => (LOG, Duration::from_nanos(u64::from(LOG)), LOG),
         Demand::Admit => (1_000_000_000, SECOND, 1_000_000_000),
         Demand::Deny => (1, DAY, 1),
@@ -83,7 +83,7 @@ fn with_clock(strategy: Strategy, demand: Demand) -> Option<Batch> {
     on(strategy, demand, move || clock.now())
 }
 
-/// As much of a clock as shot-limit and governor have.
+/// With the same clock as shot-limit and governor.
 fn with_quanta(demand: Demand) -> Option<Batch> {
     let clock = QuantaClock::start();
     on(Strategy::TokenBucket, demand, move || clock.now())
@@ -92,13 +92,13 @@ fn with_quanta(demand: Demand) -> Option<Batch> {
 fn on(strategy: Strategy, demand: Demand, now: impl Fn() -> Time + Send + Sync + 'static) -> Option<Batch> {
     let limiter = Limiter::new(now(), quota(strategy, demand)?);
     if demand == Demand::Deny {
-        // The one of the day.
+        // The one request of the day.
         let _ = limiter.check(now(), 1);
     }
     Some(batch(move || limiter.check(now(), 1).is_ok()))
 }
 
-/// The time goes on by itself, in a register.
+/// The time advances by itself, in a register.
 fn alone(strategy: Strategy, demand: Demand) -> Option<Batch> {
     let quota = quota(strategy, demand)?;
     let start = MonotonicClock::start().now();

@@ -1,7 +1,7 @@
-//! Tables of limits by key: ours, governor's, and the simplest right one on each map, as a user would write it.
+//! Tables of limits by key: ours, governor's, and the simplest correct one on each map, as a user would write it.
 //!
-//! Every table takes the same seeded hasher (foldhash), which is faster than what the maps take by default, and holds the
-//! least that a token bucket can be: one word, the theoretical arrival time. None of the peers bounds or reclaims keys.
+//! Every table uses the same seeded hasher (foldhash), which is faster than the maps' defaults, and stores the smallest
+//! possible token bucket: one word, the theoretical arrival time. None of the peers bounds or reclaims keys.
 
 use std::collections::HashMap;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -20,7 +20,7 @@ use weir_tower::MonotonicClock;
 use super::keys::Key;
 use crate::clocks::QuantaClock;
 
-/// One a second, and a billion at once: nobody here uses a bucket up, and none is full, so idle, within the run.
+/// One per second, and a billion at once: no bucket is used up during the run, and none is full, so none is idle.
 const INTERVAL: Duration = Duration::from_secs(1);
 const BURST: u32 = 1_000_000_000;
 
@@ -35,21 +35,21 @@ pub(super) const NAMES: [&str; 8] = [
     "papaya HashMap",
 ];
 
-/// The first of [`NAMES`] are ours.
+/// The first ones of [`NAMES`] are ours.
 pub(super) const OURS: usize = 2;
 
 /// A limit for each key.
 pub(super) trait Store<K>: Send + Sync {
-    /// Charges one request of the key, and says whether it was admitted.
+    /// Charges one request of the key. Returns whether it was admitted.
     fn take(&self, key: &K) -> bool;
 
-    /// All of them; here, so that nothing is called through a pointer for each key.
+    /// All keys, in a method here, so that there is no indirect call per key.
     fn take_all(&self, keys: &[K]) -> u64 {
         keys.iter().map(|key| u64::from(self.take(key))).sum()
     }
 }
 
-/// The store at this place of [`NAMES`], for so many keys.
+/// The store with this index in [`NAMES`], for this many keys.
 pub(super) fn store<K: Key>(place: usize, keys: usize) -> Box<dyn Store<K>> {
     let clock = MonotonicClock::start();
     let hasher = RandomState::default();

@@ -1,4 +1,4 @@
-//! Who is compared, and how each is told to do the same.
+//! The contenders, and how each is configured to do the same.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ const NGINX: &str = include_str!("peers/nginx.conf");
 const HAPROXY: &str = include_str!("peers/haproxy.cfg");
 const ENVOY: &str = include_str!("peers/envoy.yaml");
 
-/// Client connections that each is ready to take: those that stay idle, and some more.
+/// Client connections that each contender accepts: the idle ones, and some more.
 const CONNECTIONS: usize = 12_000;
 /// Descriptors for these and for some connections to the app.
 pub(super) const FILES: u64 = 20_000;
@@ -29,10 +29,10 @@ pub(super) enum Contender {
     Weir,
 }
 
-/// In this order in every round and table: the peer to which all are compared comes first, ours last.
+/// The order in every round and table: the reference peer comes first, ours last.
 pub(super) const CONTENDERS: [Contender; 4] = [Contender::Nginx, Contender::Haproxy, Contender::Envoy, Contender::Weir];
 
-/// A contender that runs.
+/// A running contender.
 pub(super) struct Proxy {
     pub(super) process: Process,
     pub(super) http1: SocketAddr,
@@ -52,7 +52,7 @@ impl Contender {
     /// Starts it with the limits of the scenario.
     pub(super) fn start(self, scenario: Scenario, upstream: SocketAddr, folder: &Path) -> anyhow::Result<Proxy> {
         let http1 = free_address()?;
-        // nginx and HAProxy have to be told which protocol a port speaks.
+        // nginx and HAProxy need one protocol per port.
         let http2 = if matches!(self, Self::Nginx | Self::Haproxy) { free_address()? } else { http1 };
         let values = values(scenario, upstream, http1, http2, folder);
         let put = |file: &str, template: &str| {
@@ -120,7 +120,7 @@ fn values(
         ("listen_port", http1.port().to_string()),
         ("listen_http2", http2.to_string()),
         ("zone", zone.to_owned()),
-        // Its longest period is a minute: one request in each gets through.
+        // Its longest period is a minute, with one request in each.
         ("nginx_rate", if scenario.refused { "1r/m".to_owned() } else { format!("{UNREACHED}r/s") }),
         ("nginx_burst", if scenario.refused { String::new() } else { format!(" burst={UNREACHED} nodelay") }),
         ("table", (scenario.keys + 100_000).to_string()),
@@ -132,7 +132,7 @@ fn values(
     ]
 }
 
-/// What the programs say of their versions.
+/// The versions that the programs report.
 pub(super) fn versions() -> Vec<(String, String)> {
     let programs = [("nginx", "-v"), ("HAProxy", "-v"), ("Envoy", "--version"), ("wrk", "-v"), ("h2load", "--version")];
     let versions = programs.map(|(name, flag)| {
@@ -143,7 +143,7 @@ pub(super) fn versions() -> Vec<(String, String)> {
     versions.into()
 }
 
-/// The first thing that looks like one: `1.22.1`, or `1.40.0` between slashes.
+/// The first part that looks like a version: `1.22.1`, or `1.40.0` between slashes.
 fn version_in(text: &str) -> Option<&str> {
     let mut words = text.split(|at: char| at.is_whitespace() || matches!(at, '/' | '[' | ']' | '-'));
     words.find(|word| {

@@ -1,5 +1,5 @@
-//! One request and its answer on a connection that stays open: to look before a load is sent, to fill tables of keys,
-//! and to leave connections idle. Nothing is measured through it.
+//! Requests and answers on a connection that stays open: to check a proxy before the load, to fill tables of keys, and
+//! to leave connections idle. It measures nothing.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ const LENGTH: &[u8] = b"content-length:";
 
 pub(super) struct Connection {
     stream: TcpStream,
-    /// Read, and not yet taken.
+    /// Read, but not yet parsed.
     read: Vec<u8>,
 }
 
@@ -30,14 +30,14 @@ impl Connection {
         Ok(self.exchange(get(path, key).as_bytes())?.0)
     }
 
-    /// The statuses of `GET <path>` with each of these keys, all sent before the first is answered.
+    /// The statuses of `GET <path>` with each of these keys, all sent before the first answer is read.
     pub(super) fn get_all(&mut self, path: &str, keys: impl Iterator<Item = u64>) -> anyhow::Result<Vec<u16>> {
         let requests: Vec<_> = keys.map(|key| get(path, &key.to_string())).collect();
         self.stream.write_all(requests.concat().as_bytes()).context("send requests")?;
         requests.iter().map(|_| Ok(self.receive()?.0)).collect()
     }
 
-    /// The status and the body of what was asked.
+    /// The status and the body of the answer.
     pub(super) fn exchange(&mut self, request: &[u8]) -> anyhow::Result<(u16, String)> {
         self.stream.write_all(request).context("send a request")?;
         self.receive()
@@ -72,17 +72,17 @@ pub(super) fn get(path: &str, key: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: app\r\nx-key: {key}\r\n\r\n")
 }
 
-/// What the head of a response says.
+/// The head of a response.
 #[derive(Debug, PartialEq)]
 pub(super) struct Head {
     pub(super) status: u16,
-    /// Of the head.
+    /// Length of the head.
     pub(super) length: usize,
-    /// Of the body.
+    /// Length of the body.
     pub(super) body: usize,
 }
 
-/// The head at the beginning of these bytes; none if it is not whole.
+/// The head at the beginning of these bytes; none if it is incomplete.
 pub(super) fn parse_head(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
     let (mut status, mut body, mut length) = (None, None, 0);
     for end in memchr::memchr_iter(b'\n', bytes) {
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_to_requests_sent_together_are_told_apart() {
+    fn answers_to_pipelined_requests_are_separated() {
         let server = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let mut connection = Connection::open(server.local_addr().expect("bound")).expect("it listens");
         let (mut peer, _) = server.accept().expect("somebody came");
@@ -137,7 +137,7 @@ mod tests {
         for end in 0..head.len() {
             assert_eq!(parse(&head[..end]).expect("the beginning of one"), None, "{end}");
         }
-        assert!(parse("HTTP/1.1 200 OK\r\n\r\n").is_err(), "nobody knows where its body ends");
+        assert!(parse("HTTP/1.1 200 OK\r\n\r\n").is_err(), "the end of its body is unknown");
         assert!(parse("HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n").is_err());
         assert!(parse("SSH-2.0-x\r\n").is_err());
     }

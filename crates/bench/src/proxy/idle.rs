@@ -1,14 +1,13 @@
-//! What a proxy takes without doing anything: time to start, memory at rest, after a load, and for each connection that
-//! is kept alive.
+//! What an idle proxy takes: time to start, memory when fresh and after a load, and memory per kept-alive connection.
 
 use super::contenders::{CONTENDERS, Contender};
 use super::exchange::Connection;
 use super::rounds::Bench;
 use super::scenarios::PROXIED;
 
-/// Of one contender.
+/// The figures of one contender.
 pub(super) struct Idle {
-    /// Milliseconds, of every start.
+    /// Milliseconds of every start.
     pub(super) starts: Vec<f64>,
     /// Bytes.
     pub(super) fresh: f64,
@@ -50,7 +49,7 @@ fn one(bench: &Bench<'_>, contender: Contender) -> anyhow::Result<Idle> {
         connections.push(connection);
     }
     let with_connections = proxy.process.resident()?;
-    // Those that were closed meanwhile take no memory.
+    // Connections that were closed meanwhile take no memory.
     for connection in connections.iter_mut().step_by(100) {
         connection.get(&PROXIED.path(), "0")?;
     }

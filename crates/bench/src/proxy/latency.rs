@@ -1,5 +1,5 @@
-//! What a proxy adds to the time until the answer: on one connection that asks as soon as it was answered, and on many
-//! at a steady rate well below what any of them can do.
+//! The latency that a proxy adds: on one connection that sends the next request immediately, and on many at a steady
+//! rate well below the capacity of every contender.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use super::load::{self, Load};
 use super::rounds::Bench;
 use super::scenarios::{ONE_CONNECTION, PROXIED};
 
-/// Requests a second; half of what the slowest contender carries.
+/// Requests per second: half of what the slowest contender can carry.
 pub(super) const RATE: usize = 6_400;
 const LENGTH: Duration = Duration::from_secs(1);
 
-/// Rounds of P50 and P99 in microseconds, beyond those of the app without a proxy in the same round.
+/// P50 and P99 of the rounds in microseconds, less those of the app without a proxy in the same round.
 #[derive(Clone, Default)]
 pub(super) struct Added {
     pub(super) alone: Vec<[f64; 2]>,
     pub(super) steady: Vec<[f64; 2]>,
 }
 
-/// Of the app alone, not added to anything, and of every contender in their order.
+/// The absolute figures of the app alone, and the added figures of every contender in their order.
 pub(super) struct Latencies {
     pub(super) direct: Added,
     pub(super) added: Vec<Result<Added, String>>,
@@ -64,6 +64,6 @@ fn once(bench: &Bench<'_>, address: SocketAddr) -> anyhow::Result<[[f64; 2]; 2]>
 
 fn quantiles(load: &Load) -> anyhow::Result<[f64; 2]> {
     ensure!(load.failed == 0 && load.refused == 0, "{} failed, {} refused", load.failed, load.refused);
-    ensure!(load.p50 > 0.0, "no latency was told");
+    ensure!(load.p50 > 0.0, "no latency was reported");
     Ok([load.p50, load.p99])
 }

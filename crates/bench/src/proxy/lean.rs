@@ -1,8 +1,8 @@
-//! A client of HTTP/1.1 that does next to nothing itself, so that one core of it keeps a proxy's core busy.
+//! An HTTP/1.1 client with minimal work of its own, so that one core of it keeps a proxy's core busy.
 //!
-//! One core of wrk is too slow for that: a proxy that answers faster than it is asked sleeps in between, and pays for being
-//! woken, which one that is busy all the time does not. On each connection the same request is sent as soon as the last one
-//! was answered; of an answer only its status and its end are looked at.
+//! One core of wrk is too slow for that: a proxy that is faster than its clients sleeps in between and pays for
+//! wake-ups, which a proxy under full load does not. Each connection sends the same request as soon as the last one was
+//! answered, and reads only the status and the end of an answer.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -18,33 +18,33 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use super::exchange::{get, parse_head};
 use super::load::Load;
 
-/// For an answer.
+/// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LARGEST_ANSWER: usize = 16 * 1024;
 
-/// What is asked, and by how many.
+/// The request, and how many connections send it.
 pub(super) struct Lean<'a> {
     pub(super) address: SocketAddr,
     pub(super) path: &'a str,
     pub(super) key: &'a str,
     pub(super) connections: usize,
     pub(super) length: Duration,
-    /// Evenly, all connections together; none: a connection asks as soon as it is answered.
+    /// The rate of all connections together, evenly spaced. None: a connection sends as soon as it is answered.
     pub(super) per_second: Option<NonZeroU32>,
 }
 
-/// One request at a time.
+/// A connection with one request at a time.
 struct Connection {
     stream: TcpStream,
     answer: Answer,
 }
 
-/// As much of an answer as has come, if that is not all.
+/// The part of an incomplete answer that was received.
 #[derive(Default)]
 struct Answer(Vec<u8>);
 
 impl Lean<'_> {
-    /// Everything that was sent is answered when it ends, or counted as failed. No latencies.
+    /// At the end, everything that was sent is answered or counted as failed. It measures no latencies.
     pub(super) fn run(&self) -> anyhow::Result<Load> {
         let request = get(self.path, self.key);
         let epoll = epoll::create(CreateFlags::CLOEXEC).context("make an epoll")?;
@@ -81,7 +81,7 @@ impl Lean<'_> {
                 load.failed = (connections.len() - idle.len()) as u64;
                 break;
             }
-            // To be in time for the next one it does not sleep: the core is its own.
+            // It does not sleep before the next request is due: it has its own core.
             let wait = if gap.is_some() { Duration::ZERO } else { PATIENCE };
             let wait = Timespec::try_from(wait).context("wait for answers")?;
             epoll::wait(&epoll, spare_capacity(&mut events), Some(&wait)).context("wait for answers")?;
@@ -105,13 +105,13 @@ impl Lean<'_> {
 
 impl Connection {
     fn ask(&mut self, request: &str) -> anyhow::Result<()> {
-        // There is room for a request where there is none on its way.
+        // A socket without a request in flight has room for one.
         let sent = self.stream.write(request.as_bytes()).context("send a request")?;
         ensure!(sent == request.len(), "{sent} bytes of a request were taken");
         Ok(())
     }
 
-    /// Reads what has come: the status of an answer that is whole, and how many bytes it has.
+    /// Reads what was received. Returns the status and the length of a complete answer.
     fn hear(&mut self, room: &mut [u8]) -> anyhow::Result<Option<(u16, usize)>> {
         loop {
             let count = match self.stream.read(room) {
@@ -128,10 +128,10 @@ impl Connection {
 }
 
 impl Answer {
-    /// Takes what was read; the status of the answer that is whole with it, and how many bytes it has.
+    /// Adds bytes. Returns the status and the length of the answer if they complete it.
     fn take(&mut self, bytes: &[u8]) -> anyhow::Result<Option<(u16, usize)>> {
         let Self(before) = self;
-        // Nearly all come in one piece, which is not copied.
+        // Nearly all answers come in one piece, which is not copied.
         let all = if before.is_empty() {
             bytes
         } else {
@@ -184,12 +184,12 @@ mod tests {
     #[test]
     fn what_was_not_asked_for_is_an_error() {
         assert!(Answer::default().take(&[REFUSED, REFUSED].concat()).is_err());
-        assert!(Answer::default().take(b"HTTP/1.1 200 OK\r\n\r\n").is_err(), "nobody knows where it ends");
+        assert!(Answer::default().take(b"HTTP/1.1 200 OK\r\n\r\n").is_err(), "its end is unknown");
         assert!(Answer::default().take(b"SSH-2.0\r\n\r\n").is_err());
         assert!(Answer::default().take(&[b'x'; LARGEST_ANSWER + 1]).is_err());
     }
 
-    /// Answers every request, in two pieces, and counts them.
+    /// Answers every request in two pieces, and counts them.
     fn serve(listener: &TcpListener, connections: usize) -> u64 {
         thread::scope(|scope| {
             let served: Vec<_> = (0..connections)
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_closes_is_an_error() {
+    fn a_closed_connection_is_an_error() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         let server = thread::spawn(move || drop(listener.accept().expect("somebody comes")));

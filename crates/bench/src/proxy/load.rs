@@ -1,4 +1,4 @@
-//! The clients: wrk for HTTP/1.1, h2load for HTTP/2 and for a steady rate. They count; this reads what they say.
+//! The clients: wrk for HTTP/1.1, h2load for HTTP/2 and for a steady rate. This module parses their reports.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::stats::quantile;
 
 const SCRIPT: &str = include_str!("load.lua");
 
-/// How many connections of HTTP/2 share the requests in flight.
+/// How many HTTP/2 connections share the requests in flight.
 const HTTP2_CONNECTIONS: usize = 8;
 
-/// What a client saw. Latencies in microseconds.
+/// A client's counts, with latencies in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Load {
     pub(crate) served: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Load {
     /// Not answered.
     pub(crate) failed: u64,
     pub(crate) seconds: f64,
-    /// Of all responses, heads included.
+    /// All bytes of the responses, including heads.
     pub(crate) bytes: u64,
     pub(crate) p50: f64,
     pub(crate) p99: f64,
@@ -36,16 +36,16 @@ pub(crate) struct Wrk<'a> {
     pub(crate) threads: usize,
     pub(crate) connections: usize,
     pub(crate) length: Duration,
-    /// Says the key: `keys` different numbers after `prefix`.
+    /// The header with the key: `prefix` and one of `keys` numbers.
     pub(crate) header: &'a str,
     pub(crate) prefix: &'a str,
     pub(crate) keys: u64,
     pub(crate) seed: usize,
-    /// In which its script is written.
+    /// The folder for its script.
     pub(crate) folder: &'a Path,
 }
 
-/// What load.lua prints.
+/// The output of load.lua.
 #[derive(Deserialize)]
 struct Counted {
     requests: u64,
@@ -77,7 +77,7 @@ pub(super) fn http2(url: &str, in_flight: usize, length: Duration, folder: &Path
     h2load(url, &[format!("-c{HTTP2_CONNECTIONS}"), format!("-m{streams}")], length, folder)
 }
 
-/// HTTP/1.1 at a steady rate of each of the connections.
+/// HTTP/1.1 at a steady rate per connection.
 pub(super) fn steady(
     url: &str,
     connections: usize,
@@ -91,7 +91,7 @@ pub(super) fn steady(
 
 fn h2load(url: &str, flags: &[String], length: Duration, folder: &Path) -> anyhow::Result<Load> {
     let log = folder.join("h2load.log");
-    // It appends.
+    // h2load appends to it.
     let _ = fs::remove_file(&log);
     let mut command = Command::new("h2load");
     command.args(flags).arg(format!("-D{}", length.as_secs().max(1))).args(["-H", "x-key: 0", "--log-file"]).arg(&log);
@@ -126,10 +126,10 @@ fn parse_h2load(said: &str, log: &str) -> anyhow::Result<Load> {
         let (_, counts) = said.lines().find(|at| at.starts_with(line))?.split_once(':')?;
         counts.split(',').map(|count| count.split_whitespace().next()?.parse().ok()).collect()
     };
-    let statuses = counts("status codes:").filter(|counts| counts.len() == 4).context("h2load told no statuses")?;
-    let requests = counts("requests:").filter(|counts| counts.len() == 7).context("h2load told no counts")?;
+    let statuses = counts("status codes:").filter(|counts| counts.len() == 4).context("h2load reported no statuses")?;
+    let requests = counts("requests:").filter(|counts| counts.len() == 7).context("h2load reported no counts")?;
     let finished = said.lines().find_map(|line| line.strip_prefix("finished in ")).context("h2load did not finish")?;
-    let seconds = parse_seconds(finished.split(',').next().unwrap_or_default()).context("h2load told no time")?;
+    let seconds = parse_seconds(finished.split(',').next().unwrap_or_default()).context("h2load reported no time")?;
     let traffic = said.lines().find_map(|line| line.strip_prefix("traffic:")).unwrap_or_default();
     let bytes = traffic.split(['(', ')']).nth(1).and_then(|bytes| bytes.parse().ok()).unwrap_or_default();
     let mut latencies: Vec<f64> = log.lines().filter_map(|line| line.split('\t').nth(2)?.parse().ok()).collect();
@@ -137,7 +137,7 @@ fn parse_h2load(said: &str, log: &str) -> anyhow::Result<Load> {
     Ok(Load {
         served: statuses[0] + statuses[1],
         refused: statuses[2] + statuses[3],
-        // Errored and timed out; what it calls failed are statuses, too.
+        // Errors and timeouts; what it calls failed are statuses, which are counted separately.
         failed: requests[5] + requests[6],
         seconds,
         bytes,

@@ -1,4 +1,4 @@
-//! A proxy's processes: started on a core of their own, measured by /proc, ended by their ids.
+//! A proxy's processes: started on their own core, measured by /proc, stopped by their ids.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,17 +11,17 @@ use anyhow::{Context as _, bail};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Of the clients, the app and this program.
+/// The core of the clients, the app and this program.
 pub(crate) const CLIENT_CORE: usize = 0;
-/// Of the proxy, alone.
+/// The core of the proxy alone.
 const PROXY_CORE: usize = 1;
 
-/// Where a program may run.
+/// The cores that a program may use.
 #[derive(Clone, Copy)]
 pub(crate) enum Cores {
-    /// On the proxies' core.
+    /// The proxies' core.
     Own,
-    /// Wherever there is room.
+    /// All cores.
     All,
 }
 
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_micros(200);
 
-/// CPU time that was used.
+/// Used CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Cpu {
     pub(crate) user: Duration,
@@ -52,16 +52,16 @@ impl Sub for Cpu {
     }
 }
 
-/// A program that was started here, with everything that it started in turn; ended when dropped.
+/// A started program and its descendants; stopped when dropped.
 pub(crate) struct Process {
     name: String,
     child: Child,
-    /// From the start of the program to the first connection that it took.
+    /// From the start of the program to the first accepted connection.
     pub(crate) listening_after: Duration,
 }
 
 impl Process {
-    /// Starts it, its output in a log, and waits until it takes connections.
+    /// Starts it with its output in a log, and waits until it accepts connections.
     pub(crate) fn start(
         name: &str,
         command: &[String],
@@ -72,7 +72,7 @@ impl Process {
         let output = fs::File::create(log).with_context(|| format!("write {}", log.display()))?;
         let started = Instant::now();
         let mut words = Command::new("setpriv");
-        // Whatever happens to this program, its proxies end with it.
+        // If this program ends in any way, its proxies end, too.
         words.args(["--pdeathsig", "TERM"]);
         if let Cores::Own = cores {
             words.args(["taskset", "-c", &PROXY_CORE.to_string()]);
@@ -98,7 +98,7 @@ impl Process {
         Ok(process)
     }
 
-    /// What it has used so far.
+    /// The CPU time that it has used so far.
     pub(crate) fn cpu(&self) -> anyhow::Result<Cpu> {
         let mut total = Cpu::default();
         for id in self.ids() {
@@ -109,7 +109,7 @@ impl Process {
         Ok(total)
     }
 
-    /// Resident memory of all its processes, in bytes; pages that they share count in each.
+    /// Resident memory of all its processes, in bytes; shared pages count in each.
     pub(crate) fn resident(&self) -> anyhow::Result<u64> {
         let mut total = 0;
         for id in self.ids() {
@@ -129,7 +129,7 @@ impl Process {
         self.ids().into_iter().map(count).sum()
     }
 
-    /// Asks it to end, and says how it did; none if it had to be ended by force.
+    /// Asks it to exit, and returns its status; none if it had to be killed.
     pub(crate) fn end(mut self) -> anyhow::Result<Option<ExitStatus>> {
         signal(self.child.id(), Signal::TERM);
         let asked = Instant::now();
@@ -142,7 +142,7 @@ impl Process {
         Ok(None)
     }
 
-    /// It, and whom it started.
+    /// Its id, and those of its children.
     fn ids(&self) -> Vec<u32> {
         let mut ids = vec![self.child.id()];
         let mut next = 0;
@@ -170,25 +170,25 @@ impl Drop for Process {
         for id in ids {
             signal(id, Signal::KILL);
         }
-        // It cannot refuse: this only collects it.
+        // SIGKILL cannot be ignored: this only collects the status.
         let _ = self.child.wait();
     }
 }
 
 fn signal(id: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-        // Fails only if it ended by itself a moment ago.
+        // Fails only if it has just exited.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// An address of this machine that nobody listens on now.
+/// A free address on this machine.
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
     listener.local_addr().context("ask for the address")
 }
 
-/// Fields 14 and 15 of `stat`; the program's name before them may hold anything, even a parenthesis.
+/// Fields 14 and 15 of `stat`; the program's name before them may contain anything, even a parenthesis.
 fn parse_cpu(stat: &str) -> Option<Cpu> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut ticks = fields.split_whitespace().skip(11).map(str::parse::<u64>);

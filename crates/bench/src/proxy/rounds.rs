@@ -1,4 +1,4 @@
-//! A scenario, round by round: every contender in turn, each time with the machine to itself.
+//! A scenario, round by round: each contender in turn has the machine to itself.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,14 +15,14 @@ use super::process::Cpu;
 use super::scenarios::{Client, Scenario};
 use super::upstream::LARGE_BYTES;
 
-/// The key where there is only one: the one that the clients send.
+/// The key if there is only one: the one that the clients send.
 const KEY: &str = "0";
-/// Connections that fill a table of keys, and how many requests each sends at once.
+/// Connections that fill a table of keys.
 const FILLERS: u64 = 8;
 const FILL: u64 = 100;
-/// And for how long at most, all together.
+/// The longest time to fill it.
 const FILL_TIME: Duration = Duration::from_secs(30);
-/// Of a load that is to be refused, at most this share may get through: nginx lets one pass each minute.
+/// The share of a load that may get through although it should be refused: nginx admits one request per minute.
 const LET_THROUGH: f64 = 0.001;
 
 /// What all scenarios share.
@@ -87,7 +87,7 @@ impl Bench<'_> {
         Ok(running.into_iter().map(|running| running.map(|(_, samples)| samples)).collect())
     }
 
-    /// Started, seen to do what the scenario says, and with all keys known.
+    /// A contender that was started, does what the scenario says, and knows all keys.
     fn ready(&self, contender: Contender, scenario: Scenario) -> anyhow::Result<Proxy> {
         let proxy = contender.start(scenario, self.upstream, self.folder)?;
         let mut connection = Connection::open(proxy.http1)?;
@@ -127,7 +127,7 @@ impl Bench<'_> {
         }
     }
 
-    /// The agent alone, for one round, and asked to end: only then does a program write how often it took which branch.
+    /// Runs the agent alone for one round and asks it to exit: a program writes its branch counts only at exit.
     pub(super) fn train(&self, scenario: Scenario) -> anyhow::Result<()> {
         let proxy = self.ready(Contender::Weir, scenario)?;
         let load = self.load(&proxy, scenario, 0)?;
@@ -158,8 +158,8 @@ impl Bench<'_> {
     }
 }
 
-/// The contenders of a round, by their places. Who begins moves on by one, so that none is first or last in all rounds; and
-/// then it goes the other way round, so that none follows the same one in most.
+/// The contenders of a round, by their indices. The start moves by one per round, so that none is always first or last;
+/// and the direction alternates, so that none always follows the same one.
 fn order(round: usize) -> impl Iterator<Item = usize> {
     let all = CONTENDERS.len();
     let backwards = !(round / all).is_multiple_of(2);
@@ -171,7 +171,7 @@ fn failed(contender: Contender, scenario: Scenario, error: &anyhow::Error) -> St
     format!("{error:#}")
 }
 
-/// Whether all that was sent met what the scenario says.
+/// Whether all responses were as the scenario says.
 #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
 fn check(scenario: Scenario, load: &Load) -> anyhow::Result<()> {
     ensure!(load.failed == 0, "{} requests were not answered", load.failed);
@@ -188,7 +188,7 @@ fn check(scenario: Scenario, load: &Load) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One request with each key, or with as many as there is time for; how many.
+/// Sends one request with each key, or with as many as there is time for. Returns how many.
 fn fill(proxy: &Proxy, path: &str, keys: u64) -> anyhow::Result<u64> {
     let address = proxy.http1;
     let end = Instant::now() + FILL_TIME;

@@ -1,35 +1,35 @@
-//! What is asked of every proxy.
+//! The scenarios for every proxy.
 
 use std::num::NonZeroU32;
 
-/// How many keys are told apart at most.
+/// The largest number of different keys.
 pub(super) const MANY_KEYS: u64 = 1_000_000;
 pub(super) const MANY_RULES: usize = 1_000;
 
-/// One kind of load, and the limits that it meets.
+/// One kind of load, and the limits that apply to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scenario {
     pub(super) name: &'static str,
     pub(super) client: Client,
-    /// Connections of HTTP/1.1, or requests in flight on eight connections of HTTP/2.
+    /// HTTP/1.1 connections, or requests in flight on eight HTTP/2 connections.
     pub(super) connections: usize,
     pub(super) large: bool,
     pub(super) rules: usize,
     pub(super) keys: u64,
-    /// Every request is refused, or none.
+    /// Whether every request is refused, or none.
     pub(super) refused: bool,
-    /// An aim tells it: it has more rounds.
+    /// Whether an aim depends on it: then it has more rounds.
     pub(super) aimed_at: bool,
 }
 
-/// Who asks.
+/// The client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Client {
-    /// HTTP/1.1, as people load it.
+    /// wrk, over HTTP/1.1.
     Wrk,
-    /// HTTP/1.1, as fast as one core can ask, or so many.
+    /// Our own client, over HTTP/1.1: as fast as one core can send, or at this rate.
     Lean { per_second: Option<NonZeroU32> },
-    /// HTTP/2.
+    /// h2load, over HTTP/2.
     H2load,
 }
 
@@ -83,13 +83,14 @@ pub(super) const SCENARIOS: [Scenario; 12] = [
 ];
 
 impl Scenario {
-    /// What is asked for. With many rules it is the last one that matches: whoever tries them in turn tries all.
+    /// The requested path. With many rules only the last one matches, so that a proxy that tries them in order tries
+    /// all of them.
     pub(super) fn path(&self) -> String {
         let file = if self.large { "large" } else { "small" };
         if self.rules == 1 { format!("/{file}") } else { format!("{}{file}", rule_prefix(self.rules - 1)) }
     }
 
-    /// The paths that each rule is for.
+    /// The path prefixes of each rule.
     pub(super) fn rule_prefixes(&self) -> Vec<String> {
         if self.rules == 1 { vec!["/".to_owned()] } else { (0..self.rules).map(rule_prefix).collect() }
     }

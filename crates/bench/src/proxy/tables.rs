@@ -1,4 +1,4 @@
-//! From rounds to tables, charts and aims.
+//! Turns rounds into tables, charts and aims.
 
 use super::contenders::{CONTENDERS, Contender};
 use super::idle::Idle;
@@ -8,7 +8,7 @@ use super::scenarios::{PROXIED, REFUSED, REFUSED_FULL, REFUSED_PACED, RULES, Sce
 use crate::report::{Bars, Cell, Report, Row, Table};
 use crate::stats::{Spread, figure};
 
-/// Of the best peer's CPU, at most this share.
+/// The aim: at most this share of the best peer's CPU.
 const AIM: f64 = 0.90;
 const MEGABYTE: f64 = 1e6;
 const IDLE: f64 = 15.0 * MEGABYTE;
@@ -70,7 +70,7 @@ fn ratio(of: &[Sample], to: &[Sample]) -> Spread {
     Spread::of(of.iter().zip(to).map(|(of, to)| of.cpu() / to.cpu()).collect())
 }
 
-/// The peer that takes the least CPU, and how much of it the agent takes.
+/// The peer that uses the least CPU, and the agent's ratio to it.
 fn best_peer(results: &Results, scenario: Scenario) -> Option<(Contender, Spread)> {
     let ours = samples(results, scenario, Contender::Weir)?;
     let peers = CONTENDERS.into_iter().filter(|contender| *contender != Contender::Weir);
@@ -103,7 +103,7 @@ fn idle_aims(idle: &[Result<Idle, String>], report: &mut Report) {
 
 const BUSY: &str = "How busy its core was, %";
 
-/// What is told of the samples: title, unit, and the figure.
+/// A reported figure of the samples: title and value.
 type Figure = (&'static str, fn(&Sample) -> f64);
 
 const FIGURES: [Figure; 4] = [
@@ -212,7 +212,7 @@ fn idle_table(idle: &[Result<Idle, String>]) -> Table {
     }
 }
 
-/// Why a figure is missing; no table, if none is.
+/// Why figures are missing; no table if none is.
 fn failures(results: &Results, latencies: &Latencies, idle: &[Result<Idle, String>], report: &mut Report) {
     let mut rows = Vec::new();
     let mut add = |what: &str, contender: Contender, error: &str| {

@@ -1,5 +1,5 @@
-//! Configuration files with gaps: `{{name}}` is a value, and the lines from `# each rule` to `# end` are repeated for
-//! every rule, which adds `{{rule}}`, its number, and `{{path}}`, the paths that it is for.
+//! Configuration files with placeholders: `{{name}}` is a value. The lines from `# each rule` to `# end` are repeated
+//! for every rule, with `{{rule}}`, its number, and `{{path}}`, its path prefix.
 
 /// Values by name.
 pub(super) type Values<'a> = [(&'a str, String)];
@@ -24,7 +24,7 @@ pub(super) fn fill(template: &str, values: &Values<'_>, prefixes: &[String]) -> 
 }
 
 fn push(text: &mut String, line: &str, values: &Values<'_>) {
-    // What begins with a hash speaks of the gaps and has none.
+    // Comments may mention placeholders, which are not replaced.
     let line = if line.trim_start().starts_with('#') { line.to_owned() } else { put(line, values) };
     text.push_str(&line);
     text.push('\n');

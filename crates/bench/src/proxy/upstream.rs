@@ -1,4 +1,4 @@
-//! The app behind the proxies: the same answer to everybody, over HTTP/1.1 and HTTP/2 with prior knowledge.
+//! The app behind the proxies: the same answer to every request, over HTTP/1.1 and HTTP/2 with prior knowledge.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,16 +17,16 @@ static SMALL: &[u8] = b"hello, world\n";
 /// 64 KiB.
 static LARGE: [u8; 65_536] = [b'x'; 65_536];
 
-/// How many bytes the body of `/…/large` has.
+/// The size of the body of `/…/large`.
 pub(super) const LARGE_BYTES: u64 = LARGE.len() as u64;
 
-/// Serves until the end of this program.
+/// Serves until this program ends.
 pub(crate) struct Upstream {
     address: SocketAddr,
 }
 
 impl Upstream {
-    /// On a thread of its own.
+    /// Starts it on its own thread.
     pub(crate) fn start() -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").context("bind the app")?;
@@ -47,7 +47,7 @@ impl Upstream {
 async fn serve(listener: std::net::TcpListener) -> std::io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     loop {
-        // Without a file descriptor the clients say so, too.
+        // Without a file descriptor, the clients report the failure, too.
         let Ok((stream, _)) = listener.accept().await else {
             tokio::task::yield_now().await;
             continue;
@@ -55,7 +55,7 @@ async fn serve(listener: std::net::TcpListener) -> std::io::Result<()> {
         let _ = stream.set_nodelay(true);
         tokio::spawn(async move {
             let http = auto::Builder::new(TokioExecutor::new());
-            // Whoever breaks off is counted by its client.
+            // The client counts a broken connection.
             let _ = http.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
         });
     }

@@ -1,4 +1,4 @@
-//! The agent among the contenders: its flags, and the snapshot that says a scenario's rules.
+//! The agent among the contenders: its flags, and the snapshot with a scenario's rules.
 
 use std::net::SocketAddr;
 
@@ -13,14 +13,14 @@ pub(super) const UNREACHED: u64 = 1_000_000;
 const SECOND: u64 = 1_000;
 const DAY: u64 = 24 * 3600 * SECOND;
 
-/// Where an agent listens.
+/// The addresses of an agent.
 pub(super) struct Addresses {
     pub(super) listen: SocketAddr,
     pub(super) control: SocketAddr,
     pub(super) telemetry: SocketAddr,
 }
 
-/// The one that `WEIR_AGENT` names, or that was built where this program is.
+/// The program in `WEIR_AGENT`, or the one that was built next to this program.
 pub(crate) fn agent_program() -> anyhow::Result<String> {
     let program = match std::env::var_os("WEIR_AGENT") {
         Some(named) => named.into(),

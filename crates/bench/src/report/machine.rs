@@ -1,4 +1,4 @@
-//! On what it was measured, and which versions: without these a figure says nothing.
+//! The machine and the versions: without these, a figure means nothing.
 
 use std::fmt;
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use cargo_metadata::MetadataCommand;
 use serde::Serialize;
 
-/// Whose versions are told, if this package depends on them.
+/// Peers whose versions are reported, if this package depends on them.
 const PEERS: [&str; 9] =
     ["shot-limit", "tower-shot", "governor", "leaky-bucket", "tower", "tokio", "dashmap", "scc", "papaya"];
 
@@ -19,7 +19,7 @@ pub(super) struct Machine {
     cores: usize,
     kernel: String,
     rustc: String,
-    /// `release`, or what it was built as; only release figures mean anything.
+    /// `release`, or another build profile; only release figures are meaningful.
     profile: &'static str,
 }
 

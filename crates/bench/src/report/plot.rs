@@ -1,5 +1,5 @@
-//! Charts as SVG, written by hand: lines over numbers, and bars. No fonts and no scripts, so they show wherever Markdown
-//! does; text takes the font of whoever looks.
+//! Charts as SVG, written by hand: line charts and bar charts. They have no fonts and no scripts, so they work wherever
+//! Markdown is rendered; text uses the viewer's font.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ const WIDTH: f64 = 760.0;
 const LEFT: f64 = 64.0;
 const TOP: f64 = 56.0;
 const HEIGHT: f64 = 320.0;
-/// Room for the names at the right of lines.
+/// Room for the names at the right end of lines.
 const LEGEND: f64 = 210.0;
 
-/// Told apart by colour-blind readers, too (Okabe and Ito); the dashes tell them apart in print.
+/// Distinct for colour-blind readers (Okabe and Ito); the dashes make them distinct in print.
 const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"];
 const DASHES: [&str; 4] = ["", "6 3", "2 3", "8 3 2 3"];
 
@@ -21,7 +21,7 @@ pub(crate) enum Chart {
     Bars(Bars),
 }
 
-/// Lines over a number: threads, or requests a second.
+/// Lines over a number, such as threads or requests per second.
 pub(crate) struct Lines {
     /// Part of the file's name.
     pub(crate) name: &'static str,
@@ -36,7 +36,7 @@ pub(crate) struct Series {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// A bar for each contender; the scale is logarithmic if they differ by more than a hundred times.
+/// One bar for each contender; the scale is logarithmic if values differ by more than a factor of a hundred.
 pub(crate) struct Bars {
     /// Part of the file's name.
     pub(crate) name: &'static str,
@@ -99,13 +99,13 @@ impl Lines {
         let mut ticks: Vec<f64> = points().map(|(x, _)| *x).collect();
         ticks.sort_by(f64::total_cmp);
         ticks.dedup();
-        // At most a dozen, so that they do not run into each other.
+        // At most a dozen, so that they do not overlap.
         for x in ticks.iter().step_by(ticks.len().div_ceil(12).max(1)) {
             label(&mut svg, x_at(*x), TOP + HEIGHT + 18.0, "middle", &tick_text(*x));
         }
         label(&mut svg, f64::midpoint(LEFT, right), TOP + HEIGHT + 38.0, "middle", self.x);
         for (index, series) in self.series.iter().enumerate() {
-            // Ours is the first colour in every chart, and nobody else is.
+            // Ours has the first colour in every chart, and no other contender has it.
             let ours = series.name.starts_with("weir");
             let place = if ours { 0 } else { 1 + index % (COLOURS.len() - 1) };
             let (colour, dash) =
@@ -133,7 +133,7 @@ impl Bars {
             let share = if !logarithmic {
                 value / high
             } else if value > 0.0 {
-                // The lowest keeps a bar that can be seen.
+                // The lowest bar stays visible.
                 0.03 + 0.97 * (value / low).ln() / (high / low).ln()
             } else {
                 0.0

@@ -1,5 +1,5 @@
-//! Requests that come when they come: the next does not wait for the last. A thread of its own keeps the times, because
-//! the runtime's timers are a millisecond coarse.
+//! Open-loop arrivals: a request does not wait for the last one. A separate thread keeps the times, because the
+//! runtime's timers have a resolution of a millisecond.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::guards::Guard;
 
-/// One load, and what everybody made of it.
+/// One load, and the results of all guards.
 pub(super) struct Step {
     pub(super) rate: u32,
     /// In the order of the guards' names.
@@ -45,7 +45,7 @@ pub(super) fn run_step(runtime: &Runtime, rate: u32, length: Duration) -> Step {
         if let Some(early) = (start + at).checked_duration_since(Instant::now()) {
             thread::sleep(early);
         }
-        // Everybody comes first as often as last.
+        // Each guard is first as often as last.
         for turn in 0..guards.len() {
             let place = (turn + number as usize) % guards.len();
             let guard = guards[place].clone();

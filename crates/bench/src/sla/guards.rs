@@ -1,4 +1,4 @@
-//! The four ways to stand before the service.
+//! The four ways to guard the service.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,14 +27,14 @@ pub(super) enum Guard {
     Ours(BoxCloneSyncService<(), (), BoxError>),
 }
 
-/// A channel of ticks: filled at first, one more with each tick, and what does not fit is dropped.
+/// A channel of ticks: full at first, one more with each tick, and ticks that do not fit are dropped.
 pub(super) struct Ticker {
     ticks: Arc<Semaphore>,
     filling: JoinHandle<()>,
 }
 
 impl Guard {
-    /// One of each, in the order of [`NAMES`], each with a service of its own. To be called on a runtime.
+    /// One of each, in the order of [`NAMES`], each with its own service. Call it on a runtime.
     pub(super) fn all() -> [Self; 4] {
         let ticker = || Arc::new(Ticker::start());
         [
@@ -83,7 +83,7 @@ impl Ticker {
         let filling = tokio::spawn(async move {
             let period = Duration::from_secs(1) / RATE;
             let mut interval = interval_at(Instant::now() + period, period);
-            // Timers wake up once a millisecond: what comes late is made up for, so that the rate is what it says.
+            // Timers wake up once a millisecond: late ticks are made up for, so that the rate is exact.
             interval.set_missed_tick_behavior(MissedTickBehavior::Burst);
             loop {
                 interval.tick().await;

@@ -1,5 +1,5 @@
-//! The service behind the limits: so many slots, so long each, first come first served, and it gives up on whom it cannot
-//! serve in time.
+//! The service behind the limits: a number of slots with a fixed service time, first come first served. It gives up on
+//! requests that it cannot serve in time.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -12,15 +12,15 @@ const SLOTS: usize = 10;
 const WORK: Duration = Duration::from_millis(25);
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Gave up.
+/// The service gave up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimedOut;
 
 #[derive(Clone)]
 pub(super) struct Upstream {
     slots: Arc<Semaphore>,
-    /// Since when each slot is free: work is counted from there, so that a runtime whose timers wake up a millisecond
-    /// late does not make the service slower than it is meant to be.
+    /// Since when each slot is free. Work is timed from there, so that a runtime whose timers are a millisecond late
+    /// does not make the service slower.
     free: Arc<Mutex<VecDeque<Instant>>>,
 }
 
@@ -30,7 +30,7 @@ impl Upstream {
         Self { slots: Arc::new(Semaphore::new(SLOTS)), free: Arc::new(Mutex::new(free)) }
     }
 
-    /// Works on a request. What has begun is finished, even if the caller has gone by then.
+    /// Works on a request. Work that has begun is finished, even if the caller has left.
     pub(super) async fn call(&self) -> Result<(), TimedOut> {
         let arrived = Instant::now();
         let deadline = arrived + TIMEOUT;
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_too_long_times_out() {
+    async fn a_request_that_waits_too_long_times_out() {
         let upstream = Upstream::new();
         let start = Instant::now();
         let calls = (0..250).map(|_| {
@@ -80,7 +80,7 @@ mod tests {
         });
         let told = futures::future::join_all(calls).await;
         let failed: Vec<_> = told.iter().filter(|(result, _)| result.is_err()).collect();
-        // 20 rounds of 10 fit into the timeout; the last of them ends at that very moment, and may count either way.
+        // 20 rounds of 10 fit into the timeout. The last one ends exactly at the timeout, and may count either way.
         assert!((50..=60).contains(&failed.len()), "{}", failed.len());
         assert!(failed.iter().all(|(_, took)| *took == TIMEOUT), "{failed:?}");
     }

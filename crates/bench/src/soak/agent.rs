@@ -1,4 +1,4 @@
-//! The agent that is soaked: a process of its own, with what /proc and its metrics say of it.
+//! The agent under test: a process of its own, with figures from /proc and its metrics.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::clients::http1;
 use super::samples::Sample;
 use crate::proxy::{Cores, Process, agent_program, free_address};
 
-/// Enough for both kinds of races between them, and what a sidecar mostly has.
+/// Enough for races between workers, and typical for a sidecar.
 const WORKERS: &str = "2";
 
 pub(super) struct SoakedAgent {
@@ -21,7 +21,7 @@ pub(super) struct SoakedAgent {
     log: PathBuf,
 }
 
-/// How it ended, and what it said until then.
+/// How it exited, and its log until then.
 pub(super) struct Ended {
     pub(super) status: String,
     pub(super) well: bool,
@@ -63,7 +63,7 @@ impl SoakedAgent {
         let (status, metrics) = connection.get("/metrics", &[]).await?;
         ensure!(status == 200, "/metrics answered {status}");
         let metrics = std::str::from_utf8(&metrics).context("read the metrics")?;
-        // The connection is one of the agent's descriptors, and is so in every sample.
+        // This connection is one of the agent's descriptors in every sample.
         let cpu = self.process.cpu()?;
         Ok(Sample {
             seconds: started.elapsed().as_secs_f64(),
@@ -74,7 +74,7 @@ impl SoakedAgent {
         })
     }
 
-    /// Asks it to end, and reads its log.
+    /// Asks it to exit, and reads its log.
     pub(super) fn end(self) -> anyhow::Result<Ended> {
         let Self { process, log, .. } = self;
         let status = process.end()?;

@@ -1,5 +1,5 @@
-//! The app behind the agent: bodies of all sizes and speeds, uploads, a WebSocket that echoes, and an end of all its
-//! connections whenever it is restarted.
+//! The app behind the agent: bodies of all sizes and speeds, uploads, an echoing WebSocket. A restart ends all its
+//! connections.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ pub(super) const LARGE: usize = 1 << 20;
 pub(super) const HUGE: usize = 16 << 20;
 static ZEROES: [u8; HUGE] = [0; HUGE];
 
-/// How long it is away.
+/// How long it is down.
 const GAP: Duration = Duration::from_millis(300);
 const SLOW: Duration = Duration::from_millis(200);
 const DRIP: Duration = Duration::from_millis(30);
@@ -40,13 +40,13 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 pub(super) struct App {
     address: SocketAddr,
-    /// Keeps the port while the app is away: nobody's connection may be given it.
+    /// Keeps the port while the app is down: no outgoing connection may get it.
     _place: TcpSocket,
     changes: Changes,
     running: Option<Running>,
 }
 
-/// Told apart by clients: odd while the app is away, and another number after each time.
+/// Clients use it to detect restarts: it is odd while the app is down, and increases each time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Changes(Arc<AtomicU64>);
 
@@ -55,7 +55,7 @@ impl Changes {
         self.0.load(SeqCst)
     }
 
-    /// Whether the app was there from a moment on until now.
+    /// Whether the app was up from a point in time until now.
     pub(super) fn none_since(&self, moment: u64) -> bool {
         moment.is_multiple_of(2) && self.now() == moment
     }
@@ -86,7 +86,7 @@ impl App {
         self.changes.clone()
     }
 
-    /// Ends and starts it again and again; how often. In the end it stays away.
+    /// Stops and starts it repeatedly, and leaves it stopped. Returns how often.
     pub(super) async fn keep_restarting(mut self, every: Duration, stop: CancellationToken) -> u64 {
         let mut restarts = 0;
         while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
@@ -104,13 +104,13 @@ impl App {
 
     async fn leave(&mut self) {
         let Some(Running { stop, thread }) = self.running.take() else { return };
-        // It hears so by the sender's end, too.
+        // The dropped sender stops it, too.
         let _ = stop.send(());
         let _ = tokio::task::spawn_blocking(|| thread.join()).await;
     }
 }
 
-/// One of several that may have the same port.
+/// One of several sockets that may share the port.
 fn socket(address: SocketAddr) -> anyhow::Result<TcpSocket> {
     let socket = TcpSocket::new_v4().context("make a socket")?;
     socket.set_reuseaddr(true).and_then(|()| socket.set_reuseport(true)).context("share the app's port")?;
@@ -118,7 +118,7 @@ fn socket(address: SocketAddr) -> anyhow::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// On a thread of its own, with which all its connections end.
+/// Runs it on its own thread, with which all its connections end.
 async fn run(address: SocketAddr) -> anyhow::Result<Running> {
     let (stop, stopped) = oneshot::channel();
     let (tell, listening) = oneshot::channel();
@@ -150,7 +150,7 @@ async fn accept(listener: TcpListener) {
         let _ = stream.set_nodelay(true);
         tokio::spawn(async move {
             let http = auto::Builder::new(TokioExecutor::new());
-            // Whoever breaks off is counted by its client.
+            // The client counts a broken connection.
             let _ = http.serve_connection_with_upgrades(TokioIo::new(stream), service_fn(answer)).await;
         });
     }
@@ -182,7 +182,7 @@ fn with_status(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// How much came, if all did.
+/// The length of the body, if it was complete.
 async fn upload(mut body: Incoming) -> Response<Body> {
     let mut bytes = 0;
     while let Some(frame) = body.frame().await {
@@ -204,7 +204,7 @@ fn dripping() -> Response<Body> {
     Response::new(StreamBody::new(drips).boxed_unsync())
 }
 
-/// Sends every message back.
+/// Echoes every message.
 fn websocket(mut request: Request<Incoming>) -> Response<Body> {
     let Some(key) = request.headers().get("sec-websocket-key") else { return with_status(StatusCode::BAD_REQUEST) };
     let accept = derive_accept_key(key.as_bytes());

@@ -1,4 +1,4 @@
-//! Everybody at once: each kind of client in a module of its own, in lanes that do a round, pause, and do the next.
+//! All clients at once: each kind in its own module, in lanes that repeat a round and a pause.
 
 mod control;
 mod held;
@@ -23,14 +23,14 @@ pub(super) use self::held::Held;
 use super::app::Changes;
 use super::tally::{Kind, Tally};
 
-/// The rules that clients count on: in every snapshot, and always the same.
+/// The rules that clients rely on: in every snapshot, and always the same.
 pub(super) const FIXED: [fn() -> Value; 6] =
     [control::rule, held::paced_rule, held::once_rule, keys::passing_rule, keys::staying_rule, websockets::rule];
 
-/// No round may take longer: the agent must answer or hang up.
+/// The longest round: the agent must answer or close the connection.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Whom clients talk to.
+/// The target of the clients.
 pub(super) struct Target {
     pub(super) proxy: SocketAddr,
     app: Changes,
@@ -42,9 +42,9 @@ impl Target {
     }
 }
 
-/// One of a kind, with what it keeps from round to round.
+/// A client of some kind, with its state between rounds.
 trait Client: 'static {
-    /// All that it does once. An error is something that the agent should not have done.
+    /// Runs one round. An error is something that the agent should not have done.
     async fn round(&mut self, target: &Target) -> anyhow::Result<()>;
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Crowd {
     held: Vec<Rc<held::Counter>>,
 }
 
-/// Starts all of them; the limits that are held to the count are in force since `started`.
+/// Starts all of them. The limits that are counted exactly are in force since `started`.
 pub(super) fn start(target: &Arc<Target>, started: Instant, stop: &CancellationToken) -> Crowd {
     let held: Vec<_> = held::counters(started).into_iter().map(Rc::new).collect();
     let mut crowd = Crowd { lanes: JoinSet::new(), tallies: Vec::new(), held: held.clone() };
@@ -97,7 +97,7 @@ pub(super) fn start(target: &Arc<Target>, started: Instant, stop: &CancellationT
     crowd
 }
 
-/// What adding a kind takes.
+/// Adds kinds of clients.
 struct Add<'a> {
     crowd: &'a mut Crowd,
     target: &'a Arc<Target>,
@@ -129,7 +129,7 @@ async fn lane(mut client: impl Client, target: Arc<Target>, tally: Rc<Tally>, pa
 }
 
 impl Crowd {
-    /// Waits until all have left, as they do when they are stopped.
+    /// Waits until all have left, which they do when they are stopped.
     pub(super) async fn leave(mut self) -> anyhow::Result<(Vec<Kind>, Vec<Held>)> {
         while let Some(lane) = self.lanes.join_next().await {
             lane.context("a client panicked")?;

@@ -1,4 +1,4 @@
-//! What the agent holds at one moment, and what became of it over time.
+//! What the agent holds at one time, and how it changed over time.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub(super) struct Sample {
     pub(super) descriptors: usize,
     /// Seconds of CPU so far.
     pub(super) cpu: f64,
-    /// Of clients, as the agent counts them.
+    /// Client connections, as the agent counts them.
     pub(super) connections: f64,
     /// In all tables.
     pub(super) keys: f64,
@@ -28,7 +28,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// What metrics in the text format tell.
+    /// Parses metrics in the text format.
     pub(super) fn of_metrics(text: &str) -> anyhow::Result<Self> {
         let connections = sum(text, "weir_connections", "")?;
         ensure!(connections >= 0.0, "{connections} connections");
@@ -60,7 +60,7 @@ impl fmt::Display for Sample {
     }
 }
 
-/// A third of the samples: 0 is warm-up, 1 is compared with, 2 is compared.
+/// A third of the samples: 0 is warm-up, 1 is the reference, 2 is compared with it.
 pub(super) fn third(samples: &[Sample], place: usize) -> &[Sample] {
     let at = |place: usize| samples.len() * place / 3;
     &samples[at(place)..at(place + 1)]
@@ -70,7 +70,7 @@ pub(super) fn spread(samples: &[Sample], figure: fn(&Sample) -> f64) -> Spread {
     Spread::of(samples.iter().map(figure).collect())
 }
 
-/// Of all series of a family whose labels have this text.
+/// The sum of all series of a family whose labels contain this text.
 fn sum(text: &str, family: &str, label: &str) -> anyhow::Result<f64> {
     ensure!(text.contains(&format!("# TYPE {family} ")), "there is no metric {family}");
     let series = text.lines().filter_map(|line| line.strip_prefix(family));

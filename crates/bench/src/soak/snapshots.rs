@@ -1,4 +1,4 @@
-//! Snapshots put all the time: good ones that change what is in force, and bad ones that must change nothing.
+//! Snapshots sent all the time: valid ones that change what is in force, and invalid ones that must change nothing.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use tokio_util::sync::CancellationToken;
 use super::clients::{FIXED, http1};
 
 const EVERY: Duration = Duration::from_millis(500);
-/// One of so many is bad.
+/// One in this many is invalid.
 const BAD: u64 = 5;
 const REASONS: usize = 3;
 
-/// What became of them.
+/// The results.
 #[derive(Default)]
 pub(super) struct Pushed {
     pub(super) taken: u64,
     pub(super) refused: u64,
-    /// Good ones that were refused, bad ones that were taken, and those that were not answered.
+    /// Valid ones that were refused, invalid ones that were accepted, and those without an answer.
     pub(super) wrong: u64,
     pub(super) reasons: Vec<String>,
 }
@@ -36,7 +36,7 @@ impl Pusher {
         Self { control, sequence: 0, pushed: Pushed::default() }
     }
 
-    /// Puts the first, which must be taken.
+    /// Sends the first one, which must be accepted.
     pub(super) async fn first(&mut self) -> anyhow::Result<()> {
         self.next().await.context("the first snapshot")
     }
@@ -74,7 +74,7 @@ impl Pusher {
     }
 }
 
-/// The rules that clients count on, and others that are never twice the same.
+/// The rules that clients rely on, and others that are never the same twice.
 fn snapshot(sequence: u64) -> Value {
     let mut rules = FIXED.map(|rule| rule()).to_vec();
     rules.push(retuned(sequence));
@@ -94,7 +94,7 @@ fn snapshot(sequence: u64) -> Value {
     })
 }
 
-/// Met by clients that come and go: another strategy, number and look each time.
+/// For clients that come and go: another strategy, number and answer each time.
 fn retuned(sequence: u64) -> Value {
     let strategies = ["TokenBucket", "FixedWindow", "SlidingWindowCounter", "SlidingWindowLog", "GCRA", "LeakyBucket"];
     let turn = usize::try_from(sequence).unwrap_or_default();
@@ -113,7 +113,7 @@ fn retuned(sequence: u64) -> Value {
     })
 }
 
-/// Comes and goes; its key has a tier of its own.
+/// Comes and goes; its key has an override.
 fn spare(place: u64, sequence: u64) -> Value {
     let limit = |requests: u64| json!({ "name": "limit", "strategy": "TokenBucket", "requests": requests, "periodMillis": 1000 });
     json!({
@@ -130,7 +130,7 @@ fn spare(place: u64, sequence: u64) -> Value {
     })
 }
 
-/// Each bad in another way.
+/// Each one is invalid in another way.
 fn bad_snapshot(sequence: u64) -> String {
     let mut snapshot = snapshot(sequence);
     let rule = &mut snapshot["policies"][0]["rules"][0];

@@ -1,4 +1,4 @@
-//! What became of the rounds of one kind of client.
+//! The results of the rounds of one kind of client.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -14,13 +14,13 @@ pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) does: &'static str,
     pub(super) lanes: usize,
-    /// That went as they should.
+    /// Successful rounds.
     pub(super) good: u64,
-    /// That failed while the app was down or was restarted.
+    /// Rounds that failed while the app was down or restarting.
     pub(super) app_away: u64,
-    /// That failed, and should not.
+    /// Rounds that failed without an excuse.
     pub(super) wrong: u64,
-    /// Why, for the first few.
+    /// The reasons of the first few.
     pub(super) reasons: Vec<String>,
     pub(super) slowest: Duration,
 }

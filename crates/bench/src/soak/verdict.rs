@@ -1,4 +1,4 @@
-//! From what was seen to figures, and whether each is as it should be.
+//! Turns the observations into figures, and judges each.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::report::{Cell, Lines, Report, Row, Series, Table};
 use crate::stats::figure;
 
 const MEBIBYTE: f64 = 1_048_576.0;
-/// What the median of the last third may be above that of the middle one.
+/// How far the median of the last third may be above that of the middle third.
 const GROWTH: f64 = 2.0 * MEBIBYTE;
 const PERIODS: usize = 6;
 
-/// Writes all of it; whether every aim was met.
+/// Writes the report. Returns whether every aim was met.
 pub(super) fn write(outcome: &Outcome, length: Duration, report: &mut Report) -> anyhow::Result<bool> {
     let aims = aims(outcome);
     let good = aims.iter().all(|(_, _, met)| *met);
@@ -30,7 +30,7 @@ pub(super) fn write(outcome: &Outcome, length: Duration, report: &mut Report) ->
     Ok(good)
 }
 
-/// An aim, what was found, and whether that is what was aimed at.
+/// An aim, the figure, and whether the aim was met.
 type Judged = (String, String, bool);
 
 fn aims(outcome: &Outcome) -> Vec<Judged> {
@@ -76,7 +76,7 @@ fn aims(outcome: &Outcome) -> Vec<Judged> {
                 figure_of(held.asked),
                 figure_of(held.allowed)
             ),
-            // A limit that admits next to nothing holds nothing.
+            // A limit that admits next to nothing proves nothing.
             held.most_beyond == 0 && held.asked > held.allowed && held.admitted * 10 >= held.allowed * 9,
         ));
     }
@@ -229,7 +229,7 @@ fn figure_of(count: u64) -> String {
     if count < 1000 { count.to_string() } else { figure(count as f64) }
 }
 
-/// Without a decimal that says nothing.
+/// Without a meaningless decimal.
 fn short(minutes: f64) -> String {
     if minutes.fract() == 0.0 { format!("{minutes}") } else { format!("{minutes:.1}") }
 }
@@ -246,10 +246,10 @@ mod tests {
         (0..30).map(|at| Sample { resident: resident(at), ..Sample::default() }).collect()
     }
 
-    /// A word of the aim that it spoils, and how.
+    /// A word of the aim that the fault breaks, and the fault.
     type Fault = (&'static str, fn(&mut Outcome));
 
-    /// A run in which all was well.
+    /// A run without faults.
     fn good() -> Outcome {
         let kind = |name| Kind { name, good: 9, ..Kind::default() };
         Outcome {

@@ -1,4 +1,4 @@
-//! governor as tower middleware, the straightforward way: readiness asks the limiter, and sleeps as long as it says.
+//! governor as tower middleware, in the straightforward way: readiness asks the limiter, and sleeps as long as it says.
 
 use std::future::Future as _;
 use std::num::NonZeroU32;

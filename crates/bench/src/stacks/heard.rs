@@ -1,4 +1,4 @@
-//! What a caller hears who is not served, in the same words for everybody.
+//! The failure that a caller gets, with the same names for all contenders.
 
 use tower::BoxError;
 use tower_shot::ShotError;
@@ -7,9 +7,9 @@ use weir_tower::LimitError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Failure {
-    /// The limit said no.
+    /// The limit refused.
     Refused,
-    /// Nobody was ready, and somebody said so at once.
+    /// The service was not ready, and the request was rejected at once.
     Shed,
     TimedOut,
     Other,
@@ -26,7 +26,7 @@ impl Failure {
     }
 }
 
-/// An error that says what became of the request.
+/// An error that says what happened to the request.
 pub(crate) trait Heard {
     fn failure(&self) -> Failure;
 }

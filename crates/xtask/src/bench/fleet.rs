@@ -1,5 +1,5 @@
-//! The operator as it is shipped, a control plane and the program that measures one with the other. What is measured, and
-//! how, is in crates/bench, module fleet.
+//! Builds the operator as it is shipped, a control plane, and the program that measures the operator with it.
+//! crates/bench, module fleet, defines what it measures, and how.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ pub(super) async fn run(workspace: &Workspace, quick: bool, interrupt: &Cancella
     if finish("the control plane's build", binaries.arg("binaries"), interrupt).await? != Some(0) {
         return Ok(ExitCode::FAILURE);
     }
-    // Apart, so that the operator has no feature that only the other asks for.
+    // In separate builds, so that the operator has no feature that only another package asks for.
     for package in
         [&["-p", "weir-operator"][..], &["-p", "weir-bench", "--features", "fleet", "--bin", "weir-bench-fleet"]]
     {

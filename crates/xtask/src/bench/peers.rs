@@ -1,5 +1,6 @@
-//! The programs that `cargo xtask bench proxy` and `gateway` compare with and load with: nginx, HAProxy, wrk and h2load
-//! from Debian, Envoy from PyPI. On Debian as root what is missing is installed, saying so; elsewhere it is listed.
+//! The programs that `cargo xtask bench proxy` and `gateway` use as peers and load generators: nginx, HAProxy, wrk and
+//! h2load from Debian, Envoy from PyPI. On Debian as root it installs missing programs and says so; elsewhere it lists
+//! them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ const PROXY: [Need; 4] = [
 ];
 const PEERS: [Need; 2] = [("nginx", "nginx", "a peer"), ("haproxy", "haproxy", "a peer")];
 
-/// What the programs are for.
+/// What the programs are used for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Of {
     Gateway,
@@ -30,10 +31,10 @@ pub(crate) enum Of {
     Proxy,
 }
 
-/// The release of Envoy that is compared with: a new one is a new comparison.
+/// The version of Envoy to compare with. With another version, it is another comparison.
 const ENVOY: &str = "1.40.0";
 
-/// Finds or installs what is needed; the PATH that has all, or none after saying what is missing.
+/// Finds or installs the programs. Returns a PATH with all of them, or none after it has listed what is missing.
 pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Result<Option<OsString>> {
     let peers = of == Of::Proxy;
     let proxy = PROXY.into_iter().filter(|_| of != Of::Gateway);
@@ -47,7 +48,7 @@ pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Res
     Ok(Some(std::env::join_paths(folders).context("a folder in PATH has a colon in its name")?))
 }
 
-/// The folder with Envoy's program, in an environment of its own below the user's cache.
+/// The folder with the Envoy program, in its own Python environment below the user's cache.
 async fn envoy(interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
     let folder = cache()?.join(format!("envoy-{ENVOY}"));
     if let Some(found) = program_in(&folder) {
@@ -64,7 +65,7 @@ async fn envoy(interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
     program_in(&folder).with_context(|| format!("there is no envoy in {}", folder.display()))
 }
 
-/// Where what was installed is kept.
+/// Where installed programs are kept.
 pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
@@ -72,7 +73,7 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     Ok(cache.join("weir"))
 }
 
-/// The package's command is a Python script that starts the program, which is beside the package's code.
+/// The package's command is a Python script that starts the program, which is stored beside the package's code.
 fn program_in(folder: &Path) -> Option<PathBuf> {
     let pythons = std::fs::read_dir(folder.join("lib")).ok()?;
     let folders = pythons.filter_map(|python| Some(python.ok()?.path().join("site-packages/envoy/_bin")));

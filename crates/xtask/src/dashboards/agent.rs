@@ -1,4 +1,4 @@
-//! One agent: the proxy in a pod, what it costs, and whether the app behind it answers.
+//! One agent: the proxy in a pod, its resource usage, and whether the app behind it answers.
 
 use super::{
     grafana::{Annotation, Board, Choice, Colour, Kind, Link, Panel, Query, Row, Unit, Variable},
@@ -179,7 +179,7 @@ fn cost() -> Row {
 
 fn snapshots() -> Row {
     Row {
-        title: "Snapshots",
+        title: "Snapshots and keys",
         height: 8,
         panels: vec![
             Panel::new(
@@ -189,6 +189,14 @@ fn snapshots() -> Row {
                 Unit::Count,
                 vec![Query::new("sum by (result) (increase(weir_snapshots_total{LABELS}[$__interval]))", "{{result}}")],
             ),
+            Panel::new(
+                Kind::Bars,
+                "Loads of keys for tokens",
+                "Attempts to load the keys that tokens are verified with, by result; after one that failed, the keys from before stay in use.",
+                Unit::Count,
+                vec![Query::new("sum by (result) (increase(weir_jwks_loads_total{LABELS}[$__interval]))", "{{result}}")],
+            )
+            .or_says("No agent has keys for tokens."),
             Panel::new(
                 Kind::Stacked,
                 "Keys tracked",

@@ -1,4 +1,4 @@
-//! All policies and pods: whether what should be enforced is, and how fast changes arrive.
+//! All policies and pods: whether policies are enforced as they should be, and how fast changes arrive.
 
 use super::{
     grafana::{Board, Colour, Kind, Link, Panel, Query, Row, Unit},
@@ -17,7 +17,7 @@ pub(super) fn board() -> Board {
     }
 }
 
-/// All, of how many.
+/// Good only if it is the whole.
 const WHOLE: (Colour, &[(f64, Colour)]) = (Colour::Fault, &[(1.0, Colour::Good)]);
 
 fn now() -> Row {
@@ -106,12 +106,15 @@ fn operator() -> Row {
             .or_says("no operator is scraped"),
             Panel::new(
                 Kind::Stat,
-                "Lease age",
-                "Time since an operator saw the Lease renewed, which happens every two seconds; at eight another one may take it. 0 without a Lease.",
-                Unit::Seconds,
-                vec![Query::new("max(weir_operator_lease_age_seconds{LABELS})", "since the last renewal")],
+                "Lease used up",
+                "Time since an operator saw the Lease renewed, as a share of how long the Lease lasts; at 100 % another operator may take it. 0 without a Lease.",
+                Unit::Share,
+                vec![Query::new(
+                    "max(weir_operator_lease_age_seconds{LABELS} / (weir_operator_lease_duration_seconds{LABELS} > 0) or weir_operator_lease_age_seconds{LABELS})",
+                    "since the last renewal",
+                )],
             )
-            .from(Colour::Good, &[(6.0, Colour::Warning), (8.0, Colour::Fault)])
+            .from(Colour::Good, &[(0.75, Colour::Warning), (1.0, Colour::Fault)])
             .or_says("no operator is scraped"),
             Panel::new(
                 Kind::Stat,

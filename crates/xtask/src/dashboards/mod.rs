@@ -1,7 +1,7 @@
-//! Writes the Grafana dashboards that the chart installs. They are never edited by hand: what is written here is.
+//! Writes the Grafana dashboards that the chart installs. Never edit the output by hand.
 //!
-//! `--see` proves them: it runs the demo's programs under a load, has a real Prometheus scrape them, asks every query of every
-//! panel, and has Grafana's own panels show the answers.
+//! `--see` tests them: it runs the demo's programs under load, lets a real Prometheus scrape them, runs every query of
+//! every panel, and renders the answers with Grafana's own panels.
 
 mod agent;
 mod fleet;
@@ -22,15 +22,15 @@ use tokio_util::sync::CancellationToken;
 use self::grafana::Board;
 use crate::workspace::Workspace;
 
-/// Where they are written; the chart makes a ConfigMap of each.
+/// The output folder; the chart creates a ConfigMap from each file.
 const FOLDER: &str = "charts/weir/dashboards";
 
 #[derive(clap::Args)]
 pub(crate) struct DashboardsArgs {
-    /// Write nothing; exit with 1 if a file is not what would be written
+    /// Write nothing; exit with 1 if a file is out of date
     #[arg(long)]
     check: bool,
-    /// Write nothing; run the demo's programs and a Prometheus, and show what it answers: exit with 1 if a panel is empty
+    /// Write nothing; run the demo's programs and a Prometheus, and render its answers: exit with 1 if a panel is empty
     #[arg(long, conflicts_with = "check")]
     see: bool,
     /// With --see: write pictures of the dashboards to docs/dashboards, too
@@ -68,7 +68,7 @@ pub(crate) async fn run(
     Ok(if stale { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// All of them, the one to begin with first.
+/// All boards, the entry page first.
 pub(crate) fn boards() -> [Board; 3] {
     [fleet::board(), policy::board(), agent::board()]
 }
@@ -129,7 +129,7 @@ mod tests {
         names.map(|name| name[..end(name)].to_owned()).collect()
     }
 
-    /// Fields and their values, as the current version of Grafana writes them.
+    /// Fields and values as the current version of Grafana writes them.
     #[test]
     fn files_are_of_the_current_version_and_leave_nothing_to_a_default() {
         const OF_ANNOTATIONS: [&str; 6] = ["datasource", "enable", "hide", "iconColor", "name", "target"];
@@ -144,7 +144,7 @@ mod tests {
                 assert!(link["icon"].is_string() && link["targetBlank"].is_boolean(), "{}: {link}", board.uid);
             }
             for panel in value["panels"].as_array().expect("a list").iter().filter(|panel| panel["type"] != "row") {
-                // Grafana's own are green, and red from 80 on.
+                // Grafana's defaults are green, and red from 80 on.
                 let steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"].as_array();
                 assert!(steps.is_some_and(|steps| steps[0]["value"].is_null()), "{}: {}", board.uid, panel["title"]);
                 assert!(

@@ -1,5 +1,5 @@
-//! The page of e2e/panels, which draws dashboards with Grafana's own panels: builds it, gives it what Prometheus answered,
-//! and hears what it shows.
+//! The page of e2e/panels, which renders dashboards with Grafana's own panels: builds it, passes Prometheus' answers to
+//! it, and reads its report.
 
 use std::{
     collections::BTreeMap,
@@ -18,20 +18,20 @@ use crate::{bench::finish, workspace::Workspace};
 
 const SOURCE: &str = "e2e/panels";
 const LOCK: &str = "package-lock.json";
-/// A copy of the lock file that the installed packages are those of.
+/// A copy of the lock file from which the packages were installed.
 const INSTALLED: &str = "node_modules/.installed-from";
 
-/// What the page is given of one board.
+/// The page's input for one board.
 #[derive(Debug, Serialize)]
 pub(super) struct Given {
     pub(super) dashboard: Value,
     pub(super) start: f64,
     pub(super) end: f64,
-    /// Seconds from one value of a line to the next.
+    /// Seconds between the values of a line.
     pub(super) step: u32,
-    /// And from one bar to the next.
+    /// Seconds between bars.
     pub(super) bar: u32,
-    /// What its variables say.
+    /// The values of its variables.
     pub(super) chosen: BTreeMap<&'static str, &'static str>,
     /// By panel and query: `7/A`.
     pub(super) answers: BTreeMap<String, Vec<Series>>,
@@ -45,15 +45,15 @@ pub(super) struct Mark {
     pub(super) color: &'static str,
 }
 
-/// What the page shows of one board in one theme.
+/// The page's report on one board in one theme.
 #[derive(Debug, Deserialize)]
 pub(super) struct Shown {
     pub(super) uid: String,
     pub(super) theme: String,
     pub(super) panels: Vec<ShownPanel>,
-    /// What the browser's console complained of.
+    /// Errors in the browser's console.
     pub(super) errors: Vec<String>,
-    /// The colours of the dashboard by their names, as the theme has them.
+    /// The board's colours by name, as the theme renders them.
     pub(super) colours: BTreeMap<String, String>,
 }
 
@@ -61,10 +61,10 @@ pub(super) struct Shown {
 #[serde(rename_all = "camelCase")]
 pub(super) struct ShownPanel {
     pub(super) title: String,
-    /// What it says in place of values.
+    /// The text in place of values.
     pub(super) empty: Option<String>,
     pub(super) canvases: usize,
-    /// The texts of a table, its heading first.
+    /// The texts of a table, heading first.
     pub(super) rows: Vec<String>,
     pub(super) values: Vec<ShownValue>,
     pub(super) legend: Vec<Entry>,
@@ -73,7 +73,7 @@ pub(super) struct ShownPanel {
     pub(super) unknown_unit: Option<String>,
 }
 
-/// A value that is shown large.
+/// A large value.
 #[derive(Debug, Deserialize)]
 pub(super) struct ShownValue {
     pub(super) title: String,
@@ -88,14 +88,15 @@ pub(super) struct Entry {
     pub(super) colour: String,
 }
 
-/// The page, built.
+/// The built page.
 pub(super) struct Page {
     folder: PathBuf,
     interrupt: CancellationToken,
 }
 
 impl Page {
-    /// Installs the packages of the lock file, unless they are there, and bundles the page; all below the target folder.
+    /// Installs the packages of the lock file, unless they are installed, and bundles the page; all below the target
+    /// folder.
     pub(super) async fn build(workspace: &Workspace, interrupt: &CancellationToken) -> anyhow::Result<Self> {
         let folder = workspace.target().join("panels");
         copy(&workspace.root().join(SOURCE), &folder)?;
@@ -111,7 +112,7 @@ impl Page {
         Ok(page)
     }
 
-    /// Writes a picture of each board in each theme to `into`, which has nothing else in it.
+    /// Writes a picture of each board in each theme to `into`, which must be empty.
     pub(super) async fn show(&self, boards: &[Given], into: &Path) -> anyhow::Result<Vec<Shown>> {
         let (given, report) = (into.join("boards.json"), into.join("shown.json"));
         fs::write(&given, serde_json::to_vec(boards)?).with_context(|| format!("write {}", given.display()))?;
@@ -130,14 +131,14 @@ impl Page {
     }
 }
 
-/// Files of a folder and of those in it; what else is in the other folder stays.
+/// Copies the files of a folder, recursively. Other files in the target folder stay.
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
     for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
         let entry = entry?;
         let target = to.join(entry.file_name());
         if entry.file_name() == "node_modules" {
-            // Of somebody who tried the page by hand.
+            // Left by a user who tried the page by hand.
         } else if entry.file_type()?.is_dir() {
             copy(&entry.path(), &target)?;
         } else {

@@ -1,4 +1,4 @@
-//! One policy: what was asked of it, what it did, how near its limits are, and what changed when.
+//! One policy: its requests and decisions, how near its limits are, and what changed when.
 
 use super::{
     grafana::{Annotation, Board, Choice, Colour, Kind, Link, Panel, Query, Row, Unit, Variable},
@@ -36,10 +36,10 @@ pub(super) fn board() -> Board {
     }
 }
 
-/// Of the tightest limit of each rule without a key, in all pods together.
+/// For the tightest limit of each rule without a key, in all pods together.
 const HEADROOM: &str = r"clamp_min(1 - sum by (rule) (rate(weir_requests_total{LABELS,decision='allowed'}[$__rate_interval])) / min by (rule) (sum by (rule, limit) (weir_limit_requests{LABELS} / weir_limit_period_seconds unless on (cluster, namespace, policy, rule) weir_key_table_capacity)), 0)";
 
-/// Of the key that is nearest to its limit, in the pod where it is.
+/// For the key that is nearest to its limit, in its pod.
 const KEY_HEADROOM: &str = "min by (rule) (weir_key_headroom_ratio{LABELS})";
 
 fn now() -> Row {
@@ -110,7 +110,7 @@ fn now() -> Row {
     }
 }
 
-/// Zero, not nothing, for a rule that has refused no request yet.
+/// Zero instead of nothing for a rule that has refused no request yet.
 const LIMITED_SHARE: &str = r#"(sum by (rule) (rate(weir_requests_total{LABELS,decision="limited"}[$__rate_interval])) or 0 * sum by (rule) (rate(weir_requests_total{LABELS}[$__rate_interval]))) / sum by (rule) (rate(weir_requests_total{LABELS}[$__rate_interval]))"#;
 
 fn decisions() -> Row {

@@ -21,10 +21,10 @@ use crate::{
 
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Below the ports that the kernel gives to connections, so that none of them can take it in between.
+/// Below the kernel's range for ephemeral ports, so that no connection can take the port in between.
 const PORTS: std::ops::Range<u16> = 19490..19590;
 
-/// A port of loopback that nobody listens on.
+/// A free port on loopback.
 pub(super) fn free_port() -> anyhow::Result<SocketAddr> {
     let candidates = PORTS.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     candidates
@@ -33,7 +33,7 @@ pub(super) fn free_port() -> anyhow::Result<SocketAddr> {
         .with_context(|| format!("every port from {} to {} is taken", PORTS.start, PORTS.end - 1))
 }
 
-/// From then to then, in Unix time.
+/// A span of Unix time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub(super) start: f64,
@@ -44,7 +44,7 @@ pub(super) struct Prometheus {
     address: SocketAddr,
 }
 
-/// A series of a result: its labels, and values with their Unix times.
+/// A series of a result: its labels, and its values with their Unix times.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Series {
     pub(super) metric: std::collections::BTreeMap<String, String>,
@@ -67,7 +67,8 @@ struct Data {
 }
 
 impl Prometheus {
-    /// Starts it as one of the cast: it scrapes all agents and the operator, with the labels that a PodMonitor gives.
+    /// Starts it as a process of the cast. It scrapes all agents and the operator, with the labels that a PodMonitor
+    /// sets.
     pub(super) fn start(
         workspace: &Workspace,
         cast: &mut Cast,
@@ -75,7 +76,7 @@ impl Prometheus {
         other: &Agent,
     ) -> anyhow::Result<Self> {
         let address = free_port()?;
-        // As long as the names of pods are.
+        // As long as real names of pods.
         let agents = cast
             .agents
             .iter()
@@ -111,19 +112,19 @@ impl Prometheus {
         self.get("/-/ready").await.is_ok()
     }
 
-    /// The value of each series now.
+    /// The current value of each series.
     pub(super) async fn query(&self, expr: &str) -> anyhow::Result<Vec<Series>> {
         self.result(&format!("/api/v1/query?query={}", encode(expr))).await
     }
 
-    /// What time it is there.
+    /// The current time of the server.
     pub(super) async fn now(&self) -> anyhow::Result<f64> {
         let now = self.query("vector(1)").await?;
         let now = now.first().and_then(|series| Some(series.value.as_ref()?.0));
         now.context("Prometheus does not say what time it is")
     }
 
-    /// The values of each series in a span of Unix time, one in each step of seconds.
+    /// The values of each series in a span of Unix time, one for each step in seconds.
     pub(super) async fn range(&self, expr: &str, span: &Span, step: u32) -> anyhow::Result<Vec<Series>> {
         let Span { start, end } = span;
         let path = format!("/api/v1/query_range?query={}&start={start}&end={end}&step={step}", encode(expr));
@@ -138,11 +139,11 @@ impl Prometheus {
         }
     }
 
-    /// The body of an answer; one that is not 200 is an error unless it is JSON, which says why.
+    /// The body of an answer. A status other than 200 is an error, unless the body is JSON, which gives the reason.
     async fn get(&self, path: &str) -> anyhow::Result<String> {
         let exchange = async {
             let mut stream = TcpStream::connect(self.address).await?;
-            // HTTP/1.0: the body is not in chunks, and ends with the connection.
+            // HTTP/1.0: the body is not chunked, and ends with the connection.
             stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: {}\r\n\r\n", self.address).as_bytes()).await?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await?;
@@ -158,7 +159,7 @@ impl Prometheus {
     }
 }
 
-/// As a value of a query (RFC 3986 section 2.1).
+/// Encodes a query's value (RFC 3986 section 2.1).
 fn encode(text: &str) -> String {
     use std::fmt::Write as _;
     text.bytes().fold(String::new(), |mut encoded, byte| {

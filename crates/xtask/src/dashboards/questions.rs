@@ -1,4 +1,4 @@
-//! Every query of every board, as a reader's Grafana would send it, and whether it finds something.
+//! Every query of every board, as Grafana would send it, and whether it finds something.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{
     prometheus::{Prometheus, Series},
 };
 
-/// What the dashboards' variables say here, as a reader sees it, and as queries have it.
+/// The values of the dashboards' variables, as shown to a reader and as used in queries.
 pub(super) const CHOSEN: [(&str, &str, &str); 5] = [
     ("cluster", "All", ".*"),
     ("namespace", "default", "default"),
@@ -18,16 +18,16 @@ pub(super) const CHOSEN: [(&str, &str, &str); 5] = [
     ("pod", "All", ".+"),
 ];
 
-/// What Grafana itself puts into queries: a scrape is a second here.
+/// The values of Grafana's own variables: the scrape interval is one second here.
 const GRAFANAS: [(&str, &str); 3] = [("__rate_interval", "5s"), ("__interval", "5s"), ("__range", "35s")];
 
-/// A query and whose it is.
+/// A query, and where it belongs.
 struct Question {
     place: String,
     expr: String,
 }
 
-/// Whether every query has found something in time, asked once in a pause.
+/// Whether every query has found something before the deadline. Asks once per pause.
 pub(super) async fn answered(prometheus: &Prometheus, patience: Duration, pause: Duration) -> bool {
     let mut open: Vec<_> = questions();
     let all = open.len();
@@ -58,7 +58,7 @@ pub(super) async fn answered(prometheus: &Prometheus, patience: Duration, pause:
     open.is_empty()
 }
 
-/// Every query that a reader's Grafana would send.
+/// Every query that Grafana would send.
 fn questions() -> Vec<Question> {
     let mut all = Vec::new();
     for board in boards() {
@@ -66,7 +66,7 @@ fn questions() -> Vec<Question> {
             for query in &panel.queries {
                 let place = format!("{}: {}: {}", board.uid, panel.title, query.legend);
                 let expr = fill(&board.written(&query.expr));
-                // Some only find something while it happens, whenever that was.
+                // Some queries find something only during the event, whenever that was.
                 let expr = if panel.is_over_time() { format!("last_over_time(({expr})[5m:1s])") } else { expr };
                 all.push(Question { place, expr });
             }
@@ -79,7 +79,7 @@ fn questions() -> Vec<Question> {
         }
         if let Some(annotation) = &board.annotation {
             let place = format!("{}: annotation {}", board.uid, annotation.name);
-            // At the moment of the change, whenever that was.
+            // At the time of the change, whenever that was.
             all.push(Question {
                 place,
                 expr: format!("max_over_time(({})[5m:1s])", fill(&board.written(annotation.expr))),
@@ -89,7 +89,7 @@ fn questions() -> Vec<Question> {
     all
 }
 
-/// With values in place of variables.
+/// Replaces variables with values.
 pub(super) fn fill(expr: &str) -> String {
     let chosen = CHOSEN.into_iter().map(|(name, _, value)| (name, value));
     chosen.chain(GRAFANAS).fold(expr.to_owned(), |expr, (name, value)| expr.replace(&format!("${name}"), value))

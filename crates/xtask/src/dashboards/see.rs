@@ -1,9 +1,9 @@
-//! Whether the alerts fire and the dashboards show anything: promtool runs the alerts' tests; then a real Prometheus scrapes a
-//! real operator and agents under load, is asked every query of every panel, variable and annotation, and what it answers is
-//! shown by Grafana's own panels.
+//! Tests that alerts fire and dashboards show data. promtool runs the alerts' tests. Then a real Prometheus scrapes a
+//! real operator and agents under load, answers every query of every panel, variable and annotation, and Grafana's own
+//! panels render the answers.
 //!
-//! A query that finds nothing is a fault, whatever the reason: a name that changed, a label that is not there, a function
-//! that does not fit. So is a panel that is empty, cuts something off, or has colours that mean something else elsewhere.
+//! A query that finds nothing is a fault: a renamed metric, a missing label, or a wrong function. So is a panel that is
+//! empty, cuts something off, or uses colours with another meaning than elsewhere.
 
 use std::{collections::BTreeMap, fs, path::Path, process::ExitCode, time::Duration};
 
@@ -37,28 +37,28 @@ const NEEDS: [Need; 6] = [
     ("openssl", "openssl", "makes a certificate for a control port"),
 ];
 
-/// The rules of the alerts and their tests, below the chart.
+/// The alert rules and their tests, below the chart.
 const ALERTS: &str = "charts/weir/alerts";
 const PROMTOOL: [&[&str]; 2] =
     [&["check", "rules", "weir.yaml"], &["test", "rules", "weir.test.yaml", "sizing.test.yaml"]];
 
-/// What is put under load.
+/// The policies under load.
 const POLICIES: &str = "crates/xtask/src/dashboards/policies";
 
-/// For `--draw`.
+/// Needed for `--draw`.
 const SMALLER: Need = ("pngquant", "pngquant", "makes the pictures small");
 const PICTURES: &str = "docs/dashboards";
 
-/// Until every query must have found something: several scrapes, and a change in the middle.
+/// How long every query may take to find something: several scrapes, with a change in the middle.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How much of the load is before the change.
+/// Length of the load before the change.
 const BEFORE: Duration = Duration::from_secs(15);
-/// And how much after it.
+/// Length of the load after the change.
 const AFTER: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(500);
 
-/// Seconds from one value of a line to the next, and from one bar to the next.
+/// Seconds between the values of a line, and between bars.
 const STEP: u32 = 1;
 const BAR: u32 = 5;
 
@@ -89,7 +89,7 @@ pub(super) async fn run(workspace: &Workspace, draw: bool, interrupt: &Cancellat
     Ok(if let Ok(true) = result { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether every query found something, and the page shows all of it.
+/// Whether every query found something and the page shows all of it.
 async fn look(
     workspace: &Workspace,
     cast: &mut Cast,
@@ -97,7 +97,7 @@ async fn look(
     interrupt: &CancellationToken,
 ) -> anyhow::Result<bool> {
     cast.build(&Screen::new(false)).await?;
-    // Before the load: packages may take minutes to come, and all that is shown must lie within one short span.
+    // Before the load: installing packages may take minutes, and all pictures must show one short span.
     let page = Page::build(workspace, interrupt).await?;
     let operator = free_port()?;
     cast.start(Some(operator)).await?;
@@ -112,7 +112,7 @@ async fn look(
     let crowd = ["--rate", "40", "--connections", "100"];
     cast.keep_loading("reports", &all, "/reports", &[&every[..], &crowd].concat())?;
     cast.keep_loading("unlimited", &[other.listen], "/", &[&every[..], &["--rate", "20"]].concat())?;
-    // Faster than Prometheus would find out by itself.
+    // Faster than Prometheus would notice by itself.
     let started = Instant::now();
     while !prometheus.is_ready().await {
         ensure!(started.elapsed() < PATIENCE, "Prometheus is not ready after {} s", PATIENCE.as_secs());
@@ -141,8 +141,11 @@ async fn look(
     Ok(answered && faults.is_empty())
 }
 
-/// Flags of an agent with a certificate on its control port.
-async fn certified(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<[String; 6]> {
+/// Keys for tokens: one, which signs nothing.
+const KEYS: &str = r#"{"keys": [{"kty": "oct", "alg": "HS256", "k": "c2VjcmV0"}]}"#;
+
+/// Flags for an agent with a certificate on its control port, and with keys for tokens.
+async fn certified(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<[String; 8]> {
     let [certificate, key] = ["control.crt", "control.key"].map(|name| folder.join(name).display().to_string());
     let mut openssl = Command::new("openssl");
     openssl.args([
@@ -160,8 +163,12 @@ async fn certified(folder: &Path, interrupt: &CancellationToken) -> anyhow::Resu
     openssl.args(["-subj", "/CN=agent", "-addext", "subjectAltName=DNS:agent", "-out", &certificate, "-keyout", &key]);
     openssl.stderr(std::process::Stdio::null());
     ensure!(finish("openssl", &mut openssl, interrupt).await? == Some(0), "openssl made no certificate");
+    let keys = folder.join("keys.json");
+    fs::write(&keys, KEYS).with_context(|| format!("write {}", keys.display()))?;
     let flag = |name: &str| name.to_owned();
     Ok([
+        flag("--jwks"),
+        keys.display().to_string(),
         flag("--control-cert"),
         certificate.clone(),
         flag("--control-key"),
@@ -171,7 +178,7 @@ async fn certified(folder: &Path, interrupt: &CancellationToken) -> anyhow::Resu
     ])
 }
 
-/// Changes the policy at that moment; when all agents had it.
+/// Changes the policy at this time. Returns when all agents enforce it.
 async fn change(cast: &Cast, at: Instant) -> anyhow::Result<Instant> {
     tokio::time::sleep_until(at).await;
     let (text, limit) = cast.policy.read()?;
@@ -181,7 +188,7 @@ async fn change(cast: &Cast, at: Instant) -> anyhow::Result<Instant> {
     Ok(Instant::now())
 }
 
-/// What the queries in the board's file find.
+/// The answers to the queries in the board's file.
 async fn answers(board: &Board, prometheus: &Prometheus, span: &Span) -> anyhow::Result<Given> {
     let dashboard: Value = serde_json::from_str(&board.json())?;
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -210,7 +217,7 @@ async fn answers(board: &Board, prometheus: &Prometheus, span: &Span) -> anyhow:
     Ok(Given { dashboard, start: span.start, end: span.end, step: STEP, bar: BAR, chosen, answers, annotations })
 }
 
-/// Pictures in few colours, for the manual.
+/// Reduces the pictures to few colours, for the manual.
 async fn keep(workspace: &Workspace, pictures: &Path, interrupt: &CancellationToken) -> anyhow::Result<()> {
     let folder = workspace.root().join(PICTURES);
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;

@@ -1,8 +1,8 @@
-//! Panels that stand on several boards, each with the labels that its board chooses.
+//! Panels that are on several boards, each with the labels of its board.
 
 use super::grafana::{Colour, Kind, Panel, Query, Unit};
 
-/// What became of requests.
+/// The decisions on requests.
 pub(super) fn decisions(description: &'static str) -> Panel {
     let queries = vec![
         Query::new(
@@ -17,7 +17,7 @@ pub(super) fn decisions(description: &'static str) -> Panel {
     Panel::new(Kind::Stacked, "Decisions", description, Unit::RequestsPerSecond, queries)
 }
 
-/// The share that was refused, now.
+/// The share of refusals now.
 pub(super) fn limited() -> Panel {
     Panel::new(
         Kind::Stat,
@@ -33,7 +33,7 @@ pub(super) fn limited() -> Panel {
     .or_says("no requests")
 }
 
-/// The share that passed because no rule is about it, now.
+/// The share of requests without a matching rule now.
 pub(super) fn unmatched() -> Panel {
     Panel::new(
         Kind::Stat,
@@ -49,7 +49,7 @@ pub(super) fn unmatched() -> Panel {
     .or_says("no requests")
 }
 
-/// How long the certificate is good that ends first.
+/// The time until the first certificate expires.
 pub(super) fn certificate() -> Panel {
     Panel::new(
         Kind::Stat,
@@ -65,19 +65,19 @@ pub(super) fn certificate() -> Panel {
     .or_says("no control port has one")
 }
 
-/// The lines of those with the most over the whole time: a legend has room for so many, and the busiest of each moment would be
-/// others all the time.
+/// Lines for the series with the most over the whole time. The legend has room for a few, and the busiest series at
+/// each time would change all the time.
 pub(super) fn most(count: u8, by: &str, counter: &str, legend: &'static str) -> Query {
     let lines = format!("sum by ({by}) (rate({counter}[$__rate_interval]))");
     Query::new(format!("{lines} and topk({count}, sum by ({by}) (rate({counter}[$__range] @ end())))"), legend)
 }
 
-/// The same of a number that is not counted.
+/// Lines for the highest values of a gauge.
 pub(super) fn highest(count: u8, by: &str, gauge: &str, legend: &'static str) -> Query {
     Query::new(format!("sum by ({by}) ({gauge}) and topk({count}, sum by ({by}) ({gauge} @ end()))"), legend)
 }
 
-/// The median and the slowest hundredth of a histogram.
+/// The median and the 99th percentile of a histogram.
 pub(super) fn quantiles(bucket: &str) -> Vec<Query> {
     [("0.5", "P50"), ("0.99", "P99")]
         .map(|(quantile, name)| {

@@ -1,4 +1,4 @@
-//! What must be true of what the page shows: no panel without data, nothing cut off, and colours that mean the same everywhere.
+//! Checks the page's report: every panel has data, nothing is cut off, and colours mean the same everywhere.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::{
     page::{Shown, ShownPanel},
 };
 
-/// Every fault, with its place.
+/// All faults, with their places.
 pub(super) fn faults(boards: &[Board], shown: &[Shown]) -> Vec<String> {
     let mut all = Vec::new();
     for board in boards {
@@ -63,7 +63,7 @@ fn of_values(panel: &Panel, found: &ShownPanel, colours: &BTreeMap<String, Strin
     wrong.collect()
 }
 
-/// There are lines, and a decision's colour is that decision's alone.
+/// There are lines, and only a decision has the colour of that decision.
 fn of_lines(found: &ShownPanel, colours: &BTreeMap<String, String>) -> Vec<String> {
     let mut faults = Vec::new();
     if found.canvases == 0 || found.legend.is_empty() {

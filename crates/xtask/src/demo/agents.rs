@@ -1,4 +1,4 @@
-//! Asks agents what they enforce, by their control API; nothing is taken from the operator's word.
+//! Asks the agents' control API what they enforce, and does not rely on the operator's report.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio::{
 const ANSWER: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(2);
 
-/// What an agent bound, as it writes it to its addresses file.
+/// The addresses that an agent listens on, from its addresses file.
 #[derive(Clone, Copy, Deserialize)]
 pub(crate) struct Agent {
     pub(crate) listen: SocketAddr,
@@ -21,7 +21,7 @@ pub(crate) struct Agent {
     pub(crate) telemetry: SocketAddr,
 }
 
-/// What of an agent's status matters here; other fields are left alone.
+/// The fields of an agent's status that the demo needs.
 #[derive(Deserialize)]
 struct Status {
     #[serde(default)]
@@ -35,18 +35,18 @@ struct Policy {
 }
 
 impl Agent {
-    /// The revision of the policy that this agent has in force; none if it does not have the policy.
+    /// The revision of the policy that this agent enforces; none if it does not have the policy.
     pub(crate) async fn revision(&self, policy: &str) -> anyhow::Result<Option<String>> {
         let body = get(self.control, "/v1/status").await?;
         let status: Status = serde_json::from_str(&body).with_context(|| format!("{} said: {body}", self.control))?;
         Ok(status.policies.into_iter().find(|known| known.name == policy).map(|known| known.revision))
     }
 
-    /// Waits until the agent has the policy in force with a revision that `wanted` is content with; the moment at
-    /// which it said so.
+    /// Waits until the agent enforces a revision of the policy that `wanted` accepts. Returns when the agent reported
+    /// it.
     pub(crate) async fn acknowledged(&self, policy: &str, wanted: impl Fn(&str) -> bool) -> Instant {
         loop {
-            // An agent that does not answer yet is one that has not acknowledged.
+            // An agent that does not answer yet has not acknowledged.
             if let Ok(Some(revision)) = self.revision(policy).await
                 && wanted(&revision)
             {
@@ -57,7 +57,7 @@ impl Agent {
     }
 }
 
-/// The body of a 200 answer.
+/// The body of an answer with status 200.
 async fn get(address: SocketAddr, path: &str) -> anyhow::Result<String> {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await?;
@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// An agent that gives these answers, one for each connection.
+    /// An agent that gives these answers, one per connection.
     async fn agent(bodies: &'static [&'static str]) -> Agent {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let control = listener.local_addr().expect("bound");

@@ -1,6 +1,6 @@
-//! Who takes part in the demo: builds the programs, starts them on free ports of loopback, and ends them.
+//! The processes of the demo: builds the programs, starts them on free loopback ports, and stops them.
 //!
-//! Everything lives in a temporary folder, the policy's copy included, and goes with it.
+//! All files, including the policy's copy, are in a temporary folder, which is removed at the end.
 
 use std::{
     fs,
@@ -24,24 +24,24 @@ use crate::{children::Child, workspace::Workspace};
 
 const AGENTS: usize = 2;
 const GRACE: Duration = Duration::from_secs(3);
-/// Longer than this nothing here takes, unless it never comes.
+/// The longest that any step takes, unless it never ends.
 const PATIENCE: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(10);
 
 pub(crate) struct Cast {
     folder: TempDir,
     root: PathBuf,
-    /// Where the programs are.
+    /// The folder of the programs.
     pub(super) binaries: PathBuf,
     pub(crate) policy: PolicyFile,
     policy_name: String,
     pub(crate) agents: Vec<Agent>,
-    /// Where the app listens, once it does.
+    /// The app's address, once it listens.
     app: String,
     children: Vec<Child>,
 }
 
-/// How many agents have the newest revision in force, by their own word.
+/// How many agents enforce the newest revision, as they report it.
 pub(crate) struct Enforcement {
     pub(crate) enforcing: usize,
     pub(crate) agents: usize,
@@ -49,7 +49,7 @@ pub(crate) struct Enforcement {
 }
 
 impl Cast {
-    /// With a copy of the policies of a folder, of which `policy.yaml` is the one that is followed.
+    /// Copies the policies of a folder, of which the demo follows `policy.yaml`.
     pub(crate) fn new(workspace: &Workspace, policies_of: &str) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("weir-demo-").tempdir().context("make a temporary folder")?;
         let policies = folder.path().join("policies");
@@ -81,14 +81,14 @@ impl Cast {
             "-p",
             "weir-testapp",
         ]);
-        // Cargo's progress goes to standard error, and so never between the lines of --json.
+        // Cargo reports progress on standard error, so never between the lines of --json.
         command.current_dir(&self.root).stdout(Stdio::null());
         let mut cargo = Child::spawn("cargo build", &mut command)?;
         ensure!(cargo.wait().await?.success(), "cargo build failed");
         Ok(())
     }
 
-    /// Returns once all agents enforce the policy. The operator serves its metrics at `telemetry`.
+    /// Returns when all agents enforce the policy. The operator serves its metrics at `telemetry`.
     pub(crate) async fn start(&mut self, telemetry: Option<SocketAddr>) -> anyhow::Result<()> {
         #[derive(serde::Deserialize)]
         struct App {
@@ -118,7 +118,7 @@ impl Cast {
         Ok(())
     }
 
-    /// One more agent in front of the app, which gets no policy.
+    /// One more agent in front of the app, without a policy.
     pub(crate) async fn another(&mut self, flags: &[String]) -> anyhow::Result<Agent> {
         self.start_agent("another", flags).await
     }
@@ -130,7 +130,7 @@ impl Cast {
         self.start_with_addresses(name, "weir-agent", &flags).await
     }
 
-    /// The load on all agents in turn, and the lines that it reports.
+    /// Starts the load on all agents in turn. Returns the lines that it reports.
     pub(crate) fn start_load(&self, rate: f64) -> anyhow::Result<(Child, Lines<BufReader<ChildStdout>>)> {
         let mut command = self.program("weir-testapp");
         command.args(["load", "--json", "--rate", &rate.to_string(), "--duration", &LENGTH.as_secs().to_string()]);
@@ -144,7 +144,7 @@ impl Cast {
         Ok((load, BufReader::new(stdout).lines()))
     }
 
-    /// A load on these addresses in turn that goes on beside everything else, until the end; `flags` say what is asked for.
+    /// Starts a background load on these addresses in turn, which runs until the end; `flags` choose the requests.
     pub(crate) fn keep_loading(
         &mut self,
         name: &str,
@@ -160,24 +160,24 @@ impl Cast {
         self.spawn(name, &mut command)
     }
 
-    /// A program of somebody else, ended with the others.
+    /// Starts a third-party program, which is stopped with the others.
     pub(crate) fn join(&mut self, name: &str, command: &mut Command) -> anyhow::Result<()> {
         self.spawn(name, command)
     }
 
-    /// A place for files that go when all is over.
+    /// The folder for files that are removed at the end.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Writes the policy's new text; how long it took until the last agent said that it enforces it.
+    /// Writes the policy's new text. Returns how long it took until the last agent reported that it enforces it.
     pub(crate) async fn change(&self, text: &str) -> anyhow::Result<Duration> {
         let old = self.enforcement().await.revision.context("no agent says which revision it enforces")?;
         let written = Instant::now();
         self.policy.write(text)?;
         let all = async {
             let mut last = written;
-            // One after the other is as good as side by side: the last one is what counts.
+            // Waiting for one after the other takes as long as waiting for all: the last one counts.
             for agent in &self.agents {
                 last = agent.acknowledged(&self.policy_name, |revision| revision != old).await;
             }
@@ -192,7 +192,7 @@ impl Cast {
     pub(crate) async fn enforcement(&self) -> Enforcement {
         let mut revisions = Vec::new();
         for agent in &self.agents {
-            // One that does not answer is one that is not known to enforce anything.
+            // An agent that does not answer is not known to enforce anything.
             revisions.push(agent.revision(&self.policy_name).await.ok().flatten());
         }
         let newest = revisions.iter().flatten().next_back().cloned();
@@ -200,7 +200,7 @@ impl Cast {
         Enforcement { enforcing, agents: self.agents.len(), revision: newest }
     }
 
-    /// What the operator wrote beside the policy, once it says of the same revision that all agents enforce it.
+    /// The status that the operator wrote beside the policy, when it says that all agents enforce the same revision.
     pub(crate) async fn reported(&self, actual: &Enforcement) -> anyhow::Result<String> {
         let wanted = format!("{0}/{0}", self.agents.len());
         let agrees = async {
@@ -230,7 +230,7 @@ impl Cast {
         Some((enforced.to_owned(), status.get("revision")?.as_str()?.to_owned()))
     }
 
-    /// The name of the first process to end by itself.
+    /// The name of the first process that ends by itself.
     pub(crate) async fn first_to_end(&mut self) -> String {
         loop {
             if let Some(child) = self.children.iter_mut().find_map(|child| child.ended().map(|_| child.name.clone())) {
@@ -253,7 +253,7 @@ impl Cast {
             .collect()
     }
 
-    /// In the reverse order: nobody is left without whom it talks to.
+    /// Stops the processes in reverse order, so that none outlives one that it talks to.
     pub(crate) async fn stop(mut self) {
         while let Some(mut child) = self.children.pop() {
             child.stop(GRACE).await;
@@ -276,7 +276,7 @@ impl Cast {
         self.spawn(name, &mut command)?;
         let deadline = Instant::now() + PATIENCE;
         loop {
-            // Missing or half written: not yet.
+            // A missing or incomplete file is not ready yet.
             if let Some(addresses) = fs::read_to_string(&file).ok().and_then(|text| serde_json::from_str(&text).ok()) {
                 return Ok(addresses);
             }
@@ -297,7 +297,7 @@ impl Cast {
 
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.binaries.join(name));
-        // Settings of the caller's own Weir must not reach the demo's.
+        // The caller's own WEIR_ variables must not reach the demo.
         for (variable, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
             command.env_remove(variable);
         }

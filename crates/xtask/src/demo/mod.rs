@@ -1,8 +1,8 @@
-//! `cargo xtask demo`: the main job, seen and measured, without a cluster.
+//! `cargo xtask demo`: shows and measures the main use, without a cluster.
 //!
-//! An app, two agents in front of it, an operator over a folder of YAML and a load above the limit. After a few seconds
-//! the limit in the file is rewritten. What is shown is measured from outside: the load's own counts and the agents'
-//! own answers. The demo must never take a figure from the policy that it could measure, and it must leave nothing
+//! It runs an app, two agents in front of it, an operator over a folder of YAML, and a load above the limit. After a
+//! few seconds it changes the limit in the file. All figures are measured from outside: the load's own counts and the
+//! agents' own answers. The demo must never take a figure from the policy that it could measure, and must leave nothing
 //! running.
 
 mod agents;
@@ -27,22 +27,22 @@ use self::rates::{Line, Rates};
 pub(crate) use self::{agents::Agent, cast::Cast, screen::Screen};
 use crate::workspace::Workspace;
 
-/// How often the load reports; windows are cut at these moments.
+/// How often the load reports. Windows are cut at these times.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
 /// Length of the load.
 const LENGTH: Duration = Duration::from_secs(18);
 /// When the limit is changed.
 const CHANGE: Duration = Duration::from_secs(8);
-/// Left out at the beginning of either window: the initial burst, and the second of the change.
+/// Skipped at the start of each window: the initial burst, and the second of the change.
 const SETTLE: Duration = Duration::from_secs(1);
 /// Offered load, as a multiple of the limit before the change.
 const OVERLOAD: f64 = 4.0;
-/// By how much a measured rate may differ from the policy.
+/// How much a measured rate may differ from the policy.
 const TOLERANCE: f64 = 0.05;
 
 #[derive(clap::Args)]
 pub(crate) struct DemoArgs {
-    /// Stay up after the summary, and say what to try by hand
+    /// Stay up after the summary, and print commands to try by hand
     #[arg(long)]
     keep: bool,
     /// One JSON line on standard output; everything else goes to standard error
@@ -51,12 +51,12 @@ pub(crate) struct DemoArgs {
     /// Folder of weir-agent, weir-operator and weir-testapp; without it, they are built in release
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
-    /// Write what was shown, line by line as it came, to this SVG
+    /// Write what was shown, line by line with its timing, to this SVG
     #[arg(long, value_name = "FILE", conflicts_with = "keep")]
     record: Option<PathBuf>,
 }
 
-/// The figures of a run. Rates are requests per second over all agents together.
+/// The figures of a run. Rates are requests per second of all agents together.
 #[derive(Serialize)]
 struct Figures {
     offered: u64,
@@ -102,7 +102,7 @@ pub(crate) async fn run(
         }
     }
     cast.stop().await;
-    // A run that failed is nothing to show.
+    // A failed run is not recorded.
     if let (Some(file), Some(recording), Ok(true)) = (&args.record, screen.recording(), &result) {
         let file = workspace.root().join(file);
         std::fs::write(&file, recording.svg("cargo xtask demo", " are up after "))
@@ -115,7 +115,7 @@ pub(crate) async fn run(
     })
 }
 
-/// The whole play; whether what was measured agrees with the policy.
+/// The whole run. Returns whether the measurements agree with the policy.
 async fn play(cast: &mut Cast, screen: &Screen, build: bool, json: bool) -> anyhow::Result<bool> {
     if build {
         cast.build(screen).await?;
@@ -163,7 +163,7 @@ async fn play(cast: &mut Cast, screen: &Screen, build: bool, json: bool) -> anyh
             propagation = Some(took);
         }
     };
-    // It ends with 1 when its schedule was not kept, which the count of unsent requests says better.
+    // The load ends with 1 if it missed its schedule. The count of unsent requests is more precise.
     load.wait().await?;
     let propagation = propagation.context("the load ended before the change")?;
     ensure!(
@@ -198,7 +198,7 @@ async fn play(cast: &mut Cast, screen: &Screen, build: bool, json: bool) -> anyh
     Ok(agrees)
 }
 
-/// Half as many again, and never the same.
+/// Half as many again, and never the same number.
 fn raised(requests: i64) -> i64 {
     requests + (requests / 2).max(1)
 }

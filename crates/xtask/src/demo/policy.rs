@@ -1,6 +1,6 @@
-//! The policy file of the demo: what its limit is, and the same text with another limit.
+//! The policy file of the demo: its limit, and the same text with another limit.
 //!
-//! The file is changed as a person would change it, one number in the text, so that comments stay.
+//! The file is changed as a person would change it: one number in the text, so that comments stay.
 
 use std::{
     fmt, fs,
@@ -10,12 +10,12 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use weir_api::{Action, RateLimitPolicy};
 
-/// The one policy of the folder.
+/// The only policy of the folder.
 pub(crate) struct PolicyFile {
     pub(crate) path: PathBuf,
 }
 
-/// The limit that the demo measures: the first one of the first rule that limits.
+/// The limit that the demo measures: the first one of the first limiting rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Limit {
     pub(crate) requests: i64,
@@ -38,7 +38,7 @@ impl fmt::Display for Limit {
 }
 
 impl PolicyFile {
-    /// Looks for it in `folder`.
+    /// Finds the policy in `folder`.
     pub(crate) fn find(folder: &Path) -> anyhow::Result<Self> {
         let path = folder.join("policy.yaml");
         ensure!(path.is_file(), "{} is missing", path.display());
@@ -61,7 +61,7 @@ impl PolicyFile {
         Ok((text, limit))
     }
 
-    /// `text` with another number of requests, and the limit that it then sets.
+    /// `text` with another number of requests, and the limit that this text sets.
     pub(crate) fn with_requests(&self, text: &str, requests: i64) -> anyhow::Result<(String, Limit)> {
         let changed = replace_requests(text, requests)?;
         let limit = limit(&changed).with_context(|| self.path.display().to_string())?;
@@ -69,7 +69,7 @@ impl PolicyFile {
         Ok((changed, limit))
     }
 
-    /// Replaces the file as editors do: the operator never sees half of it.
+    /// Replaces the file as editors do: the operator never reads a partial file.
     pub(crate) fn write(&self, text: &str) -> anyhow::Result<()> {
         let draft = self.path.with_extension("yaml.part");
         fs::write(&draft, text)
@@ -83,7 +83,7 @@ impl PolicyFile {
 }
 
 fn parse(text: &str) -> anyhow::Result<RateLimitPolicy> {
-    // As JSON, in which a map with one entry may be a variant: in YAML, serde wants a tag for that.
+    // As JSON, in which a map with one entry may be a variant; for YAML, serde requires a tag.
     let value: serde_json::Value = serde_yaml::from_str(text).context("not YAML")?;
     serde_json::from_value(value).context("not a RateLimitPolicy")
 }

@@ -1,4 +1,4 @@
-//! What the load says of itself, and rates over parts of it.
+//! The load's own report, and rates over parts of it.
 //!
 //! Rates are sums over whole reports, divided by the time that these reports really cover.
 
@@ -13,7 +13,7 @@ pub(crate) enum Line {
     Summary(Summary),
 }
 
-/// Counts of one interval, and when it ended: seconds since the load began.
+/// Counts of one interval, and its end in seconds since the load began.
 #[derive(Clone, Copy, Deserialize)]
 pub(crate) struct Interval {
     t: f64,
@@ -65,7 +65,7 @@ impl Rates {
 
     /// Sums over the last second.
     pub(crate) fn latest_second(&self) -> Interval {
-        // Intervals end a little late now and then: half of one is not the next second.
+        // Intervals may end a little late: half of one does not belong to the second.
         let since = self.now().as_secs_f64() - 1.05;
         let mut sum = Interval { t: self.now().as_secs_f64(), offered: 0, allowed: 0, limited: 0 };
         for (begin, interval) in self.spans().filter(|(begin, _)| *begin >= since) {
@@ -91,14 +91,14 @@ impl Rates {
         (seconds > 0.0).then(|| (rate * 100.0).round() / 100.0)
     }
 
-    /// Each interval with the moment when it began.
+    /// Each interval with its start.
     fn spans(&self) -> impl Iterator<Item = (f64, &Interval)> {
         let begins = std::iter::once(0.0).chain(self.intervals.iter().map(|interval| interval.t));
         begins.zip(&self.intervals)
     }
 }
 
-/// A rate without decimals that say nothing.
+/// A rate without meaningless decimals.
 pub(crate) fn show(rate: f64) -> String {
     let text = format!("{rate:.1}");
     text.strip_suffix(".0").unwrap_or(&text).to_owned()
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_load_are_told_apart() {
+    fn lines_of_the_load_are_distinguished() {
         let interval = Line::parse(r#"{"t":1.0,"offered":5,"allowed":2,"limited":3,"errors":0}"#).expect("an interval");
         assert!(matches!(interval, Line::Interval(Interval { offered: 5, allowed: 2, limited: 3, .. })));
         let line = r#"{"summary":true,"offered":9,"allowed":4,"limited":5,"errors":0,"unsent":1,"by_status":{}}"#;

@@ -1,6 +1,6 @@
-//! What the demo showed, as a picture that moves: every line comes at the moment at which it came.
+//! The output of the demo as an animated picture: every line appears at the time at which it was printed.
 //!
-//! Nothing is made up and nothing is left out but the time before the first line.
+//! It adds nothing, and leaves out only the time before the first line.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -21,7 +21,7 @@ pub(super) struct Recording {
 
 impl Recording {
     pub(super) fn line(&mut self, now: Instant, style: Style, text: &str) {
-        // A long line goes on in the next.
+        // A long line continues on the next.
         for part in text.split('\n') {
             let letters: Vec<char> = part.chars().collect();
             let parts: Vec<String> = letters.chunks(WIDTH).map(|part| part.iter().collect()).collect();
@@ -30,7 +30,7 @@ impl Recording {
         }
     }
 
-    /// From the first line that comes with `from` in it; what took place before is no part of the picture.
+    /// Starts at the first line that contains `from`; earlier lines are left out.
     pub(super) fn svg(&self, command: &str, from: &str) -> String {
         let first = self.lines.iter().position(|(_, _, text)| text.contains(from)).unwrap_or(0);
         let lines = &self.lines[first..];
@@ -89,7 +89,7 @@ mod tests {
         assert!(!svg.contains("building"), "{svg}");
         assert!(svg.contains("class=\"l plain\" style=\"animation-delay:0.00s\">up</text>"), "{svg}");
         assert!(svg.contains("class=\"l good\" style=\"animation-delay:1.50s\">a &lt; bx"), "{svg}");
-        // The command, "up", the empty line behind it, and two for the long one.
+        // The command, "up", the empty line after it, and two for the long one.
         assert_eq!(svg.matches("<text ").count(), 5, "{svg}");
     }
 }

@@ -1,4 +1,5 @@
-//! What a person sees: a table that grows by a line a second, notes and a summary. Plain text where it is not a terminal.
+//! The output for people: a table that grows by a line per second, notes and a summary. Plain text if it is not a
+//! terminal.
 
 use std::{
     cell::RefCell,
@@ -16,11 +17,11 @@ use super::{
     record::Recording,
 };
 
-/// Where lines go, and whether colours may go with them.
+/// The output stream, and whether it supports colours.
 pub(crate) struct Screen {
     to_stderr: bool,
     colours: bool,
-    /// All lines, for those who want to see them later.
+    /// All lines, for a recording.
     recording: Option<RefCell<Recording>>,
 }
 
@@ -39,7 +40,7 @@ impl Screen {
         Self { to_stderr: json, colours: terminal && std::env::var_os("NO_COLOR").is_none(), recording: None }
     }
 
-    /// Keeps every line from now on, with its moment.
+    /// Records every line from now on, with its time.
     pub(super) fn record(&mut self) {
         self.recording = Some(RefCell::default());
     }
@@ -151,7 +152,7 @@ impl Screen {
             Style::Bad => "\x1b[1;31m",
         };
         let end = if code.is_empty() { "" } else { "\x1b[0m" };
-        // Nobody reads any more: no reason to end before everything is stopped.
+        // If the reader is gone, continue until everything is stopped.
         let _ = if self.to_stderr {
             writeln!(std::io::stderr(), "{code}{text}{end}")
         } else {

@@ -1,7 +1,7 @@
-//! The manual as a site, by mdBook: builds it, and follows every link of its pages to what is there.
+//! The manual as a site, by mdBook: builds it, and checks every link of its pages.
 //!
-//! mdBook itself says nothing of a link that leads nowhere, and it renames pages. Not a stage of `cargo xtask test`: on a bare
-//! machine mdBook takes minutes of compiling; the links of the pages as they are written are checked without it.
+//! mdBook does not report broken links, and it renames pages. This is not a stage of `cargo xtask test`: on a bare
+//! machine, compiling mdBook takes minutes. The links of the source pages are checked without it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,15 +14,15 @@ use anyhow::{Context as _, bail, ensure};
 
 use super::{Fault, markdown::beside};
 
-/// Where book.toml puts it.
+/// The output folder in book.toml.
 const SITE: &str = "target/manual";
-/// Shown in place of any page, so its links are those of the site's root.
+/// Shown in place of any page, so its links are relative to the site's root.
 const ANYWHERE: &str = "404.html";
 
-/// The site could not be built, because mdBook is not there.
+/// The site could not be built, because mdBook is not installed.
 pub(super) struct Missing;
 
-/// Builds the site; how many pages it has, and what does not hold about them.
+/// Builds the site. Returns how many pages it has, and its faults.
 pub(super) fn build(root: &Path) -> anyhow::Result<Result<(usize, Vec<Fault>), Missing>> {
     match Command::new("mdbook").arg("build").current_dir(root).status() {
         Ok(status) => ensure!(status.success(), "mdbook build: {status}"),
@@ -34,7 +34,7 @@ pub(super) fn build(root: &Path) -> anyhow::Result<Result<(usize, Vec<Fault>), M
     Ok(Ok((pages.len(), faults)))
 }
 
-/// What a page of the site leads to, and the places that it has.
+/// The links of a page of the site, and its anchors.
 #[derive(Default)]
 struct Page {
     /// With their lines.
@@ -55,7 +55,7 @@ impl Page {
     }
 }
 
-/// The values of an attribute in a line, as mdBook writes it.
+/// The values of an attribute in a line, in mdBook's format.
 fn values<'a>(line: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let begin = format!(" {name}=\"");
     let parts: Vec<&str> = line.split(begin.as_str()).skip(1).collect();
@@ -81,7 +81,7 @@ fn read(site: &Path) -> anyhow::Result<BTreeMap<String, Page>> {
     Ok(pages)
 }
 
-/// Links within the site that lead to no file of it, or to no place on its page.
+/// Links within the site that lead to no file, or to no anchor of their page.
 fn follow(site: &Path, pages: &BTreeMap<String, Page>) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (name, page) in pages.iter().filter(|(name, _)| *name != ANYWHERE) {

@@ -1,5 +1,5 @@
-//! The commands of the pages, against what they name: files, charts and their values, fields of policies, and flags of our own
-//! programs. Of other people's programs only those flags pass that are listed here: add one after you have seen it work.
+//! Checks that the commands of the pages name existing files, charts and values, fields of policies, and flags of our
+//! own programs. For other programs, only the flags in this file pass: add one after you have seen it work.
 
 use std::{
     cell::RefCell,
@@ -16,11 +16,12 @@ use serde_json::Value;
 use super::{fields::Fields, markdown::Page};
 use crate::{Cli, tidy::charts, workspace::Workspace};
 
-/// Programs whose arguments are not looked at.
+/// Programs whose arguments are not checked.
 const OTHERS: [&str; 6] = ["curl", "kind", "mdbook", "vi", "cat", "cd"];
 
-const HELM: [&str; 9] = ["install", "upgrade", "uninstall", "rollback", "test", "show", "history", "get", "lint"];
-const HELM_FLAGS: [&str; 8] = [
+const HELM: [&str; 10] =
+    ["install", "upgrade", "uninstall", "rollback", "test", "show", "history", "get", "lint", "template"];
+const HELM_FLAGS: [&str; 9] = [
     "--namespace",
     "--create-namespace",
     "--wait",
@@ -29,6 +30,7 @@ const HELM_FLAGS: [&str; 8] = [
     "--install",
     "--take-ownership",
     "--values",
+    "--show-only",
 ];
 
 const KUBECTL: [&str; 11] =
@@ -50,7 +52,7 @@ const KUBECTL_FLAGS: [&str; 15] = [
     "--recursive",
     "--watch",
 ];
-/// How a policy is called.
+/// The names of the resource.
 const POLICY: [&str; 4] = ["rlp", "ratelimitpolicy", "ratelimitpolicies", "ratelimitpolicies.weir.dev"];
 
 pub(super) struct Commands<'a> {
@@ -58,20 +60,20 @@ pub(super) struct Commands<'a> {
     root: PathBuf,
     programs: PathBuf,
     fields: Fields,
-    /// What our programs say of themselves, by program and subcommand.
+    /// The help of our programs, by program and subcommand.
     help: RefCell<BTreeMap<String, String>>,
 }
 
 type Checked = Result<(), String>;
 
 impl<'a> Commands<'a> {
-    /// `programs` is the folder of ours.
+    /// `programs` is the folder of our programs.
     pub(super) fn new(workspace: &'a Workspace, programs: &Path) -> anyhow::Result<Self> {
         let (root, programs) = (workspace.root().to_owned(), programs.to_owned());
         Ok(Self { workspace, root, programs, fields: Fields::new()?, help: RefCell::default() })
     }
 
-    /// What does not hold about a command of a page.
+    /// What is wrong with a command of a page.
     pub(super) fn check(&self, words: &[String], page: &Page) -> Checked {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let Some((program, rest)) = words.split_first() else { return Ok(()) };
@@ -122,6 +124,9 @@ impl<'a> Commands<'a> {
         if let Some(chart) = chart {
             self.file(&format!("{chart}/Chart.yaml"))?;
         }
+        for file in words.windows(2).filter(|pair| pair[0] == "--show-only").map(|pair| pair[1]) {
+            self.file(&format!("{}/{file}", chart.ok_or("--show-only without a chart of ours")?))?;
+        }
         for settings in words.windows(2).filter(|pair| pair[0] == "--set").map(|pair| pair[1]) {
             let chart = chart.ok_or("--set without a chart of ours")?;
             let schema = fs::read_to_string(self.root.join(chart).join("values.schema.json"));
@@ -142,7 +147,7 @@ impl<'a> Commands<'a> {
         if !KUBECTL.contains(&verb) {
             return Err(format!("kubectl {verb} is not known to `cargo xtask manual`"));
         }
-        // Behind it the words are the container's.
+        // The words behind it belong to the container.
         let own = words.split(|word| *word == "--").next().unwrap_or_default();
         flags(own, &KUBECTL_FLAGS)?;
         let after = |flag: &str| own.windows(2).find(|pair| pair[0] == flag).map(|pair| pair[1]);
@@ -162,7 +167,7 @@ impl<'a> Commands<'a> {
         after("-p").map_or(Ok(()), |patch| self.fields.patch(patch))
     }
 
-    /// A program of ours: its subcommand and flags are in what it says of itself.
+    /// A program of ours: its help must have the subcommand and the flags.
     fn ours(&self, program: &str, words: &[&str]) -> Checked {
         let subcommand = words.first().filter(|word| !word.starts_with('-')).copied();
         let help = self.help_of(program, subcommand).map_err(|error| format!("{error:#}"))?;
@@ -217,6 +222,7 @@ mod tests {
             "docker build --target agent -t x .",
             "helm install weir charts/weir --set replicas=2,injection.failurePolicy=Fail",
             "helm uninstall weir --namespace weir-system",
+            "helm template weir charts/weir --show-only templates/rbac.yaml",
             "kubectl apply -f examples/quickstart.yaml",
             "kubectl apply -f mine.yaml",
             "kubectl get rlp x -o jsonpath={.status.traffic}",
@@ -237,6 +243,7 @@ mod tests {
             "helm install weir charts/wier",
             "helm install weir charts/weir --set replica=2",
             "helm install weir charts/weir --wiat",
+            "helm template weir charts/weir --show-only templates/rabc.yaml",
             "kubectl aply -f mine.yaml",
             "kubectl apply -f examples/none.yaml",
             "kubectl apply -f other.yaml",

@@ -1,4 +1,4 @@
-//! Whether fields that a command names are fields of a policy, by the schema that the apiserver has.
+//! Checks that fields in a command are fields of a policy, with the apiserver's schema.
 
 use anyhow::Context as _;
 use serde_json::Value;
@@ -12,11 +12,11 @@ impl Fields {
         Ok(Self(schema.clone()))
     }
 
-    /// Of a path such as `.spec.rules[0].limits`, the first name that there is not.
+    /// Finds the first unknown name in a path such as `.spec.rules[0].limits`.
     pub(super) fn path(&self, path: &str) -> Result<(), String> {
         let mut schema = &self.0;
         let parts = path.split(['.', '[', ']']).filter(|part| !part.is_empty());
-        // Indices and filters choose among what a list holds.
+        // Indices and filters select items of a list.
         for part in
             parts.filter(|part| !part.starts_with(|first: char| first.is_ascii_digit() || "*?@".contains(first)))
         {
@@ -25,7 +25,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Of a patch, the first field that there is not.
+    /// Finds the first unknown field in a patch.
     pub(super) fn patch(&self, json: &str) -> Result<(), String> {
         let patch: Value = serde_json::from_str(json).map_err(|error| format!("a patch that is not JSON: {error}"))?;
         known(&self.0, &patch)

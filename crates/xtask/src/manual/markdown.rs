@@ -1,4 +1,5 @@
-//! Of a Markdown page, what can be checked: fenced blocks, links and headings. Line by line; our pages need no more.
+//! Parses what can be checked on a Markdown page: fenced blocks, links and headings. It works line by line, which is
+//! enough for our pages.
 
 use std::collections::BTreeSet;
 
@@ -6,16 +7,16 @@ pub(super) struct Page {
     pub(super) blocks: Vec<Block>,
     /// With their lines.
     pub(super) links: Vec<(usize, String)>,
-    /// As a link names them.
+    /// In the form that links use.
     pub(super) headings: BTreeSet<String>,
-    /// All in backquotes: names that the page introduces.
+    /// All texts in backquotes: names that the page introduces.
     pub(super) quoted: BTreeSet<String>,
 }
 
 pub(super) struct Block {
-    /// Where its fence opens.
+    /// The line that opens the fence.
     pub(super) line: usize,
-    /// What stands behind the fence.
+    /// The text behind the fence.
     pub(super) info: String,
     pub(super) text: String,
 }
@@ -46,7 +47,7 @@ impl Page {
         if let Some(heading) = line.strip_prefix('#') {
             self.headings.insert(anchor(heading.trim_start_matches('#').trim()));
         }
-        // Every second part is in backquotes, and no link.
+        // Every second part is in backquotes, and not a link.
         let parts = line.split('`').enumerate();
         let mut bare = String::new();
         for (index, part) in parts {
@@ -63,14 +64,14 @@ impl Page {
 }
 
 impl Block {
-    /// The commands of a console, in words or with what is wrong about them.
+    /// The commands of a console, each as words or as an error.
     pub(super) fn commands(&self) -> Vec<(usize, Result<Vec<String>, String>)> {
         let lines = self.text.lines().enumerate();
         lines.filter_map(|(index, line)| Some((self.line + 1 + index, words(line.strip_prefix("$ ")?)))).collect()
     }
 }
 
-/// Splits a line as a shell does, as far as our pages go.
+/// Splits a line like a shell, as far as our pages need it.
 fn words(line: &str) -> Result<Vec<String>, String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for letter in line.chars() {
@@ -90,7 +91,7 @@ fn words(line: &str) -> Result<Vec<String>, String> {
     if quote.is_some() { Err("a quote that does not end".to_owned()) } else { Ok(words) }
 }
 
-/// The name of a heading, as GitHub and mdBook make it.
+/// The anchor of a heading, as GitHub and mdBook create it.
 fn anchor(heading: &str) -> String {
     let letters = heading.to_lowercase();
     letters
@@ -103,7 +104,7 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// The path of a link's file, from the page that it stands on.
+/// The path of a linked file, relative to the page with the link.
 pub(super) fn beside(page: &str, file: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();

@@ -1,7 +1,8 @@
-//! `cargo xtask manual`: does what the pages say hold? Links lead somewhere, policies are good ones, commands name what there is.
+//! `cargo xtask manual`: checks the pages. Links must lead somewhere, policies must be valid, commands must name
+//! existing things.
 //!
-//! It reads pages and runs `weir-operator check` and `--help`, as readers do; it changes nothing. What a cluster says to the objects of
-//! the pages is asked by `e2e/tests/manual.rs`.
+//! It reads pages and runs `weir-operator check` and `--help`, as readers do; it changes nothing. `e2e/tests/manual.rs`
+//! applies the objects of the pages to a cluster.
 
 mod book;
 mod commands;
@@ -22,14 +23,14 @@ use serde_yaml::Value;
 use self::{commands::Commands, markdown::Page};
 use crate::workspace::Workspace;
 
-/// Folders of pages, and single ones.
+/// Folders of pages, and single pages.
 const PAGES: [&str; 7] =
     ["docs", "charts", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "e2e/airgap/README.md"];
 
-/// The list of the site's pages.
+/// The table of contents of the site.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// Something that does not hold.
+/// A fault of a page.
 struct Fault {
     page: String,
     line: usize,
@@ -41,7 +42,7 @@ pub(crate) struct ManualArgs {
     /// Folder of weir-operator and weir-agent; without it, both are built
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
-    /// Build the site instead, by mdBook, into target/manual, and follow its links
+    /// Build the site with mdBook into target/manual instead, and check its links
     #[arg(long, conflicts_with = "programs")]
     book: bool,
 }
@@ -76,7 +77,7 @@ pub(crate) fn run(workspace: &Workspace, args: ManualArgs) -> anyhow::Result<Exi
     Ok(if faults.is_empty() && good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// How mdBook is had; it comes by no package of Debian's.
+/// How to install mdBook, which Debian does not package.
 const INSTALL: &str = "cargo install mdbook --locked";
 
 fn site(root: &Path) -> anyhow::Result<ExitCode> {
@@ -91,7 +92,7 @@ fn site(root: &Path) -> anyhow::Result<ExitCode> {
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Builds both programs as the tests against an apiserver do, so that no second kind of them is compiled.
+/// Builds both programs like the tests with an apiserver, so that nothing is compiled twice.
 fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "--locked", "--package", "weir-operator", "--package", "weir-agent"]);
@@ -117,7 +118,7 @@ fn read(root: &Path) -> anyhow::Result<BTreeMap<String, Page>> {
     Ok(pages)
 }
 
-/// Every link within the checkout leads to a file, and to a heading of it if it says so.
+/// Every link within the checkout leads to a file, and to a heading of it if it names one.
 fn links(root: &Path, pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) {
     for (name, page) in pages {
         for (line, target) in &page.links {
@@ -134,7 +135,7 @@ fn links(root: &Path, pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) {
             {
                 fault(format!("{target} leads nowhere: {place} has no heading #{anchor}"));
             }
-            // The site has what is in docs, and nothing else.
+            // The site contains only what is in docs.
             if name.starts_with("docs/") && !place.starts_with("docs/") {
                 fault(format!("{target} is no page of the manual: say the path in words"));
             }
@@ -152,7 +153,7 @@ fn summary(pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) -> anyhow::R
     Ok(())
 }
 
-/// The policies of all pages, by page and line; other YAML must at least be YAML, and say what it is.
+/// The policies of all pages, by page and line. Other YAML must be valid YAML and must be marked.
 fn blocks(pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) -> Vec<(String, String)> {
     let mut policies = Vec::new();
     for (name, page) in pages {
@@ -192,7 +193,8 @@ fn kinds(text: &str) -> Result<Vec<String>, serde_yaml::Error> {
         .collect()
 }
 
-/// What the operator says to them, which is what the cluster would say. One by one: pages show policies of the same name.
+/// Checks them with the operator, which answers like a cluster. One by one, because pages show policies with the same
+/// name.
 fn check_policies(programs: &Path, policies: &[(String, String)]) -> anyhow::Result<bool> {
     let folder = tempfile::tempdir().context("make a temporary folder")?;
     let mut good = true;

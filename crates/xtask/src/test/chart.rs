@@ -1,6 +1,6 @@
-//! What must be true of the rendered chart: checks that `helm lint` does not make.
+//! Properties of the rendered chart that `helm lint` does not check.
 //!
-//! They look at what would be applied, never at the templates.
+//! These checks read what would be applied, never the templates.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use anyhow::{Context as _, bail, ensure};
 use serde::Deserialize as _;
 use serde_yaml::Value;
 
-/// Checks what the chart weir renders to.
+/// Checks the rendered chart weir.
 pub(super) fn check(rendered: &str) -> anyhow::Result<()> {
     check_objects(rendered, &["Deployment", "ServiceAccount"])
 }
 
-/// Checks what the chart weir-crds renders to: the definition and nothing else.
+/// Checks the rendered chart weir-crds: the definition and nothing else.
 pub(super) fn check_definition(rendered: &str) -> anyhow::Result<()> {
     check_objects(rendered, &["CustomResourceDefinition"])?;
     let kinds = rendered.lines().filter(|line| line.starts_with("kind: ")).count();
@@ -21,7 +21,7 @@ pub(super) fn check_definition(rendered: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks every object; those of the kinds in `needed` must be there.
+/// Checks every object; there must be one of each kind in `needed`.
 fn check_objects(rendered: &str, needed: &[&str]) -> anyhow::Result<()> {
     let mut seen = BTreeSet::new();
     let mut kinds = BTreeSet::new();
@@ -51,7 +51,7 @@ fn check_objects(rendered: &str, needed: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same of a chart with all that watches it; every alert says where to read on, and that is there.
+/// Checks the chart rendered with all monitoring. Every alert must link to its documentation, which must exist.
 pub(super) fn check_monitored(rendered: &str) -> anyhow::Result<()> {
     const RUNBOOK: &str = include_str!("../../../../docs/alerts.md");
     check(rendered)?;
@@ -79,7 +79,7 @@ pub(super) fn check_monitored(rendered: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Exact verbs on exact resources, and no secrets but those of its own namespace that it names.
+/// Exact verbs on exact resources, and access only to named secrets in its own namespace.
 fn check_role(role: &Value) -> anyhow::Result<()> {
     for rule in at(role, "/rules").as_sequence().context("no rules")? {
         let names = at(rule, "/resourceNames").as_sequence();
@@ -95,7 +95,7 @@ fn check_role(role: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What brings a cluster up must never wait for a webhook, and nothing for long.
+/// Objects that start a cluster must never wait for a webhook, and no object may wait long.
 fn check_webhooks(configuration: &Value) -> anyhow::Result<()> {
     for webhook in at(configuration, "/webhooks").as_sequence().context("no webhooks")? {
         let name = text(webhook, "/name")?;
@@ -113,7 +113,7 @@ fn check_webhooks(configuration: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// No root, no writable root, no capabilities, and bounds on memory.
+/// No root, no writable root, no capabilities, and a memory limit.
 fn check_pod(pod: &Value) -> anyhow::Result<()> {
     let containers = at(pod, "/containers").as_sequence().context("no containers")?;
     ensure!(!containers.is_empty(), "no containers");

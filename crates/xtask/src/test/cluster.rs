@@ -1,7 +1,7 @@
-//! The stage that needs Docker: node image, component images, a kind cluster with a name of its own, and the scenarios.
+//! The stage that needs Docker: node image, component images, a kind cluster with its own name, and the scenarios.
 //!
-//! Whatever was started is stopped again, also after a failure or Ctrl-C; a dockerd that ran already is left running.
-//! The user's kubeconfig is never read or written: the cluster's is a file below the target folder.
+//! It stops whatever it started, also after a failure or Ctrl-C; a dockerd that was already running keeps running. It
+//! never reads or writes the user's kubeconfig: the cluster's is a file below the target folder.
 
 use tokio_util::sync::CancellationToken;
 
@@ -12,7 +12,7 @@ use super::{
 };
 
 const WORKERS: &str = "1";
-/// What e2e/images/build.sh makes and the scenarios run.
+/// The images that e2e/images/build.sh builds and the scenarios run.
 const IMAGES: [&str; 3] = ["weir.test/operator:e2e", "weir.test/agent:e2e", "weir.test/testapp:e2e"];
 
 pub(super) async fn run(stage: &str, runner: &Runner<'_>) -> Tally {
@@ -45,7 +45,7 @@ struct Cluster<'a> {
     name: String,
     kubeconfig: String,
     docker_state: String,
-    /// What undoes the steps so far, newest last.
+    /// Steps that undo the steps so far, newest last.
     undo: Vec<Step>,
     /// Failures to clean up.
     left_behind: Tally,
@@ -67,7 +67,7 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// Runs everything; the first preparation that fails ends it.
+    /// Runs everything; the first failed preparation ends it.
     async fn scenarios(&mut self) -> anyhow::Result<Tally> {
         let airgap = airgap(self.runner.workspace);
         let docker = airgap.join("docker.sh");
@@ -75,7 +75,7 @@ impl<'a> Cluster<'a> {
         let bin = tools(self.runner.workspace)?;
         let release = self.runner.workspace.target().join("release");
 
-        // Where a registry can be reached, WEIR_NODE_IMAGE names kind's own node image and none has to be built.
+        // If a registry can be reached, WEIR_NODE_IMAGE names kind's own node image, and none is built.
         let node_image = if std::env::var_os("WEIR_NODE_IMAGE").is_some() { "binaries" } else { "node-image" };
 
         self.undo.push(Step::new("rm", &["-rf", &self.kubeconfig]));
@@ -102,7 +102,7 @@ impl<'a> Cluster<'a> {
             (IMAGES.iter().fold(load, |load, image| load.arg(*image)), None),
         ];
         for (step, undo) in preparations {
-            // Before the step: one that is interrupted may have done half of its work.
+            // Before the step: an interrupted step may have done half of its work.
             self.undo.extend(undo);
             let tally = self.runner.step(self.stage, &mut self.log, &step.count(Count::Nothing)).await?;
             if tally.failed > 0 {
@@ -118,7 +118,7 @@ impl<'a> Cluster<'a> {
     }
 
     async fn take_down(&mut self) {
-        // Cleaning up is not given up at a second Ctrl-C.
+        // A second Ctrl-C does not stop the clean-up.
         let never = CancellationToken::new();
         while let Some(step) = self.undo.pop() {
             let step = step.count(Count::Nothing);

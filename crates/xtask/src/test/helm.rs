@@ -1,6 +1,6 @@
-//! The charts with helm: linted and rendered, as they are and with every file of values in their `ci` folders.
+//! The charts with helm: linted and rendered, with default values and with every file of values in their `ci` folders.
 //!
-//! What a cluster says to the same is asked by `e2e/tests/chart.rs`, which has an apiserver.
+//! `e2e/tests/chart.rs` applies them to an apiserver.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use anyhow::{Context as _, ensure};
 use super::{chart, runner::Step};
 use crate::workspace::Workspace;
 
-/// A chart, and what must be true of everything that it renders to.
+/// A chart, and the check for everything that it renders.
 const CHARTS: [(&str, Judge); 2] = [("charts/weir-crds", chart::check_definition), ("charts/weir", chart::check)];
 
-/// The values with which the chart renders all that watches it.
+/// The values with which the chart renders all monitoring.
 const MONITORED: &str = "monitored-values.yaml";
 
 type Judge = fn(&str) -> anyhow::Result<()>;
@@ -36,7 +36,7 @@ pub(super) fn steps(workspace: &Workspace, helm: &Path) -> anyhow::Result<Vec<St
     Ok(steps)
 }
 
-/// The files of values in a folder, as chart-testing names them.
+/// The files of values in a folder, in chart-testing's naming.
 fn values(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     let mut files: Vec<_> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;

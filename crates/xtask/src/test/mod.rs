@@ -1,7 +1,7 @@
-//! `cargo xtask test`: everything that CI checks, stage by stage, in the order of what it costs to learn of a failure.
+//! `cargo xtask test`: everything that CI checks, stage by stage, cheap stages first.
 //!
-//! A stage that fails does not hide the others. The last line counts real tests, as their runners reported them;
-//! nothing here may count a test that did not run.
+//! A failed stage does not hide the others. The last line counts real tests, as their runners reported them; a test
+//! that did not run must never be counted.
 
 mod chart;
 mod cluster;
@@ -22,13 +22,13 @@ use crate::workspace::Workspace;
 
 #[derive(clap::Args)]
 pub(crate) struct TestArgs {
-    /// Everything but the scenarios on a kind cluster
+    /// Everything except for the scenarios on a kind cluster
     #[arg(long)]
     no_e2e: bool,
-    /// Only this stage, and what it needs; may be repeated
+    /// Only this stage and those that it needs; may be repeated
     #[arg(long, value_name = "STAGE", value_enum)]
     only: Vec<Stage>,
-    /// Show the output of the stages as it comes; without it, it goes to logs and is shown for what fails
+    /// Show the output of the stages immediately; otherwise it goes to logs, and is shown for failures
     #[arg(long)]
     verbose: bool,
 }
@@ -38,7 +38,7 @@ enum Outcome {
         tally: Tally,
         took: Duration,
     },
-    /// It could not run, because of something else that failed.
+    /// It could not run because another stage failed.
     Blocked(Stage),
 }
 

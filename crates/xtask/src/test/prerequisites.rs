@@ -1,7 +1,7 @@
-//! What the stages need of the machine beyond a Rust toolchain and a C compiler, without which this program would not run.
+//! What the stages need on the machine besides a Rust toolchain and a C compiler, which this program itself needs.
 //!
-//! On Debian as root it is installed, saying what and why; elsewhere it is listed. Nothing is installed that no stage
-//! of this run needs.
+//! On Debian as root it installs missing programs, and prints what and why; elsewhere it lists them. It installs
+//! nothing that no stage of this run needs.
 
 use std::{path::Path, process::Command};
 
@@ -10,7 +10,7 @@ use anyhow::{Context as _, ensure};
 use super::stages::{Stage, airgap};
 use crate::workspace::Workspace;
 
-/// A program, and what it is for.
+/// A program and its purpose.
 type Need = (&'static str, &'static str);
 
 const RUSTFMT: Need = ("cargo-fmt", "checks the formatting; comes with `rustup component add rustfmt`");
@@ -42,7 +42,7 @@ const E2E: &[Need] = &[
     ("jq", "edits the node image's OCI spec"),
 ];
 
-/// Installs or finds what `stages` need; what is missing, if anything still is.
+/// Finds or installs what `stages` need. Returns what is still missing, if anything.
 pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<Option<String>> {
     let debian_root = is_debian(&std::fs::read_to_string("/etc/os-release").unwrap_or_default()) && is_root();
     let mut needs = Vec::new();
@@ -50,10 +50,10 @@ pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<
         match stage {
             Stage::Fmt => needs.push(RUSTFMT),
             Stage::Clippy => needs.push(CLIPPY),
-            // Installed below; the scripts know best which packages these are.
+            // Installed below: the scripts know the names of the packages.
             Stage::Tools if !debian_root => needs.extend(TOOLS),
             Stage::E2e if !debian_root => needs.extend(E2E),
-            // Installed by the stage itself.
+            // The stage installs them itself.
             Stage::Dashboards if !debian_root => needs.extend(DASHBOARDS),
             _ => {}
         }
@@ -101,7 +101,7 @@ fn is_root() -> bool {
 fn is_on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<_> = std::env::split_paths(&path).collect();
-    folders.extend(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(Into::into)); // not everybody's PATH has them
+    folders.extend(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(Into::into)); // not in every user's PATH
     folders.extend(Path::new(env!("CARGO")).parent().map(Into::into));
     folders.iter().any(|folder| folder.join(program).is_file())
 }

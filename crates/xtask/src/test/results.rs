@@ -1,6 +1,6 @@
-//! Counts tests from what their runners print.
+//! Counts tests from the output of their runners.
 //!
-//! A runner that failed without saying of what counts as one failure, so that a crash is never a pass.
+//! A runner that failed without reporting a failure counts as one failure, so that a crash is never a pass.
 
 use std::{fmt, ops::AddAssign};
 
@@ -11,7 +11,7 @@ pub(super) struct Tally {
     pub(super) failed: u64,
 }
 
-/// What a step's output is to be counted as.
+/// How to count a step's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Count {
     /// The step is one check.
@@ -20,14 +20,14 @@ pub(super) enum Count {
     CargoTests,
     /// The lines `ok NAME` and `FAILED NAME` of weir-e2e.
     Scenarios,
-    /// The step only prepares others: nothing, unless it fails.
+    /// The step only prepares others: it counts only if it fails.
     Nothing,
 }
 
 impl Tally {
     pub(super) const FAILURE: Self = Self { passed: 0, failed: 1 };
 
-    /// Counts `output` of a step that ended well or not.
+    /// Counts the `output` of a step, and whether it succeeded.
     pub(super) fn of(count: Count, output: &str, success: bool) -> Self {
         let mut tally = match count {
             Count::One => Self { passed: u64::from(success), failed: u64::from(!success) },

@@ -1,5 +1,5 @@
-//! Runs the steps of a stage: output to the stage's log, a sign of life while it takes long, the end of the log when it
-//! fails. A step that is interrupted is stopped with everything that it started.
+//! Runs the steps of a stage. Output goes to the stage's log; a long step prints progress, and a failed step the end of
+//! the log. An interrupted step is stopped with everything that it started.
 
 use std::{
     fs::{self, File},
@@ -54,13 +54,13 @@ impl Step {
         self
     }
 
-    /// Passes only if `judge` is content with the output as well.
+    /// Passes only if `judge` also accepts the output.
     pub(super) fn judge(mut self, judge: fn(&str) -> anyhow::Result<()>) -> Self {
         self.judge = Some(judge);
         self
     }
 
-    /// As a shell would have it.
+    /// The command line, as for a shell.
     pub(super) fn shown(&self) -> String {
         let program = self.program.file_name().unwrap_or(self.program.as_os_str()).to_string_lossy();
         let envs = self.envs.iter().map(|(name, value)| format!("{name}={value}"));
@@ -91,7 +91,7 @@ impl<'a> Runner<'a> {
         &self.logs
     }
 
-    /// All steps, one after the other; the first that fails ends the stage.
+    /// Runs all steps in order; the first failure ends the stage.
     pub(super) async fn run(&self, stage: &str, steps: Vec<Step>) -> Tally {
         let mut tally = Tally::default();
         let result = async {
@@ -127,7 +127,7 @@ impl<'a> Runner<'a> {
         self.step_in_any_case(stage, log, step, self.interrupt).await
     }
 
-    /// Runs a step until `interrupt`; for those that clean up, this is another one than Ctrl-C.
+    /// Runs a step until `interrupt`. Clean-up steps use another interrupt than Ctrl-C.
     pub(super) async fn step_in_any_case(
         &self,
         stage: &str,
@@ -210,7 +210,7 @@ impl<'a> Runner<'a> {
 }
 
 struct Follower {
-    /// Up to where the log was shown.
+    /// Offset up to which the log was shown.
     shown: u64,
     spoke: Instant,
 }
@@ -226,7 +226,7 @@ impl Log {
         file.seek(SeekFrom::Start(begin))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        // A reader of a file that grows may stop in the middle of a character: that one is shown the next time.
+        // A growing file may end in the middle of a character, which is shown the next time.
         let whole = match std::str::from_utf8(&bytes) {
             Err(error) if error.error_len().is_none() => error.valid_up_to(),
             _ => bytes.len(),
@@ -235,7 +235,7 @@ impl Log {
     }
 }
 
-/// Several writers: none may write over what another one has written.
+/// Several processes write: they must append, or they would overwrite each other.
 fn append(path: &Path) -> anyhow::Result<File> {
     File::options().append(true).open(path).with_context(|| format!("write {}", path.display()))
 }

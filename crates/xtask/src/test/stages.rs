@@ -1,4 +1,4 @@
-//! What there is to check, in order, and the commands that check it.
+//! The stages, in order, and the commands of each.
 
 use std::{path::PathBuf, process::Command};
 
@@ -25,7 +25,7 @@ pub(super) enum Stage {
     Supply,
     /// Lints, without warnings
     Clippy,
-    /// Unit, property and integration tests on loopback; those of the agent's processes both ways
+    /// Unit, property and integration tests on loopback; those of the agent's processes on both HTTP/1 paths
     Unit,
     /// Exact counts under contention, in release
     ReleaseExact,
@@ -41,18 +41,19 @@ pub(super) enum Stage {
     Manual,
     /// The charts: lint, and what they render to
     Helm,
-    /// The programs of weir-tower's examples, to their end
+    /// The programs of the examples of weir-tower and weir-enforce, run to their end
     Examples,
     /// cargo xtask demo
     Demo,
-    /// Every alert with promtool; every dashboard in Grafana's own panels, from a Prometheus that scrapes the demo's programs
+    /// Every alert with promtool; every dashboard in Grafana's own panels, with a Prometheus that scrapes the demo's
+    /// programs
     Dashboards,
     /// Scenarios on a kind cluster of two nodes
     E2e,
 }
 
 impl Stage {
-    /// The stages to run: all, or those asked for with what they need.
+    /// The stages to run: all, or the chosen ones and those that they need.
     pub(super) fn plan(only: &[Self], e2e: bool) -> Vec<Self> {
         let asked = |stage: &Self| only.is_empty() || only.contains(stage);
         let kept = |stage: &Self| e2e || *stage != Self::E2e;
@@ -61,7 +62,7 @@ impl Stage {
         Self::value_variants().iter().copied().filter(needed).collect()
     }
 
-    /// Stages without which this one cannot run.
+    /// Stages that must run before this one.
     pub(super) fn needs(self) -> &'static [Self] {
         match self {
             Self::Integration | Self::Helm | Self::E2e => &[Self::Tools],
@@ -69,7 +70,7 @@ impl Stage {
         }
     }
 
-    /// As it is written behind `--only`.
+    /// The name for `--only`.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
@@ -107,8 +108,9 @@ impl Stage {
             ])],
             Self::Unit => vec![
                 tests(&["test", "--locked", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]),
-                // The agent's processes once more, with all of HTTP/1 going through hyper. What compares the two ways runs both
-                // anyway. The same packages as above, or cargo would build them with other features.
+                // The tests of the agent's processes a second time, with all HTTP/1 through hyper. Tests that compare
+                // both paths run both anyway. The packages are the same as above, otherwise cargo would build them with
+                // other features.
                 tests(&["test", "--locked", "--workspace", "--test", "agent", "--no-fail-fast", "--"])
                     .arg("--skip")
                     .arg("differential::")
@@ -122,13 +124,13 @@ impl Stage {
                 Step::cargo(&["doc", "--locked", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
             ],
             Self::Manual => vec![xtask(&["manual"])?],
-            // Twice, for each way finds what the other does not: see `sync/explored.rs` of weir-core.
+            // Twice, because each variant finds what the other does not: see `sync/explored.rs` of weir-core.
             Self::Loom => ["plain", "writes"]
                 .map(|loads| {
                     tests(&["test", "--locked", "--release", "-p", "weir-core", "--test", "loom*"])
                         .env("RUSTFLAGS", "--cfg loom")
                         .env("WEIR_LOOM_LOADS", loads)
-                        // Other flags would throw away what is built in the ordinary target folder.
+                        // In its own target folder: other flags would discard the builds in the default one.
                         .env("CARGO_TARGET_DIR", workspace.target().join("loom").display().to_string())
                 })
                 .into(),
@@ -153,9 +155,11 @@ impl Stage {
                 .env("WEIR_HEALTH", compiled(workspace, "health")),
             ],
             Self::Helm => helm::steps(workspace, &tools(workspace)?.join("helm"))?,
-            Self::Examples => ["axum", "tonic", "live"]
-                .map(|example| Step::cargo(&["run", "--locked", "-p", "weir-tower", "--example", example]))
-                .into(),
+            Self::Examples => {
+                [("weir-tower", "axum"), ("weir-tower", "tonic"), ("weir-tower", "live"), ("weir-enforce", "managed")]
+                    .map(|(package, example)| Step::cargo(&["run", "--locked", "-p", package, "--example", example]))
+                    .into()
+            }
             Self::Demo => vec![xtask(&["demo", "--json"])?],
             Self::Dashboards => vec![xtask(&["dashboards", "--see"])?],
             Self::E2e => Vec::new(),
@@ -163,7 +167,7 @@ impl Stage {
     }
 }
 
-/// Folder of the scripts that make programs, node image, dockerd and clusters.
+/// Folder of the scripts that build programs and the node image, and start dockerd and clusters.
 pub(crate) fn airgap(workspace: &Workspace) -> PathBuf {
     workspace.root().join("e2e/airgap")
 }
@@ -176,7 +180,7 @@ pub(crate) fn tools(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join("bin"))
 }
 
-/// Where a program in Go is compiled to. Go keeps what it is made of.
+/// Where a Go program is compiled to. Go caches its dependencies.
 fn compiled(workspace: &Workspace, program: &str) -> String {
     workspace.scratch().join(program).display().to_string()
 }

@@ -48,8 +48,8 @@ fn check_values(place: &str, text: &str, schema: &Value) -> Vec<Violation> {
             violations.push(Violation::new(here(), format!("{name} is not explained"), "write a comment above it"));
         }
         if property(schema, schema, &line.path).is_none() {
-            let mend = "add it to values.schema.json, which refuses it";
-            violations.push(Violation::new(here(), format!("{name} is not in the schema"), mend));
+            let fix = "add it to values.schema.json, which refuses it";
+            violations.push(Violation::new(here(), format!("{name} is not in the schema"), fix));
         }
     }
     for path in properties(schema, schema, &[]) {

@@ -17,11 +17,13 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("weir-expressions", &[]),
     ("weir-http2", &[]),
     ("weir-api", &[]),
-    ("weir-agent", &["weir-core", "weir-expressions", "weir-tower", "weir-wire"]),
+    ("weir-enforce", &["weir-core", "weir-expressions", "weir-tower", "weir-wire"]),
+    ("weir-agent", &["weir-core", "weir-enforce", "weir-tower", "weir-wire"]),
     ("weir-operator", &["weir-api", "weir-expressions", "weir-http2", "weir-wire"]),
-    ("weir-bench", &["weir-api", "weir-core", "weir-e2e", "weir-tower", "weir-wire"]),
+    ("weir-testbed", &["weir-api"]),
+    ("weir-bench", &["weir-api", "weir-core", "weir-testbed", "weir-tower", "weir-wire"]),
     ("xtask", &["weir-api"]),
-    ("weir-e2e", &["weir-api", "weir-wire"]),
+    ("weir-e2e", &["weir-api", "weir-testbed", "weir-wire"]),
     ("weir-testapp", &[]),
 ];
 
@@ -30,7 +32,8 @@ const MUST_NOT_LINK: &[(&str, &[&str], &str)] = &[
     ("weir-agent", &["kube", "kube-core", "kube-client", "k8s-openapi"], "the agent never talks to the apiserver"),
     ("weir-operator", &["weir-core", "weir-tower"], "the operator decides nothing about single requests"),
     ("weir-wire", &["kube", "kube-core", "k8s-openapi", "tokio"], "the wire format is plain data"),
-    // Of tokio it has the timers and the clock that goes with them: whoever waits has a runtime already.
+    ("weir-enforce", &["axum", "hyper", "kube", "tonic"], "decisions are made without a server and without a socket"),
+    // Of tokio it has the timers and the clock that goes with them: a program that waits has a runtime already.
     ("weir-tower", &["axum", "hyper", "kube", "tonic"], "the layers work in any program, without a server of ours"),
 ];
 

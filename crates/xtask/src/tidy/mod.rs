@@ -1,12 +1,14 @@
-//! The rules of the house that no compiler checks. Each violation names the place and how to mend it.
+//! The rules of the house that no compiler checks. Each violation names the place and how to fix it.
 //!
 //! This module only reads and says; it never changes a file.
 
 pub(crate) mod charts;
 mod dependencies;
 mod examples;
+mod layers;
 mod profile;
 mod sources;
+mod words;
 
 use std::{fmt, process::ExitCode};
 
@@ -18,25 +20,27 @@ pub(crate) struct Violation {
     /// A file, with its line where there is one.
     place: String,
     fault: String,
-    mend: String,
+    fix: String,
 }
 
 impl Violation {
-    fn new(place: impl Into<String>, fault: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { place: place.into(), fault: fault.into(), mend: mend.into() }
+    fn new(place: impl Into<String>, fault: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { place: place.into(), fault: fault.into(), fix: fix.into() }
     }
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}\n  mend: {}", self.place, self.fault, self.mend)
+        write!(f, "{}: {}\n  fix: {}", self.place, self.fault, self.fix)
     }
 }
 
 pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     let mut violations = dependencies::check(&dependencies::Tree::read(&workspace.metadata)?);
+    violations.extend(layers::check(workspace)?);
     violations.extend(charts::check(workspace)?);
     violations.extend(profile::check(workspace)?);
+    violations.extend(words::check(workspace)?);
     let sources = sources::check(workspace)?;
     violations.extend(sources.violations);
     for warning in &sources.warnings {

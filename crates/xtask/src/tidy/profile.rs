@@ -16,7 +16,7 @@ const PROGRAM: &[u8] = b"pub fn one_more(than: u64) -> u64 { than + 1 }";
 
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Option<Violation>> {
     let fault = refused(&profile::file(workspace), workspace.root())?;
-    Ok(fault.map(|fault| Violation::new(profile::FILE, fault, "cargo xtask profile writes it anew")))
+    Ok(fault.map(|fault| Violation::new(profile::FILE, fault, "cargo xtask profile writes it again")))
 }
 
 /// What the compiler of the toolchain that `root` asks for says against a profile.

@@ -1,4 +1,4 @@
-//! Clients that do nothing wrong: whatever all others do, they are answered, rightly and soon.
+//! Well-behaved clients: they must be answered correctly and quickly, whatever other clients do.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use super::{Client, Target, http1, http2};
 
-/// How both names of these kinds begin.
+/// The common prefix of both kinds.
 pub(in crate::soak) const CONTROL: &str = "control";
 
-/// Nobody may wait longer, on however busy a machine.
+/// The longest wait, also on a busy machine.
 pub(in crate::soak) const SLOWEST: Duration = Duration::from_secs(2);
 
 const PATH: &str = "/control";
 
-/// It goes through a limit that is never reached.
+/// It passes a limit that is never reached.
 pub(super) fn rule() -> Value {
     json!({
         "name": "control",
@@ -31,7 +31,7 @@ fn check((status, body): &(u16, Bytes)) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// On one connection for as long as it is not closed.
+/// On one connection, for as long as it is not closed.
 #[derive(Default)]
 pub(super) struct Http1(Option<http1::Connection>);
 
@@ -43,7 +43,7 @@ impl Client for Http1 {
         };
         let answer = tokio::time::timeout(SLOWEST, connection.get(PATH, &[])).await;
         let answer = answer.map_err(|_| anyhow::anyhow!("no answer after {SLOWEST:?}"))??;
-        // An answer for an app that is away is one, too: the connection stays.
+        // An answer while the app is down counts, too: the connection stays.
         self.0 = Some(connection);
         check(&answer)
     }

@@ -1,4 +1,4 @@
-//! Two limits that are asked for more than they allow during all of it, and whose admissions are counted one by one.
+//! Two limits under constant overload, whose admissions are counted exactly.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::{Client, Target, http1};
 
 const PACED: &str = "/paced";
-/// A second, and at once.
+/// Per second, and as the burst.
 const RATE: u64 = 5;
 const BURST: u64 = 10;
 
 const ONCE: &str = "/once";
-/// A day, of which no run sees the end.
+/// Per day; no run lasts that long.
 const DAILY: u64 = 500;
 
 pub(super) fn paced_rule() -> Value {
@@ -48,7 +48,7 @@ pub(super) fn once_rule() -> Value {
     })
 }
 
-/// What became of the requests on one limit.
+/// The results of one limit.
 #[derive(Clone, Debug, Serialize)]
 pub(in crate::soak) struct Held {
     pub(in crate::soak) name: &'static str,
@@ -56,11 +56,11 @@ pub(in crate::soak) struct Held {
     pub(in crate::soak) admitted: u64,
     /// At the last answer.
     pub(in crate::soak) allowed: u64,
-    /// At any answer, how many more than allowed until then had been admitted.
+    /// The highest excess of admissions over the allowance at any answer.
     pub(in crate::soak) most_beyond: u64,
 }
 
-/// Counts admissions from the moment at which the limit was put in force, or a little earlier.
+/// Counts admissions since the limit came into force, or slightly earlier.
 #[derive(Debug)]
 pub(super) struct Counter {
     name: &'static str,
@@ -93,7 +93,7 @@ impl Counter {
         if self.path == ONCE {
             return DAILY;
         }
-        // Rounded up: the clocks of two programs need not tick together.
+        // Rounded up: the clocks of two programs may differ.
         let earned = self.started.elapsed().as_millis().saturating_mul(u128::from(RATE)).div_ceil(1000);
         BURST.saturating_add(u64::try_from(earned).unwrap_or(u64::MAX))
     }
@@ -116,7 +116,7 @@ impl Counter {
     }
 }
 
-/// Asks, whatever it is told.
+/// Sends requests, whatever the answers are.
 pub(super) struct Asking {
     counter: Rc<Counter>,
     connection: Option<http1::Connection>,
@@ -135,7 +135,7 @@ impl Client for Asking {
             None => http1::Connection::open(target.proxy).await?,
         };
         let (status, _) = connection.get(self.counter.path, &[]).await?;
-        // Whoever is told that the app is away was admitted.
+        // A request that failed because the app was down was admitted.
         self.counter.count(status != 429);
         self.connection = Some(connection);
         ensure!(matches!(status, 200 | 429), "got {status}");
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(once.told().most_beyond, 0);
         once.count(true);
         assert_eq!(once.told().most_beyond, 1);
-        // A second of a slow machine earns 5 more; a thousand are never earned.
+        // On a slow machine a second earns 5 more; a thousand are never earned.
         for _ in 0..1_000 {
             paced.count(true);
         }

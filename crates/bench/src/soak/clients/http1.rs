@@ -1,4 +1,4 @@
-//! HTTP/1.1 as it should be, on connections that are kept for long, for a while, or not at all.
+//! Correct HTTP/1.1, on connections that are kept for long, for a while, or not at all.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(in crate::soak) struct Connection {
     _task: Task,
 }
 
-/// Ends with its owner, and the socket with it.
+/// Ends with its owner, and closes the socket.
 struct Task(tokio::task::JoinHandle<()>);
 
 impl Drop for Task {
@@ -38,7 +38,7 @@ impl Connection {
         stream.set_nodelay(true).context("send at once")?;
         let (requests, connection) = handshake(TokioIo::new(stream)).await.context("begin")?;
         let task = Task(tokio::task::spawn_local(async move {
-            // Its requests hear of whatever goes wrong.
+            // Its requests return any error.
             let _ = connection.await;
         }));
         Ok(Self { requests, _task: task })
@@ -66,13 +66,13 @@ impl Connection {
     }
 }
 
-/// Whether an answer is the app's, or a refusal that says so.
+/// Whether an answer is the app's, or a well-formed refusal.
 pub(super) fn answered((status, body): &(u16, Bytes)) -> anyhow::Result<()> {
     ensure!(*status == 429 || (*status == 200 && !body.is_empty()), "got {status} with {} bytes", body.len());
     Ok(())
 }
 
-/// Connects, asks, leaves.
+/// Connects, sends one request, and leaves.
 pub(super) struct Churn {
     round: usize,
 }
@@ -119,10 +119,10 @@ impl Client for Kept {
     }
 }
 
-/// Asks once, and then only waits.
+/// Sends one request, and then only waits.
 pub(super) struct Idle;
 
-/// The agent's own time is up before.
+/// Longer than the agent's own timeout.
 const IDLE_MOST: Duration = Duration::from_secs(15);
 
 impl Client for Idle {

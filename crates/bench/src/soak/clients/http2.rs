@@ -1,4 +1,4 @@
-//! HTTP/2 with prior knowledge, and streams that their client gives up.
+//! HTTP/2 with prior knowledge, and streams that the client cancels.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Connection {
         let (requests, connection) =
             handshake(TokioExecutor::new(), TokioIo::new(stream)).await.context("begin HTTP/2")?;
         let task = tokio::task::spawn_local(async move {
-            // Its requests hear of whatever goes wrong.
+            // Its requests return any error.
             let _ = connection.await;
         });
         Ok(Self { requests, task })
@@ -61,13 +61,13 @@ fn empty() -> Body {
     Full::default().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// Begins, and never ends by itself.
+/// A body that begins, and never ends by itself.
 fn endless() -> Body {
     let begins = futures::stream::iter([Ok(Frame::data(Bytes::from_static(&[0; 4096])))]);
     StreamBody::new(begins.chain(futures::stream::pending())).boxed_unsync()
 }
 
-/// Gives streams up at every point of their life, on a connection that is kept for some rounds.
+/// Cancels streams at every point of their life, on a connection that is kept for some rounds.
 #[derive(Default)]
 pub(super) struct Cancelling {
     connection: Option<Connection>,
@@ -86,12 +86,12 @@ impl Client for Cancelling {
         connection.requests.ready().await.context("wait for the connection")?;
         // At once, before anything is sent.
         drop(connection.requests.send_request(request("/slow", empty())?));
-        // Before the head of the response comes.
+        // Before the head of the response arrives.
         for path in ["/slow", "/slow"] {
             let asking = connection.requests.send_request(request(path, empty())?);
             ensure!(tokio::time::timeout(MOMENT, asking).await.is_err(), "an answer before the app's");
         }
-        // Amid bodies: the response's, with much of it unread, and the request's.
+        // During bodies: the response's, with much of it unread, and the request's.
         let (dripping, huge, uploading) = (
             connection.requests.send_request(request("/drip", empty())?),
             connection.requests.send_request(request("/huge", empty())?),
@@ -105,7 +105,7 @@ impl Client for Cancelling {
         let first = dripping.into_body().frame().await.context("no body")?.context("read drips")?;
         ensure!(first.is_data(), "something else than data");
         drop((huge, uploading));
-        // All others are gone, and this one is whole, with its trailers.
+        // All others are cancelled, and this one is complete, with its trailers.
         connection.requests.ready().await.context("wait for the connection")?;
         let whole = connection.requests.send_request(request("/drip", empty())?).await.context("ask for drips")?;
         let whole = whole.into_body().collect().await.context("read all drips")?;

@@ -8,17 +8,17 @@ use super::{Client, Target, http1};
 const PASSING: &str = "/passing";
 const STAYING: &str = "/staying";
 
-/// Requests of a round.
+/// Requests per round.
 const REQUESTS: u64 = 20;
-/// Lanes count far apart from each other.
+/// The distance between the key ranges of lanes.
 const APART: u64 = 1 << 40;
 
-/// Keys that are as new a millisecond later: the table has room by giving them up.
+/// Keys that are idle a millisecond later: the table makes room by removing them.
 pub(super) fn passing_rule() -> Value {
     keyed("passing", PASSING, 1_000, 1_000, 100_000)
 }
 
-/// Keys that stay: the table is full soon, and all others share one counter.
+/// Keys that stay: the table is soon full, and other keys go to the overflow.
 pub(super) fn staying_rule() -> Value {
     keyed("staying", STAYING, 5, 24 * 3600 * 1_000, 10_000)
 }

@@ -1,4 +1,4 @@
-//! Clients that a proxy meets and nobody wants: none may cost the others anything, or stay for ever.
+//! Misbehaving clients: none may affect other clients, or stay for ever.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use tokio::net::{TcpSocket, TcpStream};
 use super::{Client, Target};
 use crate::soak::app::{HUGE, LARGE};
 
-/// The kernel makes no smaller ones.
+/// The smallest window that the kernel allows.
 const SMALL_WINDOW: u32 = 4096;
 const SIP: usize = 16 * 1024;
 const BETWEEN_SIPS: Duration = Duration::from_millis(25);
 
-/// Takes its time, but gets all.
+/// Reads slowly, but everything.
 pub(super) struct SlowReader;
 
 impl Client for SlowReader {
@@ -48,17 +48,17 @@ async fn ask_with_small_window(target: &Target, path: &str) -> anyhow::Result<Tc
     Ok(stream)
 }
 
-/// Reads nothing: the agent has to hang up.
+/// Reads nothing: the agent must close the connection.
 pub(super) struct NeverReads;
 
-/// Longer than the agent bears.
+/// Longer than the agent's timeout.
 const NOT_READING: Duration = Duration::from_secs(8);
 
 impl Client for NeverReads {
     async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
         let mut stream = ask_with_small_window(target, "/huge").await?;
         tokio::time::sleep(NOT_READING).await;
-        // What is left is what the kernel had; then comes the end, by whatever sign.
+        // Only what the kernel had buffered is left, and then the end, in any form.
         let (mut read, mut buffer) = (0, vec![0; SIP]);
         while let Ok(count @ 1..) = stream.read(&mut buffer).await {
             read += count;
@@ -68,7 +68,7 @@ impl Client for NeverReads {
     }
 }
 
-/// Sends a head without an end: byte by byte, or nothing after the first.
+/// Sends a head without an end: byte by byte, or nothing after the first part.
 pub(super) struct HalfHead {
     round: usize,
 }
@@ -86,7 +86,7 @@ const BEGINS: [&[u8]; 4] = [
     b"POST /upload HTTP/1.1\r\nhost: app\r\ncontent-length: 5\r\n",
 ];
 const BETWEEN_BYTES: Duration = Duration::from_millis(100);
-/// Longer than the agent bears.
+/// Longer than the agent's timeout.
 const HALF_HEAD_MOST: Duration = Duration::from_secs(12);
 
 impl Client for HalfHead {
@@ -97,7 +97,7 @@ impl Client for HalfHead {
         let (mut reads, mut writes) = stream.split();
         let goes_on = self.round.is_multiple_of(2);
         let write = async {
-            // Fails once the agent has hung up; then reading ends.
+            // Fails when the agent has closed the connection; then reading ends.
             while goes_on && writes.write_all(b"x").await.is_ok() {
                 tokio::time::sleep(BETWEEN_BYTES).await;
             }
@@ -117,7 +117,7 @@ impl Client for HalfHead {
     }
 }
 
-/// Breaks off amid a body.
+/// Leaves in the middle of a body.
 pub(super) struct CutUpload {
     round: usize,
 }
@@ -148,7 +148,7 @@ impl Client for CutUpload {
             _ => {
                 stream.shutdown().await.context("half-close")?;
                 let mut said = Vec::new();
-                // However it is told that half a body is none.
+                // Any answer except success is fine for half a body.
                 let _ = stream.read_to_end(&mut said).await;
                 ensure!(!said.starts_with(b"HTTP/1.1 2"), "half an upload was taken for one");
             }

@@ -1,4 +1,4 @@
-//! WebSocket connections whose messages are counted, closed in order or just left.
+//! WebSocket connections whose messages are counted, closed properly or just dropped.
 
 use anyhow::{Context as _, bail, ensure};
 use futures::{SinkExt as _, StreamExt as _};

@@ -1,6 +1,6 @@
-//! What colours mean, in every panel of every board.
+//! The meaning of colours, in every panel of every board.
 //!
-//! None of the fixed ones is in the palette that other series have, so no other series has the colour of a decision.
+//! No fixed colour is in the palette of other series, so no other series has the colour of a decision.
 
 use serde_json::{Value, json};
 
@@ -13,17 +13,17 @@ pub(crate) enum Colour {
     Bypassed,
     /// As it should be.
     Good,
-    /// To be looked at, or on its way.
+    /// Needs attention, or is in progress.
     Warning,
-    /// To be repaired.
+    /// Needs repair.
     Fault,
-    /// Says nothing of good or bad.
+    /// Neither good nor bad.
     Plain,
-    /// A moment at which something was changed.
+    /// A time at which something was changed.
     Change,
 }
 
-/// Series of these names have these colours; of some it is a label's value.
+/// Series with these names have these colours; for some, the name is a label's value.
 pub(crate) const FIXED: [(&str, Option<&str>, Colour); 11] = [
     ("allowed", None, Colour::Allowed),
     ("limited", None, Colour::Limited),
@@ -39,7 +39,7 @@ pub(crate) const FIXED: [(&str, Option<&str>, Colour); 11] = [
 ];
 
 impl Colour {
-    /// As Grafana names it; light and dark themes have their own tone of it.
+    /// Grafana's name; light and dark themes have their own shades.
     pub(crate) fn id(self) -> &'static str {
         match self {
             Self::Allowed => "semi-dark-green",
@@ -54,7 +54,7 @@ impl Colour {
         }
     }
 
-    /// The override by which series of a name get it.
+    /// The override that gives this colour to series with a name.
     pub(super) fn of_series(self, name: &str) -> Value {
         json!({
             "matcher": {"id": "byName", "options": name},

@@ -1,7 +1,7 @@
-//! A dashboard as Grafana reads it, from the few things that differ between panels.
+//! A dashboard in Grafana's format, built from the few things that differ between panels.
 //!
-//! Every panel has a unit, a description and a legend, because its constructor asks for them. Places are given in rows
-//! from left to right, so that no panel lies over another.
+//! Every panel has a unit, a description and a legend, because its constructor requires them. Panels are arranged in
+//! rows from left to right, so none overlaps another.
 
 mod colour;
 mod panel;
@@ -13,34 +13,34 @@ pub(crate) use self::{
     panel::{Kind, Link, Panel, Query, Unit},
 };
 
-/// Grafana's grid is so many columns wide.
+/// The number of columns in Grafana's grid.
 const COLUMNS: u32 = 24;
 
-/// What a panel shows of the data source of the board.
+/// The data source of all panels: the board's.
 const SOURCE: &str = "${datasource}";
 
-/// Of the dashboards that this one was made for: what Grafana migrates to when it loads an older one.
+/// The schema version of these dashboards. Grafana migrates older ones when it loads them.
 const SCHEMA: u32 = 42;
 
 /// A page.
 pub(crate) struct Board {
-    /// Also the name of its file.
+    /// Also the file name.
     pub(crate) uid: &'static str,
     pub(crate) title: &'static str,
     pub(crate) description: &'static str,
-    /// Behind the cluster, which every board asks for first.
+    /// After the cluster, which every board asks for first.
     pub(crate) variables: &'static [Variable],
-    /// What `LABELS` stands for in its queries: the labels that its variables choose.
+    /// Replaces `LABELS` in the board's queries: the labels that its variables choose.
     pub(crate) selector: &'static str,
-    /// Marked in every panel over time.
+    /// Shown in every panel over time.
     pub(crate) annotation: Option<Annotation>,
     pub(crate) rows: Vec<Row>,
 }
 
-/// What a reader chooses at the top of a page.
+/// A choice at the top of a page.
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
-    /// `label_values(…)` of a series that only exists where there is something to choose.
+    /// `label_values(…)` of a series that exists only if there is something to choose.
     pub(crate) query: &'static str,
     pub(crate) choice: Choice,
 }
@@ -48,23 +48,23 @@ pub(crate) struct Variable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     One,
-    /// Several at once, and all of them to begin with.
+    /// Several values, initially all.
     Many,
-    /// One or all, and all to begin with. All are those without the label, too.
+    /// One value or all, initially all. All includes series without the label.
     OneOrAll,
 }
 
-/// Only several Prometheuses that write to one place need a label that tells their clusters apart.
+/// Only several Prometheus servers that write to one place need a label for their clusters.
 const CLUSTER: Variable =
     Variable { name: "cluster", query: "label_values(weir_build_info, cluster)", choice: Choice::OneOrAll };
 
-/// Moments that a query finds.
+/// Points in time that a query finds.
 pub(crate) struct Annotation {
     pub(crate) name: &'static str,
     pub(crate) expr: &'static str,
 }
 
-/// Panels beside each other.
+/// Panels side by side.
 pub(crate) struct Row {
     pub(crate) title: &'static str,
     pub(crate) height: u32,
@@ -80,7 +80,7 @@ impl Board {
         std::iter::once(&CLUSTER).chain(self.variables)
     }
 
-    /// A query as Grafana gets it.
+    /// A query in Grafana's form.
     pub(crate) fn written(&self, expr: &str) -> String {
         expr.replace("LABELS", self.selector)
     }

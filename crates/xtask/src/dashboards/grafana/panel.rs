@@ -1,4 +1,4 @@
-//! One panel: what it asks, and how Grafana shows what was found.
+//! One panel: its queries, and how Grafana shows the results.
 
 use std::borrow::Cow;
 
@@ -13,14 +13,14 @@ pub(crate) struct Panel {
     pub(crate) unit: Unit,
     pub(crate) kind: Kind,
     pub(crate) queries: Vec<Query>,
-    /// From so much on it has this colour; the first is for whatever is less.
+    /// The colour from each value on; the first one is for values below.
     thresholds: (Colour, &'static [(f64, Colour)]),
-    /// What it says where nothing was found.
+    /// The text if nothing was found.
     pub(crate) nothing: Option<&'static str>,
     link: Option<Link>,
 }
 
-/// An expression, and what its series are called.
+/// An expression, and the legend of its series.
 pub(crate) struct Query {
     /// `LABELS` stands for the labels that the board's variables choose.
     pub(crate) expr: Cow<'static, str>,
@@ -34,11 +34,11 @@ pub(crate) enum Kind {
     /// The name of the last value, large.
     Name,
     Lines,
-    /// Lines that add up.
+    /// Stacked lines.
     Stacked,
-    /// What happened in each interval, for what is rare: a rate would be a small fraction, and gone between two looks.
+    /// The number of rare events in each interval. A rate would be a small fraction, and vanish between two refreshes.
     Bars,
-    /// A row for each series; these labels are its columns, under these headings.
+    /// A row for each series; these labels are its columns, with these headings.
     Table(&'static [(&'static str, &'static str)]),
 }
 
@@ -46,14 +46,14 @@ pub(crate) enum Kind {
 pub(crate) enum Unit {
     Count,
     RequestsPerSecond,
-    /// Of one.
+    /// A fraction of one.
     Share,
     Seconds,
     Bytes,
     Cores,
 }
 
-/// Where a series leads to.
+/// The board that a series links to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     /// The board of the policy that its labels name.
@@ -63,7 +63,7 @@ pub(crate) enum Link {
 }
 
 impl Unit {
-    /// As Grafana has it.
+    /// Grafana's name.
     fn id(self) -> &'static str {
         match self {
             Self::Count | Self::Cores => "short",
@@ -91,7 +91,7 @@ impl Query {
         Self { expr: expr.into(), legend }
     }
 
-    /// The share that one number is of another, with both of them in its name.
+    /// The share that `part` is of `whole`, with both numbers in its name.
     pub(crate) fn of_how_many(part: &str, whole: &str, legend: &'static str) -> Self {
         let share = format!("({part}) / ({whole} > 0)");
         let named = |name, number| format!(" * on () group_left ({name}) count_values(\"{name}\", {number})");
@@ -110,7 +110,7 @@ impl Panel {
         Self { title, description, unit, kind, queries, thresholds: (Colour::Plain, &[]), nothing: None, link: None }
     }
 
-    /// Colours by value; in a panel over time they are lines.
+    /// Colours by value; lines in a panel over time.
     pub(crate) fn from(self, less: Colour, steps: &'static [(f64, Colour)]) -> Self {
         Self { thresholds: (less, steps), ..self }
     }
@@ -121,7 +121,7 @@ impl Panel {
         steps.iter().rev().find(|(from, _)| value >= *from).map_or(less, |(_, colour)| *colour)
     }
 
-    /// That nothing is found may be as it should be: this is what it means.
+    /// The text for a panel that may correctly find nothing.
     pub(crate) fn or_says(self, nothing: &'static str) -> Self {
         Self { nothing: Some(nothing), ..self }
     }
@@ -130,7 +130,7 @@ impl Panel {
         Self { link: Some(link), ..self }
     }
 
-    /// Whether its queries are about a span of time and not only about now.
+    /// Whether its queries cover a span of time, not only the present.
     pub(crate) fn is_over_time(&self) -> bool {
         matches!(self.kind, Kind::Lines | Kind::Stacked | Kind::Bars)
     }
@@ -169,7 +169,7 @@ impl Panel {
             "targets": targets.collect::<Vec<_>>(),
         });
         match self.kind {
-            // Shorter ones would hold no two scrapes.
+            // A shorter interval would not contain two scrapes.
             Kind::Bars => panel["interval"] = json!("1m"),
             Kind::Table(columns) => panel["transformations"] = organized(columns),
             _ => {}
@@ -200,7 +200,7 @@ impl Panel {
         defaults
     }
 
-    /// How lines look.
+    /// The style of lines.
     fn drawn(&self) -> Value {
         let bars = self.kind == Kind::Bars;
         let adds_up = bars || self.kind == Kind::Stacked;
@@ -222,7 +222,7 @@ impl Panel {
         json!({"mode": "absolute", "steps": all.collect::<Vec<_>>()})
     }
 
-    /// The colours of those of its series that have one of their own.
+    /// The colours of its series that have their own.
     fn overrides(&self) -> Vec<Value> {
         if !self.is_over_time() {
             return Vec::new();
@@ -240,7 +240,7 @@ impl Panel {
                 "colorMode": "value", "graphMode": "none", "justifyMode": "auto", "orientation": "auto", "wideLayout": false,
             }),
             Kind::Lines | Kind::Stacked | Kind::Bars => {
-                // Beside the lines a table has the height of the panel; below them a list needs the width.
+                // Beside the lines, a table has the height of the panel; below them, a list needs the width.
                 let wide = place["w"].as_u64().is_some_and(|width| width >= 12);
                 let legend = if wide {
                     let last = if self.kind == Kind::Bars { "sum" } else { "lastNotNull" };
@@ -255,7 +255,7 @@ impl Panel {
     }
 }
 
-/// Only these columns, in their order.
+/// Only these columns, in this order.
 fn organized(columns: &[(&str, &str)]) -> Value {
     let names = columns.iter().map(|(label, heading)| ((*label).to_owned(), json!(heading)));
     let order = columns.iter().zip(0..).map(|((label, _), place)| ((*label).to_owned(), json!(place)));

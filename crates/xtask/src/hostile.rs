@@ -1,0 +1,41 @@
+//! Hostile requests against an agent, nginx and HAProxy, and how many of them each refuses: the corpus of
+//! `limiter-agent/tests/agent/hostile`, which `cargo xtask test` sends to agents alone.
+
+use std::process::ExitCode;
+
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    bench::finish,
+    debian::{self, Need, SYSTEM},
+    workspace::Workspace,
+};
+
+const PEERS: [Need; 2] = [("nginx", "nginx", "a peer"), ("haproxy", "haproxy", "a peer")];
+
+/// The test of `weir-agent` that it is.
+const TEST: &str = "hostile::beside::nothing_passes_that_both_peers_refuse";
+
+pub(crate) async fn run(workspace: &Workspace, interrupt: &CancellationToken) -> anyhow::Result<ExitCode> {
+    if !debian::ensure("hostile", PEERS, interrupt).await? {
+        return Ok(ExitCode::from(2));
+    }
+    let mut test = Command::new(env!("CARGO"));
+    test.current_dir(workspace.root()).args([
+        "test",
+        "--locked",
+        "--quiet",
+        "-p",
+        "weir-agent",
+        "--features=peers",
+        "--test=agent",
+        "--",
+    ]);
+    test.args(["--exact", TEST, "--nocapture"]);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(SYSTEM.map(Into::into));
+    test.env("PATH", std::env::join_paths(folders)?);
+    let good = finish("the comparison", &mut test, interrupt).await? == Some(0);
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,306 @@
+//! The layers inside crates: no import runs upward, and no modules import each other in a circle.
+//!
+//! The layers are data, as the rule between crates is: see [`table::CRATES`].
+
+mod read;
+mod table;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use self::{
+    read::{Import, Module, Source},
+    table::Crate,
+};
+use super::Violation;
+use crate::workspace::Workspace;
+
+const TABLE: &str = "crates/xtask/src/tidy/layers/table.rs";
+
+pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
+    let mut violations = Vec::new();
+    for of in table::CRATES {
+        let source = read::read(&workspace.root().join(of.root))?;
+        violations.extend(check_crate(of, &source, workspace.root()));
+    }
+    Ok(violations)
+}
+
+fn check_crate(of: &Crate, source: &Source, root: &Path) -> Vec<Violation> {
+    let mut violations = modules(of, source);
+    let floors: BTreeMap<&str, usize> =
+        of.layers.iter().enumerate().flat_map(|(floor, names)| names.iter().map(move |name| (*name, floor))).collect();
+    let known: BTreeSet<(String, String)> =
+        of.known.iter().map(|(from, to)| ((*from).to_owned(), (*to).to_owned())).collect();
+    // The parts of a module may use what the module itself defines: impls of its types stand in several files.
+    let imports =
+        || source.imports.iter().filter(|import| import.to.is_empty() || !import.from.starts_with(&import.to));
+    let pair = |import: &Import| (name(&import.from), name(&import.to));
+
+    let mut wrong = BTreeSet::new();
+    let mut said = BTreeSet::new();
+    for import in imports().filter(|import| runs_upward(import, &floors)) {
+        wrong.insert(pair(import));
+        if !known.contains(&pair(import)) && said.insert(pair(import)) {
+            let (from, to) = pair(import);
+            violations.push(Violation::new(
+                place(import, root),
+                format!("{from} imports {to}, which is not in a layer below it"),
+                format!("move what {from} needs to a module below both, or change the layers in {TABLE}"),
+            ));
+        }
+    }
+    for circle in circles(imports()) {
+        wrong.extend(within(&circle, imports()).map(pair).collect::<Vec<_>>());
+    }
+    let rest = imports().filter(|import| !known.contains(&pair(import)) && !runs_upward(import, &floors));
+    for circle in circles(rest) {
+        let first =
+            within(&circle, imports()).find(|import| !known.contains(&pair(import))).expect("a circle has imports");
+        let names: Vec<_> = circle.iter().map(name).collect();
+        violations.push(Violation::new(
+            place(first, root),
+            format!("{} are on a circle of imports", names.join(", ")),
+            "move what one of them needs from the other to a module of its own",
+        ));
+    }
+    for (from, to) in known.difference(&wrong) {
+        violations.push(Violation::new(
+            TABLE,
+            format!("{}: {from} may import {to}, which it does no longer, or which no rule forbids", of.root),
+            "remove it from `known`",
+        ));
+    }
+    violations
+}
+
+/// Each module at the top is in one layer, and each name in a layer is a module.
+fn modules(of: &Crate, source: &Source) -> Vec<Violation> {
+    let there: BTreeSet<&str> =
+        source.modules.iter().filter(|module| module.len() == 1).map(|module| module[0].as_str()).collect();
+    let mut listed = BTreeSet::new();
+    let mut violations = Vec::new();
+    let mut refuse = |fault: String, fix: &str| violations.push(Violation::new(TABLE, fault, fix));
+    for name in of.layers.iter().flat_map(|layer| layer.iter()) {
+        if !listed.insert(*name) {
+            refuse(format!("{}: {name} is in two layers", of.root), "leave one out");
+        } else if !there.contains(name) {
+            refuse(format!("{}: there is no module {name}", of.root), "remove it from the layers");
+        }
+    }
+    for name in there.difference(&listed) {
+        refuse(format!("{}: the module {name} is in no layer", of.root), "add it to a layer above all that it imports");
+    }
+    violations
+}
+
+/// The root hands on what its modules have and stands above them all.
+fn runs_upward(import: &Import, floors: &BTreeMap<&str, usize>) -> bool {
+    let Some(from) = import.from.first() else { return false };
+    let Some(to) = import.to.first() else { return true };
+    match (floors.get(from.as_str()), floors.get(to.as_str())) {
+        (Some(from_floor), Some(to_floor)) => from != to && to_floor >= from_floor,
+        // A module that is in no layer is a fault of its own.
+        _ => false,
+    }
+}
+
+/// Modules that reach each other, as sets of two or more.
+fn circles<'a>(imports: impl Iterator<Item = &'a Import>) -> Vec<BTreeSet<Module>> {
+    let mut below: BTreeMap<&Module, BTreeSet<&Module>> = BTreeMap::new();
+    for import in imports {
+        below.entry(&import.from).or_default().insert(&import.to);
+    }
+    let reached = |start: &Module| {
+        let mut seen: BTreeSet<&Module> = BTreeSet::new();
+        let mut rest: Vec<&Module> = below.get(start).into_iter().flatten().copied().collect();
+        while let Some(module) = rest.pop() {
+            if seen.insert(module) {
+                rest.extend(below.get(module).into_iter().flatten());
+            }
+        }
+        seen
+    };
+    let reach: BTreeMap<&Module, BTreeSet<&Module>> = below.keys().map(|start| (*start, reached(start))).collect();
+    let mut circles = BTreeSet::new();
+    for (start, seen) in &reach {
+        if seen.contains(start) {
+            let both = seen.iter().filter(|other| reach.get(**other).is_some_and(|back| back.contains(start)));
+            circles.insert(both.map(|module| (*module).clone()).collect());
+        }
+    }
+    circles.into_iter().collect()
+}
+
+fn within<'a, 'c>(
+    circle: &'c BTreeSet<Module>,
+    imports: impl Iterator<Item = &'a Import> + 'c,
+) -> impl Iterator<Item = &'a Import> + 'c
+where
+    'a: 'c,
+{
+    imports.filter(|import| circle.contains(&import.from) && circle.contains(&import.to))
+}
+
+fn name(module: &Module) -> String {
+    if module.is_empty() { "the root".to_owned() } else { module.join("::") }
+}
+
+fn place(import: &Import, root: &Path) -> String {
+    let file = import.file.strip_prefix(root).unwrap_or(&import.file);
+    format!("{}:{}", file.display(), import.line)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// The faults of a crate of these files, each with its place.
+    fn faults(
+        layers: &'static [&'static [&'static str]],
+        known: &'static [(&str, &str)],
+        files: &[(&str, &str)],
+    ) -> Vec<String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, text) in files {
+            let file = folder.path().join(name);
+            fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+            fs::write(file, text).expect("written");
+        }
+        let source = read::read(&folder.path().join("lib.rs")).expect("it parses");
+        let of = Crate { root: "lib.rs", layers, known };
+        let violations = check_crate(&of, &source, folder.path());
+        violations.into_iter().map(|violation| format!("{}: {}", violation.place, violation.fault)).collect()
+    }
+
+    const LAYERS: &[&[&str]] = &[&["a"], &["b", "c"]];
+    const ROOT: (&str, &str) = ("lib.rs", "mod a;\nmod b;\nmod c;\npub use b::B;\nstruct OfRoot;\n");
+    const A: (&str, &str) = ("a.rs", "pub struct A;\n");
+    const B: (&str, &str) = ("b.rs", "use crate::a::A;\npub struct B(A);\n");
+    const ONLY_B: (&str, &str) = ("b.rs", "pub struct B;\n");
+    const C: (&str, &str) = ("c.rs", "fn c(a: super::a::A) {}\n");
+
+    #[test]
+    fn imports_that_run_down_pass() {
+        assert_eq!(faults(LAYERS, &[], &[ROOT, A, B, C]), [""; 0]);
+    }
+
+    #[test]
+    fn an_import_that_runs_upward_is_found_however_it_is_written() {
+        for text in [
+            "use crate::b::B;",
+            "use super::b::B;",
+            "use crate::{b::{self}};",
+            "use crate::b as other;",
+            "use crate::b::*;",
+            "pub use crate::b::B;",
+            "fn f() { crate::b::g(); }",
+            "fn f() { use crate::b::B; }",
+            "struct S { b: Option<crate::b::B> }",
+            "impl crate::b::B {}",
+            "fn f() { assert!(matches!(x, [crate::b::B, ..])); }",
+            "macro_rules! m { () => { $crate::b::g() } }",
+            "mod inner { fn f() { super::super::b::g() } }",
+            // What the root hands on is b's.
+            "use crate::B;",
+        ] {
+            let found = faults(LAYERS, &[], &[ROOT, ("a.rs", text), ONLY_B, C]);
+            assert_eq!(found.len(), 1, "{text}: {found:?}");
+            assert!(found[0].starts_with("a.rs:1: a"), "{text}: {found:?}");
+            assert!(found[0].ends_with("imports b, which is not in a layer below it"), "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_import_of_a_module_passes() {
+        for text in [
+            "// use crate::b::B;\nconst TEXT: &str = \"crate::b::B\";",
+            "#[cfg(test)]\nmod tests { use crate::b::B; }",
+            "#[cfg(all(test, not(loom)))]\nuse crate::b::B;",
+            "#[cfg(test)]\nfn f() { crate::b::g() }",
+            "impl S { #[cfg(test)]\nfn f() { crate::b::g() } }",
+            "pub(in crate::b) fn f() {}",
+            "use other::b::B;\nuse ::b::C;\nfn f(b: u8) { b.g(); self::h(b) }",
+        ] {
+            assert_eq!(faults(LAYERS, &[], &[ROOT, ("a.rs", text), ONLY_B, C]), [""; 0], "{text}");
+        }
+    }
+
+    #[test]
+    fn an_import_within_a_layer_and_one_of_the_root_are_found() {
+        assert_eq!(
+            faults(LAYERS, &[], &[ROOT, A, B, ("c.rs", "\nuse crate::b::B;")]),
+            ["c.rs:2: c imports b, which is not in a layer below it"]
+        );
+        assert_eq!(
+            faults(LAYERS, &[], &[ROOT, ("a.rs", "use crate::OfRoot;"), ("b.rs", ""), C]),
+            ["a.rs:1: a imports the root, which is not in a layer below it"]
+        );
+    }
+
+    #[test]
+    fn a_circle_below_one_module_is_found_with_its_members() {
+        let files = |x, y| {
+            faults(
+                LAYERS,
+                &[],
+                &[ROOT, ("a/mod.rs", "mod x;\nmod y;\npub struct A;"), ("a/x.rs", x), ("a/y.rs", y), B, C],
+            )
+        };
+        assert_eq!(files("use super::y::Y;", "pub struct Y;"), [""; 0]);
+        assert_eq!(
+            files("use super::y::Y;", "use super::x;\npub struct Y;"),
+            ["a/x.rs:1: a::x, a::y are on a circle of imports"]
+        );
+        let parent = "mod x;\nmod y;\nuse x::X;\npub struct A(X);";
+        let of_parent =
+            |x| faults(LAYERS, &[], &[ROOT, ("a.rs", parent), ("a/x.rs", x), ("a/y.rs", "pub struct Y;"), B, C]);
+        assert_eq!(of_parent("pub struct X;"), [""; 0]);
+        // The parts of a module may use what the module itself defines.
+        assert_eq!(of_parent("pub struct X(super::A);"), [""; 0]);
+        // A name that the parent only hands on is its owner's.
+        assert_eq!(of_parent("use super::X as Own;\npub struct X;"), [""; 0]);
+    }
+
+    #[test]
+    fn an_exception_holds_for_what_it_names_and_only_while_it_is_needed() {
+        const KNOWN: &[(&str, &str)] = &[("a", "b")];
+        let files = |a| faults(LAYERS, KNOWN, &[ROOT, ("a.rs", a), ("b.rs", "pub struct B;"), C]);
+        assert_eq!(files("use crate::b::B;\npub struct A;"), [""; 0]);
+        assert_eq!(
+            files("use crate::c::C;\nuse crate::b::B;"),
+            ["a.rs:1: a imports c, which is not in a layer below it"]
+        );
+        let stale = format!("{TABLE}: lib.rs: a may import b, which it does no longer, or which no rule forbids");
+        assert_eq!(files("pub struct A;"), [stale]);
+        const DOWN: &[(&str, &str)] = &[("b", "a")];
+        assert_eq!(faults(LAYERS, DOWN, &[ROOT, A, B, C]).len(), 1, "it runs down anyway");
+        const CIRCLE: &[(&str, &str)] = &[("a::y", "a::x")];
+        let circle = |y| {
+            faults(
+                LAYERS,
+                CIRCLE,
+                &[ROOT, ("a.rs", "mod x;\nmod y;\npub struct A;"), ("a/x.rs", "use super::y;"), ("a/y.rs", y), B, C],
+            )
+        };
+        assert_eq!(circle("use super::x;"), [""; 0]);
+        assert_eq!(circle("").len(), 1, "it is no circle any more");
+    }
+
+    #[test]
+    fn modules_and_layers_must_agree() {
+        const OTHER: &[&[&str]] = &[&["a", "gone"], &["b", "a"]];
+        assert_eq!(
+            faults(OTHER, &[], &[ROOT, A, ONLY_B, C]),
+            [
+                format!("{TABLE}: lib.rs: there is no module gone"),
+                format!("{TABLE}: lib.rs: a is in two layers"),
+                format!("{TABLE}: lib.rs: the module c is in no layer"),
+            ]
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! The words that Weir does not use. Each has a plain one that a second-language reader knows.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use super::Violation;
+use crate::workspace::Workspace;
+
+/// A word, in lower case, and what to write instead.
+const WORDS: [(&str, &str); 9] = [
+    ("whoever", "name the actor: a client, a caller, a user"),
+    ("anew", "again"),
+    ("afresh", "again"),
+    ("mend", "fix"),
+    ("mends", "fixes"),
+    ("mended", "fixed"),
+    ("in vain", "without success"),
+    ("told apart", "distinguished, or counted separately"),
+    ("the same, but", "begin with the subject"),
+];
+
+const EXTENSIONS: [&str; 8] = ["rs", "md", "yaml", "toml", "ts", "go", "sh", "tpl"];
+
+/// Folders that hold nothing of our own.
+const FOREIGN: [&str; 3] = ["target", "node_modules", ".git"];
+
+/// Has to name the words.
+const HERE: &str = "crates/xtask/src/tidy/words.rs";
+
+pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
+    let mut violations = Vec::new();
+    for path in files(workspace.root())? {
+        let place = path.strip_prefix(workspace.root()).unwrap_or(&path).display().to_string();
+        if place != HERE {
+            let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+            violations.extend(check_text(&place, &text));
+        }
+    }
+    Ok(violations)
+}
+
+fn check_text(place: &str, text: &str) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.to_lowercase();
+        for (word, instead) in WORDS.iter().filter(|(word, _)| holds(&line, word)) {
+            let place = format!("{place}:{}", index + 1);
+            violations.push(Violation::new(
+                place,
+                format!("{word:?} is not plain English"),
+                format!("write: {instead}"),
+            ));
+        }
+    }
+    violations
+}
+
+/// Whether the line has the word as a whole.
+fn holds(line: &str, word: &str) -> bool {
+    let is_letter = |character: Option<char>| character.is_some_and(char::is_alphanumeric);
+    line.match_indices(word)
+        .any(|(at, _)| !is_letter(line[..at].chars().next_back()) && !is_letter(line[at + word.len()..].chars().next()))
+}
+
+fn files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let (mut files, mut folders) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))? {
+            let entry = entry?;
+            let (path, kind) = (entry.path(), entry.file_type()?);
+            if kind.is_dir() && !FOREIGN.iter().any(|foreign| path.ends_with(foreign)) {
+                folders.push(path);
+            } else if kind.is_file()
+                && path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known))
+            {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_words_are_found_in_any_case() {
+        let faults = check_text("a.md", "Fine.\nWhoever renews\nIn vain, a new one\namend, mending\n");
+        let found: Vec<_> = faults.iter().map(|it| format!("{}: {}", it.place, it.fault)).collect();
+        assert_eq!(found, ["a.md:2: \"whoever\" is not plain English", "a.md:3: \"in vain\" is not plain English"]);
+    }
+}
