@@ -68,7 +68,17 @@ impl Running {
         self.until_in("checkout.status.yaml", what, wanted).await
     }
 
-    /// The same for another status file.
+    /// Waits for a line of the metrics. A status is counted once it is on the disk, which is after it can be read.
+    async fn until_metric(&self, line: &str) {
+        soon(line, async {
+            while !self.metrics.render(Duration::ZERO).contains(line) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+    }
+
+    /// Waits for a document of this status file.
     async fn until_in(&self, file: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let path = self.directory.path().join(file);
         let mut last = Value::Null;
@@ -383,12 +393,7 @@ async fn a_file_that_never_was_valid_stops_no_other_and_has_a_status() {
         "weir_operator_policy_files{state=\"broken\"} 2",
         "weir_operator_policies{accepted=\"false\"} 2",
     ] {
-        soon(line, async {
-            while !operator.metrics.render(Duration::ZERO).contains(line) {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        })
-        .await;
+        operator.until_metric(line).await;
     }
     fs::write(operator.directory.path().join("worse.yaml"), policy("worse", "7")).unwrap();
     soon("the fixed one", agent.until(|snapshot| snapshot.policies.len() == 2)).await;
@@ -420,6 +425,46 @@ async fn what_is_broken_at_a_start_stays_in_force_as_it_last_was() {
         assert_eq!(status["status"]["lastKnownGood"]["generation"], 2, "{left:?}");
         assert_eq!(fresh.puts(), 1, "{left:?}: its limits were gone for a moment");
     }
+}
+
+#[tokio::test]
+async fn a_volume_that_is_not_mounted_at_a_start_takes_no_limit_away() {
+    let (agent, state) = (FakeAgent::start(Manner::Good).await, tempfile::tempdir().unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let place = |policies: &Path, agent: &FakeAgent| Place {
+        policies: policies.to_owned(),
+        state: Some(state.path().to_owned()),
+        agents: vec![agent.url.parse().unwrap()],
+        ..Place::default()
+    };
+    write_policy(directory.path(), 50);
+    let first = place(directory.path(), &agent);
+    let operator = Running::start_at(directory, &first);
+    soon("the policy", agent.until(|snapshot| requests(snapshot) == Some(50))).await;
+    let has_status =
+        || fs::read_to_string(state.path().join("checkout.status.yaml")).is_ok_and(|it| it.contains("lastKnownGood"));
+    soon("the status", async {
+        while !has_status() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    let directory = operator.stop().await;
+
+    // The mount point without its volume, and an agent that has nothing.
+    let (fresh, mount) = (FakeAgent::start(Manner::Good).await, tempfile::tempdir().unwrap());
+    let second = place(mount.path(), &fresh);
+    let operator = Running::start_at(mount, &second);
+    soon("the limits from before", fresh.until(|snapshot| requests(snapshot) == Some(50))).await;
+    operator.until_metric("weir_operator_policy_files{state=\"kept\"} 1").await;
+    assert!(has_status());
+
+    // The volume comes.
+    fs::copy(directory.path().join("checkout.yaml"), operator.directory.path().join("checkout.yaml")).unwrap();
+    operator.until_metric("weir_operator_policy_files{state=\"good\"} 1").await;
+    assert_eq!(fresh.puts(), 1, "its limits were gone for a moment");
+    fs::remove_file(operator.directory.path().join("checkout.yaml")).unwrap();
+    soon("the end of the policy", fresh.until(|snapshot| snapshot.policies.is_empty())).await;
 }
 
 #[tokio::test]
@@ -543,7 +588,6 @@ async fn it_ends_when_told_to_and_leaves_the_agents_as_they_are() {
     let agent = FakeAgent::start(Manner::Good).await;
     let operator = started(50, &[&agent]).await;
     operator.until("1/1", |status| count(status) == "1/1").await;
-    let metrics = operator.metrics.render(Duration::ZERO);
     for line in [
         "weir_operator_pushes_total{result=\"applied\"} 1",
         "weir_operator_policies{accepted=\"true\"} 1",
@@ -551,7 +595,7 @@ async fn it_ends_when_told_to_and_leaves_the_agents_as_they_are() {
         "weir_operator_propagation_seconds_count 1",
         "weir_operator_status_writes_total{result=\"ok\"} 1",
     ] {
-        assert!(metrics.contains(line), "no {line} in\n{metrics}");
+        operator.until_metric(line).await;
     }
     operator.stop().await;
     assert_eq!(requests(&agent.in_force().unwrap()), Some(50));

@@ -124,6 +124,8 @@ impl Directory {
         let state = |source| DirectoryError::State { path: place.state().to_owned(), source };
         std::fs::create_dir_all(place.state()).map_err(state)?;
         let kept = report::kept(place.state()).map_err(state)?;
+        // A status beside the policies proves that their volume is mounted.
+        let awaited = if place.state.is_some() { kept.keys().cloned().collect() } else { Vec::new() };
 
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             let is_input =
@@ -148,7 +150,7 @@ impl Directory {
         }
         Ok(Self {
             path: path.clone(),
-            reader: Some(Reader::new(path, place.recursive)),
+            reader: Some(Reader::new(path, place.recursive, awaited)),
             folder: Folder::new(kept),
             agents,
             calling,

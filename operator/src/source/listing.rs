@@ -29,6 +29,8 @@ pub(super) struct Reader {
     recursive: bool,
     /// Which directory it was, by device and inode, when it last held something.
     held: Option<(u64, u64)>,
+    /// Files that were good before the operator started, if their statuses are in another directory.
+    awaited: Vec<Arc<str>>,
     /// What is known of each file.
     known: HashMap<Arc<str>, (Signature, Text)>,
 }
@@ -56,8 +58,8 @@ impl Signature {
 }
 
 impl Reader {
-    pub(super) fn new(directory: &Path, recursive: bool) -> Self {
-        Self { directory: directory.to_owned(), recursive, held: None, known: HashMap::new() }
+    pub(super) fn new(directory: &Path, recursive: bool, awaited: Vec<Arc<str>>) -> Self {
+        Self { directory: directory.to_owned(), recursive, held: None, awaited, known: HashMap::new() }
     }
 
     /// What is there, at that time.
@@ -78,6 +80,10 @@ impl Reader {
                 "it is empty, and not the directory that held the policies, as if a volume had been unmounted: bring that \
                  back, or restart the operator if the policies are to go",
             ));
+        } else if self.held.is_none() {
+            let missing = "the directory of policies is empty, as if its volume were not mounted: mount it, or, to end the policy, \
+                           delete its status file and restart the operator";
+            return Ok(self.awaited.iter().map(|name| (name.clone(), Err(missing.to_owned()))).collect());
         }
         for name in names {
             let path = self.directory.join(&*name);
@@ -179,7 +185,7 @@ mod tests {
         let path = |name: &str| root.path().join(name);
         let (policies, aside) = (path("policies"), path("aside"));
         fs::create_dir(&policies).unwrap();
-        let mut reader = Reader::new(&policies, false);
+        let mut reader = Reader::new(&policies, false, Vec::new());
         let mut list = || reader.list(SystemTime::UNIX_EPOCH).map(|listing| listing.len());
         assert_eq!(list().unwrap(), 0, "it may begin empty");
         fs::write(policies.join("a.yaml"), "a").unwrap();
