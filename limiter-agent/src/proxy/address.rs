@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     app::{ConnectError, connect},
+    failure::Failure,
     presence::Presence,
 };
 
@@ -58,6 +59,14 @@ impl AppAddress {
     /// Whether the app refuses connections.
     pub(crate) async fn is_down(&self) -> bool {
         matches!(self.reach().await, Err(ConnectError::Refused(_, error)) if error.kind() == ErrorKind::ConnectionRefused)
+    }
+
+    /// An app that closed a connection before it answered may have stopped altogether.
+    pub(super) async fn blame(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Closed if self.is_down().await => Failure::Stopped,
+            failure => failure,
+        }
     }
 
     /// Cancelled when the app takes no connections any more, or when the drain begins. To be asked for again when it was

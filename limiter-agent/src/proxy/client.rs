@@ -36,7 +36,7 @@ use tokio::{
 use super::{
     activity::{Activity, Answer, Answering},
     body::RequestBody,
-    failure::Unseen,
+    failure::AppGone,
     plain,
     socket::{Goodbye, Socket},
     stall::Watching,
@@ -367,9 +367,9 @@ where
         async move {
             let Ok(mut response) = answer.await;
             let proxy = &open.proxy;
-            if response.extensions_mut().remove::<Unseen>().is_some() {
+            if let Some(app_gone) = response.extensions_mut().remove::<AppGone>() {
                 activity.send_away();
-                unseen(protocol, used, repeatable, proxy.leaving.has_begun())?;
+                without_app(app_gone, protocol, used, repeatable, proxy.leaving.has_begun())?;
             }
             let leaves = proxy.leaving.has_begun() || open.is_evicted();
             let last = tunnel || (protocol == Protocol::Http1 && leaves);
@@ -384,16 +384,22 @@ where
     })
 }
 
-/// What becomes of a request of which the app has seen nothing: an answer, or an error that says so where clients act on it.
+/// What becomes of a request when the app has stopped: an answer, or an error that says so where clients act on it.
 ///
 /// An app that stops closes the connections of its clients. They repeat what was idempotent on a connection that had worked before,
 /// most of them by themselves and on a new one (RFC 9110 section 9.2.2); a 502 they would not. So such a connection is closed
 /// without an answer. One that is new is answered: a client that is refused twice gives up, and should know why. In HTTP/2 there is a
-/// word for it, `REFUSED_STREAM`, after which any request may be repeated (RFC 9113 section 8.7). It is said on a used connection, or
-/// while the agent is leaving: otherwise the same client could ask the same agent for ever.
-fn unseen(protocol: Protocol, used: bool, repeatable: bool, leaving: bool) -> Result<(), h2::Error> {
+/// word for it, `REFUSED_STREAM`, after which any request may be repeated (RFC 9113 section 8.7): only where the app has seen nothing
+/// of it. It is said on a used connection, or while the agent is leaving: otherwise the same client could ask the same agent for ever.
+fn without_app(
+    app_gone: AppGone,
+    protocol: Protocol,
+    used: bool,
+    repeatable: bool,
+    leaving: bool,
+) -> Result<(), h2::Error> {
     match protocol {
-        Protocol::Http2 if used || leaving => Err(h2::Reason::REFUSED_STREAM.into()),
+        Protocol::Http2 if app_gone == AppGone::Unseen && (used || leaving) => Err(h2::Reason::REFUSED_STREAM.into()),
         Protocol::Http1 if used && repeatable => Err(h2::Reason::REFUSED_STREAM.into()),
         _ => Ok(()),
     }

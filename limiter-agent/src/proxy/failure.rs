@@ -10,9 +10,14 @@ use http::{HeaderValue, Response, StatusCode, Version, header};
 
 use super::{ResponseBody, app::ConnectError, body::BodyError, vetting::Unsound};
 
-/// Stands in the extensions of a response to a request of which the app has seen nothing: the client may send it again.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Unseen;
+/// Stands in the extensions of a response for an app that takes no connections any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AppGone {
+    /// The app has seen nothing of the request: the client may send any request again.
+    Unseen,
+    /// The app stopped while it worked on the request: the client may send it again if it is idempotent.
+    InFlight,
+}
 
 /// Why a request got no response from the app.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +26,8 @@ pub(super) enum Failure {
     Connect(#[from] ConnectError),
     #[error("the app closed the connection before it answered")]
     Closed,
+    #[error("the app stopped before it answered")]
+    Stopped,
     #[error("the app's answer is not HTTP/1.1: {0}")]
     Protocol(hyper::Error),
     #[error("the app's answer is not HTTP/1.1: {0}")]
@@ -102,16 +109,23 @@ impl Failure {
     }
 
     /// The app takes no connections: it has stopped, or will start again. The client does better elsewhere.
-    pub(super) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Connect(ConnectError::Refused(..)))
+    pub(super) fn app_gone(&self) -> Option<AppGone> {
+        match self {
+            Self::Connect(ConnectError::Refused(..)) => Some(AppGone::Unseen),
+            Self::Stopped => Some(AppGone::InFlight),
+            _ => None,
+        }
     }
 
     fn status(&self) -> StatusCode {
         match self {
             Self::Connect(ConnectError::TimedOut(_)) | Self::Unanswered(_) => StatusCode::GATEWAY_TIMEOUT,
-            Self::Connect(_) | Self::Closed | Self::Protocol(_) | Self::Garbled(_) | Self::UnaskedUpgrade => {
-                StatusCode::BAD_GATEWAY
-            }
+            Self::Connect(_)
+            | Self::Closed
+            | Self::Stopped
+            | Self::Protocol(_)
+            | Self::Garbled(_)
+            | Self::UnaskedUpgrade => StatusCode::BAD_GATEWAY,
             Self::ConnectMethod => StatusCode::NOT_IMPLEMENTED,
             Self::Unsound(_) | Self::ClientBody(_) => StatusCode::BAD_REQUEST,
             Self::ClientStalled(_) => StatusCode::REQUEST_TIMEOUT,
@@ -124,7 +138,7 @@ impl Failure {
             Self::Connect(ConnectError::Refused(..)) => Some(0),
             Self::Connect(ConnectError::TimedOut(_)) => Some(1),
             Self::Connect(ConnectError::Handshake(..)) => Some(2),
-            Self::Closed => Some(3),
+            Self::Closed | Self::Stopped => Some(3),
             Self::Protocol(_) | Self::Garbled(_) | Self::UnaskedUpgrade => Some(4),
             Self::Unanswered(_) => Some(5),
             Self::ConnectMethod | Self::Unsound(_) | Self::ClientBody(_) | Self::ClientStalled(_) => None,
@@ -144,10 +158,11 @@ impl Failure {
         *response.status_mut() = self.status();
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, text);
-        if self.is_refusal() {
-            response.extensions_mut().insert(Unseen);
+        let app_gone = self.app_gone();
+        let last = self.status().is_client_error() || matches!(self, Self::ConnectMethod) || app_gone.is_some();
+        if let Some(app_gone) = app_gone {
+            response.extensions_mut().insert(app_gone);
         }
-        let last = self.status().is_client_error() || matches!(self, Self::ConnectMethod) || self.is_refusal();
         if last && version != Version::HTTP_2 {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -170,6 +185,7 @@ mod tests {
             (Failure::Connect(ConnectError::Refused(address, io::ErrorKind::ConnectionRefused.into())), 502),
             (Failure::Connect(ConnectError::TimedOut(address)), 504),
             (Failure::Closed, 502),
+            (Failure::Stopped, 502),
             (Failure::ConnectMethod, 501),
             (Failure::UnaskedUpgrade, 502),
             (Failure::Garbled(Garbled::Status), 502),

@@ -1,7 +1,7 @@
 //! A pod that is being deleted, and an app that stops: clients that keep their connections lose nothing that they would not lose
 //! without the agent.
 
-use std::{net::SocketAddr, process::Output};
+use std::{io, net::SocketAddr, process::Output};
 
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
@@ -29,9 +29,9 @@ struct Stopping {
     address: SocketAddr,
     stop: watch::Sender<bool>,
     accepting: JoinHandle<()>,
-    /// `/slow` is answered once this is true.
+    /// `/slow` is answered once this is true, and the connection of `/dropped` is closed without an answer.
     go: watch::Sender<bool>,
-    /// How many `/slow` came.
+    /// How many of these came.
     slow: watch::Receiver<usize>,
 }
 
@@ -52,11 +52,15 @@ impl Stopping {
                 let service = service_fn(move |request: Request<Incoming>| {
                     let (mut gone, count) = (gone.clone(), count.clone());
                     async move {
-                        if request.uri().path() == "/slow" {
+                        let path = request.uri().path();
+                        if path != "/" {
                             count.send_modify(|count| *count += 1);
                             gone.wait_for(|gone| *gone).await.expect("the test goes on");
                         }
-                        Ok::<_, hyper::Error>(Response::new(body("ok")))
+                        if path == "/dropped" {
+                            return Err(io::Error::other("the process ends"));
+                        }
+                        Ok(Response::new(body("ok")))
                     }
                 });
                 tokio::spawn(async move {
@@ -106,7 +110,11 @@ impl Line {
     }
 
     async fn send(&mut self, method: &str) {
-        let head = format!("{method} / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
+        self.send_to(method, "/").await;
+    }
+
+    async fn send_to(&mut self, method: &str, path: &str) {
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
         self.0.write_all(head.as_bytes()).await.expect("sent");
     }
 
@@ -299,4 +307,31 @@ async fn a_hook_that_waits_ends_when_the_app_has_stopped() {
     assert!(String::from_utf8_lossy(&stderr).contains("--control 127.0.0.1:9: "), "{stderr:?}");
     let wrong = binary().args(["leave", "--wait", "soon"]).output().expect("it runs");
     assert_eq!(wrong.status.code(), Some(2));
+}
+
+/// As at a crash, or when an app ends at once at its signal to stop.
+#[tokio::test]
+async fn a_request_that_a_stopped_app_dropped_ends_as_it_would_without_the_agent() {
+    for way in WAYS {
+        let mut app = Stopping::start().await;
+        let agent = Agent::start(app.address, &["--in-place", way]);
+        let (mut get, mut post, mut new) =
+            (Line::open(&agent).await, Line::open(&agent).await, Line::open(&agent).await);
+        for line in [&mut get, &mut post] {
+            assert_eq!(line.ask("GET").await, Some((200, false)), "{way}");
+        }
+        let mut count = 0;
+        for (line, method) in [(&mut get, "GET"), (&mut post, "POST"), (&mut new, "GET")] {
+            line.send_to(method, "/dropped").await;
+            count += 1;
+            app.until_slow(count).await;
+        }
+        // Not at once: a connection that is dropped before the app's port is closed says nothing about the app.
+        app.accepting.abort();
+        let _ = (&mut app.accepting).await;
+        app.go.send_replace(true);
+        assert_eq!(get.answer().await, None, "{way}: most clients repeat it by themselves");
+        assert_eq!(post.answer().await, Some((502, true)), "{way}: nobody may repeat it");
+        assert_eq!(new.answer().await, Some((502, true)), "{way}: a new connection is answered");
+    }
 }

@@ -99,12 +99,14 @@ pub(super) fn exchange(line: &mut Line<'_>, asked: Box<Asked>) -> impl Future<Ou
             Err(Cut::Gone) => Next::Nothing,
             Err(Cut::Unfit) => Next::Leave,
             Err(Cut::Failure(failure)) => {
+                let failure = line.client.shared.proxy.upstream.blame(failure).await;
+                let app_gone = failure.app_gone().is_some();
                 let (head, body) = failure.respond(&line.client.shared.proxy.failures, Version::HTTP_11).into_parts();
-                if failure.is_refusal() && repeatable && line.used {
-                    // As `client::unseen` says.
+                if app_gone && repeatable && line.used {
+                    // As `client::without_app` says.
                     return Next::Leave;
                 }
-                let ending = ending(line.client, asked.terms.last || failure.is_refusal(), line.now());
+                let ending = ending(line.client, asked.terms.last || app_gone, line.now());
                 out.bytes.clear();
                 write::own(&head, &body.into_own(), asked.terms.to_head, &asked.terms.fields, ending, &mut out.bytes);
                 let closes = ending.closes;
