@@ -1,8 +1,9 @@
-//! What is enforced before anybody has put a snapshot: what the agent was started with, or what was put to the run before.
+//! The snapshot that the agent enforces before the first push: the cached snapshot of its previous run, or the
+//! bootstrap snapshot.
 //!
-//! A snapshot to start with that cannot be enforced is most likely of another version of Weir. To end the agent for it
-//! would take the app away for as long as it is there; to go on without limits is what a snapshot to start with is there
-//! to prevent. So the agent runs, says what is wrong, is not ready, and keeps the proxy port closed until somebody puts
+//! A bootstrap snapshot that the agent cannot enforce most likely comes from another version of Weir. If the agent
+//! exited, the app would be unreachable. If it ran without limits, it would defeat the purpose of the bootstrap
+//! snapshot. So the agent runs, logs the fault, reports not ready, and keeps the proxy port closed until it receives
 //! a snapshot that it can enforce.
 
 use crate::{
@@ -10,18 +11,18 @@ use crate::{
     cache::Cache,
 };
 
-/// With what an agent starts.
+/// What the agent enforces at its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// With a snapshot.
+    /// A snapshot is in force.
     Limited,
-    /// With none, and nobody gave one.
+    /// Nothing: no snapshot was given.
     Unlimited,
-    /// With none, although somebody gave one.
+    /// Nothing: a snapshot was given, but the agent could not enforce it.
     Faulty,
 }
 
-/// Puts in force what there is.
+/// Puts the cached snapshot or the bootstrap snapshot in force.
 pub(crate) fn start(snapshots: &Snapshots, given: Option<&[u8]>, cache: Option<&Cache>) -> Start {
     let kept = cache.and_then(|cache| {
         cache.read().unwrap_or_else(|error| {

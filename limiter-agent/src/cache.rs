@@ -1,4 +1,4 @@
-//! The last snapshot that was put, in a file, for the next start of the container.
+//! Saves the last pushed snapshot to a file, for the next start of the container.
 
 use std::{
     fs::{self, File},
@@ -15,7 +15,7 @@ impl Cache {
         Self(path)
     }
 
-    /// What was kept; none if nothing was yet.
+    /// The saved snapshot; `None` if nothing was saved yet.
     pub(crate) fn read(&self) -> io::Result<Option<Vec<u8>>> {
         match fs::read(&self.0) {
             Ok(body) => Ok(Some(body)),
@@ -24,8 +24,8 @@ impl Cache {
         }
     }
 
-    /// Replaces what was kept. Renamed into place, so that a crash leaves the old one or the new one, whole; once this
-    /// returns, a power cut leaves the new one.
+    /// Replaces the saved snapshot. The file is renamed into place, so a crash leaves either the old snapshot or the
+    /// new one. Once this function returns, the new snapshot also survives a power cut.
     pub(crate) fn keep(&self, body: &[u8]) -> io::Result<()> {
         let mut partial = self.0.clone().into_os_string();
         partial.push(".partial");

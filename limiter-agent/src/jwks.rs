@@ -1,7 +1,7 @@
-//! The keys that tokens are verified with, from a file that others replace or from a URL, while the agent runs.
+//! The keys that verify tokens, from a file or a URL, reloaded while the agent runs.
 //!
-//! What is in use changes only to a set of keys that can be used: a source that is gone or faulty leaves the last one. Once
-//! there was a source, no token is ever believed unverified.
+//! The keys in use change only to a valid key set. If the source is missing or invalid, the previous keys stay in
+//! use. Once a source is configured, no unverified token is ever accepted.
 
 mod fetch;
 
@@ -26,15 +26,15 @@ use crate::{
     watch::{Contents, Watched},
 };
 
-/// After the first failure to fetch keys; each further one doubles it, up to the longest.
+/// The delay after the first failed fetch. Each further failure doubles it, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
-/// What can become of an attempt to load keys, as in `weir_jwks_loads_total`.
+/// The result of an attempt to load keys, as in `weir_jwks_loads_total`.
 pub(crate) const LOADS: [&str; 2] = ["loaded", "failed"];
 const LOADED: usize = 0;
 const FAILED: usize = 1;
-/// In place of the last result: there is none yet.
+/// No attempt has ended yet.
 const NONE: usize = LOADS.len();
 
 /// Counts the attempts to load keys from one source.
@@ -52,7 +52,7 @@ impl Loads {
         self.counts.each_ref().map(|count| count.load(Relaxed))
     }
 
-    /// Whether the last attempt loaded keys; none before the first has ended.
+    /// Whether the last attempt loaded keys; `None` before the first has ended.
     pub(crate) fn last_succeeded(&self) -> Option<bool> {
         match self.last.load(Relaxed) {
             NONE => None,
@@ -66,7 +66,7 @@ impl Loads {
     }
 }
 
-/// Where keys come from.
+/// The source of the keys.
 #[derive(Clone, Debug)]
 pub(crate) enum Keys {
     /// `--jwks`.
@@ -76,7 +76,7 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// The keys to begin with: none before the first answer of a URL, so that no token has claims.
+    /// The initial keys. They are empty before a URL's first reply, so that no token has claims.
     pub(crate) fn first(&self) -> Arc<Jwks> {
         match self {
             Self::File(file) => Arc::clone(&file.keys),
@@ -84,7 +84,7 @@ impl Keys {
         }
     }
 
-    /// Counts of no attempts yet.
+    /// A counter with no attempts yet.
     pub(crate) fn loads(&self) -> Loads {
         let source = match self {
             Self::File(_) => "file",
@@ -93,7 +93,7 @@ impl Keys {
         Loads { source, counts: Default::default(), last: NONE.into() }
     }
 
-    /// Keeps up with them, for ever.
+    /// Loads the keys again and again, forever.
     pub(crate) async fn follow(self, snapshots: Arc<Snapshots>, loads: Arc<Loads>) -> Infallible {
         match self {
             Self::File(file) => file.follow(snapshots, &loads).await,
@@ -102,7 +102,7 @@ impl Keys {
     }
 }
 
-/// A URL that is asked for keys again and again.
+/// A URL from which the agent fetches keys regularly.
 #[derive(Clone, Debug)]
 pub(crate) struct JwksUrl {
     pub(crate) source: Source,
@@ -130,13 +130,13 @@ impl JwksUrl {
                 Err(error) => {
                     let url = self.source.url();
                     loads.ended(FAILED);
-                    tracing::error!(error, url, "--jwks-url gives no keys: those from before stay in use");
+                    tracing::error!(error, url, "cannot load keys from --jwks-url: the previous keys stay in use");
                     let pause = retry.min(self.refresh);
                     retry = (retry * 2).min(LONGEST_RETRY);
                     pause
                 }
             };
-            // Agents that were started together do not ask together.
+            // The jitter keeps agents that started together from fetching together.
             let pause = pause.mul_f64(rand::rng().random_range(0.85..=1.0));
             sleep(pause).await;
         }
@@ -155,18 +155,18 @@ impl JwksFile {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, and how to fix it.
+    /// What is wrong with the file, and how to fix it.
     pub(crate) fn read(path: PathBuf) -> Result<Self, String> {
         let (_, contents) = Watched::read([path.clone()]);
         let keys = Arc::new(keys(contents)?);
         Ok(Self { path, keys })
     }
 
-    /// Reads the file again whenever it changes, for ever.
+    /// Reads the file again whenever it changes, forever.
     async fn follow(self, snapshots: Arc<Snapshots>, loads: &Loads) -> Infallible {
         let (mut watched, mut contents) = Watched::read([self.path.clone()]);
         loop {
-            // The first may have changed since the start.
+            // The file may have changed since the start.
             match keys(contents) {
                 Ok(keys) => {
                     snapshots.verify_with(Arc::new(keys));
@@ -176,7 +176,7 @@ impl JwksFile {
                 Err(error) => {
                     let path = self.path.display();
                     loads.ended(FAILED);
-                    tracing::error!(%error, %path, "--jwks rejected: the keys from before stay in use");
+                    tracing::error!(%error, %path, "--jwks is invalid: the previous keys stay in use");
                 }
             }
             contents = watched.changed().await;

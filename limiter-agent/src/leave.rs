@@ -1,5 +1,5 @@
-//! `weir-agent leave`: says to the agent in the same pod that the pod is being deleted. For the `preStop` hook of its container,
-//! which runs as soon as that is so, long before the signal to stop.
+//! `weir-agent leave`: tells the agent in the same pod that the pod is being deleted. It belongs into the `preStop`
+//! hook of the agent's container, which the kubelet runs as soon as the deletion begins, long before SIGTERM.
 
 use std::{
     io::{self, Read, Write},
@@ -11,44 +11,45 @@ use clap::Parser;
 
 use crate::config::duration;
 
-/// For connecting, and for the answer beyond the time that was to be waited.
+/// The timeout for connecting, and for the response after the requested wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Says that this pod is being deleted: from now on each answer of the agent is the last on its connection, and once the app takes no
-/// connections any more, the proxy port is closed.
+/// Tells the agent that this pod is being deleted. From then on each response of the agent is the last one on its
+/// connection. Once the app refuses connections, the agent closes the proxy port.
 ///
-/// Exit codes: 0 if the agent has heard it, 1 if not, 2 for wrong usage.
+/// Exit codes: 0 if the agent acknowledged, 1 if not, 2 for wrong usage.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "weir-agent leave", version, max_term_width = 110)]
 pub struct Leave {
-    /// The agent's control port. It must take plain HTTP over loopback, as it does with --identity-url and --control-plaintext.
+    /// Address of the agent's control port. It must accept plain HTTP over loopback, as it does with --identity-url
+    /// and --control-plaintext.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8481")]
     pub control: SocketAddr,
 
-    /// How long to wait until the app takes no connections any more: for an agent that gets its signal to stop together with the app.
+    /// How long to wait for the app to refuse connections. For an agent that gets SIGTERM together with the app.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
     pub wait: Duration,
 }
 
-/// The agent has not heard it.
+/// The agent did not acknowledge.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaveError {
-    /// Nobody answers there.
+    /// The agent cannot be reached.
     #[error("--control {0}: {1}")]
     Unreachable(SocketAddr, io::Error),
-    /// It says something else.
+    /// The agent sent an unexpected response.
     #[error(
-        "--control {0} answers {1:?}: it must take plain HTTP over loopback, and be of a version that knows POST /v1/leave"
+        "--control {0} answers {1:?}: it must accept plain HTTP over loopback, and its version must support POST /v1/leave"
     )]
     Refused(SocketAddr, String),
 }
 
 impl Leave {
-    /// Says it, and waits.
+    /// Sends the request and waits.
     ///
     /// # Errors
     ///
-    /// The agent has not heard it.
+    /// The agent did not acknowledge.
     pub fn run(&self) -> Result<(), LeaveError> {
         let said = self.say().map_err(|error| LeaveError::Unreachable(self.control, error))?;
         if said.starts_with("HTTP/1.1 204 ") {

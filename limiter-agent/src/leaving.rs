@@ -1,8 +1,9 @@
-//! That the pod of this agent is being deleted: the time between that and the signal to stop.
+//! The state between the deletion of the pod and SIGTERM.
 //!
-//! The app may serve all through it, or stop at once; its kernel refuses connections from then on. Until then everybody is
-//! served, newcomers too, because some clients hear later than others that this pod goes; but each answer is the last on its
-//! connection, so that none is left by the time the app stops. When it has stopped, the proxy port is closed as the app's own would be.
+//! During this time the app may go on serving, or stop at once; then its kernel refuses connections. While the app
+//! serves, the agent serves all clients, including new ones, because clients learn at different times that the pod is
+//! going away. But each response is the last one on its connection, so no connection is left when the app stops. Once
+//! the app has stopped, the agent closes the proxy port, as the app's own port is closed.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -11,18 +12,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::proxy::{AppAddress, LOOK};
 
-/// Whether the agent is leaving, and how far it is.
+/// Whether the agent is leaving, and whether the app has stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
-    /// For those who ask with each request: a token takes a lock.
+    /// Read for every request. The token would take a lock.
     flag: AtomicBool,
     begun: CancellationToken,
-    /// The proxy port is closed, whether or not the pod was said to be deleted before.
+    /// Cancelled when the proxy port is closed, even if `begin` was never called.
     pub(crate) closed: CancellationToken,
 }
 
 impl Leaving {
-    /// From now on each answer is the last on its connection.
+    /// From now on each response is the last one on its connection.
     pub(crate) fn begin(&self) {
         self.flag.store(true, Relaxed);
         if !self.begun.is_cancelled() {
@@ -31,17 +32,17 @@ impl Leaving {
         self.begun.cancel();
     }
 
-    /// Whether it has begun.
+    /// Whether `begin` was called.
     pub(crate) fn has_begun(&self) -> bool {
         self.flag.load(Relaxed)
     }
 
-    /// Returns once it has begun.
+    /// Returns once `begin` was called.
     pub(crate) async fn begun(&self) {
         self.begun.cancelled().await;
     }
 
-    /// Returns once it has begun and the app takes no connections any more.
+    /// Returns once `begin` was called and the app refuses connections.
     pub(crate) async fn app_is_gone(&self, app: &AppAddress) {
         self.begun().await;
         while !app.is_down().await {

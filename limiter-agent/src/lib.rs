@@ -1,10 +1,11 @@
-//! The limiter in the pod: an HTTP reverse proxy in front of one app that enforces the rules it was given last.
+//! The limiter in the pod: an HTTP reverse proxy in front of one app that enforces the latest snapshot.
 //!
-//! Three listeners: the proxy port for clients, the control port for operators, the telemetry port for
-//! probes and Prometheus. The request path knows neither of the other two: they meet in the rules in force, which a request
-//! loads once and which are replaced as a whole.
+//! It has three listeners: the proxy port for clients, the control port for operators, and the telemetry port for
+//! probes and Prometheus. The request path does not know the other two. It shares only the rules in force with them:
+//! a request loads the rules once, and a new snapshot replaces them as a whole.
 //!
-//! The agent must never know Kubernetes, wait for the operator, or forget what it has because nobody is there.
+//! The agent never depends on Kubernetes, never waits for the operator, and keeps its rules when the operator is
+//! away.
 
 mod agent;
 mod apply;

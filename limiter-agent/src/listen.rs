@@ -1,11 +1,12 @@
-//! Binding, before anything runs: a port that is taken is known at the start, with the flag that named it.
+//! Binds all listeners before anything runs, so that a port conflict fails the start with an error that names the
+//! flag.
 //!
-//! The proxy port has one listener per worker (`SO_REUSEPORT`), so that the kernel spreads connections and no accepted
-//! socket moves between threads. That option would also let a second agent bind the same port without a word, so the
-//! port is first bound without it.
+//! The proxy port has one listener per worker (`SO_REUSEPORT`). The kernel spreads connections over them, and no
+//! accepted socket moves between threads. That option would also let a second agent bind the same port unnoticed, so
+//! this module first binds the port without it.
 //!
-//! `[::]` is for clients of both kinds, whatever `net.ipv6.bindv6only` says: pods have addresses of IPv4, of IPv6, or of
-//! both. Where there is no IPv6 at all it is `0.0.0.0`. Any other address is taken at its word.
+//! `[::]` accepts IPv4 and IPv6, whatever `net.ipv6.bindv6only` says, because pods have addresses of either kind or
+//! of both. On a system without IPv6 it becomes `0.0.0.0`. Every other address is bound as given.
 
 use std::{
     io,
@@ -15,15 +16,16 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
-/// How many connections may wait to be accepted; the kernel caps it at `net.core.somaxconn`.
+/// How many connections may wait for `accept`; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// How many bytes the kernel keeps for a client beyond those under way to it. Otherwise it takes megabytes at once, and
-/// nothing tells for minutes that a slow client reads: who takes a few KB a second would count as stalled.
+/// How many unsent bytes the kernel buffers for a client. By default it takes megabytes at once. Then the agent sees
+/// no progress for minutes, and a client that reads a few KB a second would count as stalled.
 const MOST_UNSENT: u32 = 128 * 1024;
 
-/// How long the kernel waits for a sign of a client whose connection is quiet before it asks for one, and how often and how many times it
-/// asks. A PING of HTTP/2 would be answered only after all that is under way to a client: a slow one would count as gone.
+/// TCP keepalive: how long a connection may be quiet before the kernel probes the client, how often it probes, and
+/// how many times. An HTTP/2 PING would not do: the client answers it only after everything in flight to it, so a
+/// slow client would count as gone.
 const QUIET: Duration = Duration::from_secs(60);
 const ASKS_EVERY: Duration = Duration::from_secs(10);
 const ASKS: u32 = 3;
@@ -37,7 +39,7 @@ pub struct BindError {
     pub(crate) source: io::Error,
 }
 
-/// One listener.
+/// Binds one listener.
 pub(crate) fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
     open_or_ipv4(address, |address| open(address, false))
         .and_then(|socket| {
@@ -47,7 +49,7 @@ pub(crate) fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListene
         .map_err(|source| BindError { flag, address, source })
 }
 
-/// Listeners on one address that do not listen yet: connections are refused.
+/// Listeners on one address that do not listen yet: the kernel refuses connections.
 #[derive(Debug)]
 pub(crate) struct Shared {
     flag: &'static str,
@@ -55,10 +57,10 @@ pub(crate) struct Shared {
     sockets: Vec<Socket>,
 }
 
-/// `count` listeners on one address, among which the kernel will spread connections.
+/// Binds `count` listeners on one address. The kernel spreads connections over them.
 pub(crate) fn bind_shared(flag: &'static str, address: SocketAddr, count: usize) -> Result<Shared, BindError> {
     let shared = || {
-        // Fails if anybody listens there, whatever options they bound with. It holds the port no longer than this line.
+        // Fails if anything listens on the port, whatever its socket options. The port is free again after this line.
         drop(open_or_ipv4(address, |address| open(address, false))?);
         let first = open_or_ipv4(address, |address| open(address, true))?;
         let bound = local_address(&first)?;
@@ -80,7 +82,7 @@ impl Shared {
     /// Opens the port.
     pub(crate) fn listen(self) -> Result<Vec<TcpListener>, BindError> {
         let Self { flag, address, sockets } = self;
-        // All are bound, so that no connection goes to a group that is still growing.
+        // All are bound before the first listens, so that no connection goes to a group that is still growing.
         for socket in &sockets {
             socket.listen(BACKLOG).map_err(|source| BindError { flag, address, source })?;
         }
@@ -88,12 +90,12 @@ impl Shared {
     }
 }
 
-/// Opens a socket on an address; for all of IPv4 if it is for everybody and this system knows no IPv6.
+/// Opens a socket on an address. Falls back from `[::]` to `0.0.0.0` on a system without IPv6.
 fn open_or_ipv4<T>(address: SocketAddr, open: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     let known = |error: &io::Error| matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied);
     match open(address) {
         Err(error) if is_for_all(address) && !known(&error) => {
-            // What was asked for says more than what was tried instead.
+            // The error of the requested address says more than the error of the fallback.
             open((Ipv4Addr::UNSPECIFIED, address.port()).into()).map_err(|_| error)
         }
         opened => opened,
@@ -109,12 +111,12 @@ fn open(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     if is_for_all(address) {
         socket.set_only_v6(false)?;
     }
-    // Without this a restart would have to wait for old connections to leave TIME_WAIT.
+    // Without this, a restart would have to wait until old connections leave TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(reuse_port)?;
-    // Accepted sockets have it from here. Only what is lost if this fails is that slow clients count as stalled sooner.
+    // Accepted sockets inherit the option. If it fails, slow clients count as stalled sooner.
     let _ = socket.set_tcp_notsent_lowat(MOST_UNSENT);
-    // And if this fails, that clients whose host is gone are noticed later.
+    // If this fails, the agent notices later that a client's host is gone.
     let keepalive = TcpKeepalive::new().with_time(QUIET).with_interval(ASKS_EVERY).with_retries(ASKS);
     let _ = socket.set_tcp_keepalive(&keepalive);
     socket.set_nonblocking(true)?;

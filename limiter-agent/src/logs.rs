@@ -6,7 +6,7 @@ use tracing_subscriber::{Layer, filter::Targets, layer::SubscriberExt, util::Sub
 
 use crate::config::LogFormat;
 
-/// How and what an agent logs.
+/// The format and the level of an agent's logs.
 #[derive(Clone, Debug)]
 pub struct Logs {
     pub(crate) format: LogFormat,
@@ -16,7 +16,7 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Starts logging, once a process.
+    /// Starts logging. Call it once per process.
     pub fn start(&self) {
         let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
         let lines = match self.format {

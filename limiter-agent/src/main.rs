@@ -1,4 +1,4 @@
-//! `weir-agent`: parse, run, exit code. `weir-agent leave` is another, short program, for the pod's `preStop` hook.
+//! `weir-agent`: parse, run, exit code. `weir-agent leave` is a separate short program for the pod's `preStop` hook.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use weir_agent::{Agent, Config, Flags, Leave};
 
 fn main() -> ExitCode {
-    // Not as a subcommand: what the environment says of the agent is no business of this one.
+    // Not a clap subcommand, because `leave` must ignore the agent's environment variables.
     if std::env::args_os().nth(1).is_some_and(|first| first == "leave") {
         return match Leave::parse_from(std::env::args_os().skip(1)).run() {
             Ok(()) => ExitCode::SUCCESS,
@@ -30,11 +30,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// SIGTERM or SIGINT. SIGHUP, with which other programs are asked to read their files again, ends nothing: the agent looks at
-/// its files by itself.
+/// Waits for SIGTERM or SIGINT. SIGHUP, which asks other programs to reload their files, has no effect: the agent
+/// watches its files.
 async fn told_to_stop() {
     let on = |kind| signal(kind).expect("signals can be listened to");
-    // That it is listened to is what keeps it from ending the process.
+    // Without a handler, SIGHUP would end the process.
     let _ignored = on(SignalKind::hangup());
     let (mut terminate, mut interrupt) = (on(SignalKind::terminate()), on(SignalKind::interrupt()));
     tokio::select! {

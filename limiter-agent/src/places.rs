@@ -1,11 +1,11 @@
-//! The connections of one port: so many at most, and room for one more as long as one of them can give way.
+//! Admission of the connections of one port: at most so many, and a new one can evict an idle one.
 //!
-//! Connections that ask nothing must not keep others out. Where all places are taken, a newcomer gets the place of the connection that
-//! needs it least: of the lowest [`Rank`], and among these the one that has been in its rank for the longest time. A connection that is
-//! busy never gives way.
+//! Idle connections must not keep others out. When all slots are taken, a new connection evicts the one that needs
+//! its slot least: the lowest [`Rank`], and within a rank the connection that has had it for the longest time. A busy
+//! connection is never evicted.
 //!
-//! A connection pays for this with one word of its own, which it writes when its rank changes. Only a newcomer that finds all places taken
-//! reads the words of all, and keeps what it found for the newcomers after it.
+//! A connection pays for this with one word of its own, which it writes when its rank changes. Only a new connection
+//! that finds no free slot reads all words. It keeps the candidates that it found for the connections after it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use weir_core::Time;
 use weir_tower::MonotonicClock;
 
-/// Of a connection's word, the bits that say since when it is in its rank.
+/// The bits of a connection's word that hold the time at which it entered its rank.
 const TIME_BITS: u32 = 62;
 
 /// Words that stand for no rank.
@@ -32,40 +32,40 @@ const BUSY: u64 = u64::MAX - 2;
 const EVICTED: u64 = u64::MAX - 1;
 const EVICTED_AT_ONCE: u64 = u64::MAX;
 
-/// How many connections one search finds.
+/// How many candidates for eviction one search collects.
 const FOUND: usize = 64;
 
-/// What a connection does, in the order in which connections give way.
+/// What a connection does. Connections with a lower rank are evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rank {
-    /// Nothing was asked on it yet, on ports where this gives way before the others.
+    /// No request came yet. Only ports that evict such connections first use this rank.
     Silent,
-    /// Nothing is asked on it.
+    /// No request is in progress.
     Idle,
-    /// A request is being answered that only reads.
+    /// A request that only reads is in progress.
     Reading,
-    /// A request is being answered that changes something.
+    /// A request that changes something is in progress.
     Writing,
 }
 
-/// Whether a connection has lost its place.
+/// Whether a connection was evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Eviction {
     No,
-    /// It may take its time to say goodbye.
+    /// Evicted; it may close politely.
     Polite,
-    /// Too many others are saying goodbye.
+    /// Evicted; too many others are closing politely, so it must close at once.
     AtOnce,
 }
 
-/// The places of one port.
+/// The connection slots of one port.
 #[derive(Debug)]
 pub(crate) struct Places {
     most: usize,
-    /// How many one address may have.
+    /// How many slots one client address may have.
     most_of_one: usize,
     table: Mutex<Table>,
-    /// How many newcomers wait.
+    /// How many new connections wait for a slot.
     wanted: AtomicUsize,
     freed: Notify,
     evictions: AtomicU64,
@@ -75,13 +75,14 @@ pub(crate) struct Places {
 struct Table {
     next: u64,
     taken: HashMap<u64, Arc<Seat>>,
-    /// Those to evict next, with the words that they had when they were found: one whose word has changed stays.
+    /// The next candidates for eviction, with their words when the search found them. A candidate whose word changed
+    /// since then stays.
     found: VecDeque<(u64, u64, Arc<Seat>)>,
-    /// How many are saying goodbye whose places others have.
+    /// How many evicted connections are still closing politely. Their slots are taken already.
     leaving: usize,
 }
 
-/// What is known of a connection.
+/// What the table knows of a connection.
 #[derive(Debug)]
 struct Seat {
     word: AtomicU64,
@@ -89,7 +90,7 @@ struct Seat {
     gone: Notify,
 }
 
-/// A place that is taken, until this is dropped.
+/// A taken slot. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
@@ -107,16 +108,16 @@ impl Places {
         Arc::new(Self { most, most_of_one, table, wanted, freed: Notify::new(), evictions })
     }
 
-    /// How many connections gave way so far.
+    /// How many connections were evicted so far.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions.load(Relaxed)
     }
 
-    /// A place for a connection from there; none while all are busy.
+    /// Takes a slot for a connection from `peer`; `None` while all connections are busy.
     pub(crate) fn try_take(self: &Arc<Self>, peer: IpAddr, rank: Rank, now: Time) -> Option<Place> {
         let mut table = self.lock();
         let is_peer = |seat: &Seat| seat.peer == peer;
-        // Counting is for ports that have few places.
+        // Only ports with few slots count connections per address.
         let full_of_one = self.most_of_one < self.most
             && table.taken.values().filter(|seat| is_peer(seat)).count() >= self.most_of_one;
         let evicted = if full_of_one {
@@ -138,7 +139,7 @@ impl Places {
         Some(Place { places: Arc::clone(self), id, seat })
     }
 
-    /// A place for a connection from there, once there is one.
+    /// Takes a slot for a connection from `peer`; waits until there is one.
     pub(crate) async fn take(self: &Arc<Self>, peer: IpAddr, rank: Rank, clock: MonotonicClock) -> Place {
         let _wanting = Wanting::new(&self.wanted);
         loop {
@@ -162,7 +163,7 @@ impl Places {
         while let Some((found, id, seat)) = table.found.pop_front() {
             let polite = table.leaving <= self.most / 8;
             let evicted = if polite { EVICTED } else { EVICTED_AT_ONCE };
-            // It may have left since.
+            // The connection may have closed since the search.
             let is_there = table.taken.contains_key(&id);
             if is_there && seat.word.compare_exchange(found, evicted, SeqCst, SeqCst).is_ok() {
                 table.taken.remove(&id);
@@ -176,13 +177,13 @@ impl Places {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        // Nothing that is done under it can be left half-done by a panic.
+        // No operation under this lock can panic half-way.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Table {
-    /// Looks for those that give way first.
+    /// Collects the connections to evict first.
     fn find(&mut self, among: impl Fn(&Seat) -> bool) {
         let words = self.taken.iter().filter(|(_, seat)| among(seat)).map(|(id, seat)| (seat.word.load(SeqCst), *id));
         let mut candidates: Vec<_> = words.filter(|(word, _)| *word < BUSY).collect();
@@ -197,7 +198,7 @@ impl Table {
 }
 
 impl Place {
-    /// The connection is in that rank from now on.
+    /// Sets the connection's rank, from which it can be evicted.
     pub(crate) fn rest(&self, rank: Rank, now: Time) {
         let word = word(rank, now);
         if self.enter(word) && self.places.wanted.load(SeqCst) > 0 {
@@ -210,8 +211,8 @@ impl Place {
         }
     }
 
-    /// The connection does not give way from now on; false if its place is somebody else's and it has to go at once. One that may take
-    /// its time answers what it was asked.
+    /// Protects the connection from eviction. Returns false if it was evicted and must close at once. A connection
+    /// that may close politely answers the request first.
     pub(crate) fn work(&self) -> bool {
         self.enter(BUSY) || self.eviction() != Eviction::AtOnce
     }
@@ -224,14 +225,15 @@ impl Place {
         }
     }
 
-    /// Returns once the connection has lost its place. One task may wait for this.
+    /// Returns once the connection was evicted. Only one task may wait for this.
     pub(crate) async fn gone(&self) {
         while self.eviction() == Eviction::No {
             self.seat.gone.notified().await;
         }
     }
 
-    /// False if it has lost its place. Nobody else writes to the word for any other reason.
+    /// Writes the word. Returns false if the connection was evicted. Nothing but an eviction writes to it from
+    /// outside.
     fn enter(&self, word: u64) -> bool {
         let before = self.seat.word.load(Relaxed);
         before < EVICTED && self.seat.word.compare_exchange(before, word, SeqCst, Relaxed).is_ok()
@@ -251,7 +253,7 @@ impl Drop for Place {
     }
 }
 
-/// A newcomer that waits, as long as it does.
+/// Counts a new connection that waits, until dropped.
 struct Wanting<'a>(&'a AtomicUsize);
 
 impl<'a> Wanting<'a> {
@@ -378,7 +380,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list in which the first of the idle ones is always the oldest.
+        /// Compares with a list in which the first idle connection is always the oldest.
         #[test]
         fn the_oldest_of_the_idle_gives_way_and_nobody_else(steps in steps()) {
             let places = Places::new(4, 4);

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where an agent is in its life, for `/readyz`.
+/// The stage of an agent's life, for `/readyz`.
 #[derive(Debug, Default)]
 pub(crate) struct Readiness(Mutex<Stage>);
 
@@ -14,24 +14,24 @@ pub(crate) enum Stage {
     Waiting,
     /// The proxy port is open.
     Serving,
-    /// Told to stop.
+    /// The agent got SIGTERM.
     Draining,
 }
 
 impl Readiness {
-    /// Goes on to another stage.
+    /// Enters another stage.
     pub(crate) fn enter(&self, stage: Stage) {
         *self.stage() = stage;
     }
 
-    /// Ready, or why not.
+    /// `Ok` if ready, or the reason if not.
     pub(crate) fn get(&self) -> Result<(), &'static str> {
         match *self.stage() {
             Stage::Waiting => Err(
-                "waiting: the proxy port is closed until a snapshot is in force: see the log, or PUT one to /v1/config",
+                "waiting: the proxy port is closed until a snapshot is in force: see the log, or PUT a snapshot to /v1/config",
             ),
             Stage::Serving => Ok(()),
-            Stage::Draining => Err("draining: this agent was told to stop and takes no new connections"),
+            Stage::Draining => Err("draining: this agent is stopping and accepts no new connections"),
         }
     }
 

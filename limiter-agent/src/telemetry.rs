@@ -12,7 +12,7 @@ use axum::{
 
 use crate::{metrics::Metrics, ready::Readiness};
 
-/// What the telemetry port shows.
+/// The state of the telemetry port.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     pub(crate) metrics: Metrics,

@@ -1,9 +1,9 @@
-//! The clock on the wall, which somebody may set: the only place of this crate that reads it.
+//! The wall clock, which someone may set. Only this file of the crate reads it.
 #![expect(clippy::disallowed_methods, reason = "this is the crate's wall clock")]
 
 use std::time::SystemTime;
 
-/// What it shows.
+/// The current wall clock time.
 pub(crate) fn now() -> SystemTime {
     SystemTime::now()
 }

@@ -1,8 +1,8 @@
-//! Files that others replace while the agent runs.
+//! Watches files that may be replaced while the agent runs.
 //!
-//! They are read once a second and compared by content. Neither times nor notifications are trusted: Kubernetes swaps a
-//! symbolic link two folders up, editors rename, and network volumes notify nobody. What is handed out is the content
-//! that was compared, so that a change between two reads is seen the next time.
+//! It reads them once a second and compares their content. It does not trust modification times or notifications:
+//! Kubernetes swaps a symbolic link two folders up, editors rename, and network volumes notify nobody. It returns the
+//! content that it compared, so a change between two reads is seen the next time.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -12,10 +12,10 @@ use tokio::time::{Interval, MissedTickBehavior};
 /// How often files are read.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// What was read of some files: the contents, or why there are none.
+/// The content of some files, or the errors of reading them.
 pub(crate) type Contents<const N: usize> = [Result<Vec<u8>, String>; N];
 
-/// Some files, and what they held when they were read last.
+/// Some files, and a digest of their content when they were read last.
 #[derive(Debug)]
 pub(crate) struct Watched<const N: usize> {
     paths: [PathBuf; N],
@@ -31,7 +31,7 @@ impl<const N: usize> Watched<N> {
         (Self { paths, seen, ticks: None }, contents)
     }
 
-    /// Waits until the files differ from what was read last, and returns what they hold then.
+    /// Waits until the files differ from the last read, and returns their content.
     pub(crate) async fn changed(&mut self) -> Contents<N> {
         let ticks = self.ticks.get_or_insert_with(|| {
             let mut ticks = tokio::time::interval(PERIOD);
@@ -54,7 +54,7 @@ fn read<const N: usize>(paths: &[PathBuf; N]) -> Contents<N> {
     paths.each_ref().map(|path| fs::read(path).map_err(|error| format!("cannot be read: {error}")))
 }
 
-/// Keys are among the files: a digest may stay in memory, a second copy need not.
+/// The files may hold private keys. A digest may stay in memory; a second copy of a key should not.
 fn digest<const N: usize>(contents: &Contents<N>) -> [u8; 32] {
     let mut digest = Sha256::new();
     for content in contents {
@@ -81,7 +81,7 @@ mod tests {
             fs::create_dir(path(name)).unwrap();
             fs::write(path(name).join("file"), content).unwrap();
         }
-        // As the kubelet does it: a link to the folder of the day, swapped by a rename.
+        // As the kubelet does it: a link to the current folder, swapped by a rename.
         let link = |to: &str| {
             std::os::unix::fs::symlink(path(to), path("link")).unwrap();
             fs::rename(path("link"), path("data")).unwrap();
@@ -96,6 +96,6 @@ mod tests {
         fs::remove_file(path("two").join("file")).unwrap();
         assert!(watched.changed().await[0].is_err());
         let unchanged = tokio::time::timeout(PERIOD * 100, watched.changed()).await;
-        assert!(unchanged.is_err(), "the same failure is told once");
+        assert!(unchanged.is_err(), "the same failure is reported once");
     }
 }

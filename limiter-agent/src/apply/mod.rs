@@ -1,10 +1,11 @@
-//! How a snapshot comes into force: whole, or not at all.
+//! How a snapshot comes into force: as a whole, or not at all.
 //!
-//! A body is read as JSON, compared with what is in force, parsed and lowered; only when nothing can fail any more is
-//! anything changed. One at a time: the second compares with what the first has left.
+//! The agent reads a body as JSON, compares it with the snapshot in force, parses it and lowers it. It changes
+//! nothing until every step that can fail has succeeded. Snapshots are applied one at a time, so the second is
+//! compared with the result of the first.
 //!
-//! What the agent started with only fills the time until somebody puts a snapshot: whatever is put replaces a bootstrap
-//! snapshot, whichever of the two has the larger sequence.
+//! A bootstrap snapshot applies only until the first push: any pushed snapshot replaces it, even one with a smaller
+//! sequence.
 
 #[cfg(test)]
 mod fuzz;
@@ -32,7 +33,7 @@ use weir_wire::{
 
 use crate::cache::Cache;
 
-/// What can become of a snapshot, as in `weir_snapshots_total`.
+/// The result of a put, as in `weir_snapshots_total`.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     Applied,
@@ -43,19 +44,19 @@ enum Outcome {
     TooLarge,
 }
 
-/// Who gave the agent the snapshot in force.
+/// Where the snapshot in force came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// `--bootstrap`.
     Bootstrap,
-    /// `--snapshot-cache`: put before the agent was started again.
+    /// `--snapshot-cache`: a snapshot that was pushed before the agent restarted.
     Cache,
-    /// Put to the control port.
+    /// Pushed to the control port.
     Pushed,
 }
 
 impl Origin {
-    /// As metrics and log lines have it.
+    /// The name in metrics and log lines.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Bootstrap => "bootstrap",
@@ -68,21 +69,21 @@ impl Origin {
 /// The names of all outcomes, in the order of [`Snapshots::outcomes`].
 pub(crate) const OUTCOMES: [&str; 6] = ["applied", "unchanged", "stale", "invalid", "malformed", "too_large"];
 
-/// Where snapshots come in.
+/// Accepts snapshots and puts them in force.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     rules: Arc<ArcSwap<RulesInForce>>,
     clock: MonotonicClock,
     one_at_a_time: Mutex<()>,
-    /// None before the first snapshot.
+    /// `None` before the first snapshot.
     origin: watch::Sender<Option<Origin>>,
     cache: Option<Cache>,
     outcomes: [AtomicU64; OUTCOMES.len()],
-    /// A snapshot has come into force, and may have left limiters behind.
+    /// Notified when a snapshot came into force, because it may have removed limiters.
     applied: Notify,
 }
 
-/// A refusal before it is known what else is to be said.
+/// The parts of a refusal that do not depend on the rules in force.
 struct Refused(Outcome, RefusalKind, String, Vec<Fault>);
 
 impl Snapshots {
@@ -91,30 +92,30 @@ impl Snapshots {
         Self { rules, clock, one_at_a_time, origin, cache, outcomes, applied: Notify::new() }
     }
 
-    /// How many snapshots that were put had each of the [`OUTCOMES`].
+    /// How many pushed snapshots had each of the [`OUTCOMES`].
     pub(crate) fn outcomes(&self) -> [u64; OUTCOMES.len()] {
         self.outcomes.each_ref().map(|count| count.load(Relaxed))
     }
 
-    /// Who gave what is in force; none before the first snapshot.
+    /// Where the snapshot in force came from; `None` before the first snapshot.
     pub(crate) fn origin(&self) -> Option<Origin> {
         *self.origin.borrow()
     }
 
     /// Returns as soon as any snapshot is in force.
     pub(crate) async fn first(&self) {
-        // An error would mean that there will never be one, but the sender is in `self`.
+        // The wait fails only if the sender is dropped, and `self` holds the sender.
         let _ = self.origin.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Puts a snapshot in force that nobody has put to the control port.
+    /// Puts a snapshot in force that did not come from the control port.
     pub(crate) fn start_with(&self, body: &[u8], origin: Origin) -> Result<(), Refusal> {
         let _turn = self.turn();
         let bounded = Some(body).filter(|body| body.len() <= MAX_SNAPSHOT_BYTES);
         self.take(bounded, origin).map(|_| ()).map_err(|refused| refused.told(&self.rules.load()))
     }
 
-    /// Puts a snapshot in force. None: the body was larger than [`MAX_SNAPSHOT_BYTES`].
+    /// Puts a snapshot in force. `body` is `None` if it was larger than [`MAX_SNAPSHOT_BYTES`].
     pub(crate) fn put(&self, body: Option<&[u8]>) -> Result<ApplyReply, Refusal> {
         let _turn = self.turn();
         let taken = self.take(body, Origin::Pushed);
@@ -126,20 +127,20 @@ impl Snapshots {
         if let (Outcome::Applied, Some(cache), Some(body)) = (outcome, &self.cache, body)
             && let Err(error) = cache.keep(body)
         {
-            tracing::warn!(%error, "the snapshot is in force, and could not be kept for a restart");
+            tracing::warn!(%error, "the snapshot is in force, but could not be saved to --snapshot-cache");
         }
-        let in_force = in_force(&self.rules.load()).expect("a snapshot that was taken is in force");
+        let in_force = in_force(&self.rules.load()).expect("an applied snapshot is in force");
         Ok(ApplyReply { in_force })
     }
 
-    /// From now on only tokens that these keys have signed have claims. Later snapshots keep them.
+    /// From now on, only tokens that these keys have signed have claims. Later snapshots keep the keys.
     pub(crate) fn verify_with(&self, keys: Arc<Jwks>) {
         let _turn = self.turn();
         let next = self.rules.load().with_jwks(Some(keys));
         self.rules.store(Arc::new(next));
     }
 
-    /// Gives up the limiters of rules that have been gone for a minute, for ever. Asleep while there are none.
+    /// Deletes the limiters of rules that were removed a minute ago. Sleeps while there are none. Never returns.
     pub(crate) async fn forget_removed(self: Arc<Self>) -> Infallible {
         loop {
             let (_, until) = self.rules.load().removed();
@@ -167,7 +168,7 @@ impl Snapshots {
 
     fn apply(&self, snapshot: Snapshot, origin: Origin) -> Result<Outcome, Refused> {
         if snapshot.sequence > MAX_SEQUENCE {
-            let message = format!("must be at most {MAX_SEQUENCE}: whatever is newer needs a larger one");
+            let message = format!("must be at most {MAX_SEQUENCE}: the next snapshot needs a larger one");
             return Err(invalid(vec![Fault { path: "sequence".into(), message }]));
         }
         let before = self.rules.load_full();
@@ -175,7 +176,8 @@ impl Snapshots {
         if let Some((current, _)) = before.snapshot() {
             same_content = current.revision == snapshot.revision;
             if self.origin() == Some(Origin::Bootstrap) {
-                // Its sequence and revision were made up by somebody else, maybe by hand.
+                // The bootstrap snapshot's sequence and revision do not come from the operator; someone may have
+                // written them by hand.
                 same_content &= current.policies == snapshot.policies;
             } else {
                 in_order(&snapshot, current)?;
@@ -201,27 +203,27 @@ impl Snapshots {
 }
 
 impl Refused {
-    /// As the sender of the snapshot learns it.
+    /// The refusal as the sender receives it.
     fn told(self, rules: &RulesInForce) -> Refusal {
         let Self(_, error, message, faults) = self;
         Refusal { error, message, faults, in_force: in_force(rules) }
     }
 }
 
-/// Whether a snapshot may follow one that was put before it.
+/// Whether a snapshot may follow the pushed snapshot in force.
 fn in_order(snapshot: &Snapshot, current: &Snapshot) -> Result<(), Refused> {
     let same_revision = current.revision == snapshot.revision;
     if snapshot.sequence < current.sequence || (snapshot.sequence == current.sequence && !same_revision) {
         return Err(stale(snapshot, current));
     }
     if same_revision && current.policies != snapshot.policies {
-        let message = "names other policies than the same revision that is in force: give each content its own";
+        let message = "is in force with other policies: give each content a revision of its own";
         return Err(invalid(vec![Fault { path: "revision".into(), message: message.into() }]));
     }
     Ok(())
 }
 
-/// What is in force, as the wire says it.
+/// The snapshot in force, in its wire form.
 pub(crate) fn in_force(rules: &RulesInForce) -> Option<InForce> {
     rules.snapshot().map(|(snapshot, since)| InForce {
         sequence: snapshot.sequence,
@@ -243,7 +245,7 @@ fn parse(body: &[u8]) -> Result<Snapshot, Refused> {
     }
 
     serde_json::from_slice::<IgnoredAny>(body).map_err(|error| malformed(&error))?;
-    // Words that another version added are its smallest fault.
+    // A snapshot of another wire version may have unknown fields. The version is the fault worth reporting.
     if let Ok(Version { wire_version }) = serde_json::from_slice(body)
         && wire_version != WIRE_VERSION
     {
@@ -252,7 +254,7 @@ fn parse(body: &[u8]) -> Result<Snapshot, Refused> {
     }
     serde_json::from_slice(body).map_err(|_| match serde_json::from_slice(body) {
         Ok(snapshot) => invalid(words::faults(body, snapshot)),
-        // Text that is not UTF-8 and the like, which is not looked at in what is ignored.
+        // Text that is not UTF-8, for example. The parser does not check it in fields that it skips.
         Err(error) => malformed(&error),
     })
 }
@@ -269,7 +271,7 @@ fn too_large() -> Refused {
 
 fn invalid(faults: Vec<Fault>) -> Refused {
     let count = if faults.len() == 1 { "1 fault".to_owned() } else { format!("{} faults", faults.len()) };
-    let message = format!("{count}: what was in force stays as it is");
+    let message = format!("{count}: the snapshot in force does not change");
     Refused(Outcome::Invalid, RefusalKind::Invalid, message, faults)
 }
 

@@ -1,4 +1,4 @@
-//! What the agent keeps of rules that are gone, by a clock that is paused.
+//! How long the agent keeps removed rules, with a paused clock.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn removed_limiters_go_without_traffic_or_another_snapshot() {
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert!(table.upgrade().is_none(), "its memory is free");
     assert_eq!(rules.load().removed(), (0, None));
-    // And for the next time, too.
+    // A second removal is cleaned up, too.
     put(3, &[policy("two")]);
     tokio::time::sleep(Duration::from_secs(600)).await;
     put(4, &[]);

@@ -1,13 +1,13 @@
-//! Every word of a snapshot that is not one of ours, or not where it belongs.
+//! Finds every unknown or misplaced field of a snapshot.
 //!
-//! A parser stops at the first fault. The author of a snapshot wants all of them, so one that did not parse is taken apart:
-//! each policy, rule and entry of a rule is read by itself, and each gives at most one fault of its own.
+//! A parser stops at the first fault, but the author of a snapshot wants all of them. So a snapshot that did not
+//! parse is split: each policy, rule and entry of a rule is parsed alone, and each reports at most one fault.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use weir_wire::{Fault, Limit, Match, Override, PolicyRules, Rule, Snapshot};
 
-/// The faults of a body that is JSON (`snapshot`) and no [`Snapshot`]: at least one.
+/// The faults of a body that is JSON (`snapshot`) but not a [`Snapshot`]: at least one.
 pub(super) fn faults(body: &[u8], mut snapshot: Value) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (path, mut policy) in take(&mut snapshot, "policies", "") {
@@ -20,7 +20,7 @@ pub(super) fn faults(body: &[u8], mut snapshot: Value) -> Vec<Fault> {
         check::<PolicyRules>(policy, &path, &mut faults);
     }
     check::<Snapshot>(snapshot, "", &mut faults);
-    // Two fields of one name are a fault that a `Value` does not show.
+    // A `Value` does not show a duplicate field, so parse the text as well.
     if faults.is_empty() {
         let json = &mut serde_json::Deserializer::from_slice(body);
         if let Err(error) = serde_path_to_error::deserialize::<_, Snapshot>(json) {
@@ -36,7 +36,8 @@ fn entries<T: DeserializeOwned>(rule: &mut Value, list: &str, path: &str, faults
     }
 }
 
-/// Empties a list, and says where each of its entries was. What is no list stays, to be complained about.
+/// Empties a list and returns its entries with their paths. A value that is not a list stays, so that the parser
+/// reports it.
 fn take(object: &mut Value, list: &str, path: &str) -> Vec<(String, Value)> {
     let Some(Value::Array(entries)) = object.get_mut(list) else { return Vec::new() };
     let separator = if path.is_empty() { "" } else { "." };

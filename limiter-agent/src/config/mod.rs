@@ -1,4 +1,4 @@
-//! Flags and environment, parsed once into a [`Config`] that holds no bad value.
+//! Parses flags and environment once, into a [`Config`] that holds no bad value.
 
 mod duration;
 mod flags;
@@ -24,34 +24,34 @@ use crate::{
     proxy::Settings,
 };
 
-/// What an agent needs to know to run.
+/// The validated configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) upstream: SocketAddr,
     pub(crate) control: SocketAddr,
-    /// None: plain HTTP.
+    /// `None`: plain HTTP.
     pub(crate) control_tls: Option<Arc<Tls>>,
-    /// Where the credentials for it come from; none: from files.
+    /// Where the control port's credentials come from; `None`: from files.
     pub(crate) identity: Option<Identity>,
     pub(crate) telemetry: SocketAddr,
     pub(crate) drain: Duration,
     pub(crate) workers: NonZeroUsize,
     pub(crate) addresses_file: Option<PathBuf>,
-    /// The JSON of a snapshot, as it was given.
+    /// The JSON of the bootstrap snapshot, as given.
     pub(crate) bootstrap: Option<Vec<u8>>,
     pub(crate) snapshot_cache: Option<PathBuf>,
     pub(crate) wait_for_config: bool,
-    /// None: tokens are not verified.
+    /// `None`: tokens are not verified.
     pub(crate) jwks: Option<Keys>,
     pub(crate) logs: Logs,
     pub(crate) proxy: Settings,
 }
 
-/// Why flags make no [`Config`]: wrong usage, exit code 2.
+/// Why the flags are not a valid [`Config`]: wrong usage, exit code 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidConfig {
-    /// The control port would be open to others without anybody having said so.
+    /// The control port would be open to other machines, and no flag allows that.
     #[error(
         "--control {0} is reachable from beyond loopback, and every client that reaches it can change the limits: \
          use a loopback address, give --identity-url or --control-cert, --control-key and --control-client-ca for mutual \
@@ -59,42 +59,42 @@ pub enum InvalidConfig {
          --control-plaintext (WEIR_CONTROL_PLAINTEXT=true) and guard the port"
     )]
     OpenControl(SocketAddr),
-    /// Nobody can tell which of the two was meant.
+    /// The two flags contradict each other.
     #[error("--control-plaintext and --control-cert contradict each other: leave one of them out")]
     PlaintextTls,
-    /// The control port cannot do TLS with these files.
+    /// The TLS files of the control port are unusable.
     #[error(transparent)]
     ControlTls(#[from] InvalidTls),
-    /// Nobody there could say who this agent is.
+    /// The flags of the identity service are unusable.
     #[error(transparent)]
     Identity(#[from] InvalidIdentity),
-    /// A port of 0 names no app.
+    /// Port 0 cannot be an app's port.
     #[error("--upstream {0} has port 0: name the port that the app listens on")]
     UpstreamPort(SocketAddr),
     /// The agent would be its own upstream.
-    #[error("--upstream {0} is where --listen takes requests: every request would come back for ever")]
+    #[error("--upstream {0} is the address of --listen: every request would loop forever")]
     Loop(SocketAddr),
-    /// There is no such snapshot to start with.
+    /// The bootstrap snapshot cannot be read.
     #[error("--bootstrap {}: cannot be read: {problem}", path.display())]
     Bootstrap {
-        /// What was given.
+        /// The flag's value.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         problem: String,
     },
-    /// There are no keys to verify tokens with.
+    /// The key set file is unusable.
     #[error("--jwks {}: {problem}", path.display())]
     Jwks {
-        /// What was given.
+        /// The flag's value.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
     },
-    /// There is nowhere to ask for keys.
+    /// The flags of the key set URL are unusable.
     #[error(transparent)]
     JwksUrl(#[from] InvalidSource),
-    /// Snapshots could not be kept there.
-    #[error("--snapshot-cache {}: its folder does not exist: make it, or mount a volume there", .0.display())]
+    /// The folder of the cache file does not exist.
+    #[error("--snapshot-cache {}: its folder does not exist: create it, or mount a volume there", .0.display())]
     CacheFolder(PathBuf),
 }
 
@@ -146,19 +146,19 @@ impl TryFrom<Flags> for Config {
 }
 
 impl Config {
-    /// Whether the control port takes plain HTTP from other machines.
+    /// Whether the control port accepts plain HTTP from other machines.
     pub(crate) fn control_is_open(&self) -> bool {
         self.control_tls.is_none() && !self.control.ip().to_canonical().is_loopback()
     }
 
-    /// How this agent logs: to be started before anything else is.
+    /// How this agent logs. Start it before anything else.
     pub fn logs(&self) -> &Logs {
         &self.logs
     }
 }
 
 fn control_tls(flags: &Flags) -> Result<Option<Arc<Tls>>, InvalidTls> {
-    // clap has seen to it that there is none of them or all.
+    // clap ensures that all of them are set, or none.
     let (Some(cert), Some(key), Some(client_ca)) = (&flags.control_cert, &flags.control_key, &flags.control_client_ca)
     else {
         return Ok(None);
@@ -168,7 +168,7 @@ fn control_tls(flags: &Flags) -> Result<Option<Arc<Tls>>, InvalidTls> {
 }
 
 fn identity(flags: &Flags) -> Result<Option<Identity>, InvalidIdentity> {
-    // clap has seen to it that there is none of them or all.
+    // clap ensures that all of them are set, or none.
     let (Some(url), Some(ca), Some(token_file)) = (&flags.identity_url, &flags.identity_ca, &flags.identity_token_file)
     else {
         return Ok(None);
@@ -176,7 +176,7 @@ fn identity(flags: &Flags) -> Result<Option<Identity>, InvalidIdentity> {
     Identity::new(url, ca, token_file.clone()).map(Some)
 }
 
-/// The file's content, or what was given if it is the JSON itself.
+/// The file's content, or the value itself if it is JSON.
 fn bootstrap(given: String) -> Result<Vec<u8>, InvalidConfig> {
     if given.trim_start().starts_with('{') {
         return Ok(given.into_bytes());
@@ -190,7 +190,7 @@ fn keys(flags: &Flags) -> Result<Option<Keys>, InvalidConfig> {
         let file = JwksFile::read(path.clone()).map_err(|problem| InvalidConfig::Jwks { path, problem })?;
         return Ok(Some(Keys::File(file)));
     }
-    // clap has seen to it that there are both or none.
+    // clap ensures that both are set, or none.
     let (Some(url), Some(ca)) = (&flags.jwks_url, flags.jwks_ca.clone()) else { return Ok(None) };
     Ok(Some(Keys::Url(JwksUrl { source: Source::new(url, ca)?, refresh: flags.jwks_refresh })))
 }
@@ -202,7 +202,7 @@ fn folder(file: &Path) -> &Path {
     }
 }
 
-/// What the scheduler and the container's CPU quota leave to this process.
+/// The number of cores that the scheduler and the container's CPU quota allow.
 fn cores() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }

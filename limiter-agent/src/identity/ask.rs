@@ -1,4 +1,4 @@
-//! One question to the identity service, over TLS with a server that the authorities vouch for.
+//! One request to the identity service over TLS. The given authorities must have signed the server's certificate.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -18,13 +18,13 @@ use weir_wire::{IDENTITY_PATH, IdentityRefusal, IdentityReply, IdentityRequest};
 use super::Identity;
 use crate::control::InvalidCredentials;
 
-/// For the whole exchange.
+/// The timeout of the whole exchange.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The longest answer that is read.
+/// The largest reply that the agent reads.
 const MAX_ANSWER_BYTES: usize = 256 * 1024;
 
-/// Why there is no certificate.
+/// Why the agent got no certificate.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AskError {
     #[error("--identity-token-file {}: {source}", path.display())]
@@ -33,11 +33,11 @@ pub(super) enum AskError {
     Connect { to: String, source: io::Error },
     #[error("no answer from {to} within {PATIENCE:?}")]
     Timeout { to: String },
-    #[error("not an answer of HTTP: {0}")]
+    #[error("not an HTTP response: {0}")]
     Http(#[from] hyper::Error),
     #[error("{status}: {message}")]
     Refused { status: StatusCode, message: String },
-    #[error("not an identity: {0}")]
+    #[error("not a valid identity reply: {0}")]
     Garbage(String),
     #[error("the certificate cannot be used: {0}")]
     Unusable(#[from] InvalidCredentials),
@@ -46,7 +46,7 @@ pub(super) enum AskError {
 }
 
 impl Identity {
-    /// Asks for a certificate for the key of this signing request, with the token as it is now.
+    /// Requests a certificate for the key of this signing request. Reads the token file each time.
     pub(super) async fn ask(&self, csr: String) -> Result<IdentityReply, AskError> {
         let token = std::fs::read_to_string(&self.token_file)
             .map_err(|source| AskError::Token { path: self.token_file.clone(), source })?;

@@ -1,8 +1,9 @@
-//! Who this agent is: a certificate for its pod, asked for at the start and again before it ends.
+//! The agent's identity: a certificate for its pod, requested at the start and renewed before it expires.
 //!
-//! The pod's service account token says which pod this is; the operator has it checked and certifies a key that was
-//! made here and never leaves the process. Each answer brings the authorities to believe from then on. Nothing here
-//! holds up requests or the start: without a certificate the control port stays closed, and what is in force stays so.
+//! The pod's service account token says which pod this is. The operator validates the token and certifies a key that
+//! the agent generates and never exports. Each reply also brings the authorities to trust from then on. Nothing here
+//! delays requests or the start: without a certificate the control port stays closed, and the rules in force stay in
+//! force.
 
 mod ask;
 mod renewal;
@@ -16,10 +17,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use self::{ask::AskError, renewal::Issuer};
 use crate::control::{Credentials, Tls, certificates};
 
-/// The port of an https URL that names none.
+/// The default port of an https URL.
 const HTTPS: u16 = 443;
 
-/// Where to ask who this is, and with what.
+/// The identity service and the credentials for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     /// Host and port, as in the URL.
@@ -31,7 +32,7 @@ pub(crate) struct Identity {
     token_file: PathBuf,
 }
 
-/// Flags that name no place to ask.
+/// Flags that do not describe an identity service.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{flag} {value}: {problem}")]
 pub struct InvalidIdentity {
@@ -41,7 +42,7 @@ pub struct InvalidIdentity {
 }
 
 impl Identity {
-    /// Parses the flags; `ca` is PEM, or names a file with it.
+    /// Parses the flags. `ca` is PEM, or the path of a PEM file.
     pub(crate) fn new(url: &str, ca: &str, token_file: PathBuf) -> Result<Self, InvalidIdentity> {
         let of_url = |problem: String| InvalidIdentity { flag: "--identity-url", value: url.to_owned(), problem };
         let uri: Uri = url.parse().map_err(|error| of_url(format!("no URL: {error}")))?;
@@ -49,7 +50,7 @@ impl Identity {
         else {
             return Err(of_url("it must be an https URL without a path".to_owned()));
         };
-        // An address of IPv6 stands in brackets there.
+        // The host of a URL has brackets around an IPv6 address.
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         let name = ServerName::try_from(host.clone()).map_err(|error| of_url(error.to_string()))?;
 
@@ -65,7 +66,7 @@ impl Identity {
         Ok(Self { authority: authority.to_string(), host, port, name, trusted, token_file })
     }
 
-    /// Keeps the control port's credentials good, for ever.
+    /// Renews the control port's credentials forever.
     pub(crate) async fn keep(self, tls: &Tls) -> Infallible {
         renewal::keep(Keeper { identity: self, tls }).await
     }
@@ -73,7 +74,7 @@ impl Identity {
     async fn obtain(&mut self) -> Result<Credentials, AskError> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
-        // The operator says who this is.
+        // The operator chooses the name in the certificate.
         params.distinguished_name = DistinguishedName::new();
         let csr = params.serialize_request(&key)?.pem()?;
         let reply = self.ask(csr).await?;
@@ -112,12 +113,12 @@ impl Issuer for Keeper<'_> {
         match failure {
             AskError::Connect { .. } | AskError::Timeout { .. } | AskError::Http(_) => self.tls.called().await,
             AskError::Refused { status, .. } if status.is_server_error() => self.tls.called().await,
-            // Somebody has said no, or nobody was asked: that does not change because somebody calls.
+            // The service refused, or the agent sent no request. A call from the operator changes neither.
             _ => std::future::pending().await,
         }
     }
 
-    /// TLS asks the same clock whether a certificate is still good.
+    /// TLS uses the same clock to check whether a certificate is valid.
     fn now(&self) -> u64 {
         UnixTime::now().as_secs()
     }

@@ -1,44 +1,46 @@
-//! When to ask again: after two thirds of a certificate's life, and sooner and sooner never; after a failure soon. An operator
-//! that calls is there to be asked, so its call ends a wait that began because nobody could be reached.
+//! When to request the next certificate: after two thirds of the current one's life, and shortly after a failure. An
+//! operator that calls can also be reached, so its call ends the backoff after an unreachable service.
 //!
-//! Time is looked at every few seconds instead of slept through: the clock may be set, and certificates depend on it. An agent that
-//! looks at a certificate goes by a clock of its own, though: so a clock that is set back holds up nothing.
+//! The module reads the clock every few seconds instead of sleeping until the due time, because the clock may be set
+//! and certificates depend on it. The operator checks an agent's certificate by its own clock, so an agent whose
+//! clock is set back must not renew later.
 
 use std::{convert::Infallible, fmt::Display, time::Duration};
 
 use rand::Rng;
 use tokio::time::sleep;
 
-/// How long the clock goes unwatched.
+/// How often to read the clock.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// The first delay after a failure, and the longest; each is twice the one before.
+/// The first and the longest delay after a failure. Each delay is twice the previous one.
 const FIRST_DELAY: Duration = Duration::from_millis(250);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
-/// After a failure nobody's call is heeded sooner.
+/// After a failure, a call from the operator shortens the wait to no less than this.
 const CALLED_DELAY: Duration = Duration::from_millis(500);
 
-/// How much earlier than after two thirds, at most, as a share of the life: so that agents that started together do not ask
-/// together for ever.
+/// How much earlier than two thirds a renewal may be, as a share of the life. The spread keeps agents that started
+/// together from renewing together forever.
 const SPREAD: f64 = 0.1;
 
-/// Where certificates come from, and the clock that they go by.
+/// The source of certificates, and the clock that they go by.
 pub(super) trait Issuer: Send {
-    /// Why there was none.
+    /// Why there was no certificate.
     type Error: Display + Sync;
 
-    /// Puts the next one in use; until when it is good, in seconds of Unix time.
+    /// Requests a certificate and puts it in use. Returns its expiry in seconds of Unix time.
     fn obtain(&mut self) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
-    /// Returns when somebody calls who may answer now, although nobody did before: `failure` says why.
+    /// Returns when the operator calls and so may be reachable again. `failure` is the reason for the last failed
+    /// attempt.
     fn called(&self, failure: &Self::Error) -> impl Future<Output = ()> + Send;
 
     /// Seconds of Unix time.
     fn now(&self) -> u64;
 }
 
-/// Obtains one certificate after the other, for ever.
+/// Obtains certificates, one after the other, forever.
 pub(super) async fn keep(mut issuer: impl Issuer) -> Infallible {
     let mut failures = 0;
     loop {
@@ -53,8 +55,8 @@ pub(super) async fn keep(mut issuer: impl Issuer) -> Infallible {
                     sleep(pause).await;
                     let now = issuer.now();
                     if now < asked {
-                        // It had been ahead, and so may have been the issuer that dated the certificate: others' clocks may be
-                        // days from the moment from which on it is good.
+                        // The clock was ahead, and the issuer's clock may have been ahead too when it dated the
+                        // certificate. Then the certificate is not valid yet for peers with a correct clock.
                         break;
                     }
                     left = left.saturating_sub(pause).min(Duration::from_secs(due.saturating_sub(now)));
@@ -80,13 +82,13 @@ pub(super) async fn keep(mut issuer: impl Issuer) -> Infallible {
     }
 }
 
-/// When to ask for the next certificate.
+/// When to request the next certificate.
 fn due(asked: u64, not_after: u64, early: f64) -> u64 {
     let life = Duration::from_secs(not_after.saturating_sub(asked));
     asked + life.mul_f64(2.0 / 3.0 - early).as_secs().max(1)
 }
 
-/// Between half of a delay and all of it.
+/// A random duration between half of a delay and all of it.
 fn delay(failures: &mut u32) -> Duration {
     let most = FIRST_DELAY.saturating_mul(1 << (*failures).min(16)).min(LONGEST_DELAY);
     *failures = failures.saturating_add(1);
@@ -103,17 +105,17 @@ mod tests {
     const HOUR: u64 = 3600;
     const NOBODY: &str = "nobody there";
 
-    /// For how many seconds a certificate is good that is asked for at a moment.
+    /// The result of a request at a given second: for how many seconds the certificate is valid.
     type Answer = fn(u64) -> Result<u64, &'static str>;
 
     struct Scripted<'a> {
         answer: Answer,
         start: Instant,
-        /// When somebody sets the clock, and how far ahead.
+        /// When the test sets the clock, and by how much.
         set: Option<(u64, i64)>,
-        /// Since when somebody calls again and again.
+        /// When the operator begins to call repeatedly.
         calls_since: Option<u64>,
-        /// In seconds after the start.
+        /// The times of the requests, in seconds after the start.
         asked: &'a mut Vec<u64>,
     }
 
@@ -142,7 +144,7 @@ mod tests {
         }
     }
 
-    /// Follows paused time for so many seconds; when it was asked.
+    /// Runs on paused time for a number of seconds; returns the times of the requests.
     async fn asked(seconds: u64, set: Option<(u64, i64)>, answer: Answer) -> Vec<u64> {
         asked_and_called(seconds, set, None, answer).await
     }
@@ -155,7 +157,7 @@ mod tests {
     ) -> Vec<u64> {
         let mut asked = Vec::new();
         let issuer = Scripted { answer, start: Instant::now(), set, calls_since, asked: &mut asked };
-        assert!(tokio::time::timeout(Duration::from_secs(seconds), keep(issuer)).await.is_err(), "it never ends");
+        assert!(tokio::time::timeout(Duration::from_secs(seconds), keep(issuer)).await.is_err(), "it never returns");
         asked
     }
 
@@ -178,7 +180,7 @@ mod tests {
         assert!(pauses.max() <= Some(31), "{asked:?}");
     }
 
-    /// An operator that was away for an hour calls at its end.
+    /// An operator that was unreachable for an hour calls at its end.
     #[tokio::test(start_paused = true)]
     async fn a_call_ends_the_wait_for_somebody_to_ask() {
         fn from_the_end_of_the_hour(moment: u64) -> Result<u64, &'static str> {
@@ -191,7 +193,7 @@ mod tests {
         }
     }
 
-    /// A caller that calls all the time counts twice a second at most, and not at all if the answer was no.
+    /// A client that calls all the time shortens the wait to half a second, and not at all after a refusal.
     #[tokio::test(start_paused = true)]
     async fn calls_without_end_hurry_nobody_beyond_measure() {
         let unreachable = asked_and_called(600, None, Some(0), |_| Err(NOBODY)).await;
@@ -200,8 +202,8 @@ mod tests {
         assert!((20..=60).contains(&refused.len()), "{refused:?}");
     }
 
-    /// Away from the 13th to the 19th hour, in which the first one is due however early an agent asks: an agent that renews at two
-    /// thirds still has a good one.
+    /// The operator is down from the 13th to the 19th hour. The first renewal falls into that time however early an
+    /// agent asks. An agent that renews at two thirds still has a valid certificate.
     #[tokio::test(start_paused = true)]
     async fn an_operator_that_is_away_for_a_quarter_of_a_life_is_not_missed() {
         fn gone(moment: u64) -> bool {
@@ -219,21 +221,22 @@ mod tests {
         assert!((20..=60).contains(&asked.len()), "{asked:?}");
     }
 
-    /// Somebody sets the clock forward by two days.
+    /// The test sets the clock forward by two days.
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_is_set_is_noticed_within_seconds() {
         let moments = asked(200, Some((100, 48 * 3600)), |_| Ok(24 * HOUR)).await;
         assert!(moments.len() == 2 && (100..=106).contains(&moments[1]), "{moments:?}");
     }
 
-    /// It had been a month ahead, and the certificate is good from then on: until then the operator would not believe it.
+    /// The clock was a month ahead when the certificate was issued. Until the certificate's start date, the operator
+    /// would not accept it.
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_is_set_back_before_the_certificate_came_is_noticed_within_seconds() {
         let moments = asked(200, Some((100, -30 * 24 * 3600)), |_| Ok(24 * HOUR)).await;
         assert!(moments.len() == 2 && (100..=106).contains(&moments[1]), "{moments:?}");
     }
 
-    /// Others go by clocks that nobody has set: for them a certificate lives no longer.
+    /// The peers' clocks did not change, so for them the certificate expires at the same time as before.
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_is_set_back_by_an_hour_holds_up_nothing() {
         let moments = asked(10 * HOUR, Some((100, -3600)), |_| Ok(HOUR)).await;

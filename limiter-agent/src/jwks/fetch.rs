@@ -1,4 +1,4 @@
-//! One question for keys, over TLS with a server that the given authorities vouch for.
+//! One fetch of a key set over TLS. The given authorities must have signed the server's certificate.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -16,26 +16,26 @@ use tokio_rustls::TlsConnector;
 
 use crate::control::certificates;
 
-/// The port of an https URL that names none.
+/// The default port of an https URL.
 const HTTPS: u16 = 443;
 
-/// For the whole exchange.
+/// The timeout of the whole exchange.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The longest answer that is read.
+/// The largest response that the agent reads.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// Where to ask, and whom to believe there.
+/// The URL, and the authorities to trust for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     url: Uri,
     host: String,
     name: ServerName<'static>,
-    /// PEM, or a file with it, read again each time.
+    /// PEM, or the path of a PEM file, read for each fetch.
     ca: String,
 }
 
-/// Flags that name no place to ask.
+/// Flags that do not describe a usable source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{flag} {value}: {problem}")]
 pub struct InvalidSource {
@@ -54,11 +54,11 @@ impl Source {
         let of_url = |problem: String| InvalidSource { flag: "--jwks-url", value: url.to_owned(), problem };
         let uri: Uri = url.parse().map_err(|error| of_url(format!("no URL: {error}")))?;
         let Some(host) = uri.host().filter(|_| uri.scheme_str() == Some("https")) else {
-            let problem = "it must be an https URL such as https://issuer.example/.well-known/jwks.json: anybody on the way \
-                           could give other keys over http";
+            let problem = "it must be an https URL such as https://issuer.example/.well-known/jwks.json: over http, anyone on the \
+                           network path could replace the keys";
             return Err(of_url(problem.to_owned()));
         };
-        // An address of IPv6 stands in brackets there.
+        // The host of a URL has brackets around an IPv6 address.
         let host = host.trim_matches(['[', ']']).to_owned();
         let name = ServerName::try_from(host.clone()).map_err(|error| of_url(error.to_string()))?;
         let source = Self { url: uri, host, name, ca };
@@ -73,11 +73,11 @@ impl Source {
         self.url.to_string()
     }
 
-    /// What the URL answers.
+    /// Fetches the URL and returns the body.
     ///
     /// # Errors
     ///
-    /// Why there is no answer, or none with status 200.
+    /// Why the request failed, or that the status is not 200.
     pub(super) async fn fetch(&self) -> Result<String, String> {
         let exchange = timeout(PATIENCE, self.exchange());
         exchange.await.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")))
@@ -94,7 +94,7 @@ impl Source {
             .with_no_client_auth();
         let stream = TcpStream::connect((self.host.as_str(), port)).await.map_err(connect)?;
         let stream = TlsConnector::from(Arc::new(tls)).connect(self.name.clone(), stream).await.map_err(connect)?;
-        let http = |error: hyper::Error| format!("not an answer of HTTP: {error}");
+        let http = |error: hyper::Error| format!("not an HTTP response: {error}");
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
         let connection = tokio::spawn(connection);
         let authority = self.url.authority().map_or("", |authority| authority.as_str());
@@ -107,11 +107,11 @@ impl Source {
         let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
         connection.abort();
         if head.status != StatusCode::OK {
-            let hint = if head.status.is_redirection() { ": name the URL that it leads to" } else { "" };
+            let hint = if head.status.is_redirection() { ": configure the URL that it redirects to" } else { "" };
             return Err(format!("answer {}{hint}", head.status));
         }
-        let body = body.map_err(|error| format!("the answer cannot be read: {error}"))?.to_bytes();
-        String::from_utf8(body.into()).map_err(|_| "the answer is not UTF-8".to_owned())
+        let body = body.map_err(|error| format!("cannot read the response: {error}"))?.to_bytes();
+        String::from_utf8(body.into()).map_err(|_| "the response is not UTF-8".to_owned())
     }
 
     fn is_pem(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Families about the snapshot in force, the port that takes them, and keys for tokens.
+//! Metric families about the snapshot in force, the control port, and keys for tokens.
 
 use prometheus::proto::{MetricFamily, MetricType};
 use weir_enforce::RulesInForce;

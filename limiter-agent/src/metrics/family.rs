@@ -1,4 +1,4 @@
-//! Families of the text format, built from plain numbers.
+//! Builds metric families of the text format from plain numbers.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricF
 use rustix::time::Timespec;
 use weir_enforce::histogram::{BOUNDS, Snapshot};
 
-/// A family; one without metrics is left out of a scrape.
+/// A metric family. A scrape omits families without metrics.
 pub(super) fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
     let mut family = MetricFamily::default();
     family.set_name(name.to_owned());

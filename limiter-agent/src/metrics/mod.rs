@@ -71,9 +71,9 @@ const CPU: &str = "process_cpu_seconds_total";
 pub(crate) struct Metrics {
     proxy: Arc<Proxy>,
     snapshots: Arc<Snapshots>,
-    /// None: the control port is plain HTTP.
+    /// `None`: the control port is plain HTTP.
     tls: Option<Arc<Tls>>,
-    /// None: no keys for tokens.
+    /// `None`: tokens are not verified.
     jwks: Option<Arc<Loads>>,
     process: ProcessCollector,
     clock: MonotonicClock,
@@ -90,7 +90,7 @@ impl Metrics {
         Self { proxy, snapshots, tls, jwks, process: ProcessCollector::for_self(), clock }
     }
 
-    /// Of what [`Metrics::render`] returns.
+    /// The content type of [`Metrics::render`].
     pub(crate) const CONTENT_TYPE: &str = TEXT_FORMAT;
 
     /// All metrics in the text format.

@@ -1,4 +1,4 @@
-//! Families about clients and the app, whatever the rules say.
+//! Metric families about clients and the app, independent of the rules.
 
 use std::sync::atomic::Ordering::Relaxed;
 

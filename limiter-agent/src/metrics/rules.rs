@@ -1,4 +1,4 @@
-//! Families about the rules in force.
+//! Metric families about the rules in force.
 
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 use weir_core::{KeySurvey, Strategy, Time};
@@ -47,7 +47,7 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
             MetricType::COUNTER,
             each()
                 .map(|(policy, rule)| (policy, rule, rule.counts().expired))
-                // A rule that had a deadline before keeps what it counted then.
+                // A rule that had a deadline before keeps its count.
                 .filter(|(policy, rule, count)| (policy.has_deadline() && !rule.is_bypass()) || *count > 0)
                 .map(|(policy, rule, count)| counter(&named(policy, rule), count))
                 .collect(),
@@ -150,7 +150,7 @@ fn decisions(policy: &Policy, rule: &Rule) -> Vec<Metric> {
     let [namespace, policy_name, rule_name] = named(policy, rule);
     decided
         .into_iter()
-        // A rule that was the other kind of rule before keeps what it counted then.
+        // A rule that changed from or to Bypass keeps the count of its earlier kind.
         .filter(|&(decision, count)| (decision == "bypassed") == rule.is_bypass() || count > 0)
         .map(|(decision, count)| counter(&[namespace, policy_name, rule_name, ("decision", decision)], count))
         .collect()

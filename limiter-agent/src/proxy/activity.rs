@@ -1,7 +1,7 @@
-//! What goes on on one client connection: enough to know when nothing does.
+//! Tracks the activity of one client connection, to know when it is idle.
 //!
-//! An idle connection gives its buffers back (see `client`), which is right only while nobody would miss them: no
-//! request is being answered, no body is half read, no byte waits to be written. Whatever is in doubt counts as busy.
+//! An idle connection releases its buffers (see `client`). That is safe only if no request is in progress, no body is
+//! half read, and no byte waits to be written. When in doubt, the connection counts as busy.
 
 use std::{
     pin::Pin,
@@ -18,7 +18,8 @@ use tokio::sync::Notify;
 
 use super::{stall::Taking, traffic::Protocol, worker::Open};
 
-/// Counters of one connection. Atomics because hyper wants a socket that could move between threads; none does.
+/// Counters of one connection. They are atomics because hyper requires a socket that is `Send`; no connection changes
+/// threads.
 #[derive(Debug)]
 pub(super) struct Activity {
     open: Arc<Open>,
@@ -27,20 +28,20 @@ pub(super) struct Activity {
     requests: AtomicU64,
     /// Requests so far.
     asked: AtomicU64,
-    /// Request bodies that were not read to their end. One that never is leaves this above zero for good.
+    /// Request bodies that were not read to their end. A body that is never read keeps this above zero.
     open_bodies: AtomicU64,
-    /// Successful reads so far, and as it was when the last response ended.
+    /// Successful reads so far, and that number when the last response ended.
     reads: AtomicU64,
     reads_answered: AtomicU64,
     /// Successful writes so far.
     writes: AtomicU64,
-    /// The client does not take what was last given to the socket.
+    /// The client does not accept the last write.
     blocked: AtomicBool,
-    /// No other request is taken.
+    /// The connection accepts no more requests.
     over: AtomicBool,
-    /// One more than `writes` was when the client closed its side, with an answer due; 0 if it did not.
+    /// One more than `writes` when the client closed its side while a response was due; 0 if it did not.
     closed_after: AtomicU64,
-    /// The client would do better elsewhere.
+    /// Asks the client to reconnect elsewhere.
     elsewhere: Notify,
 }
 
@@ -65,8 +66,8 @@ impl Activity {
         })
     }
 
-    /// A newcomer may have the connection's place if nothing is asked on it any more. Over HTTP/2, a request's body that was not read to
-    /// its end keeps nothing up.
+    /// Makes the connection evictable if no request is in progress. Over HTTP/2, a request body that was not read to
+    /// its end does not count.
     fn settle(&self) {
         let settled = match self.protocol {
             Protocol::Http2 => !self.owes_an_answer(),
@@ -90,27 +91,27 @@ impl Activity {
         self.blocked.store(true, Relaxed);
     }
 
-    /// The client was told that there is no more: whatever it still sends is no request.
+    /// Tells the client that the connection accepts no more requests. Later bytes from it are not requests.
     pub(super) fn end(&self) {
         self.over.store(true, Relaxed);
     }
 
-    /// The client is to be sent away.
+    /// Asks the client to reconnect elsewhere.
     pub(super) fn send_away(&self) {
         self.elsewhere.notify_one();
     }
 
-    /// Returns once it is.
+    /// Returns once [`Self::send_away`] was called.
     pub(super) async fn sent_away(&self) {
         self.elsewhere.notified().await;
     }
 
-    /// No request is being answered and none has begun to come.
+    /// No request is in progress, and no byte of the next one came.
     pub(super) fn is_idle(&self) -> bool {
         self.is_between_requests() && self.reads.load(Relaxed) == self.reads_answered.load(Relaxed)
     }
 
-    /// No request is being answered; the head of the next may have begun to come, and there may be a next.
+    /// No request is in progress. Part of the next head may have come, and the connection may accept it.
     pub(super) fn is_between_requests(&self) -> bool {
         self.requests.load(Relaxed) == 0
             && self.open_bodies.load(Relaxed) == 0
@@ -118,34 +119,35 @@ impl Activity {
             && !self.over.load(Relaxed)
     }
 
-    /// Requests in progress and so far.
+    /// Requests in progress, and requests so far.
     pub(super) fn requests(&self) -> (u64, u64) {
         (self.requests.load(Relaxed), self.asked.load(Relaxed))
     }
 
-    /// A request was asked whose answer is not over.
+    /// A request came whose response has not ended.
     pub(super) fn owes_an_answer(&self) -> bool {
         self.requests.load(Relaxed) > 0
     }
 
-    /// The client sends no more, which it may do and still wait for its answer.
+    /// The client closed its sending side. It may still wait for its response.
     pub(super) fn half_closed(&self) {
         let now = self.writes.load(Relaxed) + 1;
         let _ = self.closed_after.compare_exchange(0, now, Relaxed, Relaxed);
     }
 
-    /// Whether the client has closed its side and nothing was written to it since: had it left, a write would tell.
+    /// Whether the client closed its side and nothing was written since. A write would show whether the client is
+    /// gone.
     pub(super) fn may_have_left(&self) -> bool {
         self.closed_after.load(Relaxed) == self.writes.load(Relaxed) + 1
     }
 
-    /// How much was written, if the client does not take more.
+    /// How much was written, if the client accepts no more.
     pub(super) fn stuck_after(&self) -> Option<u64> {
         self.blocked.load(Relaxed).then(|| self.writes.load(Relaxed))
     }
 }
 
-/// A request that is being answered, as long as it lives.
+/// A request in progress, until dropped.
 #[derive(Debug)]
 pub(super) struct Answering(Arc<Activity>);
 
@@ -153,7 +155,7 @@ impl Answering {
     pub(super) fn new(activity: &Arc<Activity>) -> Self {
         activity.requests.fetch_add(1, Relaxed);
         activity.asked.fetch_add(1, Relaxed);
-        // One that is to be closed at once is closed by the task that it is served by.
+        // If the connection must close at once, the task that serves it closes it.
         activity.open.work();
         Self(Arc::clone(activity))
     }
@@ -167,7 +169,7 @@ impl Drop for Answering {
     }
 }
 
-/// A request body that has more to come.
+/// A request body that has not ended.
 #[derive(Debug)]
 pub(super) struct OpenBody(Arc<Activity>);
 
@@ -177,26 +179,26 @@ impl OpenBody {
         Self(Arc::clone(activity))
     }
 
-    /// It was read to its end. Without this the connection counts as busy until it is closed.
+    /// The body was read to its end. Without this call the connection counts as busy until it closes.
     pub(super) fn end(self) {
         self.0.open_bodies.fetch_sub(1, Relaxed);
         self.0.settle();
     }
 }
 
-/// A response body that counts as being answered until it is dropped.
+/// A response body. Its request counts as in progress until this is dropped.
 #[derive(Debug)]
 pub(super) struct Answer<B> {
     body: B,
     _answering: Answering,
-    /// Told what the client takes, over HTTP/2.
+    /// Tracks whether an HTTP/2 client reads.
     taking: Option<Arc<Taking>>,
-    /// What the client takes next, over HTTP/2.
+    /// What the HTTP/2 client gets next.
     rest: Bytes,
 }
 
-/// How much of a body is given to a client of HTTP/2 at once: a client that takes so much is not stalled. The app's connection hands over
-/// 400 KiB at once, which a slow client takes minutes for.
+/// How much of a body an HTTP/2 client gets at once; a client that accepts that much is not stalled. The app's
+/// connection delivers 400 KiB at once, which a slow client reads in minutes.
 const PIECE: usize = 16 * 1024;
 
 impl<B> Answer<B> {

@@ -1,8 +1,8 @@
-//! Where the app is to be found: at its address, or on the other loopback address.
+//! Finds the app: at its configured address, or on the other loopback address.
 //!
-//! `localhost` is `127.0.0.1` to some apps, `[::1]` to others and both to most, and nothing in a pod tells which. So an
-//! app on loopback is looked for where it was found last and then on the other address, and only if nobody listens on
-//! the first. It must never lead back to the agent itself.
+//! `localhost` means `127.0.0.1` to some apps, `[::1]` to others and both to most, and nothing in a pod says which.
+//! So the agent tries the address where it found an app on loopback last, and the other address only if nothing
+//! listens on the first. It must never connect to itself.
 
 use std::{
     convert::Infallible,
@@ -21,22 +21,22 @@ use super::{
     presence::Presence,
 };
 
-/// How often to look at the app at most. It costs a connection over loopback.
+/// The minimum pause between two checks of the app. A check costs one connection over loopback.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
-/// The app's address, as all workers know it.
+/// The app's address, shared by all workers.
 #[derive(Debug)]
 pub(crate) struct AppAddress {
     named: SocketAddr,
     /// The same port on the other loopback address.
     other: Option<SocketAddr>,
-    /// The app was last found there.
+    /// The app was last found on the other address.
     on_other: AtomicBool,
     presence: Presence,
 }
 
 impl AppAddress {
-    /// `named` is what the configuration says, `listen` where the agent itself is.
+    /// `named` is the configured address, `listen` the agent's own.
     pub(crate) fn new(named: SocketAddr, listen: SocketAddr, drain: &CancellationToken) -> Self {
         let other = match named.ip() {
             IpAddr::V4(Ipv4Addr::LOCALHOST) => Some(Ipv6Addr::LOCALHOST.into()),
@@ -51,7 +51,7 @@ impl AppAddress {
         Self { named, other, on_other: AtomicBool::new(false), presence: Presence::new(drain) }
     }
 
-    /// As the configuration says it.
+    /// The configured address.
     pub(super) fn named(&self) -> SocketAddr {
         self.named
     }
@@ -61,7 +61,7 @@ impl AppAddress {
         matches!(self.reach().await, Err(ConnectError::Refused(_, error)) if error.kind() == ErrorKind::ConnectionRefused)
     }
 
-    /// An app that closed a connection before it answered may have stopped altogether.
+    /// If the app closed a connection before it answered, it may have stopped.
     pub(super) async fn blame(&self, failure: Failure) -> Failure {
         match failure {
             Failure::Closed if self.is_down().await => Failure::Stopped,
@@ -69,13 +69,13 @@ impl AppAddress {
         }
     }
 
-    /// Cancelled when the app takes no connections any more, or when the drain begins. To be asked for again when it was
-    /// cancelled: the app may be back.
+    /// A token that is cancelled when the app refuses connections, or when the drain begins. Call this again after a
+    /// cancellation: the app may be back.
     pub(super) fn up(&self) -> CancellationToken {
         self.presence.up()
     }
 
-    /// The app has closed an idle connection: it may be about to stop.
+    /// Reports that the app closed an idle connection, so it may be about to stop.
     pub(super) fn suspect(&self) {
         self.presence.suspect();
     }
@@ -85,24 +85,24 @@ impl AppAddress {
         self.presence.suspected().await;
     }
 
-    /// Looks at the app when there is a reason to.
+    /// Checks the app whenever `suspect` was called.
     pub(crate) async fn follow(&self) -> Infallible {
         loop {
             self.presence.suspected().await;
             if self.is_down().await {
-                tracing::info!("the app takes no connections: idle clients are sent elsewhere");
+                tracing::info!("the app refuses connections: closing idle client connections");
                 self.presence.went_down();
                 while self.is_down().await {
                     sleep(LOOK).await;
                 }
-                tracing::info!("the app is back");
+                tracing::info!("the app accepts connections again");
                 self.presence.came_back();
             }
             sleep(LOOK).await;
         }
     }
 
-    /// A new connection.
+    /// Opens a connection.
     pub(super) async fn connect(&self) -> Result<TcpStream, ConnectError> {
         let reached = self.reach().await;
         if matches!(reached, Err(ConnectError::Refused(..))) {
@@ -121,7 +121,7 @@ impl AppAddress {
                     self.on_other.store(!on_other, Relaxed);
                     Ok(stream)
                 }
-                // It is nowhere. What stands in the log is where it was last.
+                // Nothing listens on either address. The log names the address that worked last.
                 Err(_) => Err(refused),
             },
             connected => connected,

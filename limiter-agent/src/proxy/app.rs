@@ -1,4 +1,4 @@
-//! The app that is guarded, as one worker knows it: its address, what it speaks, and the connections to it.
+//! The protected app as one worker sees it: its address, its protocol, and the connections to it.
 
 use std::{cell::Cell, io, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
@@ -11,24 +11,25 @@ use tokio::{
 
 use super::{address::AppAddress, pool::Pool, settings::UpstreamHttp2, streams::Streams};
 
-/// How long the app's kernel may take to accept.
+/// How long the app's kernel may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection that was idle for a whole interval is closed: sooner than any common app server does (2 s and more),
-/// so that the app hardly ever closes one at the moment when it is used. Connecting on loopback costs next to nothing.
+/// A connection that was idle for a whole interval is closed. App servers close idle connections after 2 s or more,
+/// so the app hardly ever closes one while the agent uses it. Connecting on loopback is cheap.
 pub(super) const IDLE_CHECK: Duration = Duration::from_secs(1);
 
-/// For how many of these checks it is believed that the app does not speak HTTP/2: it may have been replaced since.
+/// For how many checks the agent remembers that the app does not support HTTP/2. After that the app may have been
+/// replaced.
 const HTTP1_ALONE_CHECKS: u32 = 30;
 
-/// The preface of HTTP/2 with settings that change nothing, and what tells that the answer is HTTP/2: the type in the
-/// head of the first frame, which must be SETTINGS (RFC 9113 section 3.4).
+/// The HTTP/2 preface with empty settings, and the byte that shows an HTTP/2 response: the type in the head of the
+/// first frame, which must be SETTINGS (RFC 9113 section 3.4).
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const FRAME_HEAD: usize = 9;
 const FRAME_TYPE: usize = 3;
 const SETTINGS: u8 = 4;
 
-/// How long the app may take to answer that.
+/// How long the app may take to answer the greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -44,18 +45,18 @@ pub(super) struct App {
 enum Speaks {
     Unknown,
     Http2,
-    /// For so many checks more.
+    /// HTTP/1 only, for this many more checks.
     Http1Alone(u32),
 }
 
-/// What a request goes to the app over.
+/// The connection that carries a request to the app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
     Http2,
 }
 
-/// No connection to the app could be had.
+/// Connecting to the app failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
     #[error("cannot connect to the app at {0}: {1}")]
@@ -77,7 +78,7 @@ impl App {
         self.address.named()
     }
 
-    /// What a request that came over `version` goes over.
+    /// The protocol and connection for a request that came over `version`.
     pub(super) async fn protocol(&self, version: Version, upgrade: bool) -> Result<Protocol, ConnectError> {
         let http2 = match self.when {
             UpstreamHttp2::Never => false,
@@ -87,7 +88,7 @@ impl App {
         Ok(if http2 { Protocol::Http2 } else { Protocol::Http1 })
     }
 
-    /// To be called every [`IDLE_CHECK`].
+    /// Call it every [`IDLE_CHECK`].
     pub(super) fn close_idle(&self) {
         self.pool.close_idle();
         self.streams.close_idle();
@@ -100,7 +101,7 @@ impl App {
         match self.speaks.get() {
             Speaks::Http2 if self.streams.any() => return Ok(true),
             Speaks::Http1Alone(_) => return Ok(false),
-            // Without a connection left it may be another program by now.
+            // No connection is left, so another program may listen there by now.
             Speaks::Http2 | Speaks::Unknown => {}
         }
         let speaks = greet(self.address.connect().await?).await;
@@ -109,11 +110,11 @@ impl App {
     }
 }
 
-/// One attempt.
+/// One connection attempt.
 pub(super) async fn connect(address: SocketAddr) -> Result<TcpStream, ConnectError> {
     match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
         Ok(Ok(stream)) => {
-            // Only Nagle's delay is lost if this fails.
+            // If this fails, only Nagle's delay remains.
             let _ = stream.set_nodelay(true);
             Ok(stream)
         }
@@ -122,7 +123,7 @@ pub(super) async fn connect(address: SocketAddr) -> Result<TcpStream, ConnectErr
     }
 }
 
-/// Whether the other side answers in HTTP/2. An app that does not takes the greeting for a request that makes no sense.
+/// Whether the peer answers in HTTP/2. An HTTP/1 app treats the greeting as a malformed request.
 async fn greet(mut stream: TcpStream) -> bool {
     let mut head = [0; FRAME_HEAD];
     let ask = async {

@@ -1,13 +1,14 @@
-//! What a request may name as its host: a name or an address, and maybe a port (RFC 9110 section 7.2).
+//! Validates the host of a request: a name or an address, with an optional port (RFC 9110 section 7.2).
 //!
-//! Rules compare the host without its port, and an app cuts the port off in its own way. So a host that has no port, two, or one
-//! behind half a bracket would be one host to a rule and another to the app: only what has one reading goes on.
+//! Rules compare the host without its port, and each app removes the port in its own way. A host with an empty port,
+//! two ports, or a broken bracket could be one host to a rule and another to the app. So only an unambiguous host
+//! passes.
 
 use std::net::Ipv6Addr;
 
 use weir_enforce::ByteSet;
 
-/// Whether it can be read in one way only.
+/// Whether the host can be read in one way only.
 #[inline]
 pub(super) fn is_sound(authority: &[u8]) -> bool {
     let (host, behind) = match authority {
@@ -25,7 +26,7 @@ pub(super) fn is_sound(authority: &[u8]) -> bool {
     };
     match behind {
         [] => true,
-        // RFC 3986 section 3.2.3 allows a colon with nothing behind it.
+        // RFC 3986 section 3.2.3 allows a colon without a port.
         [b':', port @ ..] => !host.is_empty() && port.iter().all(u8::is_ascii_digit),
         _ => false,
     }
@@ -35,7 +36,7 @@ fn is_ipv6(literal: &[u8]) -> bool {
     str::from_utf8(literal).is_ok_and(|literal| literal.parse::<Ipv6Addr>().is_ok())
 }
 
-/// Whether one of its labels is empty. The one behind the last dot is the root, which every name has.
+/// Whether one of its labels is empty. The label after a trailing dot is the root, which every name has.
 fn has_empty_label(name: &[u8]) -> bool {
     name.first() == Some(&b'.') || name.windows(2).any(|pair| pair == b"..")
 }
@@ -49,7 +50,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-        /// A reader of its own finds the same host in it, and no user name.
+        /// An independent parser finds the same host, and no user name.
         #[test]
         fn what_is_sound_has_the_host_that_others_read(
             pieces in prop::collection::vec(

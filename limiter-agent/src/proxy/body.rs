@@ -1,4 +1,4 @@
-//! The bodies of requests and responses on their way through, and what happens when one is dropped half-way.
+//! Streams the bodies of requests and responses, and handles a body that is dropped before its end.
 
 use std::{
     io,
@@ -24,30 +24,31 @@ use super::{
     headers,
 };
 
-/// How much of an unwanted request body is read, so that the client gets to see the answer.
+/// How much of an unwanted request body to read, so that the client sees the response.
 const MAX_DISCARDED: usize = 256 * 1024;
 
-/// How long that may take.
+/// How long reading an unwanted body may take.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A client's request body.
 ///
-/// When a request is answered without its body (a refusal), closing the connection with bytes unread would make the
-/// kernel reset it, and the client might never see the answer. So a bounded rest is read and thrown away.
+/// If a request is answered before its body was read (a refusal), closing the connection with unread bytes would make
+/// the kernel reset it, and the client might never see the response. So a bounded part of the rest is read and
+/// discarded.
 ///
-/// Not so for a client that waits for `100 Continue`: it may well go on with its next request instead of the body.
+/// A client that waits for `100 Continue` is an exception: it may send its next request instead of the body.
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     incoming: Option<Incoming>,
     open: Option<OpenBody>,
     discard: bool,
     expectation: Option<Expectation>,
-    /// For how long the client may pause, and the clock for it, once it did.
+    /// How long the client may pause, and the timer of the current pause.
     stall_timeout: Duration,
     stall: Option<Pin<Box<Sleep>>>,
 }
 
-/// Why a request's body did not come to its end.
+/// Why a request body did not reach its end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     #[error(transparent)]
@@ -57,7 +58,7 @@ pub(crate) enum BodyError {
 }
 
 impl RequestBody {
-    /// `discard` is for a connection that goes on behind this body.
+    /// `discard` says whether the connection serves more requests after this body.
     pub(super) fn of(
         request: Request<Incoming>,
         activity: &Arc<Activity>,
@@ -85,7 +86,7 @@ impl RequestBody {
         }
     }
 
-    /// Lets the client wait with its body until that is over.
+    /// Makes the client wait with its body until the expectation is settled.
     pub(super) fn wait_for(&mut self, expectation: Expectation) {
         self.expectation = Some(expectation);
     }
@@ -94,7 +95,7 @@ impl RequestBody {
         let limit = self.stall_timeout;
         let stall = self.stall.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         task::ready!(stall.as_mut().poll(cx));
-        // What comes now is too late, and the connection cannot be used without it.
+        // Bytes that come now are too late, and without them the connection is not usable.
         self.incoming = None;
         Poll::Ready(Some(Err(BodyError::Stalled(limit))))
     }
@@ -114,7 +115,7 @@ impl Drop for RequestBody {
             return self.has_ended();
         }
         let open = self.open.take();
-        // There is no runtime when it is that what goes away.
+        // There is no runtime if the runtime itself is shutting down.
         let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| self.discard);
         let Some(runtime) = runtime else { return };
         runtime.spawn(tokio::time::timeout(DISCARD_TIMEOUT, async move {
@@ -163,7 +164,7 @@ impl Body for RequestBody {
     }
 }
 
-/// Without trailers that only a head may have.
+/// Removes trailers that only a head may have.
 fn cleaned(mut frame: Frame<Bytes>) -> Frame<Bytes> {
     if let Some(trailers) = frame.trailers_mut() {
         headers::clean_trailers(trailers);
@@ -171,20 +172,20 @@ fn cleaned(mut frame: Frame<Bytes>) -> Frame<Bytes> {
     frame
 }
 
-/// A body that this program wrote itself, or one that streams through from the app.
+/// A body that this program wrote, or one that streams from the app.
 #[derive(Debug)]
 pub(crate) enum ResponseBody {
     Own(Full<Bytes>),
     Upstream(UpstreamBody),
 }
 
-/// The app's body together with the connection that it comes from.
+/// The app's body, with the connection that it comes from.
 #[derive(Debug)]
 pub(crate) struct UpstreamBody {
     incoming: Incoming,
-    /// What was read of it before its head was passed on.
+    /// The first frame, read before the head was passed on.
     first: Option<Option<Result<Frame<Bytes>, hyper::Error>>>,
-    /// A chunked body does not know that it is at its end until it was asked.
+    /// A chunked body knows its end only after it was polled.
     ended: bool,
     lease: Option<Lease>,
 }
@@ -194,7 +195,7 @@ impl ResponseBody {
         Self::Own(Full::new(text.into()))
     }
 
-    /// The whole of a body that this program wrote; empty for another.
+    /// A body that this program wrote, as a whole; empty for a streamed one.
     pub(super) fn into_own(self) -> Bytes {
         match self {
             Self::Own(full) => full.collect().now_or_never().and_then(Result::ok).unwrap_or_default().to_bytes(),
@@ -204,9 +205,10 @@ impl ResponseBody {
 
     /// # Errors
     ///
-    /// If the body is known to make no sense before its head is sent: then there is a better answer than one that is cut off.
+    /// If the body is invalid from its first byte. The head is not sent yet, so the client can get a better response
+    /// than a truncated one.
     pub(super) fn upstream(mut incoming: Incoming, lease: Lease) -> Result<Self, Garbled> {
-        // Of a body with a length, the length is all that could be wrong.
+        // In a body with a length, nothing but the length could be wrong.
         let is_chunked = incoming.size_hint().exact().is_none();
         let first = if is_chunked { incoming.frame().now_or_never() } else { None };
         match first {
@@ -222,7 +224,7 @@ impl From<Bytes> for ResponseBody {
     }
 }
 
-/// Whether a body's chunks are not those of HTTP/1.1; not for a connection that broke off.
+/// Whether a body's chunks are invalid in HTTP/1.1. A broken connection does not count.
 fn is_invalid(error: &hyper::Error) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
     source.is_some_and(|error| matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData))
@@ -230,7 +232,7 @@ fn is_invalid(error: &hyper::Error) -> bool {
 
 impl Drop for UpstreamBody {
     fn drop(&mut self) {
-        // Anything else leaves with unread bytes on it: dropping the lease closes that connection.
+        // If the body has not ended, unread bytes remain. Then dropping the lease closes the connection.
         if (self.ended || self.incoming.is_end_stream())
             && let Some(lease) = self.lease.take()
         {
@@ -251,7 +253,7 @@ impl Body for ResponseBody {
                     Some(first) => Poll::Ready(first),
                     None => Pin::new(&mut body.incoming).poll_frame(cx),
                 };
-                // Trailers are the last there is; nobody asks after them.
+                // Trailers come last; nothing polls after them.
                 body.ended |= match &frame {
                     Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
                     Poll::Ready(frame) => frame.is_none(),

@@ -1,15 +1,15 @@
-//! One client connection, from its first byte to its end, whatever it speaks.
+//! One client connection, from its first byte to its end, with any protocol.
 //!
-//! A connection on which nothing is asked is a socket and a timer: hyper's state and its buffers are made when bytes
-//! arrive and dropped after an idle moment. That is what lets thousands of clients keep their connections alive.
+//! An idle connection is only a socket and a timer. hyper's state and its buffers are created when bytes arrive and
+//! dropped after an idle moment, so thousands of clients can keep their connections alive.
 //!
-//! A connection is never closed while the client may still be sending to it without having been told so (a FIN, or
-//! `Connection: close`, or GOAWAY) and given a moment to notice: the kernel would answer with a reset, which also
-//! destroys what the client had not read yet.
+//! Before the agent closes a connection on which the client may still send, it tells the client (a FIN, `Connection:
+//! close`, or GOAWAY) and waits a moment. Otherwise the kernel would answer with a reset, which also destroys the
+//! data that the client has not read yet.
 //!
-//! A client of HTTP/1 that closes its own side has said all that it wants to, or has left: the two look alike. So it still
-//! gets its answer, and has left if nothing can be written to it for a while, or a write is answered by a reset. One that
-//! resets the connection has left, and this is seen at once.
+//! An HTTP/1 client that closes its side has either sent its last request or left; the two look alike. So the agent
+//! still sends the response. The client counts as gone if nothing can be written for a while, or if the client
+//! answers a write with a reset. A client that resets the connection is gone, and the agent sees that at once.
 
 use std::{convert::Infallible, error::Error, future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
@@ -46,35 +46,36 @@ use super::{
 };
 use crate::places::Eviction;
 
-/// What an HTTP/2 connection begins with (RFC 9113 section 3.4), and no request of HTTP/1 does.
+/// An HTTP/2 connection begins with these bytes (RFC 9113 section 3.4). No HTTP/1 request does.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How long a preface may be in pieces on its way, and how often to look.
+/// How long a preface may take to arrive in pieces, and how often to look for the rest.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 const PREFACE_PAUSE: Duration = Duration::from_millis(10);
 
-/// How long a connection that was waiting to be accepted when the drain began may take to ask something.
+/// How long a connection that was in the accept queue when the drain began may take to send a request.
 const LATE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// After how long without a request a connection gives its buffers back, and how often to look for a stall.
+/// How long without a request until a connection releases its buffers, and how often to look for a stall.
 const TICK: Duration = Duration::from_secs(1);
 
-/// For how long a client that has closed its side is given the benefit of the doubt, while there is nothing to write to it
-/// that would tell.
+/// How long to keep a client that closed its side, while there is nothing to write that would show whether it is
+/// gone.
 pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How much of one HTTP/2 request body is taken while the app does not read it, and of all on a connection together.
+/// How much of one HTTP/2 request body to accept while the app does not read it, and of all bodies on a connection
+/// together.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 
-/// How much of one HTTP/2 response is held while the client does not read it.
+/// How much of one HTTP/2 response to hold while the client does not read it.
 const SEND_BUFFER: usize = 64 * 1024;
 
 /// What comes next on an idle connection.
 enum Next {
     Http1,
     Http2,
-    /// Nothing: the client is gone, or it is time that it goes.
+    /// Nothing: the client is gone, or the connection must end.
     End,
 }
 
@@ -88,8 +89,8 @@ impl Next {
     }
 }
 
-/// Serves one client until it leaves or the drain sends it away. `service` is called with what it asks, but for what goes
-/// the short way.
+/// Serves one client until it leaves or the drain ends the connection. `service` gets every request that does not
+/// take the short path.
 pub(super) async fn serve<S, F, B>(mut stream: TcpStream, service: S, plain: Option<plain::Client>, open: &Arc<Open>)
 where
     S: Fn(Request<RequestBody>) -> F + Clone + 'static,
@@ -117,7 +118,7 @@ where
             (next, _) => next,
         };
         match next {
-            // On the heap, so that an idle connection does not hold the room for either.
+            // Boxed, so that an idle connection does not hold memory for either future.
             Next::Http1 => match Box::pin(http1(stream, before, used, &service, open)).await {
                 Some((with, bytes)) => (stream, before, used) = (with, bytes, true),
                 None => return,
@@ -137,7 +138,7 @@ async fn next(stream: &TcpStream, first: bool, open: &Open) -> Next {
     if open.work() { next } else { Next::End }
 }
 
-/// While it waits, a newcomer may have the connection's place.
+/// Waits. Meanwhile the connection can be evicted.
 async fn parked(stream: &TcpStream, first: bool, open: &Open) -> Next {
     let proxy = &open.proxy;
     let _parked = proxy.traffic.park();
@@ -149,7 +150,7 @@ async fn parked(stream: &TcpStream, first: bool, open: &Open) -> Next {
                     Ok(0) | Err(_) => return Next::End,
                     Ok(count) if !first || !PREFACE.starts_with(&start[..count]) => return Next::Http1,
                     Ok(count) if count == PREFACE.len() => return Next::Http2,
-                    // Nothing tells that more came while some is unread.
+                    // While bytes are unread, the socket does not signal new ones.
                     Ok(_) => sleep(PREFACE_PAUSE).await,
                 }
             }
@@ -169,11 +170,11 @@ async fn parked(stream: &TcpStream, first: bool, open: &Open) -> Next {
         () = up.cancelled(), if !late || !first => {}
         () = open.evicted() => {}
     }
-    // A client that has already asked gets an answer.
+    // A client that has already sent a request gets a response.
     look.now_or_never().unwrap_or(Next::End)
 }
 
-/// Serves requests of HTTP/1 until the connection has been idle for a moment, and then gives it back.
+/// Serves HTTP/1 requests until the connection has been idle for a moment, then returns the socket.
 async fn http1<S, F, B>(
     stream: TcpStream,
     before: Bytes,
@@ -192,7 +193,7 @@ where
     let io =
         TokioIo::new(Socket::new(stream, before, Arc::clone(&activity), Arc::clone(open), Some(Strict::default())));
     let up = proxy.upstream.up();
-    // A place that is given back would come again at once.
+    // If this returned the socket, its caller would call again at once.
     let mut draining = up.is_cancelled() || open.is_evicted();
     let head = settings.max_header_bytes as usize;
     let connection = http1::Builder::new()
@@ -217,7 +218,7 @@ where
             }
             () = up.cancelled(), if !draining => {
                 if activity.is_between_requests() {
-                    // The next one may be here in part.
+                    // Part of the next request may be in the buffer.
                     return connection.into_parts().map(|parts| (parts.io.into_inner().into_stream(), parts.read_buf));
                 }
                 draining = true;
@@ -238,11 +239,11 @@ where
                     return connection.into_parts().map(|parts| (parts.io.into_inner().into_stream(), parts.read_buf));
                 }
                 if stall.is_over(activity.stuck_after(), settings.stall_timeout) {
-                    tracing::debug!("client does not read its response");
+                    tracing::debug!("the client does not read its response");
                     return None;
                 }
                 if left.is_over(activity.may_have_left().then_some(0), HALF_CLOSED_TIMEOUT) {
-                    tracing::debug!("client has closed its side and is taken for gone");
+                    tracing::debug!("the client closed its side and counts as gone");
                     return None;
                 }
                 tick.as_mut().reset(Instant::now() + TICK);
@@ -280,7 +281,8 @@ where
     let (mut leaving, mut evicted) = (false, false);
     let mut asked_before = 0;
     let mut tick = pin!(sleep(settings.idle_timeout));
-    // One that comes while the agent is leaving, or the app is down, has time for what it came for: others would come again and again.
+    // A connection that opens while the agent is leaving, or while the app is down, may finish its requests.
+    // Otherwise some clients would reconnect in a loop.
     let up = proxy.upstream.up();
     let is_down = up.is_cancelled() && !proxy.drain.is_cancelled();
     let newcomer = (proxy.leaving.has_begun() || is_down).then(|| Instant::now() + TICK);
@@ -316,7 +318,7 @@ where
                 (leaving, evicted) = (true, true);
                 connection.as_mut().graceful_shutdown();
                 if open.eviction() == Eviction::AtOnce {
-                    // Sends the GOAWAY, if there is room for it.
+                    // Sends the GOAWAY, if the socket has room for it.
                     let _ = connection.now_or_never();
                     return;
                 }
@@ -339,7 +341,7 @@ where
     }
 }
 
-/// `service` as hyper calls it, with every request noted in `activity`.
+/// Wraps `service` for hyper and records every request in `activity`.
 fn tracked<S, F, B>(
     service: &S,
     activity: &Arc<Activity>,
@@ -357,7 +359,7 @@ where
         let answering = Answering::new(&activity);
         let proxy = &open.proxy;
         proxy.traffic.request(protocol);
-        // What comes after a request for a tunnel was not looked at.
+        // The bytes after a request for a tunnel were not checked.
         let tunnel = request.headers().get_all(UPGRADE).iter().any(|value| !is_h2c(value.as_bytes()));
         let repeatable = request.method().is_idempotent() && request.body().is_end_stream();
         let used = used || activity.requests().1 > 1;
@@ -374,7 +376,7 @@ where
             let leaves = proxy.leaving.has_begun() || open.is_evicted();
             let last = tunnel || (protocol == Protocol::Http1 && leaves);
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                // Nobody sees when a tunnel is idle.
+                // Nothing knows when a tunnel is idle.
                 activity.end();
             } else if last {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -384,13 +386,14 @@ where
     })
 }
 
-/// What becomes of a request when the app has stopped: an answer, or an error that says so where clients act on it.
+/// What the client gets if the app has stopped: a response, or an error that makes clients retry.
 ///
-/// An app that stops closes the connections of its clients. They repeat what was idempotent on a connection that had worked before,
-/// most of them by themselves and on a new one (RFC 9110 section 9.2.2); a 502 they would not. So such a connection is closed
-/// without an answer. One that is new is answered: a client that is refused twice gives up, and should know why. In HTTP/2 there is a
-/// word for it, `REFUSED_STREAM`, after which any request may be repeated (RFC 9113 section 8.7): only where the app has seen nothing
-/// of it. It is said on a used connection, or while the agent is leaving: otherwise the same client could ask the same agent for ever.
+/// An app that stops closes its clients' connections. If a connection has worked before, most clients then retry
+/// idempotent requests on a new one (RFC 9110 section 9.2.2). They would not retry after a 502. So the agent closes
+/// such a connection without a response. On a new connection the agent responds: a client that fails twice gives up,
+/// and should know why. HTTP/2 has `REFUSED_STREAM`, after which a client may retry any request (RFC 9113 section
+/// 8.7). The agent sends it only if the app has seen nothing of the request, and on a used connection or while the agent
+/// is leaving. Otherwise the same client could retry at the same agent forever.
 fn without_app(
     app_gone: AppGone,
     protocol: Protocol,
@@ -405,7 +408,7 @@ fn without_app(
     }
 }
 
-/// For how long something has not changed that should.
+/// Measures how long a value that should change has not changed.
 #[derive(Default)]
 struct Patience {
     with: Option<u64>,
@@ -413,7 +416,7 @@ struct Patience {
 }
 
 impl Patience {
-    /// To be asked once a [`TICK`], with none as long as all is well.
+    /// Call it once a [`TICK`]; pass `None` as long as there is progress.
     fn is_over(&mut self, with: Option<u64>, limit: Duration) -> bool {
         self.lasted = if with.is_some() && with == self.with { self.lasted + TICK } else { Duration::ZERO };
         self.with = with;
@@ -421,7 +424,7 @@ impl Patience {
     }
 }
 
-/// Closes without a reset, unless others need the place.
+/// Closes without a reset, unless other connections need the slot.
 async fn leave(mut stream: TcpStream, open: &Open) {
     if open.eviction() == Eviction::AtOnce {
         return;
@@ -436,7 +439,7 @@ async fn leave(mut stream: TcpStream, open: &Open) {
     }
 }
 
-/// Runs what hyper starts on the thread that the connection is on.
+/// Runs hyper's tasks on the connection's own thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OnThisThread;
 

@@ -1,7 +1,7 @@
-//! `Expect: 100-continue`: the client waits with its body until the app wants it.
+//! `Expect: 100-continue`: the client sends its body only after the app asks for it.
 //!
-//! Reading a body makes hyper tell the client to go on. So the body is not touched until the app has said 100 itself;
-//! an app that refuses from the head alone answers before a byte of the body was sent.
+//! If the agent polls a body, hyper tells the client to send it. So the agent does not poll the body until the app
+//! has sent 100. An app that refuses by the head alone responds before the client sends a byte of the body.
 
 use std::{
     pin::Pin,
@@ -17,10 +17,10 @@ use futures::task::AtomicWaker;
 use http::{HeaderMap, Request, StatusCode, header};
 use tokio::time::{Sleep, sleep};
 
-/// How long the app may leave it open: some never say 100, and clients do not wait much longer for it either.
+/// How long to wait for the app's 100. Some apps never send it, and clients do not wait much longer either.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Ends once the app has asked for the body, or has said nothing about it for too long.
+/// Completes when the app has asked for the body, or after a timeout.
 #[derive(Debug)]
 pub(super) struct Expectation {
     asked: Arc<Asked>,
@@ -33,8 +33,8 @@ struct Asked {
     waiting: AtomicWaker,
 }
 
-/// Whether a request says so. Other expectations are between client and app: nobody waits for them (RFC 9110 section
-/// 10.1.1).
+/// Whether a request has `Expect: 100-continue`. The agent does not wait for other expectations: they are between
+/// client and app (RFC 9110 section 10.1.1).
 pub(super) fn is_expected(headers: &HeaderMap) -> bool {
     let members =
         headers.get_all(header::EXPECT).into_iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
@@ -42,7 +42,7 @@ pub(super) fn is_expected(headers: &HeaderMap) -> bool {
 }
 
 impl Expectation {
-    /// To be told by the connection that `request` is sent on.
+    /// The connection that sends `request` completes this.
     pub(super) fn of<B>(request: &mut Request<B>) -> Self {
         let asked = Arc::new(Asked::default());
         let tell = Arc::clone(&asked);

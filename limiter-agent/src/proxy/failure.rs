@@ -1,4 +1,4 @@
-//! What can go wrong between client and app, and the one place where it becomes a response.
+//! What can fail between client and app. Only this module turns a failure into a response.
 
 use std::{
     error::Error,
@@ -10,12 +10,12 @@ use http::{HeaderValue, Response, StatusCode, Version, header};
 
 use super::{ResponseBody, app::ConnectError, body::BodyError, vetting::Unsound};
 
-/// Stands in the extensions of a response for an app that takes no connections any more.
+/// An extension of a response that says that the app refuses connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AppGone {
-    /// The app has seen nothing of the request: the client may send any request again.
+    /// The app has seen nothing of the request, so the client may retry any request.
     Unseen,
-    /// The app stopped while it worked on the request: the client may send it again if it is idempotent.
+    /// The app stopped while it worked on the request, so the client may retry an idempotent request.
     InFlight,
 }
 
@@ -38,15 +38,15 @@ pub(super) enum Failure {
     Unsound(#[from] Unsound),
     #[error("the request's body broke off: {0}")]
     ClientBody(hyper::Error),
-    #[error("the request's body did not come to its end: nothing came for {0:?}")]
+    #[error("the request's body stalled: no data for {0:?}")]
     ClientStalled(Duration),
     #[error("the app did not answer within {0:?}")]
     Unanswered(Duration),
-    #[error("the app switched protocols without having been asked")]
+    #[error("the app switched protocols without a request for it")]
     UnaskedUpgrade,
 }
 
-/// What is wrong with an answer that was read without hyper, in hyper's words.
+/// What is wrong with a response that was read without hyper, in hyper's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Garbled {
     #[error("invalid HTTP header parsed")]
@@ -79,11 +79,11 @@ impl From<httparse::Error> for Garbled {
     }
 }
 
-/// Reasons as they stand in `weir_upstream_errors_total`, in the order of [`FailureCounts::get`].
+/// The values of `reason` in `weir_upstream_errors_total`, in the order of [`FailureCounts::get`].
 pub(crate) const REASONS: [&str; 6] =
     ["refused", "connect_timeout", "handshake", "closed", "protocol", "response_timeout"];
 
-/// How often the app failed, by reason. Requests that were the client's mistake do not count.
+/// How often the app failed, by reason. Client errors do not count.
 #[derive(Debug, Default)]
 pub(crate) struct FailureCounts([AtomicU64; REASONS.len()]);
 
@@ -94,7 +94,7 @@ impl FailureCounts {
 }
 
 impl Failure {
-    /// For an error of a connection that was given a request.
+    /// The failure for a hyper error of the connection that carried the request.
     pub(super) fn of(error: hyper::Error) -> Self {
         let body = error.source().and_then(|source| source.downcast_ref::<BodyError>());
         if let Some(BodyError::Stalled(pause)) = body {
@@ -108,7 +108,7 @@ impl Failure {
         }
     }
 
-    /// The app takes no connections: it has stopped, or will start again. The client does better elsewhere.
+    /// The app refuses connections: it stopped, or restarts. The client should reconnect elsewhere.
     pub(super) fn app_gone(&self) -> Option<AppGone> {
         match self {
             Self::Connect(ConnectError::Refused(..)) => Some(AppGone::Unseen),
@@ -145,10 +145,10 @@ impl Failure {
         }
     }
 
-    /// Counts the failure and answers for the app.
+    /// Counts the failure and responds in place of the app.
     ///
-    /// A client that makes mistakes with the form of its requests is not listened to any longer. One whose request the app did not
-    /// take is sent away, so that its next one can go elsewhere.
+    /// After a malformed request, the connection closes. After a request that the app did not accept, the connection
+    /// closes as well, so that the client's next request can go elsewhere.
     pub(super) fn respond(&self, counts: &FailureCounts, version: Version) -> Response<ResponseBody> {
         if let Some(reason) = self.reason() {
             counts.0[reason].fetch_add(1, Relaxed);

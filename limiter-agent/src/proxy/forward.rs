@@ -1,4 +1,4 @@
-//! One request to the app and its response back, as a tower service.
+//! Sends one request to the app and returns its response, as a tower service.
 
 use std::{convert::Infallible, future::Future, pin::Pin, rc::Rc, sync::Arc, task};
 
@@ -22,28 +22,28 @@ use super::{
     worker::Proxy,
 };
 
-/// How often a request that the app did not process is sent again: it may be told to go away a few times in a row when
-/// it meets connections that are about to close.
+/// How often to send a request that the app did not process. Several attempts in a row can meet a connection that is
+/// about to close.
 const MAX_ATTEMPTS: usize = 4;
 
-/// Passes the requests of one client connection on to the app, once they are through [`vet`] and the limits. Copies are
-/// cheap: each request takes one.
+/// Passes the requests of one client connection to the app, after [`vet`] and the limits. Cloning it is cheap: each
+/// request takes a clone.
 #[derive(Clone, Debug)]
 pub(super) struct Forward(pub(super) Rc<Way>);
 
-/// The way of one client's requests.
+/// The context of one client connection.
 #[derive(Debug)]
 pub(super) struct Way {
     pub(super) app: Rc<App>,
     pub(super) proxy: Arc<Proxy>,
     pub(super) tunnels: Tunnels,
-    /// The client's address as the forwarding headers have it.
+    /// The client's address, as in the forwarding headers.
     pub(super) peer: Rc<Peer>,
-    /// Asked for the messages of connections that are upgraded; requests come here when they are through it.
+    /// Decides on messages of upgraded connections. Requests arrive here after it.
     pub(super) gate: ConnectionGate,
 }
 
-/// What a response comes over, for as long as it does.
+/// The connection or stream of a response, for as long as it is needed.
 #[derive(Debug)]
 pub(super) enum Lease {
     Http1(pool::Lease),
@@ -52,7 +52,7 @@ pub(super) enum Lease {
 }
 
 impl Lease {
-    /// To be called once the response is read to its end.
+    /// Call it once the response was read to its end.
     pub(super) fn give_back(self) {
         match self {
             Self::Http1(lease) => lease.give_back(),
@@ -82,11 +82,11 @@ impl Service<Request<RequestBody>> for Forward {
     }
 }
 
-/// What is wrong with a request whatever the rules say.
+/// Validates a request before any rule sees it.
 ///
 /// # Errors
 ///
-/// Why it is refused; to be answered before any rule is asked.
+/// Why the request is refused.
 pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths) -> Result<(), Failure> {
     if request.method() == Method::CONNECT {
         return Err(Failure::ConnectMethod);
@@ -132,7 +132,7 @@ impl Way {
         Ok(Response::from_parts(head, ResponseBody::upstream(incoming, lease)?))
     }
 
-    /// Sends the request; once more, on a new connection, if an idle one turns out to have been closed by the app.
+    /// Sends the request. If the app turns out to have closed an idle connection, sends it once more on a new one.
     async fn over_http1(&self, mut request: Request<RequestBody>) -> Result<(Response<Incoming>, Lease), Failure> {
         *request.version_mut() = Version::HTTP_11;
         if expect::is_expected(request.headers()) && !request.body().is_end_stream() {
@@ -157,8 +157,8 @@ impl Way {
         Ok((response, Lease::Http1(lease)))
     }
 
-    /// The same with streams: other requests can be the reason that the app closes a connection, so that it may take
-    /// more than one attempt.
+    /// Sends the request over HTTP/2. Other requests can make the app close the connection, so this may take more
+    /// than one attempt.
     async fn over_http2(&self, request: Request<RequestBody>) -> Result<(Response<Incoming>, Lease), Failure> {
         let mut request = to_http2(request)?;
         for _ in 1..MAX_ATTEMPTS {
@@ -182,19 +182,19 @@ impl Way {
 
 /// What to send once more.
 ///
-/// A request that did not leave this program may always be sent again. One that did may be if it is idempotent (RFC 9110
-/// section 9.2.2), or if the app said that it did nothing; then `spare` is a copy of it.
+/// A request that did not leave this program may always be retried. A request that was sent may be retried if it is
+/// idempotent (RFC 9110 section 9.2.2), or if the app said that it did nothing. Then `spare` is a copy of it.
 fn again(
     mut failed: TrySendError<Request<RequestBody>>,
     spare: Option<Request<RequestBody>>,
 ) -> Result<Request<RequestBody>, Failure> {
-    // Closed, reset or broken off half-way through the head; not an answer that makes no sense.
+    // The connection was closed, reset or cut off in the head. An invalid response does not count.
     let unanswered = !failed.error().is_parse() && !failed.error().is_user();
     let again = failed.take_message().or_else(|| spare.filter(|_| unanswered));
     again.ok_or_else(|| Failure::of(failed.into_error()))
 }
 
-/// Only a request without a body can be copied before it is sent.
+/// Copies a request before it is sent; only one without a body can be copied.
 fn copy_if_empty(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
     request.body().is_end_stream().then(|| {
         let mut copy = Request::new(RequestBody::empty());
@@ -206,7 +206,7 @@ fn copy_if_empty(request: &Request<RequestBody>) -> Option<Request<RequestBody>>
     })
 }
 
-/// HTTP/2 names the host in the target alone.
+/// HTTP/2 names the host only in the target.
 fn to_http2(mut request: Request<RequestBody>) -> Result<Request<RequestBody>, Failure> {
     let host = request.headers_mut().remove(header::HOST);
     let mut target = std::mem::take(request.uri_mut()).into_parts();

@@ -1,12 +1,12 @@
-//! What a proxy must change in a message's headers, and nothing else.
+//! Changes the headers that a proxy must change, and no others.
 //!
-//! Fields that are about one connection (RFC 9110 section 7.6.1) go no further, in both directions. The app learns who
-//! asked from `X-Forwarded-For`, to which the peer is appended, and from `X-Forwarded-Proto` and `-Host`, which are set
-//! if nobody did so before. `Forwarded` (RFC 7239) says the same in one field: it is continued where somebody in front
-//! began it, and not begun here, since an app that reads it would then believe it over what the load balancer wrote in
-//! the others. There is no `Via`: some apps do not compress for proxies that say it, and nothing here can loop.
+//! Hop-by-hop fields (RFC 9110 section 7.6.1) are removed in both directions. The app learns the client from
+//! `X-Forwarded-For`, to which the agent appends the peer, and from `X-Forwarded-Proto` and `-Host`, which the agent
+//! sets if they are absent. The agent appends to `Forwarded` (RFC 7239) if the request has it, but does not add it:
+//! an app that reads it would prefer it over the load balancer's values in the other fields. There is no `Via`: some
+//! apps do not compress for proxies that send it, and the agent cannot loop.
 //!
-//! Rules look at the headers before any of this.
+//! Rules see the headers before any of these changes.
 
 use std::net::IpAddr;
 
@@ -21,14 +21,14 @@ use super::failure::Garbled;
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// How large the head of an answer of the app's may be, over HTTP/1.1.
+/// The largest head of an app's HTTP/1.1 response.
 pub(super) const MAX_ANSWER_BYTES: usize = 400 * 1024;
 
-/// How many fields it may have. As over HTTP/2 (RFC 9113 section 6.5.2), each counts 32 bytes more than its name and its value have, so
-/// it is the bytes that are the limit.
+/// The most fields of such a head. As in HTTP/2 (RFC 9113 section 6.5.2), each field counts 32 bytes more than its
+/// name and value, so in effect the limit in bytes applies.
 pub(super) const MAX_ANSWER_FIELDS: usize = MAX_ANSWER_BYTES / (32 + 2);
 
-/// Of one connection by definition, besides `Connection` itself.
+/// Hop-by-hop fields besides `Connection` itself.
 pub(super) const HOP_BY_HOP: [HeaderName; 7] = [
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -39,11 +39,11 @@ pub(super) const HOP_BY_HOP: [HeaderName; 7] = [
     header::PROXY_AUTHORIZATION,
 ];
 
-/// End-to-end fields that a client must not be able to take away from the app by naming them in `Connection`.
+/// End-to-end fields that a client must not remove by naming them in `Connection`.
 pub(super) const NEVER_DROPPED: [HeaderName; 6] =
     [header::HOST, header::CONTENT_LENGTH, header::FORWARDED, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST];
 
-/// Removes what belongs to the connection that a message came by.
+/// Removes the hop-by-hop fields of a message.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if let Entry::Occupied(connection) = headers.entry(header::CONNECTION) {
         let (_, values) = connection.remove_entry_mult();
@@ -60,8 +60,8 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes from trailers what only a head may say (RFC 9110 section 6.5.1): how the message is framed and to whom it goes, and
-/// who sent it, which the head was given.
+/// Removes trailers that are only valid in a head (RFC 9110 section 6.5.1): framing, routing, and the client's
+/// identity, which the head already has.
 pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
     remove_hop_by_hop(trailers);
     for name in NEVER_DROPPED.iter().chain(&[header::TRAILER, header::EXPECT]) {
@@ -69,18 +69,18 @@ pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
     }
 }
 
-/// Whether an answer's body is coded in the one way that is undone here: clients are not told of another.
+/// Whether a response's body has no transfer coding but `chunked`, the only one that the agent decodes.
 pub(super) fn is_plainly_coded(headers: &HeaderMap) -> bool {
     plain_coding(headers.get_all(header::TRANSFER_ENCODING).iter().map(HeaderValue::as_bytes)) != Some(false)
 }
 
-/// Whether `chunked` is the only coding; none without any.
+/// Whether `chunked` is the only coding; `None` without any coding.
 pub(super) fn plain_coding<'b>(mut values: impl Iterator<Item = &'b [u8]>) -> Option<bool> {
     let first = values.next()?;
     Some(first.trim_ascii().eq_ignore_ascii_case(b"chunked") && values.next().is_none())
 }
 
-/// Who sent a request, as the fields have it.
+/// The client's address, as fields write it.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     ip: IpAddr,
@@ -101,12 +101,12 @@ impl Peer {
     }
 }
 
-/// Readies a request's headers for the app. `chunked` is for a body of unknown length on HTTP/1.1.
+/// Prepares a request's headers for the app. `chunked` is for a body of unknown length over HTTP/1.1.
 pub(super) fn to_upstream(headers: &mut HeaderMap, peer: &Peer, chunked: bool) {
     let trailers = headers.get_all(header::TE).iter().flat_map(tokens).any(|t| t.eq_ignore_ascii_case("trailers"));
     remove_hop_by_hop(headers);
     if chunked {
-        // hyper would take an unknown length on a GET for no body at all.
+        // For a GET of unknown length, hyper would send no body at all.
         headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
     if trailers {
@@ -124,22 +124,22 @@ pub(super) fn to_upstream(headers: &mut HeaderMap, peer: &Peer, chunked: bool) {
     {
         headers.insert(X_FORWARDED_HOST, host);
     }
-    // HTTP/2 may send cookies one by one, which no app of HTTP/1 expects (RFC 9113 section 8.2.3).
+    // HTTP/2 may split cookies over several fields, which HTTP/1 apps do not expect (RFC 9113 section 8.2.3).
     join(headers, header::COOKIE, "; ", None);
 }
 
-/// Readies a response's headers for the client.
+/// Prepares a response's headers for the client.
 pub(super) fn to_client(headers: &mut HeaderMap) {
     if headers.contains_key(header::TRANSFER_ENCODING) {
-        // RFC 9112 section 6.3: the coding rules, the length is a lie.
+        // RFC 9112 section 6.3: the transfer coding overrides the length.
         headers.remove(header::CONTENT_LENGTH);
     }
     say_length_once(headers);
     remove_hop_by_hop(headers);
 }
 
-/// What the app says several times is passed on once (RFC 9110 section 8.6): a recipient might take the list for a
-/// mistake, or go by its first member alone.
+/// Merges repeated equal lengths into one (RFC 9110 section 8.6). A recipient might refuse the list, or read only its
+/// first member.
 fn say_length_once(headers: &mut HeaderMap) {
     let mut values = headers.get_all(header::CONTENT_LENGTH).iter().map(HeaderValue::as_bytes);
     let plain = values.next().is_none_or(|first| first.iter().all(u8::is_ascii_digit)) && values.next().is_none();
@@ -149,7 +149,7 @@ fn say_length_once(headers: &mut HeaderMap) {
     }
 }
 
-/// The length that all values of `Content-Length` agree on; none without any.
+/// The length on which all values of `Content-Length` agree; `None` without any.
 pub(super) fn one_length<'b>(values: impl Iterator<Item = &'b [u8]>) -> Result<Option<u64>, Garbled> {
     let mut length = None;
     for value in values.flat_map(|value| value.split(|byte| *byte == b',')) {
@@ -170,14 +170,14 @@ fn number(digits: &[u8]) -> Option<u64> {
 }
 
 fn append_forwarded(headers: &mut HeaderMap, ip: IpAddr) {
-    // Quoted as it is: what a host is made of needs no escape.
+    // Quoted without escapes: the characters of a host need none.
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let element = format!("{};host=\"{host}\";proto=http", forwarded_node(ip));
     let element = HeaderValue::from_maybe_shared(bytes::Bytes::from(element)).expect("made of text");
     join(headers, header::FORWARDED, ", ", Some(&element));
 }
 
-/// Who asked, as RFC 7239 wants it written.
+/// A client address in the form of RFC 7239.
 pub(super) fn forwarded_node(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(ip) => format!("for={ip}"),
@@ -185,7 +185,8 @@ pub(super) fn forwarded_node(ip: IpAddr) -> String {
     }
 }
 
-/// One line for all occurrences of a field and one more: apps that read only the first must see the last too.
+/// Joins all values of a field, and one more, into one line. Apps that read only the first line must see the last
+/// value too.
 fn join(headers: &mut HeaderMap, name: HeaderName, separator: &str, last: Option<&HeaderValue>) {
     let mut values = headers.get_all(&name).iter().chain(last);
     let (Some(first), second) = (values.next(), values.next()) else { return };
@@ -203,13 +204,13 @@ fn join(headers: &mut HeaderMap, name: HeaderName, separator: &str, last: Option
     headers.insert(name, joined);
 }
 
-/// The elements of a comma-separated field, but for those that are no text, which are nobody's name.
+/// The elements of a comma-separated field, without those that are not text, which cannot be names.
 pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &str> {
     let elements = value.split(|byte| *byte == b',').filter_map(|element| str::from_utf8(element.trim_ascii()).ok());
     elements.filter(|element| !element.is_empty())
 }
 
-/// The same of one value.
+/// The elements of one header value.
 pub(super) fn tokens(value: &HeaderValue) -> impl Iterator<Item = &str> {
     elements(value.as_bytes())
 }
@@ -311,7 +312,7 @@ mod tests {
             (&["5", "5"], &["5"]),
             (&["5, 5"], &["5"]),
             (&["05,5", "5"], &["5"]),
-            // No body shows which of them holds: the writer of the answer refuses it.
+            // No body shows which length is right, so the writer refuses the response.
             (&["5", "6"], &["5", "6"]),
             (&["+5"], &["+5"]),
         ] {

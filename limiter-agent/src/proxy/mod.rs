@@ -1,15 +1,16 @@
-//! The reverse proxy: HTTP/1 and HTTP/2 in, the same out if the app speaks it, bodies and trailers streaming both ways.
+//! The reverse proxy: HTTP/1 and HTTP/2 from clients, the same to the app if it supports it. Bodies and trailers
+//! stream in both directions.
 //!
-//! Plain requests of HTTP/1.1 may take a shorter way ([`plain`]); what comes out of it is the same.
+//! Plain HTTP/1.1 requests may take a shorter path ([`plain`]) with the same result.
 //!
-//! Each worker is a thread with a runtime, a listener and upstream connections of its own; a request never leaves the
-//! thread that accepted it. Nothing here knows a rule: the limits are a tower layer around `forward::Forward`.
+//! Each worker is a thread with its own runtime, listener and upstream connections. A request never leaves the thread
+//! that accepted it. Nothing here knows a rule: the limits are a tower layer around `forward::Forward`.
 //!
-//! hyper keeps two things to itself, over any protocol or over HTTP/1. Interim responses other than 100 and 101 (103 Early
-//! Hints) are not passed on, although RFC 9110 section 15.2 wants it: clients get the final response alone, and lose a
-//! hint. On a connection of HTTP/1 a trailer field is written only if the message announced it in `Trailer` and, in a
-//! response, if the client said `TE: trailers`. Others are dropped, as section 6.5.1 allows intermediaries, and
-//! never merged into the head. gRPC over HTTP/2 needs no announcement.
+//! hyper hides two things. It does not pass on interim responses other than 100 and 101 (103 Early Hints), although
+//! RFC 9110 section 15.2 requires it: clients get only the final response and lose a hint. Over HTTP/1 it writes a
+//! trailer field only if the message announced it in `Trailer` and, in a response, if the client sent `TE: trailers`.
+//! It drops other trailers, as section 6.5.1 allows, and never merges them into the head. gRPC over HTTP/2 needs no
+//! announcement.
 
 mod activity;
 mod address;

@@ -1,9 +1,9 @@
 //! A worker's HTTP/1.1 connections to the app.
 //!
-//! All go to one address, so the pool is a stack: the connection used last is used next, and those at the bottom grow
-//! idle. Two things must not happen: that a connection with unread bytes is used again (only a finished body gives its
-//! [`Lease`] back), and that a connection which the app closed while it was idle fails a request (see [`Lease::fresh`]
-//! and [`IDLE_CHECK`](super::app::IDLE_CHECK)).
+//! All go to one address, so the pool is a stack: the connection used last is used next, and those at the bottom
+//! become idle. Two things must not happen. A connection with unread bytes must not be used again, so only a finished
+//! body gives its [`Lease`] back. And a connection that the app closed while it was idle must not fail a request (see
+//! [`Lease::fresh`] and [`IDLE_CHECK`](super::app::IDLE_CHECK)).
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
@@ -18,7 +18,7 @@ use super::{
     headers::{MAX_ANSWER_BYTES, MAX_ANSWER_FIELDS},
 };
 
-/// Connections kept at most; beyond it they are closed after use.
+/// The most idle connections. A connection beyond them is closed after use.
 const MAX_IDLE: usize = 1024;
 
 type Sender = http1::SendRequest<RequestBody>;
@@ -33,7 +33,7 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct Idle {
     stack: Vec<Sender>,
-    /// The smallest height of the stack since the last check: what is below it was not used since.
+    /// The smallest height of the stack since the last check. Connections below it were not used since.
     low_water: usize,
 }
 
@@ -41,10 +41,10 @@ struct Idle {
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) sender: Sender,
-    /// Made for this request: if it fails, no other connection would do better.
+    /// The connection was opened for this request. If it fails, another one would fail, too.
     pub(super) fresh: bool,
-    /// The app answers as HTTP/1.0. hyper would then ask in the same way, and send a body of unknown length without a word
-    /// about its end: whatever is in it would be the next request.
+    /// The app responds with HTTP/1.0. On this connection hyper would then send HTTP/1.0 requests, and a body of
+    /// unknown length without an end marker: the app would take the body for the next request.
     once: bool,
     pool: Rc<Pool>,
 }
@@ -54,7 +54,7 @@ impl Pool {
         Rc::new(Self { address, idle: RefCell::default() })
     }
 
-    /// An idle connection, or else a new one.
+    /// An idle connection, or a new one if there is none.
     pub(super) async fn lease(self: &Rc<Self>) -> Result<Lease, ConnectError> {
         match self.pop() {
             Some(sender) => Ok(Lease { sender, fresh: false, once: false, pool: Rc::clone(self) }),
@@ -62,7 +62,7 @@ impl Pool {
         }
     }
 
-    /// A new connection, for a request that has seen an idle one fail.
+    /// A new connection, for a request that failed on an idle one.
     pub(super) async fn connect(self: &Rc<Self>) -> Result<Lease, ConnectError> {
         let io = TokioIo::new(self.address.connect().await?);
         let (sender, connection) = http1::Builder::new()
@@ -85,14 +85,14 @@ impl Pool {
         Ok(Lease { sender, fresh: true, once: false, pool: Rc::clone(self) })
     }
 
-    /// Closes what was idle since the last call.
+    /// Closes the connections that were idle since the last call.
     pub(super) fn close_idle(&self) {
         let idle = &mut *self.idle.borrow_mut();
         idle.stack.drain(..idle.low_water);
         idle.low_water = idle.stack.len();
     }
 
-    /// Whether there were idle ones that the app has closed.
+    /// Removes idle connections that the app has closed. Returns whether there were any.
     fn forget_closed(&self) -> bool {
         let idle = &mut *self.idle.borrow_mut();
         let before = idle.stack.len();
@@ -110,8 +110,8 @@ impl Pool {
                 found = Some(sender);
                 break;
             }
-            // Given back a moment ago and not yet through with its last request, or closed. One that is busy may become
-            // ready; a second one in a row says that there is no use in looking further.
+            // The connection is closed, or was returned a moment ago and has not finished its last request. One busy
+            // connection may become ready soon. After a second one in a row, looking further is useless.
             if !sender.is_closed() && busy.replace(sender).is_some() {
                 break;
             }
@@ -123,12 +123,12 @@ impl Pool {
 }
 
 impl Lease {
-    /// To be told which version the response has.
+    /// Reports the version of the response.
     pub(super) fn answered(&mut self, version: Version) {
         self.once |= version < Version::HTTP_11;
     }
 
-    /// To be called once the response is read to its end.
+    /// Call it once the response was read to its end.
     pub(super) fn give_back(self) {
         let idle = &mut *self.pool.idle.borrow_mut();
         if !self.once && idle.stack.len() < MAX_IDLE && !self.sender.is_closed() {

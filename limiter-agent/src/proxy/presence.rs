@@ -1,8 +1,9 @@
-//! Whether the app takes connections, as far as it shows by itself: it is not asked all the time.
+//! Whether the app accepts connections, learned from events instead of polling.
 //!
-//! An app that stops closes its port and its idle connections, and so its clients know. Clients of the agent do not see that, so
-//! the agent does the same for them: it looks as soon as the app closes an idle connection or refuses a new one.
-//! `weir-agent leave` says that the pod is being deleted, but only after the app has had its signal to stop, if the app has no hook.
+//! An app that stops closes its port and its idle connections, and so tells its clients. The agent's clients do not
+//! see that, so the agent does the same: it checks the app as soon as the app closes an idle connection or refuses a
+//! new one. `weir-agent leave` is no substitute: without a hook of its own, the app gets SIGTERM before the agent
+//! hears of the deletion.
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ impl Presence {
         self.suspected.notified().await;
     }
 
-    /// Cancelled when the app takes no connections any more, or when the drain begins.
+    /// A token that is cancelled when the app refuses connections, or when the drain begins.
     pub(super) fn up(&self) -> CancellationToken {
         CancellationToken::clone(&self.up.load())
     }

@@ -1,5 +1,5 @@
-//! A client's socket under hyper: it first gives back what was read from it before, says what goes on, and stops at
-//! what is not to be read.
+//! A client's socket under hyper. It first returns bytes that were read before, records activity, and stops at bytes
+//! that hyper must not read.
 
 use std::{
     io::{self, IoSlice},
@@ -18,41 +18,41 @@ use tokio::{
 
 use super::{activity::Activity, strict::Strict, worker::Open};
 
-/// What hyper gets to read in place of the end of a wrong line, and after it: it is in no head and no chunk size, so the
-/// request is answered with 400, and so that this happens at once, the head is complete.
+/// The byte that hyper reads in place of the end of an invalid line, and after it. It is valid in no head and no
+/// chunk size, so hyper answers with 400. The head is completed, so that hyper answers at once.
 const WRONG: u8 = 0;
 const END: &[u8] = b"\r\n\r\n";
 
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: TcpStream,
-    /// Read before hyper came, or came again.
+    /// Bytes that were read before hyper took or retook the socket.
     before: Bytes,
     activity: Arc<Activity>,
     /// Held so that a tunnel counts as a connection, too.
     _open: Arc<Open>,
-    /// Not for HTTP/2.
+    /// `None` for HTTP/2.
     strict: Option<Strict>,
-    /// It has stopped.
+    /// `strict` found an invalid line.
     stopped: bool,
     ended: bool,
-    /// Once hyper has nothing more to say.
+    /// Set once hyper has written everything.
     goodbye: Option<Goodbye>,
 }
 
-/// Reads on after the last byte was written, until the client has noticed.
+/// After the last byte was written, reads on until the client has noticed.
 ///
-/// Were the socket closed at once, the kernel would answer whatever the client still sends (a request that it had begun,
-/// a WINDOW_UPDATE) with a reset, which also destroys what the client had not read yet.
+/// If the socket were closed at once, the kernel would answer whatever the client still sends (the start of a
+/// request, a WINDOW_UPDATE) with a reset, which also destroys the data that the client has not read yet.
 #[derive(Debug)]
 pub(super) struct Goodbye {
     patience: Pin<Box<Sleep>>,
-    /// A client that sends a byte now and then must not keep the connection.
+    /// A deadline, so that a client cannot keep the connection open by sending single bytes.
     end: Instant,
     read: usize,
 }
 
-/// How long the client may be silent, how long it may take in all, and how much it may send.
+/// How long the client may be silent, how long it may take in total, and how much it may send.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 const GOODBYE_LONGEST: Duration = Duration::from_secs(10);
 const GOODBYE_BYTES: usize = 256 * 1024;
@@ -64,7 +64,7 @@ impl Default for Goodbye {
 }
 
 impl Goodbye {
-    /// Over when the client has closed its side, or has had its time.
+    /// Ready when the client has closed its side, or its time is over.
     pub(super) fn poll_over(&mut self, stream: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<()> {
         while self.read < GOODBYE_BYTES && self.patience.as_mut().poll(cx).is_pending() {
             let mut bytes = [0; 1024];
@@ -95,13 +95,13 @@ impl Socket {
         self.stream
     }
 
-    /// Whether the client has said that it sends no more, or has had its time to.
+    /// Whether the client closed its side, or its time is over.
     pub(super) fn ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether the client has said all and waits. That the request's body was passed on whole is not asked for: hyper may
-    /// have more of it than the app has taken.
+    /// Whether the client has sent everything and waits for a response. It is not required that the whole body was
+    /// passed on: hyper may have read more of it than the app.
     fn owes_an_answer(&self) -> bool {
         let Some(strict) = &self.strict else { return false };
         strict.is_whole() && self.activity.owes_an_answer()
@@ -141,8 +141,8 @@ impl AsyncRead for Socket {
                 self.before = Bytes::from_static(END);
             }
         } else if self.owes_an_answer() {
-            // hyper would take it for the client's leaving, and drop the request. It asks again when it has answered, and
-            // whenever the connection is looked at.
+            // hyper would assume that the client has left, and drop the request. It asks again after its response,
+            // and whenever the connection is polled.
             self.activity.half_closed();
             return Poll::Pending;
         } else {
@@ -196,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// The time until the connection is closed, for a client that sends a byte with each pause.
+    /// The time until the connection closes, if the client sends one byte after each pause.
     async fn closed_after(pause: Duration) -> Duration {
         let (mut client, mut agent) = duplex(64);
         let begun = Instant::now();
@@ -209,13 +209,13 @@ mod tests {
         let mut goodbye = Goodbye::default();
         tokio::select! {
             () = poll_fn(|cx| goodbye.poll_over(&mut agent, cx)) => begun.elapsed(),
-            () = trickle => unreachable!("it ends never"),
+            () = trickle => unreachable!("it never ends"),
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_trickles_is_not_read_for_ever() {
-        // The timer rounds up to its next millisecond.
+        // The timer rounds up to the next millisecond.
         let about = |seconds: u64, measured: Duration| measured.abs_diff(Duration::from_secs(seconds)).as_millis() <= 2;
         assert!(about(2, closed_after(Duration::from_secs(60)).await), "a silent one");
         assert!(about(10, closed_after(Duration::from_millis(1500)).await), "one that trickles");

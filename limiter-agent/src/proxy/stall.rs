@@ -1,9 +1,10 @@
-//! Clients of HTTP/2 that do not take an answer.
+//! Detects HTTP/2 clients that do not read a response.
 //!
-//! Over HTTP/1 it is the socket that does not take more. Here each answer has a window of its own, which a client can leave closed for
-//! ever, on a connection on which everything else goes on; behind each is a connection to the app. hyper asks a body for more only
-//! while there is room for it, and tells nobody how long there was none. So the body notes when it was last asked, and the task that
-//! hyper runs for the stream is ended when that was too long ago: that resets the stream, and lets go of the app.
+//! Over HTTP/1 a full socket shows it. In HTTP/2 each response has its own flow-control window. A client can leave
+//! that window closed forever while everything else on the connection continues, and each such response holds a
+//! connection to the app. hyper polls a body only while the window is open, and does not say how long it was closed.
+//! So the body records its last poll. If that was too long ago, the agent ends hyper's task for the stream, which
+//! resets the stream and releases the app's connection.
 
 use std::{
     future::Future,
@@ -26,43 +27,43 @@ use tokio::{
 use super::activity::Activity;
 
 task_local! {
-    /// Of the stream that the task is about.
+    /// The reading state of the stream that the current task serves.
     static TAKING: Arc<Taking>;
 }
 
-/// Whether a client takes its answer: counts up with each frame of the body, and with each time that it is asked for the next. So
-/// it is odd while the client has to take what there is.
+/// Whether a client reads its response. The counter grows with each frame of the body, and with each poll for the
+/// next frame. So it is odd while the client has to read.
 #[derive(Debug, Default)]
 pub(super) struct Taking(AtomicU64);
 
 impl Taking {
-    /// That of the stream that is being answered; none over HTTP/1.
+    /// The state of the current stream; `None` over HTTP/1.
     pub(super) fn current() -> Option<Arc<Self>> {
         TAKING.try_with(Arc::clone).ok()
     }
 
-    /// There is room for more.
+    /// hyper polled for more: the window is open.
     pub(super) fn asked(&self) {
         if self.waits().is_some() {
             self.0.fetch_add(1, Relaxed);
         }
     }
 
-    /// There was more.
+    /// The body gave hyper more.
     pub(super) fn given(&self) {
         self.0.fetch_add(1, Relaxed);
     }
 
-    /// For what is waited, while it is the client that has to do something.
+    /// The counter, while the client has to read; otherwise `None`.
     fn waits(&self) -> Option<u64> {
         Some(self.0.load(Relaxed)).filter(|count| count % 2 == 1)
     }
 }
 
-/// Runs the streams of a connection, each until its client has taken nothing for so long.
+/// Runs the streams of a connection, and ends each whose client read nothing for too long.
 ///
-/// Streams take turns on a connection. While a slow client reads the connection steadily, a stream waits for its turn, and not for the
-/// client: so it is given as much time for each of the streams that are open.
+/// Streams take turns on a connection. While a slow client reads the connection steadily, a stream waits for its turn
+/// and not for the client. So its timeout is multiplied by the number of open streams.
 #[derive(Clone, Debug)]
 pub(super) struct Watching {
     patience: Duration,
@@ -83,7 +84,7 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Watching {
     }
 }
 
-/// A stream until it ends, or is ended.
+/// A stream, until it ends or is ended.
 struct Watched<F> {
     stream: Pin<Box<F>>,
     taking: Arc<Taking>,
@@ -92,11 +93,11 @@ struct Watched<F> {
 }
 
 struct Waiting {
-    /// As [`Taking::waits`].
+    /// The result of [`Taking::waits`] when the timer was set.
     with: u64,
-    /// As [`Activity::stuck_after`], when the timer was set.
+    /// The result of [`Activity::stuck_after`] when the timer was set.
     stuck_after: Option<u64>,
-    /// How often others had their turn since.
+    /// How often other streams had their turn since then.
     turns: u64,
     until: Pin<Box<Sleep>>,
 }
@@ -129,7 +130,7 @@ impl<F: Future<Output = ()>> Future for Watched<F> {
             let stuck_after = connection.stuck_after();
             let (open, _) = connection.requests();
             if stuck_after.is_none() || stuck_after == waiting.stuck_after || waiting.turns >= open {
-                tracing::debug!("client does not read its response");
+                tracing::debug!("the client does not read its response");
                 return Poll::Ready(());
             }
             (waiting.stuck_after, waiting.turns) = (stuck_after, waiting.turns + 1);

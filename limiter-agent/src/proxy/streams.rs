@@ -1,7 +1,7 @@
-//! A worker's HTTP/2 connections to the app: one, and more when it has as many streams open as the app allows.
+//! A worker's HTTP/2 connections to the app: one, and more if it has as many open streams as the app allows.
 //!
-//! The windows are such that all streams of a connection can be held up by clients that do not read, and the next still
-//! gets through: nobody waits for another client.
+//! The windows are large enough that all streams of a connection can be blocked by clients that do not read, and the
+//! next stream still works: no client waits for another.
 
 use std::{
     cell::{Cell, RefCell},
@@ -17,17 +17,18 @@ use tokio::sync::Mutex;
 
 use super::{address::AppAddress, app::ConnectError, body::RequestBody, client::OnThisThread};
 
-/// Streams of one connection at most, if the app allows that many.
+/// The most streams on one connection, if the app allows as many.
 const MAX_STREAMS: usize = 100;
 
-/// How much of one response is taken while the client does not read it, and of all on a connection together.
+/// How much of one response to accept while the client does not read it, and of all responses on a connection
+/// together.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 100;
 
-/// How large the head of a response may be.
+/// The largest head of a response.
 const MAX_HEADER_BYTES: u32 = 64 * 1024;
 
-/// How much of one request is held while the app does not read it.
+/// How much of one request to hold while the app does not read it.
 const SEND_BUFFER: usize = 64 * 1024;
 
 /// The HTTP/2 connections of one worker.
@@ -35,7 +36,7 @@ const SEND_BUFFER: usize = 64 * 1024;
 pub(super) struct Streams {
     address: Arc<AppAddress>,
     connections: RefCell<Vec<Rc<Connection>>>,
-    /// Held while a connection is made, so that a burst makes one and not one each.
+    /// Held while a connection is opened, so that a burst of requests opens only one.
     connecting: Mutex<()>,
 }
 
@@ -43,17 +44,17 @@ pub(super) struct Streams {
 struct Connection {
     sender: http2::SendRequest<RequestBody>,
     open: Cell<usize>,
-    /// What the app allows.
+    /// The most streams that the app allows.
     max: Cell<usize>,
-    /// Whether it was in use since the last check.
+    /// Whether the connection was used since the last check.
     used: Cell<bool>,
 }
 
-/// One stream, as long as this lives.
+/// One stream; it counts as open until dropped.
 #[derive(Debug)]
 pub(super) struct Stream {
     connection: Rc<Connection>,
-    /// Its connection was made for this request: if it fails, no other would do better.
+    /// The connection was opened for this request. If it fails, another one would fail, too.
     pub(super) fresh: bool,
 }
 
@@ -67,7 +68,7 @@ impl Streams {
         self.connections.borrow().iter().any(|connection| !connection.sender.is_closed())
     }
 
-    /// A stream on a connection that has room for it, or else on a new one.
+    /// A stream on a connection with a free slot, or on a new connection.
     pub(super) async fn open(&self) -> Result<Stream, ConnectError> {
         if let Some(stream) = self.on_existing() {
             return Ok(stream);
@@ -81,7 +82,7 @@ impl Streams {
         Ok(Stream::on(connection, true))
     }
 
-    /// Forgets what is closed, and what nothing was asked on since the last call.
+    /// Drops connections that are closed, or were not used since the last call.
     pub(super) fn close_idle(&self) {
         self.connections.borrow_mut().retain(|connection| {
             !connection.sender.is_closed() && (connection.used.replace(false) || connection.open.get() > 0)
@@ -115,7 +116,7 @@ impl Streams {
             let ended = poll_fn(|cx| {
                 let ended = driver.as_mut().poll(cx);
                 if let Some(connection) = weak.upgrade() {
-                    // 0 would be an app that takes nothing for now: hyper holds the one request until it does.
+                    // With 0, the app accepts no streams for now; hyper holds one request until it does.
                     connection.max.set(driver.current_max_send_streams().clamp(1, MAX_STREAMS));
                 }
                 ended
@@ -123,7 +124,7 @@ impl Streams {
             if let Err(error) = ended.await {
                 tracing::debug!(%error, "upstream connection ended");
             }
-            // One that is idle for too long is dropped before it ends.
+            // The pool drops an idle connection before the connection's task ends.
             if weak.strong_count() > 0 {
                 address.suspect();
             }
@@ -150,14 +151,14 @@ impl Drop for Stream {
     }
 }
 
-/// Whether the app said that it did nothing about the request (RFC 9113 section 8.7): it may be sent again, whatever it
-/// asks.
+/// Whether the app said that it did not process the request (RFC 9113 section 8.7). Then it may be retried, whatever
+/// its method.
 pub(super) fn is_unprocessed(error: &hyper::Error) -> bool {
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {
         if let Some(error) = error.downcast_ref::<h2::Error>() {
             let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-            // Streams that a GOAWAY leaves to be finished do not get to see it.
+            // Streams that a GOAWAY lets finish do not see this error.
             let leaving = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
             return error.is_remote() && (refused || leaving);
         }

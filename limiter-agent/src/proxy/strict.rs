@@ -1,22 +1,23 @@
-//! What hyper reads in HTTP/1 and a proxy must not: heads and bodies whose end others might see elsewhere.
+//! Refuses HTTP/1 that hyper accepts and a proxy must not: heads and bodies that other programs could end at another
+//! byte.
 //!
-//! This follows the messages of a connection as they come, only so far as to know where each begins and ends, and stops
-//! at the first line that is not as RFC 9112 has it: a line that ends in LF alone, a folded field, a second length or
-//! one beside `Transfer-Encoding` (section 6.1 leaves it to us: hyper would go by the coding), any coding but `chunked`,
-//! a chunk size with anything behind it but extensions. Everything else is hyper's to judge. It must never let a byte
-//! pass behind a line that it stopped at, and never change one before it.
+//! It follows the messages of a connection only as far as needed to know where each begins and ends. It stops at the
+//! first line that violates RFC 9112: a line that ends in LF alone, a folded field, a second length or a length
+//! beside `Transfer-Encoding` (section 6.1 leaves the choice; hyper would use the coding), any coding but `chunked`,
+//! a chunk size followed by anything but extensions. hyper judges everything else. This module must never let a byte
+//! pass after the line at which it stopped, and never change a byte before it.
 
-/// How long one line may be before it is not kept any more. hyper's own limits come first.
+/// The longest line that is stored. hyper's own limits are lower.
 const MAX_LINE: usize = 1024 * 1024 + 64;
 
-/// Follows one connection.
+/// Follows the requests of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Strict {
     state: State,
-    /// The beginning of a line that came in pieces.
+    /// The beginning of a line that arrived in pieces.
     partial: Vec<u8>,
     head: Head,
-    /// Whatever the app's answer, no other request comes after this one.
+    /// No request comes after this one, whatever the app responds.
     last: bool,
 }
 
@@ -27,12 +28,12 @@ enum State {
     ChunkSize,
     ChunkEnd,
     Trailer,
-    /// So many bytes of a body; in chunks or alone.
+    /// This many bytes of a body or of a chunk.
     Data {
         left: u64,
         chunked: bool,
     },
-    /// What follows is no HTTP, or nobody's business any more because this connection will be closed.
+    /// The following bytes are not HTTP, or do not matter because the connection will be closed.
     Tunnel,
 }
 
@@ -45,7 +46,7 @@ struct Head {
 }
 
 impl Strict {
-    /// Looks at what came next. `Some` is the end of the line at which to stop for good.
+    /// Checks the next bytes. `Some` is the end of the invalid line, at which to stop for good.
     pub(super) fn check(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
@@ -78,7 +79,7 @@ impl Strict {
         None
     }
 
-    /// Whether nothing is missing of the requests that have come.
+    /// Whether all requests so far are complete.
     pub(super) fn is_whole(&self) -> bool {
         match self.state {
             State::Tunnel => true,
@@ -91,7 +92,7 @@ impl Strict {
         if self.last { State::Tunnel } else { State::Head }
     }
 
-    /// Takes a line without its LF, or the rest of one.
+    /// Handles a line without its LF, or the rest of one.
     fn line(&mut self, rest: &[u8]) -> bool {
         if self.partial.is_empty() {
             return rest.strip_suffix(b"\r").is_some_and(|line| self.whole_line(line));
@@ -107,7 +108,7 @@ impl Strict {
     fn whole_line(&mut self, line: &[u8]) -> bool {
         match self.state {
             State::Head if line.is_empty() => {
-                // Empty lines in front of a request are let through (RFC 9112 section 2.2).
+                // Empty lines before a request are allowed (RFC 9112 section 2.2).
                 if self.head.begun {
                     let head = std::mem::take(&mut self.head);
                     self.last = head.upgrade;
@@ -169,7 +170,7 @@ impl Head {
         }
     }
 
-    /// What follows, unless it is no body.
+    /// The state after a head; `None` if there is no body.
     fn body(&self) -> Option<State> {
         match self.length {
             _ if self.chunked => Some(State::ChunkSize),
@@ -179,7 +180,7 @@ impl Head {
     }
 }
 
-/// The fields that say what follows a head.
+/// The fields that define the body after a head.
 enum Field {
     ContentLength,
     TransferEncoding,
@@ -204,7 +205,7 @@ impl Field {
     }
 }
 
-/// Whether an `Upgrade` field asks for nothing but HTTP/2, which is never granted: clients offer it to everybody.
+/// Whether an `Upgrade` field asks only for HTTP/2. The agent never grants it; clients offer it to every server.
 pub(super) fn is_h2c(value: &[u8]) -> bool {
     value.split(|byte| *byte == b',').all(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"h2c"))
 }
@@ -233,7 +234,7 @@ fn digits(text: &[u8], radix: u32) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Where it stops, if the bytes come in pieces of `size`.
+    /// Where the check stops if the bytes arrive in pieces of `size`.
     fn stop(bytes: &[u8], size: usize) -> Option<usize> {
         let mut strict = Strict::default();
         let pieces = bytes.chunks(size).enumerate();
@@ -305,7 +306,7 @@ mod tests {
             ),
             (format!("{get}content-length: 3\r\n\r\nabc{get}\n"), Some("")),
         ] {
-            // The last line of that kind is the wrong one.
+            // The last such line is the invalid one.
             let expected = wrong.map(|line| text.rfind(&format!("{line}\n")).expect("it is there") + line.len());
             for size in 1..=text.len() {
                 assert_eq!(stop(text.as_bytes(), size), expected, "{text:?} in pieces of {size}");

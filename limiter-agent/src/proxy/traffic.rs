@@ -1,26 +1,26 @@
-//! Client connections and requests by protocol: counted as they come and go, read by the metrics.
+//! Counts client connections and requests by protocol, for the metrics.
 //!
-//! Whatever is open holds a guard, so that no way out forgets to count.
+//! Everything that is open holds a guard, so that every way out is counted.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// What a client connection speaks. One that is upgraded was HTTP/1 before.
+/// The protocol of a client connection. An upgraded connection was HTTP/1 before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http1,
     Http2,
     WebSocket,
-    /// Upgraded to something else, which is copied blindly.
+    /// Upgraded to another protocol, and copied without parsing.
     Tunnel,
 }
 
 impl Protocol {
     pub(crate) const ALL: [Self; 4] = [Self::Http1, Self::Http2, Self::WebSocket, Self::Tunnel];
 
-    /// As it stands in labels.
+    /// The label's value.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http1 => "http1",
@@ -31,7 +31,7 @@ impl Protocol {
     }
 }
 
-/// What all workers count together.
+/// The counters that all workers share.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     accepted: AtomicU64,
@@ -40,8 +40,8 @@ pub(crate) struct Traffic {
     workers: Mutex<Vec<Arc<OfWorker>>>,
 }
 
-/// What one worker counts of HTTP/1.1 on the short way, where a request would feel a count that all of them share. Nobody
-/// else writes to it, so nothing has to be locked for it.
+/// The counters of one worker for HTTP/1.1 on the short path, where a shared counter would be measurable. Only this
+/// worker writes to them, so no locked instruction is needed.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct OfWorker {
@@ -58,7 +58,7 @@ struct Counts {
     opened: AtomicU64,
 }
 
-/// What was counted of one protocol.
+/// The counts of one protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spoken {
     pub(crate) requests: u64,
@@ -68,18 +68,18 @@ pub(crate) struct Spoken {
     pub(crate) opened: u64,
 }
 
-/// A connection counts as open while this lives.
+/// Counts a connection as open until dropped.
 #[derive(Debug)]
 pub(super) struct Speaking {
     traffic: Arc<Traffic>,
     protocol: Protocol,
 }
 
-/// A connection counts as parked while this lives.
+/// Counts a connection as parked until dropped.
 #[derive(Debug)]
 pub(super) struct Parked<'a>(&'a Traffic);
 
-/// The same, counted by one worker.
+/// Counts a connection as parked in a worker's own counter until dropped.
 #[derive(Debug)]
 pub(super) struct ParkedHere<'a>(&'a OfWorker);
 
@@ -92,7 +92,7 @@ impl Traffic {
         self.each[protocol as usize].requests.fetch_add(1, Relaxed);
     }
 
-    /// To be called once it is known what a connection speaks.
+    /// Call it once the protocol of a connection is known.
     pub(super) fn speaking(self: &Arc<Self>, protocol: Protocol) -> Speaking {
         let counts = &self.each[protocol as usize];
         counts.open.fetch_add(1, Relaxed);
@@ -100,20 +100,20 @@ impl Traffic {
         Speaking { traffic: Arc::clone(self), protocol }
     }
 
-    /// For a connection that is put away: nothing is asked on it, and nothing is held for it.
+    /// For a connection that becomes idle and holds no buffers.
     pub(super) fn park(&self) -> Parked<'_> {
         self.parked.fetch_add(1, Relaxed);
         Parked(self)
     }
 
-    /// For one more worker, which alone may count with it.
+    /// The counters for one more worker. Only that worker may use them.
     pub(super) fn worker(&self) -> Arc<OfWorker> {
         let worker = Arc::default();
         self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&worker));
         worker
     }
 
-    /// Of all workers.
+    /// The sum over all workers.
     fn sum(&self, of: impl Fn(&OfWorker) -> &AtomicU64) -> u64 {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.iter().map(|worker| of(worker).load(Relaxed)).sum()
@@ -124,7 +124,7 @@ impl Traffic {
         self.accepted.load(Relaxed)
     }
 
-    /// Connections that are put away now.
+    /// Connections that are parked now.
     pub(crate) fn parked(&self) -> u64 {
         self.parked.load(Relaxed) + self.sum(|worker| &worker.parked)
     }
@@ -141,14 +141,14 @@ impl OfWorker {
         set(&self.requests, |requests| requests + 1);
     }
 
-    /// As [`Traffic::park`].
+    /// Like [`Traffic::park`].
     pub(super) fn park(&self) -> ParkedHere<'_> {
         set(&self.parked, |parked| parked + 1);
         ParkedHere(self)
     }
 }
 
-/// By the only one who does.
+/// Changes a counter that only this worker writes.
 fn set(count: &AtomicU64, to: impl Fn(u64) -> u64) {
     count.store(to(count.load(Relaxed)), Relaxed);
 }

@@ -1,11 +1,11 @@
-//! Upgraded connections, such as WebSocket: the opening request goes through the limits like any other, then bytes
-//! are copied both ways until either side is done.
+//! Upgraded connections, such as WebSocket. The opening request passes the limits like any other; then bytes are
+//! copied in both directions until either side closes.
 //!
-//! If a rule counts the messages of the connection, it is not a blind copy but [`websocket::relay()`], and nothing but
-//! a WebSocket connection without extensions is asked of the app.
+//! If a rule counts the connection's messages, [`websocket::relay()`] parses them instead, and the agent asks the app
+//! for a WebSocket connection without extensions.
 //!
-//! An upgrade to another form of HTTP is not passed on: the tunnel would carry requests past the limits. Ignoring it is
-//! always allowed (RFC 9110 section 7.8), so the request is simply answered over HTTP/1.1.
+//! The agent does not pass on an upgrade to another version of HTTP: the tunnel would carry requests past the limits.
+//! A server may always ignore an upgrade (RFC 9110 section 7.8), so the request is answered over HTTP/1.1.
 
 use std::{io, rc::Rc, sync::Arc};
 
@@ -29,12 +29,13 @@ use super::{
     websocket::{self, handshake},
 };
 
-/// What connections become of which a request was the first.
+/// The upgraded connections.
 #[derive(Clone, Debug)]
 pub(super) struct Tunnels {
     /// They outlive the request; a drain waits for them.
     pub(super) tasks: TaskTracker,
-    /// Those that can be told to end are told so. Shared, because a copy of a token takes its lock.
+    /// Cancelled when connections that can close politely should do so. Shared, because cloning a token takes its
+    /// lock.
     pub(super) drain: Rc<CancellationToken>,
 }
 
@@ -45,11 +46,11 @@ pub(super) struct Upgrade {
     messages: Option<Messages>,
 }
 
-/// To be asked before the hop-by-hop fields are removed. `messages` says which rules count messages, if any do.
+/// Call it before hop-by-hop fields are removed. `messages` says which rules count messages, if any.
 ///
 /// # Errors
 ///
-/// If an app could take what is behind the head for messages that nobody has counted.
+/// If an app could take the bytes after the head for messages that no rule has counted.
 pub(super) fn requested(
     request: &mut Request<RequestBody>,
     messages: impl FnOnce(&Request<RequestBody>) -> Option<Messages>,
@@ -69,7 +70,8 @@ pub(super) fn requested(
     let protocols = match &messages {
         _ if protocols.is_empty() => return Ok(None),
         Some(_) if !request.body().is_end_stream() => return Err(Unsound::HandshakeBody),
-        // An older version has other frames. The app gets a request that asks for no upgrade, and says what it supports.
+        // An older version has different frames. The app gets a request without an upgrade, and answers with the
+        // versions that it supports.
         Some(_) if !handshake::opens(request) => return Ok(None),
         Some(_) => HeaderValue::from_static(handshake::PROTOCOL),
         None => match HeaderValue::from_str(&protocols.join(", ")) {
@@ -86,7 +88,7 @@ fn carries_http(protocol: &str) -> bool {
 }
 
 impl Upgrade {
-    /// Asks the app for it.
+    /// Adds the upgrade to the request for the app.
     pub(super) fn ask(&self, headers: &mut HeaderMap) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, self.protocols.clone());
@@ -95,11 +97,11 @@ impl Upgrade {
         }
     }
 
-    /// Connects both sides once the client has the app's 101, which is returned.
+    /// Connects both sides after the app's 101 was sent to the client, which this returns.
     ///
     /// # Errors
     ///
-    /// If the app switched to something else than it was asked for.
+    /// If the app switched to another protocol than requested.
     pub(super) fn tunnel(
         self,
         response: &mut Response<Incoming>,
@@ -120,7 +122,7 @@ impl Upgrade {
                 Ok((client, app)) => (TokioIo::new(client), TokioIo::new(app)),
                 Err(error) => return tracing::debug!(%error, "upgrade failed"),
             };
-            // Either side may go whenever it likes: that is how tunnels end.
+            // Either side may close at any time; that is how tunnels end.
             let _ = match messages {
                 Some(messages) => websocket::relay(client, app, &messages, &drain).await,
                 None => copy(client, app).await,
@@ -137,11 +139,11 @@ impl Upgrade {
         Ok(switching)
     }
 
-    /// Whether the app does what it was asked for, as far as the rules per message are concerned.
+    /// Whether the app agreed to what the rules per message require.
     fn agrees(&self, answer: &HeaderMap) -> bool {
         match &self.messages {
             Some(_) => handshake::agreed(answer),
-            // It was not looked whether there are any for what was not asked for.
+            // The agent did not check for such rules if the client asked for another protocol.
             None => !handshake::is_chosen(answer) || headers::tokens(&self.protocols).any(handshake::is_meant),
         }
     }

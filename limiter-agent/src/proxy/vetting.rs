@@ -1,7 +1,7 @@
-//! What a request must be before it goes on to the app, beyond what hyper asks of it.
+//! Validates a request before it goes to the app, beyond what hyper validates.
 //!
-//! Client, rules and app must not understand one request differently: not whom it is for, nor where it ends. Whatever
-//! could be read in two ways is refused, never repaired.
+//! Client, rules and app must agree on each request: on its host, and on where it ends. An ambiguous request is
+//! refused, never repaired.
 
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header, uri::PathAndQuery};
 use http_body::Body;
@@ -9,7 +9,7 @@ use weir_enforce::{AmbiguousPaths, is_ambiguous};
 
 use super::authority;
 
-/// Why a request goes no further.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unsound {
     #[error("a request needs one host: exactly one Host header in HTTP/1.1, :authority or Host in HTTP/2")]
@@ -41,15 +41,18 @@ pub(super) enum Unsound {
     HandshakeBody,
 }
 
-/// Whether a request may go on: to be asked before the rules are, so that nobody is charged for what is refused here.
+/// Validates a request. Call it before the rules decide, so that no key is charged for a request that is refused
+/// here.
 pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths) -> Result<(), Unsound> {
     check_length(request)?;
     for (name, value) in request.headers() {
-        // Only HTTP/2 can say it (RFC 9113 section 8.2.1). An app would not see the blank, and rules would.
+        // Only HTTP/2 can carry such a value (RFC 9113 section 8.2.1). The app would not see the blank, but rules
+        // would.
         if has_blank_end(value) {
             return Err(Unsound::Blank);
         }
-        // The library takes it for a part of a name. It is none (RFC 9110 section 5.1), and an app of HTTP/1 gives the connection up.
+        // The h2 library accepts a quotation mark in a name. RFC 9110 section 5.1 does not, and an HTTP/1 app closes
+        // the connection.
         if name.as_str().contains('"') {
             return Err(Unsound::Name);
         }
@@ -60,15 +63,15 @@ pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths
     if ambiguous_paths == AmbiguousPaths::Refuse && is_ambiguous(request.uri().path()) {
         return Err(Unsound::Path);
     }
-    // No path, so that no rule about paths would be about it (RFC 9112 section 3.2.4).
+    // `*` is not a path, so no rule with paths would match it (RFC 9112 section 3.2.4).
     if request.uri().path() == "*" && request.method() != Method::OPTIONS {
         return Err(Unsound::Asterisk);
     }
     host(request).map(drop)
 }
 
-/// Whether `:path` begins as one (RFC 9113 section 8.3.1). What the library makes of `?x` and `#x` is neither equal to the root nor
-/// begins with a slash.
+/// Whether `:path` begins with a slash (RFC 9113 section 8.3.1). The library turns `?x` and `#x` into a path that is
+/// neither the root nor begins with a slash.
 fn is_path(uri: &Uri) -> bool {
     let root = PathAndQuery::from_static("/");
     uri.path_and_query()
@@ -79,8 +82,8 @@ fn has_blank_end(value: &HeaderValue) -> bool {
     matches!(value.as_bytes(), [b' ' | b'\t', ..] | [.., b' ' | b'\t'])
 }
 
-/// Says in the `Host` field of a sound request which host it is for, the one that the rules saw, and leaves the target's
-/// path. `own` is for a client of HTTP/1.0 that does not say any.
+/// Writes the host of a valid request, the one that the rules saw, into the `Host` field, and reduces the target to
+/// its path. `own` is the host for an HTTP/1.0 client that sends none.
 pub(super) fn name_host<B>(request: &mut Request<B>, own: impl FnOnce() -> HeaderValue) -> Result<(), Unsound> {
     match host(request)? {
         Named::Nowhere => drop(request.headers_mut().insert(header::HOST, own())),
@@ -94,18 +97,18 @@ pub(super) fn name_host<B>(request: &mut Request<B>, own: impl FnOnce() -> Heade
     Ok(())
 }
 
-/// Where a request says which host it is for.
+/// Where a request names its host.
 enum Named {
     Nowhere,
     InField,
     InTarget(HeaderValue),
 }
 
-/// Makes sure that the request is for exactly one host.
+/// Checks that the request names exactly one host.
 fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
     let mut named = request.headers().get_all(header::HOST).iter();
     let host = named.next();
-    // Only HTTP/1.0 may leave it out: what the app would be told in its place, no rule has seen.
+    // Only HTTP/1.0 may omit it. No rule has seen the host that the app would get instead.
     let named_elsewhere = request.version() == Version::HTTP_2 && request.uri().authority().is_some();
     let needs_field = request.version() != Version::HTTP_10 && !named_elsewhere;
     if named.next().is_some() || (host.is_none() && needs_field) {
@@ -115,15 +118,15 @@ fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
         return Err(Unsound::Host);
     }
     let Some(authority) = request.uri().authority() else {
-        // The target of `OPTIONS *` and of a path is all there is to say.
+        // The target of `OPTIONS *` and of a path does not name a host.
         return Ok(if host.is_some() { Named::InField } else { Named::Nowhere });
     };
     let web = request.uri().scheme_str().is_some_and(|scheme| matches!(scheme, "http" | "https"));
     if !web || !authority::is_sound(authority.as_str().as_bytes()) {
         return Err(Unsound::Target);
     }
-    // RFC 9112 section 3.2.2 lets the target of HTTP/1 overrule the field. In HTTP/2 both come from one piece of
-    // software (RFC 9113 section 8.3.1), which does not contradict itself unless it wants to.
+    // In HTTP/1 the target overrides the field (RFC 9112 section 3.2.2). In HTTP/2 the same program writes both (RFC
+    // 9113 section 8.3.1), so a contradiction is intentional.
     if request.version() == Version::HTTP_2
         && host.is_some_and(|host| !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()))
     {
@@ -132,7 +135,7 @@ fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
     HeaderValue::from_str(authority.as_str()).map(Named::InTarget).map_err(|_| Unsound::Host)
 }
 
-/// Makes sure that there is one length, and that it is not said of a body that is not there.
+/// Checks that there is at most one length, and that it matches the body.
 fn check_length<B: Body>(request: &Request<B>) -> Result<(), Unsound> {
     let Some(length) = one_length(request.headers())? else { return Ok(()) };
     let digits = !length.is_empty() && length.as_bytes().iter().all(u8::is_ascii_digit);
@@ -213,7 +216,7 @@ mod tests {
         assert_eq!(vetted("GET"), Err(Unsound::Asterisk));
     }
 
-    /// What h2 makes of `:path`, which cuts off what stands behind `#`.
+    /// What h2 turns `:path` into: it removes everything after `#`.
     #[test]
     fn a_path_of_http2_begins_with_a_slash() {
         let vetted = |path: &'static str| {
@@ -240,7 +243,7 @@ mod tests {
     fn a_name_with_a_quotation_mark_is_none() {
         let request = Request::builder().uri("/").header("host", "a");
         let mut request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
-        // As h2 makes it of what was sent.
+        // As h2 reads it.
         let name = http::HeaderName::from_lowercase(b"\"x\"").unwrap();
         request.headers_mut().insert(name, HeaderValue::from_static("y"));
         assert_eq!(vet(&request, AmbiguousPaths::Refuse), Err(Unsound::Name));

@@ -1,4 +1,4 @@
-//! One worker: a thread with its runtime, its listener, and the connections that the kernel gave it.
+//! One worker: a thread with its own runtime and listener, and the connections that the kernel assigned to it.
 
 use std::{
     io,
@@ -45,7 +45,7 @@ use crate::{
     places::{Eviction, Place, Places, Rank},
 };
 
-/// How long to leave the accept queue alone when the process has no file descriptor left.
+/// How long to pause accepting when the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What all workers share.
@@ -63,15 +63,15 @@ pub(crate) struct Proxy {
     pub(crate) traffic: Arc<Traffic>,
     /// Whether a line about a refusal names the key that was refused.
     pub(crate) log_keys: bool,
-    /// One for each client connection that may be served at once.
+    /// One slot for each client connection that may be served at once.
     pub(crate) places: Arc<Places>,
-    /// Each answer is the last on its connection.
+    /// While leaving, each response is the last one on its connection.
     pub(crate) leaving: Arc<Leaving>,
-    /// Stop accepting, finish what is in flight.
+    /// Stop accepting, and finish requests in flight.
     pub(crate) drain: CancellationToken,
-    /// What has no end by itself ends, too.
+    /// End connections that would not end by themselves.
     pub(crate) stop: CancellationToken,
-    /// Leave at once.
+    /// Close everything at once.
     pub(crate) abort: CancellationToken,
 }
 
@@ -87,7 +87,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// If there is no runtime to be had.
+    /// If the runtime cannot be created.
     pub(crate) fn run(self) -> io::Result<()> {
         let options = LocalOptions::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(options)?;
@@ -108,7 +108,8 @@ impl Worker {
             let open = Open::new(&proxy, place, tasks.token());
             let gates = gates.clone();
             let (app, plain, tunnels) = (Rc::clone(&app), plain.clone(), tunnels.clone());
-            // Not the tracker's own way to spawn, which would be one more function to come back through with each request.
+            // Without the tracker's own `spawn`, which would add one more function to return through with each
+            // request.
             spawn_local(connection(stream, peer, gates, app, plain, tunnels, open));
         };
 
@@ -120,7 +121,7 @@ impl Worker {
         let mut down = false;
         let mut idle_check = tokio::time::interval(IDLE_CHECK);
         idle_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // One for which there is no place yet. All others wait in the kernel's queue.
+        // An accepted connection without a slot yet. All others wait in the kernel's queue.
         let mut waiting = None;
         loop {
             tokio::select! {
@@ -160,7 +161,7 @@ impl Worker {
         if let Some((stream, peer)) = waiting {
             start(stream, peer, None);
         }
-        // The kernel has promised a connection to the clients in the queue.
+        // The kernel has completed the handshake with the clients in the queue.
         while let Some(Ok((stream, peer))) = listener.accept().now_or_never() {
             start(stream, peer, None);
         }
@@ -174,7 +175,7 @@ impl Worker {
     }
 }
 
-/// A place for a connection that waits, once there is one.
+/// Waits for a slot for a waiting connection.
 async fn place_for(proxy: &Proxy, waiting: Option<&(TcpStream, SocketAddr)>) -> Place {
     match waiting {
         Some((_, peer)) => proxy.places.take(peer.ip(), Rank::Idle, proxy.clock).await,
@@ -182,11 +183,11 @@ async fn place_for(proxy: &Proxy, waiting: Option<&(TcpStream, SocketAddr)>) -> 
     }
 }
 
-/// One client connection, as long as it is open: through the limits, or as a tunnel later.
+/// One open client connection, which may become a tunnel.
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) proxy: Arc<Proxy>,
-    /// None for one that came when the drain began.
+    /// `None` for a connection that was in the accept queue when the drain began.
     place: Option<Place>,
     /// The drain waits for it.
     _tracked: TaskTrackerToken,
@@ -199,20 +200,20 @@ impl Open {
         Arc::new(Self { proxy: Arc::clone(proxy), place, _tracked: tracked })
     }
 
-    /// Nothing is asked on it from now on: a newcomer may have its place.
+    /// The connection is idle from now on and can be evicted.
     pub(super) fn rest(&self, now: Time) {
         if let Some(place) = &self.place {
             place.rest(Rank::Idle, now);
         }
     }
 
-    /// Something is asked on it from now on. False if it has lost its place and is to be closed at once; one that may take its time
-    /// answers what it was asked.
+    /// The connection is busy from now on. Returns false if it was evicted and must close at once. A connection that
+    /// may close politely answers the request first.
     pub(super) fn work(&self) -> bool {
         self.place.as_ref().is_none_or(Place::work)
     }
 
-    /// Whether it has lost its place.
+    /// Whether the connection was evicted.
     pub(super) fn eviction(&self) -> Eviction {
         self.place.as_ref().map_or(Eviction::No, Place::eviction)
     }
@@ -221,7 +222,7 @@ impl Open {
         self.eviction() != Eviction::No
     }
 
-    /// Returns once it has lost its place.
+    /// Returns once the connection was evicted.
     pub(super) async fn evicted(&self) {
         match &self.place {
             Some(place) => place.gone().await,
@@ -236,7 +237,7 @@ impl Drop for Open {
     }
 }
 
-/// Serves one client until it leaves or the drain sends it away.
+/// Serves one client until it leaves or the drain ends the connection.
 async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
@@ -246,7 +247,7 @@ async fn connection(
     tunnels: Tunnels,
     open: Arc<Open>,
 ) {
-    // Only Nagle's delay is lost if this fails.
+    // If this fails, only Nagle's delay remains.
     let _ = stream.set_nodelay(true);
     let proxy = &open.proxy;
     let ip = peer.ip().to_canonical();
@@ -264,7 +265,7 @@ async fn connection(
     let limited = LimitLayer::new(gate, "weir-agent").layer(forward);
     let vetting = Arc::clone(&open);
     let service = move |request: Request<RequestBody>| match vet(&request, vetting.proxy.settings.ambiguous_paths) {
-        // Neither the layer nor the proxy has to be waited for: both are always ready.
+        // Neither the layer nor the proxy needs a readiness check: both are always ready.
         Ok(()) => Either::Left(limited.clone().call(request)),
         Err(failure) => {
             let refused = failure.respond(&vetting.proxy.failures, request.version());

@@ -1,4 +1,4 @@
-//! Clients of IPv4 and of IPv6 on one port, and who they are to the limits and to the app.
+//! IPv4 and IPv6 clients on one port, and their addresses in limits and at the app.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::support::{Agent, App, body, daily, policy, rule, snapshot, with};
 
-/// What an app hears of the client.
+/// The forwarding fields that an app receives.
 async fn told(request: Request<Incoming>) -> Response<crate::support::Body> {
     let field = |name: &str| request.headers().get(name).map_or("-", |value| value.to_str().expect("text")).to_owned();
     Response::new(body(format!("{} {}", field("x-forwarded-for"), field("forwarded"))))
@@ -37,7 +37,7 @@ async fn clients_of_both_kinds_are_served_on_one_port() {
         assert_eq!(agent.client.get(&format!("http://{host}:{telemetry}/healthz"), &[]).await.status(), 200, "{host}");
     }
 
-    // A client of IPv4 has an address of IPv4, although its socket has one of IPv6.
+    // The socket of an IPv4 client has an IPv6 address, but the client counts with its IPv4 address.
     let begun = [("forwarded", "for=192.0.2.1")];
     assert_eq!(ask(ipv4, &[]).await, (200, "127.0.0.1 -".to_owned()));
     assert_eq!(ask(ipv6, &[]).await, (200, "::1 -".to_owned()));
@@ -50,7 +50,7 @@ async fn clients_of_both_kinds_are_served_on_one_port() {
     agent.apply(&snapshot(1, &[policy("p", &[per_client])])).await;
     let forwarded = |by: IpAddr, client: &'static str| (by, [("x-forwarded-for", client)]);
     for (asked, expected) in [
-        // One client, however its address is written and whichever proxy passes it on.
+        // One client, in every spelling of its address and behind either proxy.
         (forwarded(ipv6, "::ffff:192.0.2.7"), 200),
         (forwarded(ipv4, "192.0.2.7"), 429),
         (forwarded(ipv6, "192.0.2.7:4711"), 429),

@@ -1,4 +1,4 @@
-//! Answers of the app's at the edge of what is HTTP: over each way that a request can go, the client gets the same.
+//! Unusual responses of the app: on every path through the agent the client gets the same.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::{
 
 use crate::support::{Agent, App, Body, PATIENCE, body, empty, request};
 
-/// How a request comes: served in place, by way of hyper, or over HTTP/2.
+/// The path of a request: in place, through hyper, or over HTTP/2.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     InPlace,
@@ -23,7 +23,7 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::InPlace, Way::Hyper, Way::Http2];
 
-/// What came of a request: the status, how many fields, and the body, or the error that it ended in.
+/// The result of a request: the status, the number of fields, and the body, or the error that ended it.
 #[derive(Debug)]
 struct Heard {
     status: u16,
@@ -37,7 +37,7 @@ impl Way {
             Self::InPlace | Self::Hyper => {
                 let headers: &[(&str, &str)] = if matches!(self, Self::Hyper) { &[("te", "trailers")] } else { &[] };
                 let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
-                // The client would have a limit of its own on the number of fields.
+                // Set explicitly, because the client has its own limit on the number of fields.
                 let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
                     .max_headers(20_000)
                     .handshake(TokioIo::new(stream))
@@ -69,7 +69,7 @@ impl Way {
     }
 }
 
-/// An app that says to each request what `answer` has for its path: pieces, after each of which it waits for the client's next step.
+/// An app that sends the pieces in `answer` for each path. After each piece it waits for the client's next step.
 async fn raw_app(answer: fn(&str) -> Vec<String>) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -84,10 +84,10 @@ async fn raw_app(answer: fn(&str) -> Vec<String>) -> std::net::SocketAddr {
                 let asked = String::from_utf8(asked).expect("text");
                 for piece in answer(asked.split(' ').nth(1).expect("a path")) {
                     stream.write_all(piece.as_bytes()).await.expect("sent");
-                    // Pieces would be read as one otherwise, which is another case.
+                    // Without a pause the agent would read both pieces as one, which is another case.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
-                // It is the agent that closes, or keeps the connection.
+                // The agent decides whether the connection closes.
                 let _ = stream.read(&mut [0; 1]).await;
             });
         }
@@ -95,7 +95,7 @@ async fn raw_app(answer: fn(&str) -> Vec<String>) -> std::net::SocketAddr {
     address
 }
 
-/// While nothing was sent there is a better answer than one that is cut off.
+/// While nothing was sent, the client can get a better response than a truncated one.
 #[tokio::test]
 async fn an_answer_whose_first_chunk_makes_no_sense_is_a_502_and_a_later_one_is_cut_off() {
     const HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";

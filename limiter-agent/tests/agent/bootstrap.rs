@@ -1,4 +1,4 @@
-//! What an agent enforces before anybody has put a snapshot.
+//! What an agent enforces before the first push.
 
 use std::{fs, net::TcpStream, path::Path};
 
@@ -42,7 +42,8 @@ async fn whatever_is_put_replaces_the_bootstrap_snapshot_and_keeps_counters() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &["--bootstrap", &one_request(7).to_string()]);
     assert_eq!(agent.statuses("/", &[], 2).await, [200, 429]);
-    // An older sequence, and the same revision with another content: it was made up by somebody else.
+    // An older sequence, and the same revision with different content: the bootstrap snapshot is not from the
+    // operator.
     let put =
         with(snapshot(3, &[policy("p", &[rule("all", &[daily("d", "TokenBucket", 2)])])]), json!({"revision": "r7"}));
     agent.apply(&put).await;

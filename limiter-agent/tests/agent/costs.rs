@@ -1,4 +1,4 @@
-//! What requests take from the limits, by an agent process with real connections.
+//! What requests charge to the limits, in an agent process with real connections.
 
 use http::Response;
 use serde_json::{Value, json};
@@ -41,19 +41,20 @@ async fn the_app_tells_the_cost() {
         assert_eq!(response.status(), status, "{units}");
         assert_eq!(header(&response, "x-units"), "", "it is between the app and the agent");
     }
-    // 499 of the 500 were more than there was, a day has 100, and one more is asked for. Twelve hours of it are carried.
+    // 499 of the 500 are debt. A day refills 100, and the next request needs one more. Half a day may be rounded
+    // away.
     let refused = agent.get("/1", &[]).await;
     let seconds: u64 = header(&refused, "retry-after").parse().expect("seconds");
     assert!((43_100..=44_200).contains(&seconds), "{seconds}");
 }
 
-/// Bytes are passed on no faster than the rate, whatever the client and the app could do.
+/// Bytes pass no faster than the rate, however fast client and app are.
 #[tokio::test(flavor = "multi_thread")]
 async fn bandwidth_is_shaped() {
     const LENGTH: usize = 1_000_000;
     let app = App::serve(async |_| Response::new(body(vec![b'x'; LENGTH]))).await;
     let agent = Agent::start(app.address, &[]);
-    // 2 MB a second, 200 kB at once and 100 kB overdrawn: 1 MB take 350 ms.
+    // 2 MB a second, 200 kB at once and 100 kB of debt: 1 MB takes 350 ms.
     let shaped = with(rule("all", &[debt(2_000_000, 200_000, 100_000, 1000)]), json!({"cost": "responseBytes"}));
     agent.apply(&snapshot(1, &[policy("p", &[shaped])])).await;
     let before = uptime(&agent).await;

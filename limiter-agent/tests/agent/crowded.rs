@@ -1,4 +1,4 @@
-//! A proxy port whose places are all taken: connections that are idle give way to newcomers, the one that has been idle longest first.
+//! A full proxy port: new connections evict idle ones, the longest idle first.
 
 use std::time::Duration;
 
@@ -19,23 +19,23 @@ use tokio::{
 
 use crate::support::{Agent, App, Body, body, empty};
 
-/// Less than any of the agent's own timeouts would take to free a place.
+/// Shorter than any timeout of the agent that would free a slot.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 const OPEN: &str = "weir_connections";
 const EVICTED: &str = "weir_connections_evicted_total";
 
-/// What the agent serves in place, and what it serves by way of hyper.
+/// A request that the agent serves in place, and one that it serves through hyper.
 const IN_PLACE: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 const BY_HYPER: &str = "GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\n\r\n";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Silent,
-    /// A part of the preface of HTTP/2 came.
+    /// A part of the HTTP/2 preface was sent.
     Begun,
     KeptAlive(&'static str),
-    /// Without a request, and after one.
+    /// Without a request, or after one.
     Http2(bool),
 }
 
@@ -70,7 +70,7 @@ impl Idle {
         }
     }
 
-    /// It was not closed, and can be asked something.
+    /// Asserts that the connection is open and serves a request.
     async fn is_served(&mut self) {
         match self {
             Self::Http1(stream) => ask(stream, IN_PLACE).await,
@@ -82,7 +82,7 @@ impl Idle {
         }
     }
 
-    /// It was closed in order: by the end of the stream, or by a GOAWAY that says that nothing is wrong and what follows from it.
+    /// Asserts a clean close: the end of the stream, or a GOAWAY without an error and then the end.
     async fn closes(self) {
         match self {
             Self::Http1(mut stream) => {
@@ -102,7 +102,7 @@ async fn ask(stream: &mut TcpStream, request: &str) {
     assert!(answer(stream).await.starts_with("HTTP/1.1 200"));
 }
 
-/// Up to the body, which is "ok".
+/// Reads the response up to its body, which is "ok".
 async fn answer(stream: &mut TcpStream) -> String {
     until(stream, "\r\n\r\nok").await
 }
@@ -154,7 +154,7 @@ async fn the_connection_that_is_idle_longest_gives_way_whatever_it_speaks() {
     }
 }
 
-/// A client that says nothing and closes nothing, either.
+/// A client that sends nothing and does not close either.
 #[tokio::test]
 async fn newcomers_do_not_wait_for_the_goodbyes_of_others() {
     let app = quick_app().await;
@@ -175,7 +175,7 @@ async fn newcomers_do_not_wait_for_the_goodbyes_of_others() {
         }
         Idle::open(&agent, Kind::KeptAlive(IN_PLACE)).await.is_served().await;
     }
-    // 160 came for 8 places, and 4 newcomers, of which one may have left by itself before the next came.
+    // 160 connections came for 8 slots, and 4 new ones. One of them may have left by itself before the next one came.
     let evicted = agent.metric(EVICTED).await.expect("a number");
     assert!((150.0..=156.0).contains(&evicted), "{evicted}");
     let mut last = held.split_off(held.len() - 40);
@@ -195,7 +195,7 @@ async fn newcomers_do_not_wait_for_the_goodbyes_of_others() {
     }
 }
 
-/// The types of the frames that are there whole.
+/// The types of the complete frames.
 fn frames(mut bytes: &[u8]) -> Vec<u8> {
     let mut types = Vec::new();
     while let [a, b, c, kind, rest @ ..] = bytes {
@@ -207,7 +207,7 @@ fn frames(mut bytes: &[u8]) -> Vec<u8> {
     types
 }
 
-/// An app that tells the test of each request that has begun, and ends its answer when the test says so.
+/// An app that reports each request to the test, and ends its response when the test says so.
 async fn slow_app() -> (App, mpsc::UnboundedReceiver<mpsc::UnboundedSender<&'static str>>) {
     let (tell, begun) = mpsc::unbounded_channel();
     let app = App::serve(move |mut request: Request<Incoming>| {
@@ -253,7 +253,7 @@ async fn a_connection_with_a_request_in_flight_never_gives_way() {
         http1.push(stream);
         parts.push(begun.recv().await.expect("asked"));
     }
-    // A body that is still to come, over HTTP/1.
+    // An HTTP/1 request with an incomplete body.
     let mut sending = TcpStream::connect(agent.addresses.listen).await.expect("connected");
     sending.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\na").await.expect("sent");
     let Idle::Http2(mut sender, _connection) = Idle::open(&agent, Kind::Http2(false)).await else { unreachable!() };
@@ -270,7 +270,7 @@ async fn a_connection_with_a_request_in_flight_never_gives_way() {
     assert!(until(&mut websocket, "\r\n\r\n").await.starts_with("HTTP/1.1 101"));
     agent.until_metric("weir_protocol_connections{protocol=\"websocket\"}", 1.0).await;
 
-    // Every place is busy: the newcomer waits, until one of them has nothing to do any more.
+    // Every connection is busy, so the new one waits until one becomes idle.
     let mut newcomer = TcpStream::connect(agent.addresses.listen).await.expect("connected");
     newcomer.write_all(IN_PLACE.as_bytes()).await.expect("sent");
     for _ in 0..50 {
@@ -286,10 +286,10 @@ async fn a_connection_with_a_request_in_flight_never_gives_way() {
     timeout(AT_ONCE, http1[0].read_to_end(&mut rest)).await.expect("at once").expect("no reset");
     assert!(String::from_utf8(rest).expect("text").ends_with("2\r\nok\r\n0\r\n\r\n"), "the whole answer came first");
 
-    // The newcomer is idle now, and the only one.
+    // The new connection is now the only idle one.
     Idle::open(&agent, Kind::KeptAlive(BY_HYPER)).await.is_served().await;
     Idle::Http1(newcomer).closes().await;
-    // All others go on.
+    // All others continue.
     sending.write_all(b"bc").await.expect("sent");
     assert!(answer(&mut sending).await.starts_with("HTTP/1.1 200"));
     drop(parts);

@@ -1,4 +1,4 @@
-//! SIGTERM under load: whatever was begun is answered whole, and no connection is reset.
+//! SIGTERM under load: every request in flight gets its complete response, and no connection is reset.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::support::{Agent, App, Body, empty};
 const PART: usize = 64 * 1024;
 const PARTS: usize = 16;
 
-/// An app whose responses begin at once and go on when the test says so.
+/// An app whose responses begin at once and continue when the test says so.
 async fn slow_app(http2: bool) -> (App, mpsc::UnboundedReceiver<()>, watch::Sender<bool>) {
     let (go, wait) = watch::channel(false);
     let (tell, begun) = mpsc::unbounded_channel();

@@ -1,4 +1,4 @@
-//! Server-sent events: they arrive one by one, pauses do not end them, and the app learns when nobody listens any more.
+//! Server-sent events: they arrive one by one, pauses do not end them, and the app learns when the client has left.
 
 use bytes::Bytes;
 use http::{Request, Response, header};
@@ -14,7 +14,7 @@ use crate::support::{Agent, App, Body, PATIENCE, empty};
 
 type Events = mpsc::Sender<Bytes>;
 
-/// An app that hands the test each stream of events that it begins.
+/// An app that hands the test each event stream.
 async fn app(http2: bool) -> (App, mpsc::UnboundedReceiver<Events>) {
     let (tell, told) = mpsc::unbounded_channel();
     let begin = move |_: Request<Incoming>| {
@@ -31,7 +31,7 @@ async fn app(http2: bool) -> (App, mpsc::UnboundedReceiver<Events>) {
     (if http2 { App::serve_http2(begin).await } else { App::serve(begin).await }, told)
 }
 
-/// A client that has asked for events; it leaves when the task is aborted.
+/// A client that requests events; it leaves when the task is aborted.
 async fn listen(agent: &Agent, http2: bool) -> (JoinHandle<()>, Response<Incoming>) {
     let io = TokioIo::new(TcpStream::connect(agent.addresses.listen).await.expect("connected"));
     let request = |target: &str| {
@@ -55,7 +55,7 @@ async fn next(response: &mut Response<Incoming>) -> Bytes {
     frame.into_data().expect("data")
 }
 
-/// Waits until a client that says nothing has been sent away for it.
+/// Waits until the agent has closed an idle client's connection.
 async fn idle_timeout(agent: &Agent) {
     let mut idle = TcpStream::connect(agent.addresses.listen).await.expect("connected");
     let ended = timeout(PATIENCE, idle.read(&mut [0])).await.expect("in time").expect("closed in order");
@@ -77,10 +77,10 @@ async fn events_come_one_by_one(http2_client: bool, http2_app: bool) {
         event
     };
     for number in 0..100 {
-        // Each is there before the next is sent.
+        // Each event arrives before the next is sent.
         assert_eq!(say(number).await, next(&mut response).await, "{what}");
     }
-    // Nothing is said for longer than any timeout of the agent, and longer than it keeps idle connections to the app.
+    // A pause longer than any timeout of the agent, and longer than it keeps idle connections to the app.
     idle_timeout(&agent).await;
     idle_timeout(&agent).await;
     assert_eq!(say(100).await, next(&mut response).await, "{what}, after a pause");

@@ -1,4 +1,4 @@
-//! tonic's health service and its client, with an agent between them: statuses, streams and refusals as gRPC knows them.
+//! tonic's health service and client with an agent between them: gRPC statuses, streams and refusals.
 
 use std::net::SocketAddr;
 

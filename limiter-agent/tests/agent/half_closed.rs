@@ -1,4 +1,4 @@
-//! Sides that have said all and close their half of the connection: what is still due to them comes whole.
+//! Peers that close their sending side still get everything that is due to them.
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -13,13 +13,13 @@ use tokio::{
 
 use crate::support::{Agent, App, PATIENCE};
 
-/// As many requests of other clients show that the worker has seen what came before them.
+/// After this many requests of other clients, the worker has seen everything that came before.
 const ROUNDS: usize = 50;
 
-/// A response whose parts the test sends.
+/// The channel for the parts of a response.
 type Parts = mpsc::Sender<Bytes>;
 
-/// An app that hands the test each response that it begins; the body of the request comes first in it.
+/// An app that hands the test each response that it begins. The response starts with the request's body.
 async fn app() -> (App, mpsc::UnboundedReceiver<Parts>) {
     let (tell, told) = mpsc::unbounded_channel();
     let app = App::serve(move |request: Request<Incoming>| {
@@ -30,7 +30,7 @@ async fn app() -> (App, mpsc::UnboundedReceiver<Parts>) {
             }
             let (send, mut parts) = mpsc::channel(1);
             let sent = request.into_body().collect().await.expect("a whole body").to_bytes();
-            // Nothing is said before the test says so.
+            // Nothing is sent before the test says so.
             tell.send(send).expect("the test waits");
             let first = parts.recv().await.expect("the test answers");
             let parts = futures::stream::poll_fn(move |cx| parts.poll_recv(cx));
@@ -143,7 +143,7 @@ async fn an_app_that_sends_no_more_is_heard_to_its_end_and_not_asked_again() {
                     let answer = format!("HTTP/1.1 200 OK\r\n{framing}\r\n{}", "x".repeat(LENGTH));
                     stream.write_all(answer.as_bytes()).await.expect("sent");
                     stream.shutdown().await.expect("closed");
-                    // It goes on to read: nothing more must come.
+                    // It reads on: no further request may come.
                     let mut more = Vec::new();
                     let _ = stream.read_to_end(&mut more).await;
                     tell.send(more).expect("the test waits");

@@ -1,4 +1,4 @@
-//! HTTP/2 with prior knowledge: from clients, to the app, and across to HTTP/1.1.
+//! HTTP/2 with prior knowledge: from clients, to the app, and translated to HTTP/1.1.
 
 use std::sync::{
     Arc,
@@ -44,7 +44,7 @@ fn channel() -> (mpsc::Sender<Frame<Bytes>>, Body) {
     (send, BodyExt::boxed(StreamBody::new(futures::StreamExt::map(stream, Ok))))
 }
 
-/// Says over which version and for whom the request came, and how long its body was.
+/// Responds with the version, the host and the body length of the request.
 async fn describe(request: Request<Incoming>) -> Response<Body> {
     let host = request
         .uri()
@@ -75,7 +75,7 @@ async fn an_app_of_http1_is_asked_over_http1() {
     assert_eq!((response.status().as_u16(), response.version()), (200, Version::HTTP_2));
     assert_eq!(text(response).await, "HTTP/1.1 shop.example.com /a 0 [\"a=1; b=2\"]");
 
-    // Without a length, whatever the method.
+    // Without a length, for any method.
     for method in ["POST", "GET"] {
         let (send, upload) = channel();
         let request = Request::builder().method(method).uri("http://shop.example.com/").body(upload).expect("valid");
@@ -110,7 +110,7 @@ async fn which_protocol_the_app_is_asked_over() {
     }
 }
 
-/// What a gRPC stream is: both bodies open at once, and the outcome in trailers.
+/// As in a gRPC stream: both bodies are open at once, and the status is in trailers.
 #[tokio::test]
 async fn streams_and_trailers_go_both_ways() {
     let (tell, mut told) = mpsc::unbounded_channel();
@@ -198,8 +198,8 @@ async fn streams_are_limited_like_requests() {
     assert_eq!(statuses, [200, 200, 429, 429]);
 }
 
-/// An app that sends a client away after so many requests on one connection: those in flight it still answers, those
-/// that come later it does not look at.
+/// An app that sends GOAWAY after `after` requests on a connection. It answers those in flight and ignores later
+/// ones.
 async fn leaving_app(after: usize) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");

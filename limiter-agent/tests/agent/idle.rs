@@ -1,4 +1,4 @@
-//! Connections that are kept while nothing is asked on them.
+//! Idle connections that are kept open.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -8,7 +8,7 @@ use tokio::{
 
 use crate::support::{Agent, App, PATIENCE};
 
-/// Sends a request and reads its answer.
+/// Sends a request and reads its response.
 async fn ask(stream: &mut TcpStream) {
     stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
     answered(stream).await;
@@ -41,7 +41,7 @@ async fn idle_connections_are_put_away_and_answered_again_when_they_come_back() 
         }
     }
 
-    // A client that has begun a request is not parked, and continues where it was.
+    // A client that has begun a request is not parked, and can complete it.
     let (last, others) = clients.split_last_mut().expect("there are some");
     last.write_all(b"GET / HTTP/1.1\r\n").await.expect("sent");
     agent.until_metric("weir_connections_parked", (CLIENTS - 1).into()).await;

@@ -21,7 +21,7 @@ fn keys(secret: &[u8]) -> String {
     json!({"keys": [{"kty": "oct", "alg": "HS256", "k": URL_SAFE_NO_PAD.encode(secret)}]}).to_string()
 }
 
-/// A token of this subject, without an end.
+/// A token of this subject that does not expire.
 fn token(subject: &str, secret: &[u8]) -> String {
     let claims = json!({"sub": subject, "exp": 32_503_680_000_u64});
     format!("Bearer {}", encode(&Header::default(), &claims, &EncodingKey::from_secret(secret)).expect("signed"))
@@ -52,16 +52,16 @@ async fn only_tokens_that_the_keys_have_signed_have_claims() {
     assert!(agent.logged("--jwks rejected").await.contains("no key"));
     assert_eq!(agent.metric(failed).await, Some(1.0));
     assert_eq!(agent.metric("weir_jwks_last_load_successful{source=\"file\"}").await, Some(0.0));
-    assert_eq!(status(&token("fay", b"first")).await, 200, "the keys from before stay in use");
+    assert_eq!(status(&token("fay", b"first")).await, 200, "the previous keys stay in use");
 
     fs::write(&file, keys(b"second")).expect("written");
     agent.logged("keys for tokens loaded").await;
     assert_eq!(status(&token("gus", b"second")).await, 200);
-    assert_eq!(status(&token("hal", b"first")).await, 429, "a key that is gone signs no more");
+    assert_eq!(status(&token("hal", b"first")).await, 429, "a removed key is not accepted");
     agent.apply(&snapshot(2, &[])).await;
 }
 
-/// A server of keys over TLS: its URL, and its certificate. It answers with what stands in `answer`, status and body.
+/// A TLS server of key sets: its URL, and its certificate. It answers with the status and body in `answer`.
 async fn issuer(answer: Arc<Mutex<(u16, String)>>) -> (String, String) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
@@ -77,7 +77,7 @@ async fn issuer(answer: Arc<Mutex<(u16, String)>>) -> (String, String) {
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.expect("a client");
-            // One that does not believe the certificate hangs up.
+            // A client that does not trust the certificate disconnects.
             let Ok(mut stream) = acceptor.accept(stream).await else { continue };
             let mut request = Vec::new();
             while !request.ends_with(b"\r\n\r\n") {
@@ -112,8 +112,8 @@ async fn keys_of_a_url_are_asked_for_again_and_the_last_ones_stay_in_use() {
             .expect("it is there")
     };
 
-    // Before there are keys, nobody's word counts: all share one count.
-    assert!(agent.logged("--jwks-url gives no keys").await.contains("answer 503"));
+    // Before there are keys, no token is trusted: all clients share one count.
+    assert!(agent.logged("cannot load keys from --jwks-url").await.contains("answer 503"));
     assert_eq!([status(&token("ann", b"first")).await, status(&token("bob", b"first")).await], [200, 429]);
     assert_eq!(last().await, Some(0.0));
     assert!(count("failed").await >= 1.0 && count("loaded").await == 0.0);
@@ -121,7 +121,7 @@ async fn keys_of_a_url_are_asked_for_again_and_the_last_ones_stay_in_use() {
     say(200, &keys(b"first"));
     agent.logged("keys for tokens loaded").await;
     assert_eq!(last().await, Some(1.0));
-    // Equal keys are loads, too.
+    // Loads of equal keys count, too.
     while count("loaded").await < 2.0 {}
     assert_eq!([status(&token("ann", b"first")).await, status(&token("ann", b"first")).await], [200, 429]);
     assert_eq!(status(&token("bob", b"first")).await, 200);
@@ -129,14 +129,14 @@ async fn keys_of_a_url_are_asked_for_again_and_the_last_ones_stay_in_use() {
     say(200, "{}");
     agent.logged("no key").await;
     say(302, "");
-    assert!(agent.logged("302").await.contains("name the URL that it leads to"));
-    assert_eq!(status(&token("fay", b"first")).await, 200, "the keys from before stay in use");
+    assert!(agent.logged("302").await.contains("configure the URL that it redirects to"));
+    assert_eq!(status(&token("fay", b"first")).await, 200, "the previous keys stay in use");
     assert_eq!(last().await, Some(0.0));
 
     say(200, &keys(b"second"));
     agent.logged("keys for tokens loaded").await;
     assert_eq!(status(&token("gus", b"second")).await, 200);
-    assert_eq!(status(&token("hal", b"first")).await, 429, "a key that is gone signs no more");
+    assert_eq!(status(&token("hal", b"first")).await, 429, "a removed key is not accepted");
 }
 
 #[tokio::test]
@@ -145,5 +145,5 @@ async fn keys_of_a_server_that_nobody_vouches_for_are_not_taken() {
     let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate").cert.pem();
     let app = App::start().await;
     let agent = Agent::start(app.address, &["--jwks-url", &url, "--jwks-ca", &other, "--jwks-refresh", "20ms"]);
-    assert!(agent.logged("--jwks-url gives no keys").await.contains("certificate"));
+    assert!(agent.logged("cannot load keys from --jwks-url").await.contains("certificate"));
 }

@@ -1,4 +1,4 @@
-//! Clients that leave before they have their answer: what the app still does for them is dropped.
+//! Clients that leave before their response: the app's work for them is cancelled.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -16,13 +16,13 @@ use crate::{
 
 #[derive(Debug, PartialEq, Eq)]
 enum Event {
-    /// The app has begun with the request for this path.
+    /// The app has begun to handle the request for this path.
     Asked(String),
-    /// Its connection was closed.
+    /// The connection of that request was closed.
     Ended(String),
 }
 
-/// An app that never ends an answer, and has begun those for `/begun`.
+/// An app that never ends a response, and begins the responses to `/begun`.
 async fn app() -> (SocketAddr, mpsc::UnboundedReceiver<Event>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -56,7 +56,7 @@ async fn serve(mut stream: TcpStream, tell: mpsc::UnboundedSender<Event>) {
     let _ = tell.send(Event::Ended(path));
 }
 
-/// What happens next, but for the end of those that are in `done`.
+/// The next event, except the end of requests in `done`.
 async fn next(told: &mut mpsc::UnboundedReceiver<Event>, done: &[String]) -> Event {
     loop {
         match timeout(PATIENCE, told.recv()).await.expect("in time").expect("the app runs") {
@@ -66,19 +66,19 @@ async fn next(told: &mut mpsc::UnboundedReceiver<Event>, done: &[String]) -> Eve
     }
 }
 
-/// Its closing is a reset from now on.
+/// From now on, closing the stream resets the connection.
 fn resets(stream: &TcpStream) {
     socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)).expect("set");
 }
 
-/// A request of HTTP/2 for a path.
+/// An HTTP/2 request for a path.
 fn http2(path: &str) -> Vec<u8> {
     let fields = [(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", "a")];
     let block: Vec<u8> = fields.iter().flat_map(|(name, value)| field(name, value)).collect();
     [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[]), frame(1, 5, 1, &block)].concat()
 }
 
-/// At once is: before a client is given up that has closed its side earlier, and so may have left or not.
+/// At once means: before the agent gives up a client that only closed its side earlier.
 #[tokio::test]
 async fn a_client_that_resets_its_connection_is_noticed_at_once() {
     let (address, mut told) = app().await;
@@ -116,6 +116,6 @@ async fn a_client_that_resets_its_connection_is_noticed_at_once() {
         assert_eq!(next(&mut told, &done).await, Event::Ended(path.to_owned()), "{waiting} is given up after 5 s");
         done.push(waiting);
     }
-    // The others, too, are given up.
+    // The other connections are closed, too.
     agent.until_metric("weir_connections", 0.0).await;
 }

@@ -1,4 +1,4 @@
-//! What the limits let through, counted exactly, by an agent process with real connections.
+//! What the limits admit, counted exactly, in an agent process with real connections.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ async fn start() -> (App, Agent) {
     (app, agent)
 }
 
-/// `total` requests over 32 connections at once; how many had each of the two statuses.
+/// Sends `total` requests over 32 connections; returns how many had each of the two statuses.
 async fn storm(agent: &Agent, path: &str, headers: &'static [(&str, &str)], total: usize) -> (usize, usize) {
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..32 {
@@ -33,9 +33,9 @@ async fn storm(agent: &Agent, path: &str, headers: &'static [(&str, &str)], tota
 async fn ten_thousand_requests_at_four_times_the_limit() {
     let (app, agent) = start().await;
     for (sequence, strategy) in [(1, "TokenBucket"), (2, "FixedWindow")] {
-        // A thousand days, so that a busy machine does not see one of so many flow back.
+        // A period of a thousand days, so that nothing is refilled even on a busy machine.
         let limit = with(daily("d", strategy, 2500), json!({"periodMillis": 86_400_000_000_u64}));
-        // Another policy each time: one of the same name would go on with what was used.
+        // A new policy each time: one of the same name would keep its counters.
         agent.apply(&snapshot(sequence, &[policy(&strategy.to_lowercase(), &[rule("all", &[limit])])])).await;
         let before = app.requests();
         assert_eq!(storm(&agent, "/", &[], 10_016).await, (2500, 7516), "{strategy}");
@@ -47,7 +47,7 @@ async fn ten_thousand_requests_at_four_times_the_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_limits_are_charged_both_or_neither() {
     let (_app, agent) = start().await;
-    // If a refusal of the narrow limit charged the wide one, the wide one would be used up by the storm.
+    // If a refusal of the narrow limit charged the wide one, the storm would use up the wide one.
     let rules = [rule("all", &[daily("wide", "TokenBucket", 1000), daily("narrow", "FixedWindow", 100)])];
     agent.apply(&snapshot(1, &[policy("p", &rules)])).await;
     assert_eq!(storm(&agent, "/", &[], 3200).await.0, 100);
@@ -85,7 +85,8 @@ async fn a_refusal_says_when_to_come_back() {
     let refused = agent.get("/", &[]).await;
     assert_eq!(refused.status(), 429);
     let seconds: u64 = header(&refused, "retry-after").parse().expect("seconds");
-    // The burst has a token after 1500 s, but the day only after 43200: who comes back earlier would be refused again.
+    // The burst has a token after 1500 s, but the day only after 43200 s. A client that retried earlier would be
+    // refused again.
     assert!((43_190..=43_200).contains(&seconds), "{seconds}");
     assert_eq!(header(&refused, "content-type"), "application/json");
     assert_eq!(header(&refused, "ratelimit"), format!("\"burst\";r=0;t={seconds}"));
@@ -157,7 +158,7 @@ async fn a_shadow_counts_what_it_would_refuse() {
     let wide = policy("wide", &[rule("all", &[daily("d", "TokenBucket", 5)])]);
     agent.apply(&snapshot(1, &[narrow, wide])).await;
     assert_eq!(agent.statuses("/", &[], 7).await, [200, 200, 200, 200, 200, 429, 429]);
-    // The two that the other policy refused are not the shadow's.
+    // The shadow policy does not count the two requests that the other policy refused.
     assert_eq!((agent.counts(0, 0).await, agent.counts(1, 0).await), ([2, 0, 3], [5, 2, 0]));
 }
 
@@ -190,7 +191,7 @@ async fn clients_are_told_apart_by_header_and_some_have_other_numbers() {
     let gold = agent.get("/", &[("x-api-key", "gold")]).await;
     assert_eq!(header(&gold, "ratelimit-policy"), "\"d\";q=4;w=86400");
     let status = json_of(&agent.control("GET", "/v1/status", "").await);
-    // Ann, Bob, none and the empty one. Keys with numbers of their own are always there, and not counted.
+    // Ann, Bob, no header, and an empty header. Keys with overrides always have a cell, and are not counted.
     assert_eq!(status["policies"][0]["rules"][0]["keys"]["tracked"], 4);
 }
 
@@ -267,11 +268,11 @@ async fn requests_are_told_apart_by_all_that_they_say() {
     ] {
         assert_eq!(agent.get(path, &headers).await.status(), expected, "{path} {headers:?}");
     }
-    // Six keys, of which four had too many; what did not match was not counted.
+    // Six keys, of which four had too many requests. Requests that did not match were not counted.
     assert_eq!(agent.counts(0, 0).await, [6, 5, 0]);
 }
 
-/// A large query is no way past a limit, nor into a Bypass, and no other client waits for it.
+/// A large query neither bypasses a limit nor matches a Bypass rule, and delays no other client.
 #[tokio::test]
 async fn a_predicate_that_would_take_too_long_is_counted_and_lets_nobody_pass() {
     let (_app, agent) = start().await;

@@ -1,4 +1,4 @@
-//! What the agent says on standard error.
+//! The agent's log lines on standard error.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ async fn many_refusals_are_few_lines_that_count_the_others() {
     let other = agent.logged("\"refused\"").await;
     assert_eq!((&parse(&other)["policy"], &parse(&other)["limit"]), (&json!("q"), &json!("e")), "{other}");
 
-    // Refused until a second line comes, which accounts for all but itself and the first.
+    // Refused until the second line, which counts all refusals except itself and the first.
     let mut refused = 1;
     let second = {
         let logged = agent.logged("\"refused\"");
@@ -61,7 +61,7 @@ async fn keys_are_named_only_if_that_is_asked_for() {
     let each = with(rule("each", &[daily("d", "TokenBucket", 1)]), json!({"key": parts}));
     let all = with(rule("all", &[daily("e", "TokenBucket", 1)]), json!({"match": [{"paths": ["/all"]}]}));
     let each = with(each, json!({"match": [{"paths": ["/each"]}]}));
-    // Nothing in a key can end its line or its list.
+    // A key cannot end its line or its list.
     let key = r#"hun"ter2\"]"#;
     let named = r#"["hun\"ter2\\\"]",null,"127.0.0.1"]"#;
     for format in ["json", "text"] {
@@ -95,5 +95,5 @@ async fn the_level_holds_back_what_is_below_it() {
     assert!(line.contains("WARN"), "{line}");
     assert_eq!(agent.put(&json!({})).await.status(), 422);
     let next = agent.logged("").await;
-    assert!(next.contains("snapshot refused"), "nothing was said of the snapshot that was taken: {next}");
+    assert!(next.contains("snapshot refused"), "the accepted snapshot must not be logged: {next}");
 }

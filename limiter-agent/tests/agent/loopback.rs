@@ -1,4 +1,4 @@
-//! An app that listens on one of the two loopback addresses, behind an agent that was told the other.
+//! An app on one of the two loopback addresses, behind an agent that was configured with the other.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,17 +14,17 @@ use crate::support::{Agent, PATIENCE};
 const IPV4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const IPV6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
-/// A socket that keeps its port from everybody else, and on which nobody listens yet.
+/// A socket that reserves its port without listening yet.
 fn bound(address: SocketAddr) -> Option<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.ok()?;
     socket.bind(address).ok()?;
     Some(socket)
 }
 
-/// One port on both addresses; none without IPv6.
+/// One port on both addresses; `None` without IPv6.
 fn pair() -> Option<(u16, TcpSocket, TcpSocket)> {
     bound((IPV6, 0).into())?;
-    // Somebody else may have the port on one of them.
+    // Another process may have the port on one of them.
     (0..100).find_map(|_| {
         let ipv4 = bound((IPV4, 0).into()).expect("a free port");
         let port = ipv4.local_addr().expect("bound").port();
@@ -32,7 +32,7 @@ fn pair() -> Option<(u16, TcpSocket, TcpSocket)> {
     })
 }
 
-/// An app that says where it was reached, and takes a new connection for each request.
+/// An app that responds with its own address, and accepts a new connection for each request.
 fn serve(socket: TcpSocket) -> JoinHandle<()> {
     let listener = socket.listen(64).expect("listening");
     tokio::spawn(async move {
@@ -57,7 +57,7 @@ async fn answer(mut stream: TcpStream, listener: &TcpListener) {
     stream.shutdown().await.expect("closed");
 }
 
-/// The first and the last line of the answer to a request with these fields, too.
+/// Sends a request with these fields; returns the first and the last line of the response.
 async fn ask(agent: &Agent, fields: &str) -> (String, String) {
     let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
     let head = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{fields}\r\n");
@@ -70,7 +70,7 @@ async fn ask(agent: &Agent, fields: &str) -> (String, String) {
 
 #[tokio::test]
 async fn an_app_is_found_on_either_loopback_address_and_where_it_was_last_first() {
-    // The second of each needs another way through the proxy.
+    // The second of each takes another path through the proxy.
     const WAYS: [&str; 3] = ["", "te: trailers\r\n", ""];
     for named in [IPV4, IPV6] {
         let Some((port, ipv4, ipv6)) = pair() else {
@@ -87,7 +87,7 @@ async fn an_app_is_found_on_either_loopback_address_and_where_it_was_last_first(
         for fields in WAYS {
             assert_eq!(ask(&agent, fields).await, at_other, "{fields:?}");
         }
-        // Now it listens on both.
+        // Now an app listens on both.
         let second = serve(own);
         for fields in WAYS {
             assert_eq!(ask(&agent, fields).await, at_other, "{fields:?}");

@@ -1,4 +1,4 @@
-//! An agent process, tried from outside over real sockets.
+//! Tests an agent process from outside over real sockets.
 
 mod addresses;
 mod answers;

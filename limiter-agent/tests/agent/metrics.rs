@@ -8,7 +8,7 @@ use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::support::{Agent, App, daily, policy, rule, snapshot, with};
 
-/// A scrape: the value of each series, after a check of everything that the text format asks for.
+/// Parses a scrape into the value of each series, and checks the rules of the text format.
 fn parse(text: &str) -> HashMap<String, f64> {
     let (mut helped, mut kinds) = (HashSet::new(), HashMap::new());
     let mut series = HashMap::new();

@@ -1,4 +1,4 @@
-//! The program: its exit codes, what it says when it is used wrongly, and how it stops.
+//! The program: its exit codes, its messages about wrong usage, and how it stops.
 
 use std::{net::TcpListener, process::Output};
 
@@ -91,7 +91,7 @@ async fn telemetry_is_up_while_the_agent_is() {
     }
 }
 
-/// An app whose response goes on until the test lets it end.
+/// An app whose response continues until the test ends it.
 async fn slow_app() -> (App, mpsc::UnboundedReceiver<mpsc::UnboundedSender<&'static str>>) {
     let (tell, started) = mpsc::unbounded_channel();
     let app = App::serve(move |_| {
@@ -123,12 +123,12 @@ async fn sigterm_finishes_what_is_in_flight() {
         tokio::task::yield_now().await;
     }
     agent.terminate();
-    // The idle connection is closed at once: that is the sign that the drain has begun.
+    // The idle connection is closed at once, which shows that the drain has begun.
     assert_eq!(idle.read(&mut [0; 1]).await.expect("closed in order"), 0);
     let (status, text) = agent.telemetry("/readyz").await;
     assert_eq!((status, text.starts_with("draining")), (503, true), "{text}");
     assert_eq!(agent.telemetry("/healthz").await.0, 200);
-    // Each worker closes its listener when it gets to it.
+    // Each worker closes its listener in its own time.
     while TcpStream::connect(agent.addresses.listen).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -141,17 +141,17 @@ async fn sigterm_finishes_what_is_in_flight() {
     assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("it ended"), Some(0));
 }
 
-/// Others read their files again then. The end of the process would take the limits away.
+/// Other programs reload their files on SIGHUP. If the process ended, the limits would be gone.
 #[tokio::test]
 async fn sighup_ends_nothing() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
-    // Ready, it listens to signals.
+    // Once it is ready, it handles signals.
     while agent.telemetry("/readyz").await.0 != 200 {
         tokio::task::yield_now().await;
     }
     agent.hang_up();
-    // Signals are handled in the order of their numbers, so the process has seen this one before it goes on.
+    // Signals are handled in the order of their numbers, so the process sees this one before it continues.
     agent.hold();
     agent.go_on();
     assert_eq!(agent.telemetry("/healthz").await.0, 200);

@@ -1,4 +1,4 @@
-//! What passes through the proxy, and what it does when one side fails.
+//! What passes through the proxy, and what happens when one side fails.
 
 use std::{
     sync::{
@@ -25,7 +25,7 @@ use tokio::{
 
 use crate::support::{Agent, App, Body, Client, PATIENCE, body, daily, empty, policy, request, rule, snapshot};
 
-/// A request body, or a response body, that the test writes bit by bit.
+/// A request or response body that the test writes in pieces.
 fn channel() -> (mpsc::Sender<Bytes>, Body) {
     let (send, mut parts) = mpsc::channel(1);
     let stream = futures::stream::poll_fn(move |cx| parts.poll_recv(cx));
@@ -40,7 +40,7 @@ async fn connect(agent: &Agent) -> http1::SendRequest<Body> {
     sender
 }
 
-/// Sends bytes as they are and reads until the connection ends.
+/// Sends the bytes unchanged, and reads until the connection ends.
 async fn raw(agent: &Agent, bytes: &str) -> String {
     let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
     stream.write_all(bytes.as_bytes()).await.expect("sent");
@@ -68,7 +68,7 @@ async fn bodies_stream_both_ways_at_once() {
     let first = response.frame().await.expect("a frame").expect("no error").into_data().expect("data");
     assert_eq!(first, "first", "it came back before the request's body ended");
 
-    // 64 MiB: more than all buffers on the way together could hold.
+    // 64 MiB: more than all buffers together can hold.
     const PART: usize = 64 * 1024;
     tokio::spawn(async move {
         for number in 0..1024 {
@@ -193,7 +193,7 @@ async fn old_and_odd_requests_are_understood() {
     assert!(head.contains("content-length: 20\r\n"), "the length that GET would have: {head}");
 }
 
-/// Opens an upload of two bytes that waits to be told to go on.
+/// Starts an upload of two bytes that waits for 100 Continue.
 async fn expecting(agent: &Agent) -> TcpStream {
     let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
     let head = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\n";
@@ -242,7 +242,7 @@ async fn a_refused_upload_gets_to_see_its_answer() {
     let answer = raw(&agent, expecting).await;
     assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
 
-    // Both on one connection: the first body is read and thrown away.
+    // Both on one connection: the first body is read and discarded.
     let mut sender = connect(&agent).await;
     for _ in 0..2 {
         sender.ready().await.expect("kept alive");
@@ -265,7 +265,7 @@ async fn an_app_that_is_down_is_a_502_that_says_so() {
     assert!(metrics.contains("weir_upstream_errors_total{reason=\"refused\"} 1\n"), "{metrics}");
 }
 
-/// An app that answers each request of a connection and then, before the next, closes it without a word.
+/// An app that answers each request of a connection and then closes it at the next one.
 async fn closing_app() -> (std::net::SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -276,7 +276,7 @@ async fn closing_app() -> (std::net::SocketAddr, Arc<AtomicUsize>) {
             let count = Arc::clone(&count);
             tokio::spawn(async move {
                 let mut head = [0; 1024];
-                // On others the agent has looked whether the app still takes connections.
+                // On other connections the agent has only checked whether the app accepts connections.
                 if matches!(stream.read(&mut head).await, Ok(n) if n > 0) {
                     count.fetch_add(1, Relaxed);
                     let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
@@ -429,7 +429,7 @@ async fn connections_are_counted() {
     assert_eq!(json!(app.requests()), 3);
 }
 
-/// Clients are not told of a coding that nobody has undone.
+/// The agent does not pass on a coding that it has not decoded.
 #[tokio::test]
 async fn an_answer_in_a_coding_that_clients_are_not_told_of_is_a_502() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

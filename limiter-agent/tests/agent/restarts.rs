@@ -1,4 +1,4 @@
-//! An app of HTTP/2 that dies and comes back, between requests and amid them.
+//! An HTTP/2 app that dies and comes back, between requests and during them.
 
 use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
@@ -15,16 +15,16 @@ use tokio::{
 
 use crate::support::{Agent, Body, PATIENCE, body, empty};
 
-/// An app whose connections the test can break, all at once, as a process that is killed does.
+/// An app whose connections the test can break all at once, as when a process is killed.
 struct Mortal {
     address: SocketAddr,
     lives: watch::Sender<u64>,
-    /// Says which requests came to hang.
+    /// Reports the requests that hang.
     hanging: mpsc::UnboundedReceiver<String>,
 }
 
 impl Mortal {
-    /// In its first life it does not answer what asks for `/hang`.
+    /// Before its first restart it does not answer `/hang`.
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
@@ -34,7 +34,7 @@ impl Mortal {
         Self { address, lives, hanging }
     }
 
-    /// Ends one life and begins the next.
+    /// Breaks all connections, and answers everything from now on.
     fn restart(&self) {
         self.lives.send_modify(|life| *life += 1);
     }
@@ -50,7 +50,7 @@ async fn serve(listener: TcpListener, mut life: watch::Receiver<u64>, tell: mpsc
                     let tell = tell.clone();
                     async move { Ok::<_, Infallible>(answer(request, now, tell).await) }
                 });
-                // On the connection's own task, so that nothing outlives it.
+                // On the connection's own task, so that it ends with it.
                 let server = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
                 connections.spawn(server);
             }
@@ -113,7 +113,7 @@ async fn amid_requests_a_restart_fails_those_that_may_have_been_done() {
     let mut app = Mortal::start().await;
     let agent = Agent::start(app.address, &["--workers", "1"]);
     let mut sender = connect(&agent).await;
-    // The connection to the app is not made for the requests that see it end.
+    // So that the failing requests use an existing connection.
     assert_eq!(said(sender.send_request(request("GET", "/", empty()))).await.0, 200);
     let mut hang = |method, body| tokio::spawn(sender.send_request(request(method, "/hang", body)));
     let (idempotent, with_body, other) = (hang("GET", empty()), hang("PUT", body("x")), hang("POST", empty()));
@@ -123,7 +123,7 @@ async fn amid_requests_a_restart_fails_those_that_may_have_been_done() {
     app.restart();
     let outcome = async |answer: tokio::task::JoinHandle<_>| said(async { answer.await.expect("it ran") }).await;
     assert_eq!(outcome(idempotent).await, (200, "life 1".to_owned()), "asked again");
-    // The body is gone, and the other may have been done.
+    // One request's body cannot be sent again, and the other request may have been processed.
     assert_eq!(outcome(with_body).await.0, 502);
     assert_eq!(outcome(other).await.0, 502);
     assert_eq!(said(sender.send_request(request("POST", "/", body("x")))).await, (200, "life 1".to_owned()));
@@ -138,7 +138,7 @@ async fn while_the_app_is_down_requests_fail_at_once_and_then_work_again() {
     let (tell, _hanging) = mpsc::unbounded_channel();
     let first = tokio::spawn(serve(listener, life.clone(), tell.clone()));
     let agent = Agent::start(address, &["--workers", "1", "--upstream-http2", "always"]);
-    // Each on a connection of its own: a request that the app refused to take is the last one on its connection.
+    // Each on its own connection, because a connection closes after a request that the app refused.
     let get = async || {
         let mut sender = connect(&agent).await;
         said(sender.send_request(request("GET", "/", empty()))).await

@@ -1,4 +1,4 @@
-//! A pod that is being deleted, and an app that stops: clients that keep their connections lose nothing that they would not lose
+//! A pod that is being deleted, and an app that stops: clients with keep-alive connections lose nothing more than
 //! without the agent.
 
 use std::{io, net::SocketAddr, process::Output};
@@ -21,17 +21,17 @@ use tokio::{
 
 use crate::support::{Agent, Body, PATIENCE, binary, body, empty};
 
-/// Both ways of HTTP/1.1 through the agent.
+/// Both paths of HTTP/1.1 through the agent.
 const WAYS: [&str; 2] = ["on", "off"];
 
-/// An app that stops as most do: it takes no connections any more, closes those that are idle and finishes what it is at.
+/// An app that stops as most do: it refuses new connections, closes idle ones and finishes its requests.
 struct Stopping {
     address: SocketAddr,
     stop: watch::Sender<bool>,
     accepting: JoinHandle<()>,
     /// `/slow` is answered once this is true, and the connection of `/dropped` is closed without an answer.
     go: watch::Sender<bool>,
-    /// How many of these came.
+    /// How many requests for these came.
     slow: watch::Receiver<usize>,
 }
 
@@ -78,7 +78,7 @@ impl Stopping {
         Self { address, stop, accepting, go, slow }
     }
 
-    /// As at SIGTERM.
+    /// Stops as at SIGTERM.
     async fn stop(&mut self) {
         self.accepting.abort();
         let _ = (&mut self.accepting).await;
@@ -101,7 +101,7 @@ fn has_left(agent: &Agent) {
     assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
 }
 
-/// One connection of HTTP/1.1.
+/// One HTTP/1.1 connection.
 struct Line(TcpStream);
 
 impl Line {
@@ -118,7 +118,7 @@ impl Line {
         self.0.write_all(head.as_bytes()).await.expect("sent");
     }
 
-    /// Status and whether the connection is closed behind it; none if it is closed without an answer.
+    /// The status, and whether the connection closes after it; `None` if it closes without a response.
     async fn answer(&mut self) -> Option<(u16, bool)> {
         let mut text = String::new();
         let read = async {
@@ -141,7 +141,7 @@ impl Line {
         self.answer().await
     }
 
-    /// Reads to the end; false if it is reset.
+    /// Reads to the end; false if the connection is reset.
     async fn ends(mut self) -> bool {
         timeout(PATIENCE, self.0.read_to_end(&mut Vec::new())).await.expect("in time").is_ok()
     }
@@ -159,7 +159,7 @@ async fn a_pod_that_goes_serves_until_its_app_stops_and_sends_clients_elsewhere(
         has_left(&agent);
         assert_eq!(busy.ask("GET").await, Some((200, true)), "in place: {way}");
         assert!(busy.ends().await);
-        // Others have not heard of it yet.
+        // Other clients do not know yet.
         let mut late = Line::open(&agent).await;
         assert_eq!(late.ask("POST").await, Some((200, true)), "in place: {way}");
         assert_eq!(never.ask("GET").await, Some((200, true)), "in place: {way}");
@@ -211,7 +211,7 @@ async fn clients_of_http2_are_told_at_once_and_lose_no_stream() {
     let gone = async { while sender.send_request(request(Method::GET, "/")).await.is_ok() {} };
     timeout(PATIENCE, gone).await.expect("GOAWAY comes while a stream is open");
 
-    // One that comes now has time for what it wants.
+    // A connection that opens now can finish its requests.
     let (mut late, _connection) = http2(&agent).await;
     assert_eq!(late.send_request(request(Method::POST, "/")).await.expect("an answer").status(), 200);
     app.go.send_replace(true);
@@ -219,7 +219,7 @@ async fn clients_of_http2_are_told_at_once_and_lose_no_stream() {
     timeout(PATIENCE, connection).await.expect("in time").expect("it ran").expect("closed in order");
 }
 
-/// Nobody has said that the app stops: the hook comes later than its signal, or it has crashed.
+/// No `weir-agent leave` was called: the hook ran too late, or the app crashed.
 #[tokio::test]
 async fn an_app_that_is_down_takes_no_client_along() {
     for way in WAYS {
@@ -232,12 +232,12 @@ async fn an_app_that_is_down_takes_no_client_along() {
         let (mut sender, connection) = http2(&agent).await;
         assert_eq!(sender.send_request(request(Method::POST, "/")).await.expect("an answer").status(), 200);
         app.stop().await;
-        // As the app itself would have done; clients repeat it on a new connection.
+        // As the app itself would do; clients retry on a new connection.
         assert_eq!(get.ask("GET").await, None, "in place: {way}");
         assert!(idle.ends().await, "in place: {way}");
         timeout(PATIENCE, connection).await.expect("GOAWAY, and closed").expect("it ran").expect("closed in order");
 
-        // There is no use in another try here, and clients should know why.
+        // A retry here is useless, and the client should know why.
         for method in ["GET", "POST"] {
             assert_eq!(Line::open(&agent).await.ask(method).await, Some((502, true)), "in place: {way}");
         }
@@ -255,14 +255,14 @@ async fn an_app_that_is_down_takes_no_client_along() {
             }
         };
         let mut line = timeout(PATIENCE, stays).await.expect("connections stay open again");
-        // Once more: a connection that lived through it hears of the next time, too.
+        // Again: a connection that survived the first stop reacts to the second, too.
         back.stop().await;
         let _ = Line::open(&agent).await.ask("GET").await;
         assert!(line.answer().await.is_none(), "in place: {way}");
     }
 }
 
-/// What was busy while the app was away and is idle when it goes again.
+/// A connection that was busy while the app was away, and is idle at the app's next stop.
 #[tokio::test]
 async fn a_connection_that_was_busy_while_the_app_was_away_is_closed_the_next_time() {
     for way in WAYS {
@@ -280,7 +280,7 @@ async fn a_connection_that_was_busy_while_the_app_was_away_is_closed_the_next_ti
         let returned = async { while Line::open(&agent).await.ask("GET").await != Some((200, false)) {} };
         timeout(PATIENCE, returned).await.expect("the app is back");
         app.go.send_replace(true);
-        // The ordinary way has promised to close it; in place it goes on.
+        // hyper's path has promised to close the connection; in place it stays open.
         let answer = busy.answer().await.expect("an answer");
         assert_eq!(answer, (200, way == "off"), "in place: {way}");
         back.stop().await;
@@ -289,7 +289,7 @@ async fn a_connection_that_was_busy_while_the_app_was_away_is_closed_the_next_ti
     }
 }
 
-/// The hook of an agent that is told to stop together with its app.
+/// The hook of an agent that gets SIGTERM together with its app.
 #[tokio::test]
 async fn a_hook_that_waits_ends_when_the_app_has_stopped() {
     let mut app = Stopping::start().await;

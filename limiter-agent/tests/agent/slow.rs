@@ -1,4 +1,4 @@
-//! Clients that are slow, or do nothing at all: what they cost, and that nobody else notices.
+//! Clients that are slow or silent: what they cost, and that other clients do not notice.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn rest(mut stream: TcpStream) -> String {
     String::from_utf8(answer).expect("text")
 }
 
-/// 1 GiB, made as it is read.
+/// 1 GiB, generated while it is read.
 async fn gibibyte(_: Request<Incoming>) -> Response<crate::support::Body> {
     const PART: usize = 1024 * 1024;
     let part = Bytes::from(vec![b'x'; PART]);
@@ -60,7 +60,7 @@ async fn each_pause_has_its_limit() {
     ];
     let agent = Agent::start(app.address, &limits);
     for (sent, answer) in [
-        // Nothing, the beginning of a preface, of a head, of the second head, of a body; all of a request.
+        // Nothing, the start of a preface, of a head, of a second head, of a body; and a whole request.
         ("", ""),
         ("GET / HTTP/1.1\r\nhost", ""),
         ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", "HTTP/1.1 200"),
@@ -80,7 +80,7 @@ async fn each_pause_has_its_limit() {
 
 async fn rest_of_any(mut stream: TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
-    // Some end in a reset, which is what a client that does not keep to the rules is due.
+    // Some end in a reset, which a client that violates the limits may get.
     let _ = stream.read_to_end(&mut answer).await;
     answer
 }
@@ -94,7 +94,7 @@ async fn clients_that_never_read_are_held_back() {
     for _ in 0..8 {
         stuck.push(raw(&agent, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").await);
     }
-    // One that reads gets all of it past them.
+    // A client that reads gets everything, despite the others.
     let mut reader = raw(&agent, "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
     let mut read = 0;
     let mut bytes = vec![0; 1024 * 1024];
@@ -121,7 +121,7 @@ async fn refusals_that_there_is_no_room_for_come_whole() {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(64 * 1024).expect("a socket");
     let mut stream = socket.connect(agent.addresses.listen).await.expect("connected");
-    // More than the kernel takes for one connection.
+    // More than the kernel buffers for one connection.
     const ASKED: usize = 10;
     for _ in 0..ASKED {
         stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
@@ -135,7 +135,7 @@ async fn refusals_that_there_is_no_room_for_come_whole() {
     assert!(answers.iter().all(|answer| answer.split_once("\r\n\r\n").is_some_and(|(_, body)| body == no)));
 }
 
-/// All share the one connection that the worker has to the app.
+/// All share the worker's one connection to the app.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_are_never_read_hold_nobody_up() {
     let app = App::serve_http2(async |request: Request<Incoming>| match request.uri().path() {
@@ -188,7 +188,7 @@ async fn a_client_that_never_reads_is_disconnected_in_the_end() {
     drop(stuck);
 }
 
-/// As over HTTP/1: the stream is reset, and the app's connection is somebody else's again. Not so for what the app takes its time for.
+/// As over HTTP/1: the stream is reset, and the app's connection is released. A slow app is no reason for a reset.
 #[tokio::test]
 async fn streams_that_are_never_read_are_reset_and_the_app_is_freed() {
     let dropped = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
@@ -231,19 +231,19 @@ async fn streams_that_are_never_read_are_reset_and_the_app_is_freed() {
         let reset = std::error::Error::source(&broken).and_then(|error| error.downcast_ref::<h2::Error>());
         assert!(reset.is_some_and(|error| error.is_reset() && error.is_remote()), "{broken:?}");
     }
-    // Longer than the others had is no stall of the client's.
+    // A longer pause than the others had, but it is not the client that stalls.
     assert!(tokio::time::timeout(Duration::from_millis(1), quiet.frame()).await.is_err());
     sender.send_request(get("/quiet")).await.expect("the connection goes on");
 }
 
-/// What the kernel has taken for a client is not what the client has taken: it is read on for many times the stall timeout.
+/// The kernel may have accepted more than the client has read. So this client reads for many times the stall timeout.
 #[tokio::test]
 async fn a_client_that_reads_slowly_and_steadily_is_not_cut() {
     let app = App::serve(gibibyte).await;
     let agent = Agent::start(app.address, &["--stall-timeout", "2s"]);
     for more in ["", "te: trailers\r\n"] {
         let mut stream = raw(&agent, &format!("GET / HTTP/1.1\r\nhost: a\r\n{more}\r\n")).await;
-        // 200 KB a second: the pace is what this is about.
+        // 200 KB a second: this test is about the rate.
         let mut pace = tokio::time::interval(Duration::from_millis(50));
         let mut bytes = vec![0; 10_000];
         for _ in 0..200 {
@@ -256,8 +256,8 @@ async fn a_client_that_reads_slowly_and_steadily_is_not_cut() {
     }
 }
 
-/// The same over HTTP/2, with one stream and with several that take turns: the client's windows are wide, and it is the connection that it
-/// reads slowly.
+/// Over HTTP/2, with one stream and with several that take turns. The client's windows are wide; it reads the
+/// connection slowly.
 #[tokio::test]
 async fn streams_of_a_client_that_reads_slowly_and_steadily_are_not_cut() {
     const STREAMS: [u8; 2] = [1, 8];
@@ -274,7 +274,7 @@ async fn streams_of_a_client_that_reads_slowly_and_steadily_are_not_cut() {
         }
         let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
         stream.write_all(&sent).await.expect("sent");
-        // 200 KB a second: the pace is what this is about.
+        // 200 KB a second: this test is about the rate.
         let mut pace = tokio::time::interval(Duration::from_millis(50));
         let mut heard = Vec::new();
         for _ in 0..200 {
@@ -295,7 +295,7 @@ async fn streams_of_a_client_that_reads_slowly_and_steadily_are_not_cut() {
     }
 }
 
-/// A body without an end, or, for `/quiet`, one of which no more comes.
+/// An endless body, or, for `/quiet`, one that pauses forever.
 fn endless(request: &Request<Incoming>, dropped: Counted) -> Response<crate::support::Body> {
     if request.uri().path() == "/quiet" {
         std::mem::forget(dropped);
@@ -310,7 +310,7 @@ fn endless(request: &Request<Incoming>, dropped: Counted) -> Response<crate::sup
     Response::new(BodyExt::boxed(StreamBody::new(parts)))
 }
 
-/// Counts when it goes.
+/// Counts drops.
 struct Counted(std::sync::Arc<std::sync::atomic::AtomicU64>);
 
 impl Drop for Counted {
@@ -319,7 +319,7 @@ impl Drop for Counted {
     }
 }
 
-/// Less than any of the agent's own timeouts on these ports would take to help.
+/// Shorter than any of the agent's timeouts on these ports.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
 #[tokio::test]
@@ -338,12 +338,12 @@ async fn probes_and_snapshots_find_a_place_while_a_client_holds_the_others() {
     ] {
         for _ in 0..300 {
             let mut stream = TcpStream::connect(port).await.expect("connected");
-            // It may have been the turn of this very one.
+            // This connection may have been evicted.
             let _ = stream.write_all(said.as_bytes()).await;
             held.push(stream);
         }
         let url = format!("http://{}/healthz", agent.addresses.telemetry);
-        // With connections of their own: one that was idle may have been somebody's turn.
+        // New connections, because an idle one may have been evicted.
         let (prober, operator) = (Client::new(), Client::new());
         let probe = tokio::time::timeout(AT_ONCE, prober.get(&url, &[])).await;
         assert_eq!(probe.expect("answered at once").status(), 200, "{said:?}");

@@ -1,8 +1,7 @@
-//! Requests made to be understood differently by the proxy and by the app.
+//! Requests designed so that the proxy and the app understand them differently.
 //!
-//! The app is a socket that writes down every byte. What a client sends is either answered by the app, and then the
-//! app's bytes are exactly the ones expected; or refused, and then the app hears nothing of it, nor of anything that
-//! came behind it.
+//! The app is a socket that records every byte. If a request is answered by the app, the recorded bytes are exactly
+//! the expected ones. If it is refused, the app gets nothing of it, nor of anything after it.
 
 pub(crate) mod http2;
 
@@ -18,7 +17,7 @@ use tokio::{
 
 use crate::support::{Agent, daily, policy, rule, snapshot, with};
 
-/// An app of HTTP/1.1 that believes what it reads and says `ok` to everything.
+/// An HTTP/1.1 app that trusts its input and answers `ok` to everything.
 struct Recorder {
     address: SocketAddr,
     heard: Arc<Mutex<Vec<u8>>>,
@@ -76,7 +75,7 @@ fn end_of_message(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= end).then_some(end)
 }
 
-/// All that comes back until the connection ends.
+/// Everything that comes back until the connection ends.
 async fn send(agent: &Agent, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
     stream.write_all(bytes).await.expect("sent");
@@ -85,14 +84,14 @@ async fn send(agent: &Agent, bytes: &[u8]) -> String {
     answer.iter().map(|byte| char::from(*byte)).collect()
 }
 
-/// What the proxy adds for a host.
+/// The fields that the proxy adds for a host.
 fn added(host: &str) -> String {
     format!("x-forwarded-for: 127.0.0.1\r\nx-forwarded-proto: http\r\nx-forwarded-host: {host}\r\n")
 }
 
 const BEHIND: &str = "GET /behind HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
 
-/// Requests that others might read differently, and what they are answered with.
+/// Ambiguous requests, and the status of their refusal.
 pub(crate) fn ambiguous() -> Vec<(String, u16)> {
     let post = |rest: &str| format!("POST /first HTTP/1.1\r\nhost: a\r\n{rest}");
     vec![
@@ -102,7 +101,7 @@ pub(crate) fn ambiguous() -> Vec<(String, u16)> {
         (post("content-length: 5\r\ncontent-length: 6\r\n\r\nhello"), 400),
         (post("content-length: 5\r\ncontent-length: 5\r\n\r\nhello"), 400),
         (post("content-length: 5, 5\r\n\r\nhello"), 400),
-        // Lengths that are none.
+        // Invalid lengths.
         (post("content-length: +5\r\n\r\nhello"), 400),
         (post("content-length: -5\r\n\r\nhello"), 400),
         (post("content-length: 0x5\r\n\r\nhello"), 400),
@@ -133,7 +132,7 @@ pub(crate) fn ambiguous() -> Vec<(String, u16)> {
         (post("transfer-encoding:\r\n\r\n0\r\n\r\n"), 400),
         (post("transfer\u{b}-encoding: chunked\r\n\r\n0\r\n\r\n"), 400),
         (post("\u{b}transfer-encoding: chunked\r\n\r\n0\r\n\r\n"), 400),
-        // More lengths that are none.
+        // More invalid lengths.
         (post("content-length: 5;\r\n\r\nhello"), 400),
         (post("content-length: 5.0\r\n\r\nhello"), 400),
         (post("content-length: 5e0\r\n\r\nhello"), 400),
@@ -246,7 +245,7 @@ async fn what_can_be_read_in_two_ways_is_refused() {
     let agent = Agent::start(app.address, &[]);
     agent.apply(&snapshot(1, &[policy("p", &[rule("all", &[daily("d", "FixedWindow", 1_000_000)])])])).await;
     for (sent, status) in ambiguous() {
-        // Latin-1, so that a character is a byte.
+        // Latin-1, so that each character is one byte.
         let bytes: Vec<u8> =
             (sent.clone() + BEHIND).chars().map(|c| u8::try_from(u32::from(c)).expect("small")).collect();
         let answer = send(&agent, &bytes).await;
@@ -257,11 +256,11 @@ async fn what_can_be_read_in_two_ways_is_refused() {
         assert!(marker.ends_with("ok"), "{marker}");
         assert_eq!(app.heard(), format!("GET /marker HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")), "{shown:?}");
     }
-    // What is no request is nobody's: the markers alone are charged.
+    // A refused request is not charged; only the markers are.
     assert_eq!(agent.counts(0, 0).await, [ambiguous().len() as u64, 0, 0]);
 }
 
-/// Chunks that are none, and what comes with them.
+/// Invalid chunks, and invalid bytes around chunks.
 pub(crate) const WRONG_BODIES: &[&str] = &[
     "5\r\nhelloX\r\n0\r\n\r\n",
     "5\nhello\r\n0\r\n\r\n",
@@ -292,8 +291,9 @@ pub(crate) const WRONG_BODIES: &[&str] = &[
     "5\r\nhello\r\n0\r\nno colon\r\n\r\n",
 ];
 
-/// The head is fine, so that the app may have heard it; but never an end that the body did not have. The client gets 400, and the connection
-/// ends: whether the body came with its head or later, and whatever the app is asked over.
+/// The head is valid, so the app may have received it, but it never gets an end that the body did not have. The
+/// client gets 400 and the connection closes, whether the body came with its head or later, and with each protocol to
+/// the app.
 #[tokio::test]
 async fn a_body_that_goes_wrong_is_never_ended() {
     let app = Recorder::start().await;
@@ -359,7 +359,7 @@ async fn what_passes_is_written_in_one_way() {
             format!("\r\n\r\n\r\nGET / HTTP/1.1\r\nhost:\t a \t\r\nx:\t y\tz \r\n{close}"),
             format!("GET / HTTP/1.1\r\nhost: a\r\nx: y\tz\r\n{}\r\n", added("a")),
         ),
-        // A client may name no host, and then the rules see none.
+        // A client may send an empty host; then the rules see none.
         (format!("GET / HTTP/1.1\r\nhost:\r\n{close}"), format!("GET / HTTP/1.1\r\nhost: \r\n{}\r\n", added(""))),
         (
             format!("GET http://b HTTP/1.1\r\nhost:\r\n{close}"),
@@ -389,7 +389,7 @@ async fn what_passes_is_written_in_one_way() {
             format!("GET / HTTP/1.1\r\nhost: a\r\nproxy-connection: keep-alive\r\nkeep-alive: x\r\nproxy-authorization: y\r\nte: gzip, trailers;q=0\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQ\r\n{close}"),
             format!("GET / HTTP/1.1\r\nhost: a\r\nhttp2-settings: AAMAAABkAAQ\r\n{}\r\n", added("a")),
         ),
-        // No trailer gets into the head, and none that says where a message ends or whose it is gets on at all.
+        // No trailer gets into the head. A trailer about framing or routing is dropped.
         (
             format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntrailer: host, authorization, te\r\n{close}0000\r\nhost: b\r\nauthorization: c\r\nte: trailers\r\n\r\n"),
             format!("POST / HTTP/1.1\r\nhost: a\r\ntrailer: host, authorization, te\r\ntransfer-encoding: chunked\r\n{}\r\n0\r\n\r\n", added("a")),
@@ -398,12 +398,12 @@ async fn what_passes_is_written_in_one_way() {
             format!("POST / HTTP/1.1\r\nhost: a\r\nTransfer-Encoding:\t chunked \t\r\n{close}5;a=\"b\";c \r\nhello\r\n000 ;d\r\n\r\n"),
             format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n{}\r\n5\r\nhello\r\n0\r\n\r\n", added("a")),
         ),
-        // An expectation that nobody knows is the app's business.
+        // Unknown expectations are passed to the app.
         (
             format!("GET / HTTP/1.1\r\nhost: a\r\nexpect: x\r\n{close}"),
             format!("GET / HTTP/1.1\r\nhost: a\r\nexpect: x\r\n{}\r\n", added("a")),
         ),
-        // What is behind the last request of a connection is no request.
+        // Bytes after the last request of a connection are not a request.
         (
             format!("GET / HTTP/1.1\r\nhost: a\r\n{close}{BEHIND}"),
             format!("GET / HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")),
@@ -425,7 +425,7 @@ async fn what_passes_is_written_in_one_way() {
     }
 }
 
-/// How a path is spelled is the client's choice; which rule is about it is not.
+/// A client can spell a path in many ways, but the same rule must match.
 #[tokio::test]
 async fn no_spelling_of_a_path_gets_past_its_rule() {
     let app = Recorder::start().await;
@@ -464,7 +464,7 @@ async fn no_spelling_of_a_path_gets_past_its_rule() {
         "/api/login?/../x",
         "http://b/api/login",
         "http://b//api/%6cogin?x",
-        // Where the app takes more spellings for one, a regular expression can, too.
+        // If the app accepts more spellings, a regular expression can match them, too.
         "/odd/login",
         "/ODD/Login",
         "/odd;x=1/login",
@@ -473,13 +473,13 @@ async fn no_spelling_of_a_path_gets_past_its_rule() {
     ] {
         assert_eq!(ask(target).await, "429", "{target}");
     }
-    // Other paths to everybody who does not decode twice, know parameters of segments, or fold case.
+    // These are other paths, unless an app decodes twice, knows path parameters, or folds case.
     for target in ["/api/login;x=1", "/api;x/login", "/API/login", "/api/%256cogin", "/api/login%20"] {
         assert_eq!(ask(target).await, "200", "{target}");
     }
 }
 
-/// What some apps read as `/api/x`, and others do not.
+/// Some apps read these as `/api/x`, and others do not.
 const AMBIGUOUS: [&str; 9] = [
     "/api%2fx",
     "/api%2Fx",
@@ -501,7 +501,7 @@ async fn what_apps_read_in_different_ways_is_refused_or_read_as_was_chosen() {
     for (choice, http1, http2) in [
         (&[][..], "400", Ok(12)),
         (&["--ambiguous-paths", "refuse"], "400", Ok(12)),
-        // A status that the static table does not have: that of its name, and then in words.
+        // The status is not in the static table, so it has an indexed name and a literal value.
         (&["--ambiguous-paths", "decode"], "429", Ok(0x48)),
         (&["--ambiguous-paths", "keep"], "200", Ok(8)),
     ] {
@@ -510,7 +510,7 @@ async fn what_apps_read_in_different_ways_is_refused_or_read_as_was_chosen() {
         let used = send(&agent, b"GET /api/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
         assert!(used.starts_with("HTTP/1.1 200 "), "{used}");
         for target in AMBIGUOUS {
-            // Both ways that HTTP/1.1 can go.
+            // Both paths of HTTP/1.1.
             for more in ["", "te: trailers\r\n"] {
                 let asked = format!("GET {target} HTTP/1.1\r\nhost: a\r\n{more}connection: close\r\n\r\n");
                 let answer = send(&agent, asked.as_bytes()).await;
@@ -523,7 +523,7 @@ async fn what_apps_read_in_different_ways_is_refused_or_read_as_was_chosen() {
         let heard = app.heard();
         let passed = AMBIGUOUS.iter().filter(|target| heard.contains(&format!("GET {target} HTTP/1.1\r\n"))).count();
         assert_eq!(passed, if http1 == "200" { AMBIGUOUS.len() } else { 0 }, "{choice:?}");
-        // A query may hold whatever it likes.
+        // A query may contain anything.
         let answer = send(&agent, b"GET /?x=%2f..;/\\%5c HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         app.heard();
@@ -532,7 +532,7 @@ async fn what_apps_read_in_different_ways_is_refused_or_read_as_was_chosen() {
     }
 }
 
-/// A client has no key of its own for each spelling of a field's value, and does not choose the address behind its proxies.
+/// Different spellings of a field's value are one key, and a client cannot choose its address behind trusted proxies.
 #[tokio::test]
 async fn no_spelling_of_a_field_is_a_key_of_its_own() {
     let app = Recorder::start().await;
@@ -571,7 +571,7 @@ async fn no_spelling_of_a_field_is_a_key_of_its_own() {
     }
 }
 
-/// What rules take for the host is what the app takes for it.
+/// Rules and app must see the same host.
 #[tokio::test]
 async fn a_host_that_can_be_read_in_two_ways_is_refused() {
     let app = Recorder::start().await;
@@ -611,7 +611,7 @@ async fn a_host_that_can_be_read_in_two_ways_is_refused() {
         assert_eq!(ask(&format!("http://{host}/"), "a", "").await, "400", "{host}");
         let named = |name| [(":method", "GET"), (":scheme", "http"), (":path", "/"), (name, host)];
         assert_eq!(http2::send_http2(&agent, &named("host"), None).await, Ok(12), "{host}");
-        // Some are none to the library already.
+        // The library refuses some of them already.
         let answer = http2::send_http2(&agent, &named(":authority"), None).await;
         assert!(matches!(answer, Ok(12) | Err(1)), "{host}: {answer:?}");
         assert_eq!(app.heard(), "", "{host}");
@@ -625,7 +625,7 @@ async fn pipelined_requests_are_answered_in_order() {
     let post = "POST /first HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc";
     let answer = send(&agent, format!("{post}{post}{BEHIND}").as_bytes()).await;
     assert_eq!(answer.matches("HTTP/1.1 200 ").count(), 3, "{answer}");
-    // One that is wrong behind one that is right.
+    // An invalid request after a valid one.
     let answer = send(&agent, format!("{post}GET / HTTP/1.1\nhost: a\r\n\r\n{BEHIND}").as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("okHTTP/1.1 400 "), "{answer}");
 }
@@ -655,7 +655,7 @@ async fn nothing_behind_a_clients_last_request_is_a_request() {
     }
 }
 
-/// Once the agent has closed its side it only reads to see the client leave.
+/// Once the agent has closed its side, it reads only to see the client leave.
 #[tokio::test]
 async fn what_a_client_sends_when_it_was_told_to_go_is_no_request() {
     let app = Recorder::start().await;
@@ -671,7 +671,7 @@ async fn what_a_client_sends_when_it_was_told_to_go_is_no_request() {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("closed in order");
         app.heard();
-        // Until the agent has had enough of it, which takes longer than an idle connection keeps its buffers.
+        // Until the agent stops reading, which takes longer than an idle connection keeps its buffers.
         let late = format!("GET /late HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "y".repeat(300));
         while stream.write_all(late.as_bytes()).await.is_ok() {
             assert_eq!(agent.telemetry("/healthz").await.0, 200);

@@ -1,4 +1,4 @@
-//! What a change of the rules keeps, and what the control port says.
+//! What a change of the rules keeps, and what the control port answers.
 
 use http::StatusCode;
 use http_body_util::BodyExt;
@@ -14,7 +14,7 @@ async fn start() -> (App, Agent) {
     (app, agent)
 }
 
-/// How many of `count` requests are let through.
+/// How many of `count` requests are admitted.
 async fn admitted(agent: &Agent, headers: &[(&str, &str)], count: usize) -> usize {
     agent.statuses("/", headers, count).await.iter().filter(|status| **status == 200).count()
 }
@@ -34,7 +34,8 @@ async fn a_changed_limit_gives_nobody_a_fresh_burst() {
     }
 }
 
-/// Of ten, five are used; then four are allowed, then a hundred. A bucket keeps what is left and fits, a window what it counted.
+/// Of ten requests five are used. Then the limit is four, then a hundred. A bucket keeps what is left and fits, a
+/// window keeps its count.
 #[tokio::test]
 async fn a_change_keeps_what_was_consumed_in_requests() {
     for (strategy, of_four, of_a_hundred) in [("TokenBucket", 4, 0), ("FixedWindow", 0, 95)] {
@@ -123,7 +124,7 @@ async fn sequences_order_snapshots_and_revisions_name_them() {
         (revision("r5", 8), 200, None, (8, "r5")),
         (revision("r5", 7), 409, Some("stale"), (8, "r5")),
         (with(revision("r5", 9), json!({"policies": []})), 422, Some("invalid"), (8, "r5")),
-        // It would leave nothing to count with.
+        // A sequence that would leave none for the next snapshot.
         (revision("r5", u64::MAX), 422, Some("invalid"), (8, "r5")),
         (revision("r6", (1 << 53) + 1), 422, Some("invalid"), (8, "r5")),
         (with(revision("r6", 9), json!({"policies": []})), 200, None, (9, "r6")),
@@ -312,11 +313,11 @@ async fn a_status_that_is_known_is_told_again_only_with_something_new() {
     assert!(known.body().is_empty());
     assert_eq!(admitted(&agent, &[], 1).await, 1);
     assert_eq!(again().await.status(), StatusCode::OK);
-    // Others are told all, whatever they say.
+    // Other clients get the whole status, whatever their header says.
     assert_eq!(agent.client.get(&url, &[("if-none-match", "*")]).await.status(), StatusCode::OK);
 }
 
-/// The lines of a body that goes on.
+/// The lines of a streaming body.
 struct Lines {
     body: Incoming,
     text: String,
@@ -335,7 +336,7 @@ impl Lines {
         }
     }
 
-    /// The next status, behind as many empty lines as there are.
+    /// The next status, after any number of empty lines.
     async fn status(&mut self) -> Value {
         loop {
             let line = self.next().await;
@@ -351,7 +352,7 @@ async fn a_status_is_told_again_and_again_to_a_peer_that_asks_for_that() {
     let (_app, agent) = start().await;
     agent.apply(&snapshot(1, &[policy("p", &[bucket(2)])])).await;
     let url = agent.control_url("/v1/status?everyMillis=100");
-    // To know one changes nothing: the first line is always whole.
+    // The parameter changes nothing here: the first line is always complete.
     let tag = agent.control("GET", "/v1/status", "").await.headers()["etag"].to_str().expect("text").to_owned();
     let asked = request("GET", &url, &[("if-none-match", &tag)], "");
     let answer = agent.client.try_send(asked).await.expect("an answer");
@@ -363,7 +364,7 @@ async fn a_status_is_told_again_and_again_to_a_peer_that_asks_for_that() {
         assert_eq!(lines.next().await, "", "nothing is new but the time");
     }
     assert_eq!(admitted(&agent, &[], 3).await, 2);
-    // It may be in the middle of them.
+    // It may be between two of them.
     while lines.status().await["policies"][0]["rules"][0]["limited"] != 1 {}
     agent.apply(&snapshot(2, &[])).await;
     let last = lines.status().await;
@@ -381,6 +382,6 @@ async fn how_often_to_tell_a_status_is_checked() {
         let message = told["message"].as_str().expect("text");
         assert!(message.starts_with("everyMillis: ") && message.contains("100 to 3600000"), "{message}");
     }
-    // What it does not know it does not mind.
+    // Unknown parameters are ignored.
     assert_eq!(agent.control("GET", "/v1/status?every=1s", "").await.status(), StatusCode::OK);
 }

@@ -8,7 +8,7 @@ use crate::support::{Agent, App, Authority, TlsClient, binary, json_of, request,
 
 const OPERATOR: &str = "spiffe://cluster.local/ns/weir-system/sa/weir-operator";
 
-/// A folder with everything that the flags name.
+/// A folder with the files for all flags.
 fn files(agents: &Authority, clients: &Authority) -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     agents.issue("agent.test").write(folder.path());
@@ -52,7 +52,7 @@ async fn only_clients_of_the_client_authority_come_in() {
     let mut client = TlsClient::connect(address, &agents, Some(&operator)).await.expect("let in");
     assert_eq!(client.send(put(1)).await.expect("an answer").status(), 200);
 
-    // In TLS 1.3 a client learns what became of its certificate when it reads.
+    // In TLS 1.3 a client learns only when it reads whether its certificate was accepted.
     let foreign = agents.issue("operator.test");
     for stranger in [None, Some(&foreign)] {
         let answered = match TlsClient::connect(address, &agents, stranger).await {
@@ -97,7 +97,7 @@ async fn new_files_serve_new_connections_and_old_connections_go_on() {
     let mut pushing = connect().await.expect("let in");
     let first = pushing.certificate.clone();
 
-    // While this client pushes on its one connection, without a pause.
+    // Meanwhile this client pushes on its one connection, without a pause.
     let mut sequence = 0;
     let mut push = async || {
         sequence += 1;
@@ -117,7 +117,7 @@ async fn new_files_serve_new_connections_and_old_connections_go_on() {
         push().await;
     }
     assert_eq!(connect().await.expect("the old pair stays").certificate, second);
-    // The pair before may have been seen half written: that is rejected too, and named by its key.
+    // The files may have been read between two writes. Such a pair is rejected, too, and the error names its key.
     while !agent.logged("control certificates rejected").await.contains("--control-cert") {
         push().await;
     }
@@ -139,7 +139,7 @@ async fn new_files_serve_new_connections_and_old_connections_go_on() {
         Ok(mut client) => client.send(put(1_000_001)).await.is_ok(),
         Err(_) => false,
     };
-    assert!(!late, "the authority that is gone lets nobody in any more");
+    assert!(!late, "clients of a removed authority are refused");
     let expiry = count(&agent, "weir_control_certificate_expiry_timestamp_seconds").await;
     assert!(expiry > 1_700_000_000, "{expiry}");
 }

@@ -1,5 +1,5 @@
-//! Requests that wait for their turn, and deadlines, by an agent process with real connections. No test waits by itself:
-//! periods are so long, or so short, that what is counted does not depend on the machine.
+//! Requests that wait for their turn, and deadlines, in an agent process with real connections. The tests do not
+//! wait: periods are so long, or so short, that the counts do not depend on the machine.
 
 use std::time::Duration;
 
@@ -32,14 +32,14 @@ async fn a_burst_is_smoothed_and_its_tail_refused_at_once() {
     }
     let statuses = clients.join_all().await;
     let admitted = statuses.iter().filter(|status| **status == 200).count();
-    // Twenty may wait, and one goes; a slow machine sends the last when the first have gone.
+    // Twenty may wait, and one is admitted. On a slow machine the last ones come when the first were admitted.
     assert!((21..=30).contains(&admitted), "{statuses:?}");
     let [allowed, limited, _] = agent.counts(0, 0).await;
     assert_eq!((allowed + limited, app.requests()), (30, allowed));
     let waited = waited(&agent).await;
     assert!((1..allowed).contains(&waited), "all but those who came when nobody was in line");
 
-    // A turn that comes in the next 50 ms is waited for no longer than that; the last of twenty waits for most of a second.
+    // A turn in the next 50 ms takes no longer than that; the last of twenty waits for most of a second.
     let series = |part: &str, more: &str| {
         format!("weir_wait_seconds_{part}{{namespace=\"shop\",policy=\"p\",rule=\"line\"{more}}}")
     };
@@ -54,7 +54,7 @@ async fn a_burst_is_smoothed_and_its_tail_refused_at_once() {
 async fn a_client_that_leaves_gives_its_turn_back() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
-    // One in a day: the second in line would wait for as long.
+    // One per day: the second in the queue would wait that long.
     agent.apply(&snapshot(1, &[policy("p", &[line(4, 86_400_000, 40_000_000)])])).await;
     assert_eq!(agent.statuses("/", &[], 1).await, [200]);
     let explained = async || {
@@ -78,7 +78,7 @@ async fn a_client_that_leaves_gives_its_turn_back() {
     let _ = waiting.await;
     until("Wait").await;
     assert!(explained().await.1 <= alone.1);
-    assert_eq!(agent.counts(0, 0).await, [1, 0, 0], "it was neither let through nor refused");
+    assert_eq!(agent.counts(0, 0).await, [1, 0, 0], "it was neither admitted nor refused");
 }
 
 #[tokio::test]

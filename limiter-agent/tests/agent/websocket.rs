@@ -1,4 +1,4 @@
-//! WebSocket connections: copied blindly, limited when they are opened, or message by message.
+//! WebSocket connections: copied without parsing, limited when they are opened, or message by message.
 
 use futures::{SinkExt, StreamExt};
 use http::Response;
@@ -25,7 +25,7 @@ use tokio_tungstenite::{
 
 use crate::support::{Agent, App, daily, empty, policy, rule, snapshot, with};
 
-/// An app that sends every message back, and agrees to the compression that it is offered, without knowing any.
+/// An app that echoes every message, and accepts the offered compression without implementing it.
 async fn echoing() -> App {
     App::serve(async |mut request| {
         let key = request.headers()["sec-websocket-key"].as_bytes();
@@ -58,7 +58,7 @@ async fn echoing() -> App {
     .await
 }
 
-/// So many messages a day.
+/// A limit of messages per day.
 fn messages(limit: u64, on_message: &str) -> Value {
     let on_limit = json!({"status": 429, "headers": "IETF", "onMessage": on_message});
     let rule = rule("messages", &[daily("d", "TokenBucket", limit)]);
@@ -71,7 +71,7 @@ async fn open(agent: &Agent) -> Result<WebSocketStream<TcpStream>, Error> {
     Ok(socket)
 }
 
-/// An app that takes no body with a handshake would read messages in it that nobody has counted.
+/// An app that expects no body in a handshake would read uncounted messages from it.
 #[tokio::test]
 async fn a_handshake_with_a_body_is_refused_where_messages_are_counted() {
     let app = echoing().await;
@@ -134,7 +134,7 @@ async fn what_both_sides_agree_on_is_theirs() {
     let (mut stream, head) = open_with_compression(&agent).await;
     assert!(head.contains("sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"), "{head}");
     assert!(head.contains("sec-websocket-extensions: permessage-deflate; client_max_window_bits\r\n"), "{head}");
-    // "Hello" compressed, from RFC 7692 section 7.2.3.1, and bytes that are no frame at all.
+    // "Hello" compressed, from RFC 7692 section 7.2.3.1, and bytes that are not a frame.
     let bytes = [0xc1, 0x07, 0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 0xff, 0xff, 0xff];
     stream.write_all(&bytes).await.expect("sent");
     let mut echo = [0; 12];
@@ -142,7 +142,7 @@ async fn what_both_sides_agree_on_is_theirs() {
     assert_eq!(echo, bytes);
 }
 
-/// A connection on which the client can compress if the app agrees, and the head of the app's answer.
+/// A connection on which the client can compress if the app agrees, and the head of the app's response.
 async fn open_with_compression(agent: &Agent) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
     let opening = "GET /chat HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
@@ -162,7 +162,7 @@ async fn messages_beyond_the_limit_are_answered_with_notices() {
     let agent = Agent::start(app.address, &[]);
     agent.apply(&messages(10, "Notice")).await;
     let mut socket = open(&agent).await.expect("opening charges nothing");
-    // A long one in fragments, of which each is a frame.
+    // A long message in fragments, each of which is a frame.
     let fragment = vec![b'x'; 100_000];
     for number in 0..20 {
         let opcode = OpCode::Data(if number == 0 { Data::Binary } else { Data::Continue });

@@ -1,7 +1,7 @@
-//! Room for bytes on their way, lent by the worker for as long as there are any.
+//! Buffers for bytes in transit, lent by the worker only while there are any.
 //!
-//! A connection that waits for its next request owns none. What was given back last is lent next, so that a busy worker
-//! turns over the same few, which its processor has in its cache.
+//! A connection that waits for its next request owns no buffer. The worker lends the most recently returned buffer
+//! first, so a busy worker reuses a few that are in the CPU cache.
 
 use std::{
     cell::RefCell,
@@ -14,19 +14,19 @@ use tokio::net::TcpStream;
 
 use super::calls;
 
-/// What one for requests holds, unless it had to grow.
+/// The capacity of a request buffer, unless it had to grow.
 pub(super) const SIZE: usize = 16 * 1024;
 
-/// What one for the app's answers holds: a body of 64 KiB behind its head, in one piece. Of small answers only the first
-/// bytes are ever touched. A client that does not read holds up one of these.
+/// The capacity of a response buffer: a body of 64 KiB behind its head, in one piece. A small response touches only
+/// the first bytes. A client that does not read holds one such buffer.
 pub(super) const ANSWER_SIZE: usize = 80 * 1024;
 
-/// Kept at most; what thousands of connections needed at once is given back to the system.
+/// The most spare buffers kept. More, as thousands of connections may need at once, are freed.
 const MAX_SPARE: usize = 256;
 const MAX_SPARE_LARGE: usize = 32;
 const LARGEST_SPARE: usize = 2 * ANSWER_SIZE;
 
-/// The buffers of one worker that nobody uses.
+/// The spare buffers of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
     requests: RefCell<Vec<Vec<u8>>>,
@@ -34,14 +34,14 @@ pub(super) struct Buffers {
     written: RefCell<Vec<Vec<u8>>>,
 }
 
-/// Bytes that are to be sent.
+/// Bytes to send.
 #[derive(Debug)]
 pub(super) struct Outbox {
     pub(super) bytes: Vec<u8>,
     home: Rc<Buffers>,
 }
 
-/// Bytes that were read and not yet used, with room behind them for more.
+/// Bytes that were read but not yet used, with room for more behind them.
 #[derive(Debug)]
 pub(super) struct Buffer {
     bytes: Vec<u8>,
@@ -51,12 +51,12 @@ pub(super) struct Buffer {
 }
 
 impl Buffers {
-    /// For what a client asks.
+    /// A buffer for a client's requests.
     pub(super) fn lend(self: &Rc<Self>) -> Buffer {
         self.buffer(&self.requests, SIZE)
     }
 
-    /// For what the app answers.
+    /// A buffer for the app's response.
     pub(super) fn lend_for_answer(self: &Rc<Self>) -> Buffer {
         self.buffer(&self.answers, ANSWER_SIZE)
     }
@@ -66,7 +66,7 @@ impl Buffers {
         Buffer { bytes, start: 0, end: 0, home: Rc::clone(self) }
     }
 
-    /// An empty one.
+    /// An empty outbox.
     pub(super) fn outbox(self: &Rc<Self>) -> Outbox {
         Outbox { bytes: self.written.borrow_mut().pop().unwrap_or_default(), home: Rc::clone(self) }
     }
@@ -77,7 +77,7 @@ impl Drop for Outbox {
         let spare = &mut *self.home.written.borrow_mut();
         let most = match self.bytes.capacity() {
             small if small <= SIZE => MAX_SPARE,
-            // A piece of a body in chunks, which a vector may have doubled for.
+            // A piece of a chunked body, for which a vector may have doubled its size.
             large if large <= LARGEST_SPARE => MAX_SPARE_LARGE,
             _ => 0,
         };
@@ -103,7 +103,7 @@ impl Drop for Buffer {
 }
 
 impl Buffer {
-    /// What was not used yet.
+    /// The unused bytes.
     pub(super) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
@@ -112,16 +112,16 @@ impl Buffer {
         self.start == self.end
     }
 
-    /// That much was used.
+    /// Marks `count` bytes as used.
     pub(super) fn consume(&mut self, count: usize) {
         self.start += count;
-        debug_assert!(self.start <= self.end, "used what was never read");
+        debug_assert!(self.start <= self.end, "more bytes used than read");
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
         }
     }
 
-    /// Makes room behind the bytes; false if there is none to be had within `most` bytes altogether.
+    /// Makes room behind the bytes. Returns false if `most` bytes in total leave no room.
     pub(super) fn make_room(&mut self, most: usize) -> bool {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -133,7 +133,7 @@ impl Buffer {
         self.end < self.bytes.len()
     }
 
-    /// Puts bytes behind those that are there, as if they had been read.
+    /// Appends bytes, as if they had been read.
     pub(super) fn put(&mut self, bytes: &[u8]) {
         let end = self.end + bytes.len();
         if end > self.bytes.len() {
@@ -143,7 +143,7 @@ impl Buffer {
         self.end = end;
     }
 
-    /// Reads what has come, as far as there is room. 0 is the end of the stream.
+    /// Reads the available bytes into the free room. 0 is the end of the stream.
     #[inline(always)] // as `calls` says
     pub(super) fn poll_fill(&mut self, stream: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let count = ready!(calls::poll_read(stream, &mut self.bytes[self.end..], cx))?;

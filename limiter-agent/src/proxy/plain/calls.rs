@@ -1,12 +1,12 @@
-//! Reading and writing a socket: one system call, and little around it.
+//! Reads and writes a socket with one system call and little around it.
 //!
-//! tokio's own way asks the runtime before each call, and makes it through libc, where a thread may be cancelled meanwhile,
-//! which costs four locked instructions. Here the call is made at once if the last event said that there is something to
-//! do, and the runtime is asked only to wake the task. All else is as there: a call that did less than it could have done
-//! is the last one until the next event, and each counts against the task's share of the runtime.
+//! tokio asks the runtime before each call, and calls through libc, whose cancellation points cost four locked
+//! instructions. Here the call is made at once if the last event said that the socket is ready; the runtime is
+//! involved only to wake the task. The rest works as in tokio: a call that transfers less than it could is the last
+//! one until the next event, and each call counts against the task's budget.
 //!
-//! What reads and writes for every small request is written into its caller, up to the task itself: after a system call the
-//! processor does not remember any more where functions are to return to, and guesses wrong once for each of them.
+//! Functions that run for every small request are inlined up to the task itself. After a system call, the CPU has
+//! lost its return stack and mispredicts each return.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use std::{
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::{io::Interest, net::TcpStream, task::coop};
 
-/// Reads what has come. 0 is the end of the stream.
+/// Reads available bytes. 0 is the end of the stream.
 #[inline(always)] // as above
 pub(super) fn poll_read(stream: &TcpStream, room: &mut [u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
     let most = room.len();
@@ -27,13 +27,14 @@ pub(super) fn poll_read(stream: &TcpStream, room: &mut [u8], cx: &mut Context<'_
     })
 }
 
-/// Writes as much as there is room for.
+/// Writes as many bytes as the socket accepts.
 pub(super) fn poll_write(stream: &TcpStream, bytes: &[u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
     let ask = |cx: &mut Context<'_>| stream.poll_write_ready(cx);
     poll(stream, Interest::WRITABLE, bytes.len(), ask, cx, || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?))
 }
 
-/// Writes as much as there is room for, at once and without counting against the task's share: 0 if there is none.
+/// Writes as many bytes as the socket accepts, without waiting and without counting against the task's budget. 0 if
+/// it accepts none.
 #[inline(always)] // as above
 pub(super) fn write_at_once(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     match once(stream, Interest::WRITABLE, bytes.len(), || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?)) {
@@ -65,7 +66,8 @@ fn poll(
     }
 }
 
-/// Makes the call if the last event said so; otherwise, or if there turns out to be nothing to do, it would block.
+/// Makes the call if the last event said that the socket is ready. Returns `WouldBlock` if not, or if the call itself
+/// does.
 #[inline(always)] // as above
 fn once(
     stream: &TcpStream,
@@ -77,7 +79,7 @@ fn once(
     let outcome = stream.try_io(interest, || match call() {
         Ok(count) if 0 < count && count < most => {
             last = Some(count);
-            // What tells the runtime to wait for the next event.
+            // Makes the runtime wait for the next event.
             Err(io::ErrorKind::WouldBlock.into())
         }
         outcome => outcome,
@@ -132,7 +134,7 @@ mod tests {
         let mut sent = 0;
         while let Poll::Ready(count) = poll!(pin!(poll_fn(|cx| poll_write(&ours, &bytes, cx)))) {
             sent += count.expect("it is open");
-            // A task that does not wait has its share of the runtime for each turn.
+            // A task that never yields would use up its budget.
             task::yield_now().await;
         }
         let rest = async { poll_fn(|cx| poll_write(&ours, b"end", cx)).await.expect("it is open") };

@@ -1,21 +1,21 @@
-//! Where the chunks of the app's body begin and end (RFC 9112 section 7.1), byte by byte or many at once.
+//! Finds the chunk boundaries of the app's body (RFC 9112 section 7.1), byte by byte or many at once.
 //!
-//! It takes what hyper's client takes and refuses what that refuses, with the same limits on what stands around the data.
+//! It accepts and refuses exactly what hyper's client does, with the same limits on the bytes around the data.
 
 use crate::proxy::headers::MAX_ANSWER_FIELDS;
 
-/// How many bytes of extensions there may be in all.
+/// The most bytes of chunk extensions in one body.
 const MAX_EXTENSIONS: usize = 16 * 1024;
 
-/// How large the trailers may be.
+/// The most bytes of trailers.
 const MAX_TRAILER_BYTES: usize = 16 * 1024;
 
-/// The chunks of one body.
+/// The decoder state of one body.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     state: State,
     extensions: usize,
-    /// Kept to be judged at the end; of interest to nobody else.
+    /// Collected to be validated at the end; they are not passed on.
     trailers: Vec<u8>,
 }
 
@@ -25,15 +25,15 @@ enum State {
     #[default]
     Start,
     Size(u64),
-    /// White space behind the size.
+    /// White space after the size.
     Space(u64),
     Extension(u64),
     SizeLf(u64),
-    /// So many bytes.
+    /// This many bytes of data remain.
     Data(u64),
     DataCr,
     DataLf,
-    /// Behind the last chunk, at the beginning of a line.
+    /// After the last chunk, at the beginning of a trailer line.
     Line,
     Trailer,
     TrailerLf,
@@ -41,17 +41,17 @@ enum State {
     End,
 }
 
-/// What comes next in the bytes.
+/// What the next bytes are.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// So many bytes of what stands around the data.
+    /// This many bytes of framing around the data.
     Frame(usize),
     Data(usize),
 }
 
-/// The app's chunks make no sense.
+/// The app's chunks are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the app's chunks are not those of HTTP/1.1")]
+#[error("the app's chunks are not valid HTTP/1.1")]
 pub(super) struct InvalidChunk;
 
 impl Chunks {
@@ -59,7 +59,7 @@ impl Chunks {
         matches!(self.state, State::End)
     }
 
-    /// Looks at bytes, of which there must be some.
+    /// Reads from `bytes`, which must not be empty.
     pub(super) fn step(&mut self, bytes: &[u8]) -> Result<Step, InvalidChunk> {
         if let State::Data(left) = self.state {
             let count = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));

@@ -1,5 +1,5 @@
-//! The `Date` field, written once a second, by the clock on the wall: a client may compare what it says with other dates, so it
-//! has to follow when somebody sets that clock.
+//! The `Date` field, formatted once a second from the wall clock. A client may compare it with other dates, so it
+//! must follow when the wall clock is set.
 
 use std::{
     cell::RefCell,
@@ -12,14 +12,14 @@ use crate::wall;
 
 const FIELD: &[u8] = b"date: ";
 
-/// The current date as one worker writes it.
+/// The current date, formatted by one worker.
 #[derive(Debug)]
 pub(super) struct Date(RefCell<Written>);
 
 #[derive(Debug)]
 struct Written {
     line: Vec<u8>,
-    /// By the monotonic clock; until then it is right.
+    /// The text is valid until this monotonic time.
     until: Time,
 }
 
@@ -28,13 +28,13 @@ impl Date {
         Self(RefCell::new(Written { line: Vec::new(), until: Time::from_nanos(0) }))
     }
 
-    /// One that is right until then.
+    /// A date that is valid until then.
     #[cfg(test)]
     pub(super) fn of(line: &str, until: Time) -> Self {
         Self(RefCell::new(Written { line: line.into(), until }))
     }
 
-    /// Appends the field's line, and says until when it is right. `now` is the time by the clock that all calls go by.
+    /// Appends the field's line, and returns until when it is valid. `now` is the monotonic time of all calls.
     pub(super) fn write(&self, now: Time, to: &mut Vec<u8>) -> Time {
         let written = &mut *self.0.borrow_mut();
         if now >= written.until {

@@ -1,8 +1,8 @@
-//! That clients are to be sent away, as the connections of one worker learn of it: the drain has begun, or the app takes no
-//! connections for now.
+//! Tells the connections of one worker that clients must reconnect elsewhere: the drain began, or the app refuses
+//! connections.
 //!
-//! A connection asks for nothing but a flag with each request. It may only be raised by the thread that the connections
-//! are on: then none can miss it between looking at the flag and going to sleep.
+//! A connection only reads a flag for each request. Only the connections' own thread may set it, so no connection can
+//! miss it between reading the flag and going to sleep.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use tokio::sync::{Notify, futures::Notified};
 #[derive(Debug, Default)]
 pub(super) struct Drain {
     begun: Cell<bool>,
-    /// How often it has begun: who was woken once has to ask for it again.
+    /// How often the flag was set. A task that was woken once must register again.
     times: Cell<u32>,
     tell: Notify,
 }
@@ -23,7 +23,7 @@ impl Drain {
         self.tell.notify_waiters();
     }
 
-    /// The app is back.
+    /// Clears the flag: the app is back.
     pub(super) fn call_off(&self) {
         self.begun.set(false);
     }
@@ -36,7 +36,7 @@ impl Drain {
         self.begun.get()
     }
 
-    /// Wakes the task that has polled it once, when the drain begins.
+    /// Wakes the task that polled this once when the flag is set.
     pub(super) fn wakes(&self) -> Notified<'_> {
         self.tell.notified()
     }

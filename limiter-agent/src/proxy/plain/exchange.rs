@@ -1,4 +1,4 @@
-//! One request to the app, and its answer back to the client.
+//! Sends one request to the app, and the response back to the client.
 
 use std::{
     future::poll_fn,
@@ -27,44 +27,45 @@ use crate::proxy::{
     headers::MAX_ANSWER_BYTES,
 };
 
-/// How much of a body is held at most while the client does not take it.
+/// The most bytes of a body to hold while the client does not read them.
 const MAX_HELD: usize = super::buffer::ANSWER_SIZE;
 
-/// Of a body, what is copied behind the head or the chunk before it. More is sent from where it was read.
+/// The longest piece of a body that is copied behind the head or the previous chunk. A longer piece is sent from the
+/// buffer that it was read into.
 const MAX_COPIED: usize = 2 * 1024;
 
-/// A request that was let through, as it goes to the app.
+/// An admitted request, in the form that the app gets.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) request: Outbox,
-    /// Whether it may be sent twice.
+    /// Whether the request may be retried.
     pub(super) repeatable: bool,
     pub(super) terms: Terms,
 }
 
-/// What its answer depends on, besides the app.
+/// What the response depends on, besides the app.
 #[derive(Debug)]
 pub(super) struct Terms {
     pub(super) to_head: bool,
-    /// Whether the client wants no other after it.
+    /// Whether the client sends no more requests after this one.
     pub(super) last: bool,
     pub(super) fields: Fields,
 }
 
-/// What is next on the client's connection.
+/// What to do next with the client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Request,
-    /// The client knows that there is no other, or finds out by a body that has no end.
+    /// Close it: the client knows that it ends, or the body's missing end shows it.
     Leave,
-    /// It has left itself, or may as well have.
+    /// Nothing: the client is gone, or counts as gone.
     Nothing,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 enum Cut {
     Failure(Failure),
-    /// The app's answer cannot be written.
+    /// The app's response cannot be passed on.
     Unfit,
     Gone,
 }
@@ -75,13 +76,13 @@ impl<E: Into<Failure>> From<E> for Cut {
     }
 }
 
-/// A body that is to come, behind a head that is written.
+/// A body to relay, after its head was written.
 struct Reply {
     app: Upstream,
     framing: Framing,
-    /// Whether the app keeps its connection.
+    /// Whether the app's connection stays open.
     kept: bool,
-    /// Whether the client's is closed behind it.
+    /// Whether the client's connection closes after the body.
     closes: bool,
 }
 
@@ -116,14 +117,14 @@ pub(super) fn exchange(line: &mut Line<'_>, asked: Box<Asked>) -> impl Future<Ou
     }
 }
 
-/// How the response to a request ends that is told now.
+/// The fields that end a response sent now.
 pub(super) fn ending(client: &Client, last: bool, now: Time) -> Ending<'_> {
     let shared = &client.shared;
     let leaves = shared.drain.has_begun() || shared.proxy.leaving.has_begun() || client.open.is_evicted();
     Ending { closes: last || leaves, date: &shared.date, now }
 }
 
-/// Sends what is left of an answer.
+/// Sends the rest of a response.
 pub(super) async fn finish(line: &mut Line<'_>, head: &[u8], body: &[u8], closes: bool) -> Next {
     match line.send(head, body).await {
         Ok(()) if closes => Next::Leave,
@@ -132,7 +133,7 @@ pub(super) async fn finish(line: &mut Line<'_>, head: &[u8], body: &[u8], closes
     }
 }
 
-/// Sends the request; once more, on a new connection, if an idle one turns out to have been closed by the app.
+/// Sends the request. If the app turns out to have closed an idle connection, sends it once more on a new one.
 #[expect(clippy::manual_async_fn, reason = "as `exchange`")]
 fn ask(
     line: &mut Line<'_>,
@@ -153,7 +154,7 @@ fn ask(
         loop {
             match hear(line, &mut app, terms, sent, out).await {
                 Ok((framing, kept, closes)) => return Ok(Reply { app, framing, kept, closes }),
-                // One of which nothing left this program may be sent again, whatever it is.
+                // A request of which no byte left this program may be retried, whatever its method.
                 Err(Cut::Failure(Failure::Closed)) if !app.fresh && (repeatable || app.is_untouched()) => {
                     let request = app.into_request().ok_or(Failure::Closed)?;
                     app = Upstream::new(Box::pin(connected(line, limit)).await?, true, request);
@@ -164,7 +165,7 @@ fn ask(
     }
 }
 
-/// Called on the heap: few requests need a new connection, and the room for making one is large.
+/// Boxed by its caller: few requests need a new connection, and its future is large.
 async fn connected(line: &Line<'_>, limit: Option<Duration>) -> Result<TcpStream, Cut> {
     let connecting = line.client.shared.proxy.upstream.connect();
     match limit {
@@ -173,8 +174,8 @@ async fn connected(line: &Line<'_>, limit: Option<Duration>) -> Result<TcpStream
     }
 }
 
-/// Waits for the final answer and writes its head. Says how its body is framed, whether the app keeps its connection, and
-/// whether the client's is closed.
+/// Waits for the final response and writes its head. Returns how its body is framed, whether the app's connection
+/// stays open, and whether the client's closes.
 async fn hear(
     line: &mut Line<'_>,
     app: &mut Upstream,
@@ -182,7 +183,7 @@ async fn hear(
     sent: Time,
     out: &mut Outbox,
 ) -> Result<(Framing, bool, bool), Cut> {
-    // Of a head that is not whole.
+    // How many bytes of an incomplete head were searched for its end.
     let mut looked_at = 0;
     loop {
         match read(line, app, MAX_ANSWER_BYTES).await? {
@@ -219,7 +220,7 @@ async fn hear(
                 Answer::Final(head) => head,
             };
             note_time(line, sent);
-            // No body shows which length holds. hyper's server drops such an answer, too.
+            // No body shows which length is right. hyper's server drops such a response, too.
             if terms.to_head && head.contradicts_itself() {
                 return Err(Cut::Unfit);
             }
@@ -227,7 +228,7 @@ async fn hear(
             write::to_client(&head, terms.to_head, &terms.fields, ending, &mut out.bytes);
             let (length, framing, kept) = (head.length, head.framing, head.kept);
             app.consume(length);
-            // Nothing was sent yet: there is a better answer than one that is cut off.
+            // Nothing was sent yet, so the client can get a better response than a truncated one.
             if framing.begins_wrongly(app.unread()) {
                 return Err(Garbled::Chunk.into());
             }
@@ -242,7 +243,7 @@ fn note_time(line: &Line<'_>, sent: Time) {
     proxy.upstream_time.record(proxy.clock.now().duration_since(sent));
 }
 
-/// Waits for more from the app, for as long as the client waits and may wait.
+/// Waits for more bytes from the app. Stops when the client leaves or a timeout expires.
 async fn read(line: &mut Line<'_>, app: &mut Upstream, most: usize) -> Result<io::Result<usize>, Cut> {
     let shared = &line.client.shared;
     poll_fn(|cx| {
@@ -261,13 +262,13 @@ async fn read(line: &mut Line<'_>, app: &mut Upstream, most: usize) -> Result<io
     .await
 }
 
-/// Passes the body on behind its head.
+/// Relays the body after its head.
 #[expect(clippy::manual_async_fn, reason = "as `exchange`")]
 fn relay(line: &mut Line<'_>, mut reply: Reply, mut out: Outbox) -> impl Future<Output = Next> {
     async move {
         let shared = &line.client.shared;
         loop {
-            // What goes on as it is need not be copied.
+            // Bytes that are passed on unchanged need no copy.
             let direct = reply.framing.take_long(reply.app.unread(), MAX_COPIED);
             if direct.is_none() {
                 match reply.framing.pass(reply.app.unread(), &mut out.bytes) {
@@ -292,7 +293,7 @@ fn relay(line: &mut Line<'_>, mut reply: Reply, mut out: Outbox) -> impl Future<
             }
             reply.app.consume(count);
             out.bytes.clear();
-            // Whatever the app takes its time for is its business.
+            // The app may take as long as it needs.
             line.begin(None);
             match read(line, &mut reply.app, MAX_HELD).await {
                 Ok(Ok(1..)) => {}
@@ -306,7 +307,7 @@ fn relay(line: &mut Line<'_>, mut reply: Reply, mut out: Outbox) -> impl Future<
     }
 }
 
-/// The client gets what there is, and learns from its connection's end that it is not all.
+/// Sends what there is. The client learns from the end of its connection that the body is incomplete.
 async fn broken_off(line: &mut Line<'_>, bytes: &[u8]) -> Next {
     finish(line, bytes, &[], true).await
 }

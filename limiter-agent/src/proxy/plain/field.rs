@@ -1,4 +1,4 @@
-//! The fields that a proxy has to know: all others go through as they came.
+//! The fields that a proxy must recognize. All others pass through unchanged.
 
 use std::mem::MaybeUninit;
 
@@ -8,17 +8,18 @@ use weir_enforce::FieldLine;
 
 use crate::proxy::headers::MAX_ANSWER_FIELDS;
 
-/// Heads with more fields are not for the short way, whatever the settings say.
+/// A head with more fields does not take the short path, whatever the settings say.
 pub(super) const MAX_FIELDS: usize = 100;
 
-/// The fields of a request's head, and what each is about. To make room for them takes next to nothing.
+/// The fields of a request's head, each with its kind. Reserving the space costs almost nothing.
 #[derive(Debug, Default)]
 pub(super) struct Lines<'b> {
     pub(super) fields: ArrayVec<FieldLine<'b>, MAX_FIELDS>,
     pub(super) kinds: ArrayVec<Field, MAX_FIELDS>,
 }
 
-/// Room for the fields of a response's head, and for what each is about: for as many as most answers have, or for as many as there may be.
+/// Space for the fields of a response's head and their kinds: a small one for most responses, and a large one for as
+/// many fields as allowed.
 pub(super) struct Room<F, K> {
     pub(super) fields: F,
     pub(super) kinds: K,
@@ -43,7 +44,7 @@ impl Room<Vec<MaybeUninit<Header<'_>>>, Vec<Field>> {
     }
 }
 
-/// What a field is about, by its name.
+/// The kind of a field, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
     Connection,
@@ -55,7 +56,7 @@ pub(super) enum Field {
     ForwardedFor,
     ForwardedHost,
     ForwardedProto,
-    /// Of one connection, besides those that have a name here.
+    /// Hop-by-hop, without a variant of its own.
     HopByHop,
     Host,
     Te,
@@ -91,9 +92,10 @@ impl Field {
     }
 }
 
-/// Whether a name, which is a token, is this one, which is small letters and hyphens. Eight bytes are compared in one step,
-/// with numbers that stand in the code: constants of larger registers would be fetched for every head, whatever is in it.
-#[inline(always)] // for each length its own
+/// Whether `name`, which is a token, equals `known`, which has only lower-case letters and hyphens. It compares eight
+/// bytes per step with constants in the code. Constants of wider registers would be loaded from memory for every
+/// head.
+#[inline(always)] // one instance for each length
 fn is<const LENGTH: usize>(name: &[u8], known: &[u8; LENGTH]) -> bool {
     let known = known.as_slice();
     name.len() == LENGTH
@@ -105,14 +107,14 @@ fn is<const LENGTH: usize>(name: &[u8], known: &[u8; LENGTH]) -> bool {
         }
 }
 
-/// Whether the first and the last so many bytes are the same.
+/// Whether the first and the last `COUNT` bytes are equal.
 #[inline(always)] // as above
 fn ends_are<const COUNT: usize>(name: &[u8], known: &[u8]) -> bool {
     name.first_chunk().map(small::<COUNT>) == known.first_chunk().map(small::<COUNT>)
         && name.last_chunk().map(small::<COUNT>) == known.last_chunk().map(small::<COUNT>)
 }
 
-/// Bytes as a number, letters as small ones. Of the bytes of a token, no other becomes a letter or a hyphen by this.
+/// Bytes as a number, with letters in lower case. No other byte of a token becomes a letter or a hyphen.
 #[inline(always)] // as above
 fn small<const COUNT: usize>(bytes: &[u8; COUNT]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(byte | 0x20))

@@ -1,16 +1,16 @@
-//! How long the app's body is, and how it goes on to the client.
+//! How the app's body is framed, and how it is framed for the client.
 //!
-//! A length is passed on as it is. Chunks are read to know where they end, and written again around the same bytes: no
-//! extension, trailer or odd spelling of the app's reaches the client. A body that ends with its connection goes on in
-//! chunks, so that the client's own connection can stay. It must never let a byte behind the end through, and never
-//! write the end of a body that did not end.
+//! A body with a length is passed on unchanged. Chunks are decoded to find their ends, and encoded again around the
+//! same bytes, so that no extension, trailer or unusual spelling of the app's reaches the client. A body that ends
+//! with its connection is sent on in chunks, so that the client's connection can stay open. This module must never
+//! pass a byte after the end, and never write an end for a body that was cut off.
 
 use super::chunks::{Chunks, InvalidChunk, Step};
 
-/// A body on its way.
+/// The framing of a body in transit.
 #[derive(Debug)]
 pub(super) enum Framing {
-    /// So many bytes more.
+    /// This many more bytes.
     Length(u64),
     Chunked(Chunks),
     UntilClose,
@@ -21,7 +21,7 @@ impl Framing {
         !matches!(self, Self::Length(_))
     }
 
-    /// Whether nothing more is to come.
+    /// Whether the body has ended.
     pub(super) fn is_over(&self) -> bool {
         match self {
             Self::Length(left) => *left == 0,
@@ -30,7 +30,7 @@ impl Framing {
         }
     }
 
-    /// How many of the bytes that have come go on as they are, if that is more than `few`.
+    /// How many of the bytes can be passed on unchanged, if that is more than `few`.
     pub(super) fn take_long(&mut self, bytes: &[u8], few: usize) -> Option<usize> {
         if bytes.len() > few { self.take_whole(bytes).filter(|count| *count > 0) } else { None }
     }
@@ -42,7 +42,7 @@ impl Framing {
         Some(count)
     }
 
-    /// Writes what goes on of the bytes that have come, and says how many of them belong to the body.
+    /// Writes the part of `bytes` that belongs to the client, and returns how many bytes belong to the body.
     pub(super) fn pass(&mut self, bytes: &[u8], to: &mut Vec<u8>) -> Result<usize, InvalidChunk> {
         if self.is_over() {
             return Ok(0);
@@ -71,7 +71,7 @@ impl Framing {
         Ok(at)
     }
 
-    /// Whether these bytes, the first that have come, make no sense before any of the body's own.
+    /// Whether these first bytes of a body are invalid before any data.
     pub(super) fn begins_wrongly(&self, bytes: &[u8]) -> bool {
         let Self::Chunked(_) = self else { return false };
         let (mut chunks, mut at) = (Chunks::default(), 0);
@@ -85,7 +85,7 @@ impl Framing {
         false
     }
 
-    /// What the end of the app's connection means: the end of the body, or that it broke off.
+    /// Handles the end of the app's connection. Returns true if it ends the body, false if the body was cut off.
     pub(super) fn closed(&self, to: &mut Vec<u8>) -> bool {
         let ended = matches!(self, Self::UntilClose);
         if ended {
@@ -97,7 +97,7 @@ impl Framing {
 
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// An empty chunk would be the last one.
+/// An empty chunk would end the body, so it is not written.
 fn write_chunk(data: &[u8], to: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     if data.is_empty() {
@@ -120,7 +120,7 @@ fn write_chunk(data: &[u8], to: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// Passes bytes that come in pieces of `size`, and the number of those that are behind the body.
+    /// Passes `bytes` in pieces of `size`. Returns the output, and how many bytes follow the body.
     fn pass(mut framing: Framing, bytes: &[u8], size: usize) -> Result<(Vec<u8>, usize), InvalidChunk> {
         let (mut passed, mut rest) = (Vec::new(), 0);
         for piece in bytes.chunks(size) {
@@ -131,7 +131,7 @@ mod tests {
         Ok((passed, rest))
     }
 
-    /// The data of chunks that are written as simply as can be.
+    /// Decodes chunks in their simplest form.
     fn data_of(mut chunks: &[u8]) -> Vec<u8> {
         let mut data = Vec::new();
         loop {

@@ -1,35 +1,35 @@
-//! Reading the head of a request where it lies: once over its bytes, and only for what is in no doubt.
+//! Parses a request's head in place, in one pass, and only if it is unambiguous.
 //!
-//! A parser that takes whatever may be taken does more for each byte than most of the rest of a small request costs. This
-//! one knows one spelling of everything: the methods that are plain, a path and a query of the characters that RFC 3986 has for
-//! them, HTTP/1.1, lines that end in CR LF. It is checked against httparse: what it reads, that reads the same.
+//! A general parser does more work per byte than most of the rest of a small request costs. This parser knows one
+//! spelling of everything: common methods, paths and queries in the characters of RFC 3986, HTTP/1.1, lines that end
+//! in CR LF. Tests compare it with httparse: whatever this parser accepts, httparse reads in the same way.
 
 use weir_enforce::{ByteSet, FieldLine};
 
 use super::field::{Field, Lines};
 
-/// A request's head, but for its fields.
+/// A request's head without its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head<'b> {
     pub(super) method: &'static str,
     pub(super) path: &'b str,
     pub(super) query: Option<&'b str>,
-    /// With the empty line behind it.
+    /// The length in bytes, with the empty line at the end.
     pub(super) length: usize,
 }
 
-/// Why there is no head.
+/// Why no head was parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoHead {
-    /// All bytes were read, and more of it may come.
+    /// The bytes are an incomplete head.
     Part,
-    /// It is not a plain one.
+    /// The head is not plain.
     Other,
 }
 
 type Read<'b, T> = Result<(T, &'b [u8]), NoHead>;
 
-/// Reads a head and puts its fields into `lines`, which is empty, unless there are more than so many of them.
+/// Parses a head and puts its fields into `lines`, which is empty. Fails if there are more than `most` fields.
 pub(super) fn read<'b>(bytes: &'b [u8], lines: &mut Lines<'b>, most: usize) -> Result<Head<'b>, NoHead> {
     let (method, rest) = method(bytes)?;
     let (target, rest) = target(rest)?;
@@ -39,7 +39,7 @@ pub(super) fn read<'b>(bytes: &'b [u8], lines: &mut Lines<'b>, most: usize) -> R
             return Err(NoHead::Other);
         }
         let (line, behind) = line(rest)?;
-        // Room for fewer than the settings allow is no doubt about the request either.
+        // If `lines` has less space than the settings allow, hyper handles the request.
         lines.fields.try_push(line).map_err(|_| NoHead::Other)?;
         lines.kinds.try_push(Field::of(line.name)).map_err(|_| NoHead::Other)?;
         rest = behind;
@@ -51,7 +51,7 @@ pub(super) fn read<'b>(bytes: &'b [u8], lines: &mut Lines<'b>, most: usize) -> R
 
 #[inline]
 fn method(bytes: &[u8]) -> Read<'_, &'static str> {
-    // Most of all requests.
+    // The most common method.
     if let Some(rest) = bytes.strip_prefix(b"GET ") {
         return Ok(("GET", rest));
     }
@@ -65,7 +65,7 @@ fn method(bytes: &[u8]) -> Read<'_, &'static str> {
     Err(if is_part { NoHead::Part } else { NoHead::Other })
 }
 
-/// A path and maybe a query, and the space behind them.
+/// A path, an optional query, and the space after them.
 #[inline]
 fn target(bytes: &[u8]) -> Read<'_, (&str, Option<&str>)> {
     if !bytes.first().ok_or(NoHead::Part)?.eq(&b'/') {
@@ -83,7 +83,7 @@ fn target(bytes: &[u8]) -> Read<'_, (&str, Option<&str>)> {
     }
 }
 
-/// A field's line.
+/// The line of a field.
 #[inline]
 fn line(bytes: &[u8]) -> Read<'_, FieldLine<'_>> {
     let (name, [b':', rest @ ..]) = run(ByteSet::TOKEN, bytes)? else { return Err(NoHead::Other) };
@@ -96,14 +96,14 @@ fn line(bytes: &[u8]) -> Read<'_, FieldLine<'_>> {
     Ok((FieldLine { name, value: trimmed(value) }, rest))
 }
 
-/// The bytes up to the first that is not in the set, and those from there on.
+/// The longest prefix with bytes of the set, and the rest.
 #[inline]
 fn run<'b>(set: ByteSet, bytes: &'b [u8]) -> Read<'b, &'b [u8]> {
     let end = bytes.iter().position(|byte| !set.has(*byte)).ok_or(NoHead::Part)?;
     Ok(bytes.split_at(end))
 }
 
-/// What is behind these bytes.
+/// The bytes after `expected`.
 #[inline]
 fn exactly<'b, const LENGTH: usize>(expected: &[u8; LENGTH], bytes: &'b [u8]) -> Result<&'b [u8], NoHead> {
     match bytes.strip_prefix(expected) {
@@ -113,12 +113,12 @@ fn exactly<'b, const LENGTH: usize>(expected: &[u8; LENGTH], bytes: &'b [u8]) ->
     }
 }
 
-/// Where a field's value ends: at the first byte that may not be in one.
+/// Where a field's value ends: at the first byte that a value must not contain.
 #[inline]
 fn first_control(bytes: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     let mut at = 0;
-    // Eight at a time, as far as the first of them that may not be there can be told from the others.
+    // Eight bytes at a time. The lowest marked byte is exact; higher ones may be wrong.
     while let Some(eight) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
         let eight = u64::from_le_bytes(*eight);
         let below_space = eight.wrapping_sub(ONES * 0x20) & !eight;
@@ -139,7 +139,7 @@ fn first_control(bytes: &[u8]) -> Option<usize> {
     Some(at + rest.iter().position(|byte| byte.is_ascii_control() && *byte != b'\t')?)
 }
 
-/// Without the space around it (RFC 9110 section 5.5).
+/// The value without the white space around it (RFC 9110 section 5.5).
 #[inline]
 fn trimmed(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
@@ -184,13 +184,14 @@ mod tests {
         Ok((format!("{} {target} 1", head.method), fields.collect(), head.length))
     }
 
-    /// Whether it is written in the one way that is read here, by a description of it that shares nothing with the reader.
+    /// Whether the head has the one spelling that the parser accepts. This description shares no code with the
+    /// parser.
     fn is_plain(bytes: &[u8]) -> bool {
         let plain = r"(?s-u)\A(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) /[A-Za-z0-9/\-._~%!$&'()*+,;=:@?\[\]]* HTTP/1\.1\r\n([A-Za-z0-9!#$%&'*+\-.^_`|~]+:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n";
         regex::bytes::Regex::new(plain).expect("an expression").is_match(bytes)
     }
 
-    /// One of the sound ones nearly always, and else one of the others.
+    /// A valid value most of the time, and otherwise one of the others.
     fn mostly(
         sound: &'static [&'static str],
         others: &'static [&'static str],
@@ -198,7 +199,7 @@ mod tests {
         prop_oneof![15 => prop::sample::select(sound), 1 => prop::sample::select(others)]
     }
 
-    /// Heads, many of them sound, with mistakes in the places where proxies have made them.
+    /// Heads, many of them valid, with mistakes in the places where proxies have made them.
     fn heads() -> impl Strategy<Value = Vec<u8>> {
         let method = mostly(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], &["TRACE", "get", "GE", ""]);
         let space = mostly(&[" "], &["  ", "\t", ""]);
@@ -249,7 +250,7 @@ mod tests {
             match (by_ours(&head), by_ours(&head[..cut])) {
                 (Ok((_, _, length)), cut_off) if cut < length => prop_assert_eq!(cut_off, Err(NoHead::Part)),
                 (Ok(whole), cut_off) => prop_assert_eq!(cut_off, Ok(whole)),
-                // More bytes never make a plain head of something else.
+                // More bytes must not turn an invalid head into a plain one.
                 (Err(NoHead::Part), cut_off) => prop_assert_eq!(cut_off, Err(NoHead::Part)),
                 (Err(NoHead::Other), cut_off) => prop_assert!(cut_off.is_err()),
             }

@@ -1,4 +1,4 @@
-//! A client's connection under the short way: what is waited for on it, and for how long.
+//! A client's connection on the short path: what the task waits for on it, and for how long.
 
 use std::{
     future::poll_fn,
@@ -24,38 +24,39 @@ pub(super) struct Line<'a> {
     pub(super) stream: TcpStream,
     pub(super) client: &'a Client,
     pub(super) pause: Pause,
-    /// A request was answered on this connection before the one that is looked at.
+    /// The connection has served a request before the current one.
     pub(super) used: bool,
-    /// What was read and not used yet; none if there is nothing.
+    /// Bytes that were read but not yet used; `None` if there are none.
     pub(super) inbox: Option<Buffer>,
     leaving: Leaving,
-    /// The runtime was asked to wake this task once there is something to read.
+    /// The runtime was asked to wake this task when the socket is readable.
     asked: bool,
 }
 
-/// What is known of the client's leaving.
+/// What is known about whether the client has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaving {
-    /// Nothing: to be looked for.
+    /// Nothing: the socket must be checked.
     Unknown,
-    /// It has closed its side, and may wait for its answer all the same: until then, if nothing can be written to it.
+    /// The client closed its side, and may still wait for its response. It counts as gone at this time if nothing
+    /// could be written before.
     HalfClosed(Time),
-    /// It is there, or a write will tell.
+    /// The client is present, or a write will show that it is gone.
     Settled,
 }
 
-/// The client is not there any more, or may as well not be.
+/// The client is gone, or counts as gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gone;
 
-/// To the client.
+/// The sending side of the connection.
 pub(super) struct Back<'l> {
     stream: &'l TcpStream,
     leaving: &'l mut Leaving,
 }
 
 impl Back<'_> {
-    /// Sends what there is room for now; so much of it.
+    /// Sends as many bytes as the socket accepts now. Returns that number.
     #[inline(always)] // as `calls` says
     pub(super) fn send_at_once(self, bytes: &[u8]) -> Result<usize, Gone> {
         let count = calls::write_at_once(self.stream, bytes).map_err(|_| Gone)?;
@@ -67,7 +68,7 @@ impl Back<'_> {
 }
 
 impl Leaving {
-    /// Something was written: a client that has closed its side will be told by a write whether it is there.
+    /// Something was written: if the client closed its side, a write will show whether it is gone.
     fn settle(&mut self) {
         if let Self::HalfClosed(_) = self {
             *self = Self::Settled;
@@ -81,12 +82,12 @@ impl<'a> Line<'a> {
         Self { stream, client, pause, used, inbox: None, leaving: Leaving::Unknown, asked: false }
     }
 
-    /// Looks for the client's leaving from now on, until it sends something.
+    /// From now on, checks whether the client has left, until it sends something.
     pub(super) fn watch(&mut self) {
         self.leaving = if self.inbox.is_none() { Leaving::Unknown } else { Leaving::Settled };
     }
 
-    /// What is waited for from now on may take so long; without a limit as long as it takes.
+    /// Starts a wait with this limit; `None` means no limit.
     pub(super) fn begin(&mut self, limit: Option<Duration>) {
         self.pause.begin(limit);
         if let Leaving::HalfClosed(until) = self.leaving {
@@ -114,9 +115,9 @@ impl<'a> Line<'a> {
                 self.leaving = Leaving::HalfClosed(until);
                 self.pause.end_by(until);
             }
-            // The next request, which stays in the kernel until its turn comes.
+            // The client sent its next request, which stays in the kernel until its turn.
             Some(_) => self.leaving = Leaving::Settled,
-            // Put off because the task has had its share of the runtime, which wakes it.
+            // The task has used up its budget. The runtime wakes it again.
             None => {}
         }
         Poll::Pending
@@ -126,10 +127,11 @@ impl<'a> Line<'a> {
         self.client.shared.proxy.clock.now()
     }
 
-    /// Reads more of a request, into a buffer that is there or comes with the first bytes. 0 is the end.
+    /// Reads more of a request into the buffer. If there is none, it takes one when the first bytes arrive. 0 is the
+    /// end of the stream.
     #[inline(always)] // as `calls` says
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Gone>> {
-        // Nothing is lent to a client that has to be waited for. Woken, it has most likely sent something.
+        // A client that has sent nothing gets no buffer. A woken task has most likely something to read.
         if self.inbox.is_none() && !self.asked && self.stream.poll_read_ready(cx).is_pending() {
             self.asked = true;
             return Poll::Pending;
@@ -143,14 +145,14 @@ impl<'a> Line<'a> {
         read.map_err(|_| Gone)
     }
 
-    /// What was read and not used yet, if there is any, and the way back, while it lies there.
+    /// The unused bytes, if there are any, together with the sending side.
     #[inline(always)] // as `calls` says
     pub(super) fn ends(&mut self) -> Option<(&[u8], Back<'_>)> {
         let back = Back { stream: &self.stream, leaving: &mut self.leaving };
         Some((self.inbox.as_ref()?.unread(), back))
     }
 
-    /// So much of it was used.
+    /// Marks `count` bytes as used.
     #[inline(always)] // as `calls` says
     pub(super) fn consume(&mut self, count: usize) {
         let Some(inbox) = &mut self.inbox else { return };
@@ -160,7 +162,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Sends all of both, unless the client does not take it.
+    /// Sends head and body. Fails if the client does not read them.
     pub(super) async fn send(&mut self, head: &[u8], body: &[u8]) -> Result<(), Gone> {
         let (mut head, mut body) = (head, body);
         let mut held_up = false;

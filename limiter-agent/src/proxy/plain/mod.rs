@@ -1,12 +1,12 @@
-//! The short way through the proxy, for the requests that most clients send: plain HTTP/1.1, passed on in place.
+//! The short path through the proxy for most requests: plain HTTP/1.1, passed on in place.
 //!
-//! The bytes of a request are read once, looked at where they lie, and sent on with the fields that a proxy has to add;
-//! the answer comes back the same way. No map of fields is made, no task or channel stands between the two sockets, and
-//! a small exchange is four system calls. Whatever is not plain ([`request`]) is handed over to hyper with every byte that
-//! was read, before anything was decided about it: the short way never answers a client's mistake, never charges what it
-//! then hands over, and knows nothing that the ordinary way does not know better.
+//! The bytes of a request are read once, parsed in place, and sent on with the fields that a proxy adds. The response
+//! takes the same way back. There is no map of fields, and no task or channel between the two sockets. A small
+//! exchange takes four system calls. If a request is not plain ([`request`]), the short path hands it over to hyper,
+//! with every byte that was read, before it decides anything. The short path never answers a malformed request and
+//! never charges a request that it hands over.
 //!
-//! What comes out of it must be what comes out of the ordinary way, to the app and to the client.
+//! The result must equal that of hyper's path, both for the app and for the client.
 
 mod buffer;
 mod calls;
@@ -53,7 +53,7 @@ pub(super) struct Shared {
     limits: Limits,
 }
 
-/// Who asks, and on what terms.
+/// The client, and what applies to its requests.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) shared: Rc<Shared>,
@@ -63,7 +63,7 @@ pub(super) struct Client {
 }
 
 impl Shared {
-    /// None if nothing is to go this way.
+    /// `None` if the short path is disabled.
     pub(super) fn new(proxy: &Arc<Proxy>) -> Option<Rc<Self>> {
         let settings = &proxy.settings;
         if settings.in_place == Switch::Off || settings.upstream_http2 == UpstreamHttp2::Always {
@@ -86,22 +86,22 @@ impl Shared {
         }))
     }
 
-    /// To be called every [`IDLE_CHECK`](super::app::IDLE_CHECK).
+    /// Call it every [`IDLE_CHECK`](super::app::IDLE_CHECK).
     pub(super) fn close_idle(&self) {
         self.pool.close_idle();
     }
 
-    /// Lets the connections finish what they are at.
+    /// Makes connections close after their current request.
     pub(super) fn drain(&self) {
         self.drain.begin();
     }
 
-    /// The app is back: connections may go on.
+    /// The app is back: connections may stay open again.
     pub(super) fn go_on(&self) {
         self.drain.call_off();
     }
 
-    /// Notices when the app closes connections that are idle.
+    /// Notices when the app closes idle connections.
     pub(super) async fn watch(&self) {
         loop {
             self.pool.closed_by_app().await;

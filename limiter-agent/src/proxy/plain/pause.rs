@@ -1,8 +1,8 @@
-//! One timer for all that a connection may wait for.
+//! One timer for everything that a connection waits for.
 //!
-//! A timer costs more to start and to stop than a small request costs altogether. So there is one for each connection,
-//! and a wait only notes until when it may last: the timer is left to go off too early and is then set to that. Only a
-//! wait that ends sooner than the timer is set to sets it again.
+//! Starting and stopping a timer costs more than a whole small request. So each connection has one timer, and a wait
+//! only stores its deadline. The timer goes off too early and is then set to the deadline. It is set at once only if
+//! the new deadline is earlier.
 
 use std::{
     pin::{Pin, pin},
@@ -17,15 +17,16 @@ use tokio::{
 use weir_core::Time;
 use weir_tower::MonotonicClock;
 
-/// A timer that is set to a moment so far from now has not gone off, however this clock and the runtime's differ.
+/// If a timer's time is at least this far in the future, it has not gone off, whatever the difference between this
+/// clock and the runtime's.
 const FAR: Duration = Duration::from_secs(1);
 
-/// May only be polled by one task.
+/// Only one task may poll it.
 #[derive(Debug)]
 pub(super) struct Pause {
     clock: MonotonicClock,
     timer: Pin<Box<Sleep>>,
-    /// When the timer goes off; none if it was never set or has gone off.
+    /// When the timer goes off; `None` if it was never set or has gone off.
     set: Option<Time>,
     until: Option<Time>,
 }
@@ -35,40 +36,40 @@ impl Pause {
         Self { clock, timer: Box::pin(sleep_until(Instant::now())), set: None, until: None }
     }
 
-    /// What is waited for from now on may take so long; without a limit as long as it takes.
+    /// Starts a wait with this limit; `None` means no limit.
     pub(super) fn begin(&mut self, limit: Option<Duration>) {
         self.until = limit.map(|limit| self.clock.now().saturating_add(limit));
     }
 
-    /// The same, with a limit, by somebody who knows what time it is.
+    /// Starts a wait with a limit, for a caller that has read the clock.
     pub(super) fn begin_at(&mut self, now: Time, limit: Duration) {
         self.until = Some(now.saturating_add(limit));
     }
 
-    /// It may not last longer than until then, whatever its limit.
+    /// Ends the wait at `end` at the latest.
     pub(super) fn end_by(&mut self, end: Time) {
         self.until = Some(self.until.map_or(end, |until| until.min(end)));
     }
 
-    /// Ready when it has lasted too long.
+    /// Ready when the wait has exceeded its limit.
     #[inline]
     pub(super) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_over_by(None, cx)
     }
 
-    /// The same by a time that was read since the task was woken: then the timer has gone off by it or is still to wake the
-    /// task.
+    /// Like [`Self::poll_over`], but `now` was read after the task was woken. By that time the timer has gone off, or
+    /// it will still wake the task.
     #[inline]
     pub(super) fn poll_over_by(&mut self, now: Option<Time>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(until) = self.until else { return Poll::Pending };
         match self.set {
-            // It will wake the task, which is always the same one.
+            // The timer will wake the task. The same task always polls.
             Some(set) if set <= until && self.is_still_to_go_off(set, now) => Poll::Pending,
             _ => self.poll_until(until, cx),
         }
     }
 
-    /// Ready when it is over by then; otherwise sets the timer to that.
+    /// Ready if the deadline has passed; otherwise sets the timer to it.
     #[cold]
     fn poll_until(&mut self, until: Time, cx: &mut Context<'_>) -> Poll<()> {
         loop {
@@ -78,13 +79,13 @@ impl Pause {
             }
             self.timer.as_mut().reset(Instant::now() + left);
             self.set = Some(until);
-            // Were it put off because the task has had its share of the runtime, nothing would wake it.
+            // If the task's budget delayed the timer, nothing would wake the task.
             ready!(pin!(unconstrained(self.timer.as_mut())).poll(cx));
         }
     }
 
-    /// The timer itself is asked only if that has to be: it is one more piece of memory that is in no cache when the next
-    /// request of an idle connection comes, and to wait for it takes longer than to read a clock.
+    /// Polls the timer only if necessary. For an idle connection's next request the timer's memory is in no cache,
+    /// and loading it takes longer than reading a clock.
     fn is_still_to_go_off(&self, set: Time, now: Option<Time>) -> bool {
         let now = now.unwrap_or_else(|| self.clock.now());
         now.saturating_add(FAR) < set || !self.timer.is_elapsed()
@@ -108,7 +109,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let mut pause = Pause::new(MonotonicClock::of_tokio());
         assert!(!is_over(&mut pause).await, "no limit yet");
-        // Later, sooner, and later again than the timer is set to.
+        // A deadline later than the timer's, an earlier one, and a later one again.
         for limits in [&[5][..], &[5, 9], &[9, 5], &[5, 9, 2], &[1, 5]] {
             for limit in limits {
                 pause.begin(Some(*limit * second));
@@ -119,7 +120,7 @@ mod tests {
             poll_fn(|cx| pause.poll_over(cx)).await;
             assert!(begun.elapsed() >= last && begun.elapsed() < last + second / 10, "{limits:?}");
         }
-        // In a task that has used up its share of the runtime.
+        // In a task that has used up its budget.
         while poll!(pin!(tokio::task::consume_budget())).is_ready() {}
         pause.begin(Some(second));
         assert!(!is_over(&mut pause).await);

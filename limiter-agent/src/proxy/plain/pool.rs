@@ -1,8 +1,8 @@
-//! A worker's connections to the app that nobody reads but this module: plain sockets, without hyper around them.
+//! A worker's connections to the app for the short path: plain sockets without hyper.
 //!
-//! As in the ordinary [`pool`](super::super::pool) the connection used last is used next, and one that was idle for a
-//! whole interval is closed. One on which anything came while it was idle, be it bytes or an end, is never used again:
-//! bytes that nobody asked for would be taken for the next answer.
+//! As in the ordinary [`pool`](super::super::pool), the connection used last is used next, and a connection that was
+//! idle for a whole interval is closed. If bytes or an end arrived on an idle connection, it is never used again:
+//! unexpected bytes would be taken for the next response.
 
 use std::{
     cell::RefCell,
@@ -12,7 +12,7 @@ use std::{
 
 use tokio::net::TcpStream;
 
-/// Connections kept at most; beyond it they are closed after use.
+/// The most idle connections. A connection beyond them is closed after use.
 const MAX_IDLE: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -21,9 +21,9 @@ pub(super) struct Pool(RefCell<Idle>);
 #[derive(Debug, Default)]
 struct Idle {
     stack: Vec<TcpStream>,
-    /// The smallest height of the stack since the last check: what is below it was not used since.
+    /// The smallest height of the stack since the last check. Connections below it were not used since.
     low_water: usize,
-    /// Who notices when the app closes the connection at the bottom: an app that stops closes all that are idle.
+    /// The task that watches the connection at the bottom. An app that stops closes all idle connections.
     watcher: Option<Waker>,
 }
 
@@ -41,7 +41,7 @@ impl Pool {
         found
     }
 
-    /// Takes a connection whose last answer was read to its end, and nothing behind it.
+    /// Takes a connection whose last response was read to its end, with no bytes after it.
     pub(super) fn push(&self, stream: TcpStream) {
         let idle = &mut *self.0.borrow_mut();
         if idle.stack.is_empty()
@@ -55,7 +55,7 @@ impl Pool {
         }
     }
 
-    /// Returns when the app has closed connections that were idle; they are forgotten.
+    /// Returns when the app has closed idle connections. They are removed.
     pub(super) async fn closed_by_app(&self) {
         poll_fn(|cx| {
             let idle = &mut *self.0.borrow_mut();
@@ -64,7 +64,7 @@ impl Pool {
             while let Some(bottom) = idle.stack.first()
                 && bottom.poll_read_ready(cx).is_ready()
             {
-                // It may have been about the last answer.
+                // The wake-up may be left over from the last response.
                 if !is_silent(bottom) {
                     closed = true;
                     idle.stack.retain(is_silent);
@@ -76,20 +76,20 @@ impl Pool {
         .await;
     }
 
-    /// Closes what was idle since the last call.
+    /// Closes the connections that were idle since the last call.
     pub(super) fn close_idle(&self) {
         let idle = &mut *self.0.borrow_mut();
         if idle.stack.drain(..idle.low_water).count() > 0
             && let Some(watcher) = &idle.watcher
         {
-            // Another one is at the bottom now.
+            // A different connection is at the bottom now.
             watcher.wake_by_ref();
         }
         idle.low_water = idle.stack.len();
     }
 }
 
-/// Whether nothing has come. Costs no system call unless the runtime knows of something.
+/// Whether no bytes arrived. It makes a system call only if the runtime saw an event.
 fn is_silent(stream: &TcpStream) -> bool {
     matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }
@@ -153,7 +153,7 @@ mod tests {
             pool.push(ours);
             apps.push(app);
         }
-        // The one at the bottom is replaced: a check closes it, and another one is there now.
+        // Replaces the connection at the bottom: a check closes it, and another one takes its position.
         pool.close_idle();
         let used = pool.pop().expect("three are idle");
         pool.close_idle();

@@ -1,7 +1,7 @@
-//! Refusals as they were written last, sent again while nothing about them differs but the date.
+//! Caches rendered refusals, and sends them again while only the date differs.
 //!
-//! A client over its limit mostly asks again at once, and gets the same answer for a whole second. What is sent again must be
-//! what would be written now: everything that a refusal depends on is compared.
+//! A client over its limit usually retries at once, and gets the same response for a whole second. A cached response
+//! must equal a newly rendered one, so the cache compares everything that a refusal depends on.
 
 use std::{cell::RefCell, mem, ops::Range};
 
@@ -10,26 +10,26 @@ use weir_enforce::{Cause, Refusal};
 
 use super::write::{self, Ending};
 
-/// So many are kept, by the seconds in them: a client that was refused at another time gets another one. Each takes what its
-/// policy says in it, which is no more than some KiB.
+/// The number of cached refusals. Their index is the seconds in them, so clients refused at different times use
+/// different ones. Each takes at most a few KiB.
 const KEPT: usize = 16;
 
-/// The refusals of one worker.
+/// The cached refusals of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(RefCell<[Written; KEPT]>);
 
 #[derive(Debug, Default)]
 struct Written {
     of: Option<(Cause, Form)>,
-    /// With its body, and with a date behind the head.
+    /// The head with a date, and the body.
     bytes: Vec<u8>,
-    /// Where in them the date is.
+    /// The range of the date.
     date: Range<usize>,
-    /// Until then it is right.
+    /// The date is valid until this time.
     until: Option<Time>,
 }
 
-/// What a refusal depends on besides its cause.
+/// What a refusal depends on, besides the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Form {
     to_head: bool,
@@ -37,7 +37,7 @@ struct Form {
 }
 
 impl Refusals {
-    /// Hands on a refusal, with its body.
+    /// Passes a rendered refusal to `with`.
     #[inline(always)] // as `calls` says
     pub(super) fn write<R>(
         &self,
@@ -100,12 +100,12 @@ mod tests {
         json!({"name": name, "strategy": "FixedWindow", "requests": 1, "periodMillis": millis})
     }
 
-    /// Rules for two paths; snapshots of different texts differ in nothing else.
+    /// Rules for two paths. Snapshots with different texts do not differ in anything else.
     fn snapshot(text: u8) -> weir_wire::Snapshot {
         let rule = |path: &str, headers: &str, own: Value| {
             let mut on_limit = json!({"status": 429, "headers": headers});
             on_limit.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
-            // Told from others by nothing but `RateLimit-Policy`.
+            // Only `RateLimit-Policy` distinguishes the two.
             let others = json!({"keys": [["c"]], "limits": [limit("short", 3_000), limit("long", 40_000)]});
             json!({
                 "name": path, "action": "Limit", "match": [{"paths": [format!("/{path}")]}], "key": [{"header": "x-key"}],

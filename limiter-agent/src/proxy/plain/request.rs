@@ -1,8 +1,8 @@
-//! Which requests are plain: those whose meaning is in no doubt, and that ask for nothing but an answer.
+//! Defines plain requests: unambiguous ones that ask only for a response.
 //!
-//! A request that is not plain is no mistake; it takes the ordinary way, which knows everything and refuses what is to be
-//! refused. So whatever is in the least doubt here is not plain: the cost is some microseconds. It must never call
-//! something plain that [`strict`](super::super::strict), [`vetting`](super::super::vetting) or hyper would refuse or
+//! A request that is not plain is not wrong. It takes hyper's path, which knows everything and refuses invalid
+//! requests. In doubt, a request is not plain; that costs only some microseconds. This module must never call a
+//! request plain that [`strict`](super::super::strict), [`vetting`](super::super::vetting) or hyper would refuse or
 //! understand differently.
 
 use weir_enforce::{AmbiguousPaths, FieldLine, is_ambiguous};
@@ -13,43 +13,44 @@ use super::{
 };
 use crate::proxy::authority;
 
-/// How large a head may be, by the settings.
+/// The largest head, from the settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) bytes: usize,
     pub(super) fields: usize,
-    /// What becomes of paths that apps read in different ways.
+    /// How to treat paths that apps read in different ways.
     pub(super) ambiguous_paths: AmbiguousPaths,
 }
 
-/// What the bytes at the beginning of a request are.
+/// What the first bytes of a request are.
 #[derive(Debug)]
 pub(super) enum Look<'h, 'b> {
-    /// The beginning of something that may be plain. So many bytes will be there once it is whole, if that is known.
+    /// Incomplete, and possibly plain. If the head says it, how many bytes the whole request has.
     Part(Option<usize>),
     Plain(Request<'h, 'b>),
     Other,
 }
 
-/// A plain request, with its body, all of it there.
+/// A plain request with its complete body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'h, 'b> {
     pub(super) method: &'static str,
     pub(super) path: &'b str,
     pub(super) query: Option<&'b str>,
     pub(super) fields: &'h [FieldLine<'b>],
-    /// Of each of them.
+    /// The kind of each field.
     pub(super) kinds: &'h [Field],
     pub(super) host: &'b [u8],
     pub(super) body: &'b [u8],
-    /// Of head and body.
+    /// The length of head and body.
     pub(super) length: usize,
-    /// Whether the client wants no other after it.
+    /// Whether the client sends no more requests after this one.
     pub(super) last: bool,
 }
 
 impl<'h, 'b> Request<'h, 'b> {
-    /// Looks at the first bytes of a request, and at no field twice. Its fields are put into `lines`, which is empty.
+    /// Parses the first bytes of a request; no field is parsed twice. The fields are put into `lines`, which is
+    /// empty.
     #[inline]
     pub(super) fn look(bytes: &'b [u8], lines: &'h mut Lines<'b>, limits: Limits) -> Look<'h, 'b> {
         let Head { method, path, query, length } = match head::read(bytes, lines, limits.fields) {
@@ -71,13 +72,13 @@ impl<'h, 'b> Request<'h, 'b> {
         self.method == "HEAD"
     }
 
-    /// Whether it may be sent again if there was no answer (RFC 9110 section 9.2.2) and can be.
+    /// Whether the request may be retried if there was no response (RFC 9110 section 9.2.2).
     pub(super) fn is_repeatable(&self) -> bool {
         self.body.is_empty() && matches!(self.method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS")
     }
 }
 
-/// What the fields say that matters here.
+/// What the fields say, as far as it matters here.
 struct Known<'b> {
     host: &'b [u8],
     body: usize,
@@ -85,7 +86,7 @@ struct Known<'b> {
 }
 
 impl<'b> Known<'b> {
-    /// None if any of them is not plain.
+    /// `None` if any field is not plain.
     fn of(fields: &[FieldLine<'b>], kinds: &[Field]) -> Option<Self> {
         let (mut host, mut length, mut connection) = (None, None, None);
         for (field, kind) in fields.iter().zip(kinds) {
@@ -113,13 +114,13 @@ impl<'b> Known<'b> {
     }
 }
 
-/// A number of no more than six digits, and nothing else: larger bodies are not plain anyway.
+/// A number of at most six digits. Larger bodies are not plain anyway.
 fn small_number(text: &[u8]) -> Option<usize> {
     let digits = matches!(text.len(), 1..=6) && text.iter().all(u8::is_ascii_digit);
     digits.then(|| text.iter().fold(0, |number, digit| 10 * number + usize::from(digit - b'0')))
 }
 
-/// What a `Connection` field says if it says nothing but that.
+/// Whether a `Connection` field closes the connection; `None` if it says anything else.
 fn is_last(value: &[u8]) -> Option<bool> {
     if value.eq_ignore_ascii_case(b"keep-alive") {
         Some(false)
@@ -155,7 +156,7 @@ mod tests {
             ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 002\r\n\r\nhi", true),
             ("GET / HTTP/1.1\r\nhost: a\r\nx: \u{e4}\tb\r\n\r\n", true),
             ("GET / HTTP/1.1\r\nhost:\r\n\r\n", true),
-            // Other methods, targets and versions.
+            // Methods, targets and versions that are not plain.
             ("CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n", false),
             ("TRACE / HTTP/1.1\r\nhost: a\r\n\r\n", false),
             ("get / HTTP/1.1\r\nhost: a\r\n\r\n", false),
@@ -171,7 +172,7 @@ mod tests {
             ("GET / HTTP/2.0\r\nhost: a\r\n\r\n", false),
             ("GET /a%2fb HTTP/1.1\r\nhost: a\r\n\r\n", false),
             ("GET /a/..;/b HTTP/1.1\r\nhost: a\r\n\r\n", false),
-            // Lines.
+            // Unusual line ends and blanks.
             ("\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", false),
             ("GET / HTTP/1.1\nhost: a\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\n\r\n", false),
@@ -181,13 +182,13 @@ mod tests {
             ("GET / HTTP/1.1\r\nhost: a\rb\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\r\nx : y\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\r\nx: \0\r\n\r\n", false),
-            // Hosts.
+            // Missing or unusual hosts.
             ("GET / HTTP/1.1\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\r\nHost: a\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a, b\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: u@a\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a:80]\r\n\r\n", false),
-            // What asks for more.
+            // Requests that ask for more than a response.
             ("GET / HTTP/1.1\r\nhost: a\r\nupgrade: h2c\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\n\r\n", false),
@@ -196,7 +197,7 @@ mod tests {
             ("GET / HTTP/1.1\r\nhost: a\r\nconnection: close, x\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nconnection: close\r\n\r\n", false),
             ("POST / HTTP/1.1\r\nhost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", false),
-            // Lengths.
+            // Lengths that are not plain.
             ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: +2\r\n\r\nhi", false),
             ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2, 2\r\n\r\nhi", false),
             ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length:\r\n\r\nhi", false),

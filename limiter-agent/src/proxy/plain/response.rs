@@ -1,7 +1,7 @@
-//! The app's answer, as far as its head says how to read it and what to pass on.
+//! The head of the app's response: how to read the body, and what to pass on.
 //!
-//! This understands a response as hyper's client does, which the ordinary way asks the app with: what that accepts is
-//! accepted, what it takes for garbled is a 502 with the same words.
+//! It follows hyper's client, which hyper's path uses. It accepts what that client accepts. A response that the
+//! client refuses becomes a 502 with the same message.
 
 use std::mem::MaybeUninit;
 
@@ -23,28 +23,28 @@ pub(super) struct Response<'h, 'b> {
     pub(super) status: u16,
     pub(super) reason: &'b str,
     pub(super) fields: &'h [Header<'b>],
-    /// Of each of them.
+    /// The kind of each field.
     pub(super) kinds: &'h [Field],
     pub(super) framing: Framing,
-    /// Whether the app keeps its connection.
+    /// Whether the app's connection stays open.
     pub(super) kept: bool,
     /// Whether `Connection` names other fields.
     pub(super) names_fields: bool,
     pub(super) length: usize,
 }
 
-/// What stands at the beginning of an answer.
+/// What the response begins with.
 #[derive(Debug)]
 pub(super) enum Answer<'h, 'b> {
     Part,
-    /// So many bytes say that there is more to come.
+    /// An interim response of this many bytes.
     Interim(usize),
-    /// The app speaks another protocol from now on.
+    /// The app switches to another protocol.
     Switched,
     Final(Response<'h, 'b>),
 }
 
-/// Reads one head. `to_head` is for the answer to a HEAD request.
+/// Parses one head. `to_head` says whether it answers a HEAD request.
 pub(super) fn read<'h, 'b>(
     bytes: &'b [u8],
     room: &'h mut Room<impl AsMut<[MaybeUninit<Header<'b>>]>, impl AsMut<[Field]>>,
@@ -80,7 +80,7 @@ pub(super) fn read<'h, 'b>(
     };
     let (mut close, mut keep_alive, mut names_fields) = (false, minor == 1, false);
     for value in of(Field::Connection) {
-        // What most apps say, if anything.
+        // The most common value.
         if value.eq_ignore_ascii_case(b"keep-alive") {
             keep_alive = true;
             continue;
@@ -99,7 +99,7 @@ pub(super) fn read<'h, 'b>(
 }
 
 impl Response<'_, '_> {
-    /// Whether a response of this kind may have a body, or say how long one would be.
+    /// Whether such a response may have a body, or a length field for one.
     pub(super) fn may_have_body(&self) -> bool {
         !matches!(self.status, 204 | 304)
     }
@@ -108,18 +108,18 @@ impl Response<'_, '_> {
         self.kinds.contains(&kind)
     }
 
-    /// The value of the only field of a kind.
+    /// The value of a field of this kind if there is exactly one.
     pub(super) fn only(&self, kind: Field) -> Option<&[u8]> {
         let mut values = self.all(kind);
         values.next().filter(|_| values.next().is_none())
     }
 
-    /// The length that it says, however often and in whatever words.
+    /// The response's length, even if it is repeated or spelled in an unusual way.
     pub(super) fn said_length(&self) -> Option<u64> {
         one_length(self.all(Field::ContentLength)).ok().flatten()
     }
 
-    /// Whether a client that asked with HEAD would be told several lengths.
+    /// Whether a client that sent HEAD would see different lengths.
     pub(super) fn contradicts_itself(&self) -> bool {
         !self.has(Field::TransferEncoding) && self.all(Field::ContentLength).count() > 1 && self.said_length().is_none()
     }
@@ -128,7 +128,7 @@ impl Response<'_, '_> {
         self.fields.iter().zip(self.kinds).filter(move |(_, one)| **one == kind).map(|(field, _)| field.value)
     }
 
-    /// Whether the app says that a field is between it and the agent.
+    /// Whether `Connection` names the field.
     pub(super) fn is_named(&self, name: &str) -> bool {
         self.names_fields
             && self
@@ -141,10 +141,10 @@ impl Response<'_, '_> {
     }
 }
 
-/// Whether a head may be over, of which so many bytes were looked at before and were not all of it.
+/// Whether a head may be complete. The first `looked_at` bytes were checked before and were not complete.
 ///
-/// As hyper does it: a head that comes in pieces is not read from its start with each of them. So one that makes no sense is
-/// found out when it is over, unless its first piece shows it.
+/// As in hyper, a head that arrives in pieces is not parsed again for each piece. So a malformed head is detected at
+/// its end, unless the first piece shows it.
 pub(super) fn may_be_whole(bytes: &[u8], looked_at: usize) -> bool {
     let new = &bytes[looked_at.saturating_sub(3)..];
     memchr::memchr_iter(b'\n', new).any(|at| matches!(new[at + 1..], [b'\n', ..] | [b'\r', b'\n', ..]))
@@ -154,7 +154,7 @@ pub(super) fn may_be_whole(bytes: &[u8], looked_at: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// How a body is read, and whether the connection is kept.
+    /// How a body is read, and whether the connection stays open.
     fn summary(head: &str, to_head: bool) -> String {
         match read(head.as_bytes(), &mut Room::new(), to_head) {
             Ok(Answer::Part) => "part".into(),

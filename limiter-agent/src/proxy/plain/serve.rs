@@ -1,4 +1,4 @@
-//! The life of a client's connection on the short way: request by request, until one comes that is not plain.
+//! Serves a client's connection on the short path, request by request, until one is not plain.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -17,38 +17,37 @@ use super::{
     write,
 };
 
-/// How long the rest of a request may take of which some has come, before the ordinary way takes over, which knows what
-/// to do with slow clients.
+/// How long to wait for the rest of a request. After that hyper's path takes over, which handles slow clients.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// How the short way ended.
+/// How the short path ended.
 #[derive(Debug)]
 pub(in crate::proxy) enum End {
-    /// The ordinary way is to go on, with these bytes first; whether requests were answered before.
+    /// hyper's path continues, with these bytes first. The flag says whether the connection has served requests.
     HandOver(TcpStream, Bytes, bool),
-    /// To be closed so that the client gets everything that was sent.
+    /// Close the connection so that the client gets everything that was sent.
     Leave(TcpStream),
     Closed,
 }
 
-/// What is still to be sent of an answer.
+/// The unsent rest of a response.
 struct Rest {
     text: Outbox,
     closes: bool,
 }
 
-/// What a request is, and what became of it. Two words, which are handed on in registers: what is written to memory and
-/// read back in other pieces holds up a refusal for longer than a decision takes.
+/// What a request is, and what happened to it. It is two words, returned in registers. If it went through memory in
+/// different sizes, it would delay a refusal for longer than a decision takes.
 enum Judged {
-    /// The rest of it will fit into the buffer, or it is not known yet how long it is.
+    /// Incomplete. The rest will fit into the buffer, or its length is not known yet.
     Part,
-    /// Not for the short way: not plain, too long, or its rules may want more than a word.
+    /// Not for the short path: not plain, too long, or its rules may need more than a word.
     Other,
-    /// Its bytes were used, and it was answered at that time.
+    /// Refused at this time; its bytes are used.
     Refused(Time),
-    /// The same, and the client knows that there is no other.
+    /// Refused, and the client knows that the connection closes.
     Closed,
-    /// Writes the rest of an answer.
+    /// Write the rest of a response.
     Answered(Box<Rest>),
     Gone,
     Admitted(Box<Asked>),
@@ -56,8 +55,8 @@ enum Judged {
 
 const _: () = assert!(size_of::<Judged>() <= 2 * size_of::<u64>());
 
-/// Serves plain requests, the first of which has begun to come: `before` and what is on the socket. `used`: others were answered
-/// before.
+/// Serves plain requests. The bytes in `before` and on the socket belong to the first one. `used` says whether the
+/// connection has served requests before.
 pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) -> End {
     let mut line = Line::new(stream, client, used);
     if !before.is_empty() {
@@ -67,15 +66,15 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
     let mut times = drain.times();
     let mut wakes = pin!(drain.wakes());
     let mut evicted = pin!(client.open.evicted());
-    // Not put off, or nothing would wake it.
+    // Unconstrained: if the task's budget delayed it, nothing would wake the task.
     let _ = futures::poll!(pin!(unconstrained(wakes.as_mut())));
     let _ = futures::poll!(pin!(unconstrained(evicted.as_mut())));
-    // As it was read for an answer, if nothing was waited for since.
+    // The time of the last decision, if the task has not waited since.
     let mut just_now = None;
     loop {
         if line.inbox.is_none() {
             if drain.times() != times {
-                // The app went and came back meanwhile.
+                // The app went away and came back in the meantime.
                 times = drain.times();
                 wakes.set(drain.wakes());
                 let _ = futures::poll!(pin!(unconstrained(wakes.as_mut())));
@@ -89,7 +88,7 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
                 if let Poll::Ready(read) = line.poll_fill(cx) {
                     return Poll::Ready(Some(read));
                 }
-                // A client that has already asked gets an answer.
+                // A client that has already sent a request gets a response.
                 let over =
                     drain.has_begun() || client.open.is_evicted() || line.pause.poll_over_by(now.take(), cx).is_ready();
                 if over { Poll::Ready(None) } else { Poll::Pending }
@@ -102,7 +101,7 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
             }
         }
         let next = match judge(&mut line) {
-            // On the heap, so that an idle connection does not hold the room for one.
+            // Boxed, so that an idle connection does not hold memory for it.
             Judged::Admitted(asked) => Box::pin(exchange(&mut line, asked)).await,
             Judged::Closed => Next::Leave,
             Judged::Refused(now) => {
@@ -125,7 +124,7 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
     }
 }
 
-/// Waits for more of a request of which some is there.
+/// Waits for more of an incomplete request.
 async fn comes(line: &mut Line<'_>) -> bool {
     let Some(inbox) = &mut line.inbox else { return false };
     if !inbox.make_room(SIZE) {
@@ -139,7 +138,7 @@ async fn comes(line: &mut Line<'_>) -> bool {
     .await
 }
 
-/// Looks at what was read, and decides on it if it is a plain request.
+/// Parses the bytes that were read, and decides on them if they are a plain request.
 #[inline(always)] // as `calls` says
 fn judge(line: &mut Line<'_>) -> Judged {
     let client = line.client;
@@ -149,7 +148,7 @@ fn judge(line: &mut Line<'_>) -> Judged {
     judged
 }
 
-/// The same, and how many of the bytes were used.
+/// Judges `bytes`, and returns how many of them were used.
 #[inline(always)] // as `calls` says
 fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize) {
     let Client { shared, gate, peer, .. } = client;
@@ -160,12 +159,12 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize)
         Look::Part(_) | Look::Other => return (Judged::Other, 0),
     };
     let (to_head, last, length) = (request.is_head(), request.last, request.length);
-    // A client that sends many requests together gets no more than its share of the runtime.
+    // A client that sends many requests at once gets no more than its share of the runtime.
     let alone = bytes.len() == length;
     let target = (request.path, request.query);
     let judged = gate.decide_at_once(request.method, target, Headers::Lines(request.fields), |decided| match decided {
         Ok(fields) => {
-            // A copy, so that what a refusal has no use for is not written to memory for it.
+            // A copy, so that a refusal does not write the parts that it does not need to memory.
             let plain = request;
             let mut out = shared.buffers.outbox();
             write::to_app(&plain, peer, &mut out.bytes);
@@ -182,7 +181,7 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize)
     (judged, length)
 }
 
-/// Sends a refusal, as much of it as there is room for if that may be done at once.
+/// Sends a refusal: as much as the socket accepts now, if sending at once is allowed.
 #[inline(always)] // as `calls` says
 fn refuse(
     client: &Client,
@@ -220,7 +219,8 @@ fn refuse(
     }
 }
 
-/// What is to be sent, and whether the connection is closed then. It is rare on HTTP/1.1, and is not kept.
+/// The response to send, and whether the connection closes after it. gRPC is rare over HTTP/1.1, so these refusals
+/// are not cached.
 #[cold]
 fn refuse_grpc(client: &Client, refusal: &Refusal<'_>, to_head: bool, last: bool) -> (Vec<u8>, bool) {
     let (head, body) = weir_enforce::refused(refusal, Format::Grpc).into_parts();

@@ -1,4 +1,4 @@
-//! One connection to the app while it answers one request.
+//! One connection to the app, for the time of one request.
 
 use std::{
     io,
@@ -16,15 +16,15 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Upstream {
     stream: TcpStream,
-    /// Made for this request: if it fails, no other connection would do better.
+    /// The connection was opened for this request. If it fails, another one would fail, too.
     pub(super) fresh: bool,
     request: Option<Outbox>,
     sent: usize,
-    /// It takes no more of the request. What it said before may still be an answer.
+    /// The app accepts no more of the request. Bytes that it sent before may still be a response.
     deaf: bool,
-    /// The runtime was asked to wake this task once there is something to read.
+    /// The runtime was asked to wake this task when the socket is readable.
     asked: bool,
-    /// What came of the answer.
+    /// The bytes received of the response.
     inbox: Option<Buffer>,
 }
 
@@ -33,8 +33,8 @@ impl Upstream {
         Self { stream, fresh, request: Some(request), sent: 0, deaf: false, asked: false, inbox: None }
     }
 
-    /// Sends what is left of the request, and reads what has come of the answer, up to `most` bytes that are unread. 0 is
-    /// the end.
+    /// Sends the rest of the request, and reads available bytes of the response, up to `most` unread bytes. 0 is the
+    /// end of the stream.
     pub(super) fn poll_read(
         &mut self,
         most: usize,
@@ -42,7 +42,7 @@ impl Upstream {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         self.push(cx);
-        // A buffer is wanted only once there is something to put into it.
+        // Takes a buffer only when there is something to read.
         let mut inbox = match self.inbox.take() {
             Some(inbox) => inbox,
             None if !self.asked => {
@@ -52,7 +52,7 @@ impl Upstream {
                 })?;
                 buffers.lend_for_answer()
             }
-            // Woken, most likely by the app.
+            // A woken task has most likely something to read.
             None => buffers.lend_for_answer(),
         };
         if !inbox.make_room(most) {
@@ -75,7 +75,7 @@ impl Upstream {
         }
     }
 
-    /// What came of the answer and was not used yet.
+    /// The unused bytes of the response.
     pub(super) fn unread(&self) -> &[u8] {
         self.inbox.as_ref().map_or(&[], Buffer::unread)
     }
@@ -94,18 +94,18 @@ impl Upstream {
         self.sent == 0
     }
 
-    /// The request, to be sent once more.
+    /// The request, to be retried.
     pub(super) fn into_request(self) -> Option<Outbox> {
         self.request
     }
 
-    /// Forgets the request if it was sent, once there is an answer to it.
+    /// Releases the request if it was sent, once there is a response.
     pub(super) fn answered(&mut self) {
         self.request.take_if(|request| self.sent == request.bytes.len());
     }
 
-    /// The last `count` bytes of the answer, and the connection for the next request, if this one was sent and answered
-    /// whole and nothing came behind the answer.
+    /// Ends the exchange, with `count` bytes of the response left. Returns those bytes, and the connection for the
+    /// next request if this request was sent and answered completely, with no bytes after the response.
     pub(super) fn finish(self, count: usize) -> (Option<Buffer>, Option<TcpStream>) {
         let whole = self.request.is_none() && self.unread().len() == count;
         (self.inbox, whole.then_some(self.stream))

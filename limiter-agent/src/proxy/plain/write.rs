@@ -1,7 +1,7 @@
-//! The heads that go out, written straight into the bytes that are sent.
+//! Writes the heads of requests and responses straight into the output.
 //!
-//! This says in lines what [`headers`](super::super::headers) says in a map, and adds what hyper adds: names in small
-//! letters, a length where it knows one, the date. Differences between the two ways are mistakes.
+//! It makes the same changes as [`headers`](super::super::headers) makes in a map, and adds what hyper adds:
+//! lower-case names, a length where it is known, the date. A difference between the two paths is a bug.
 
 use std::net::IpAddr;
 
@@ -13,16 +13,16 @@ use weir_enforce::{Fields, Format, Refusal};
 use super::{date::Date, field::Field, framing::Framing, request::Request, response::Response};
 use crate::proxy::headers::{NEVER_DROPPED, Peer};
 
-/// What ends a response.
+/// What ends a response's head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ending<'a> {
-    /// Whether the connection is closed behind it.
+    /// Whether the connection closes after it.
     pub(super) closes: bool,
     pub(super) date: &'a Date,
     pub(super) now: Time,
 }
 
-/// The request as the app gets it, with its body.
+/// Writes the request for the app, with its body.
 pub(super) fn to_app(request: &Request<'_, '_>, peer: &Peer, to: &mut Vec<u8>) {
     for part in [request.method, " ", request.path] {
         to.extend_from_slice(part.as_bytes());
@@ -78,7 +78,7 @@ pub(super) fn to_app(request: &Request<'_, '_>, peer: &Peer, to: &mut Vec<u8>) {
     to.extend_from_slice(request.body);
 }
 
-/// The head of the app's response as the client gets it.
+/// Writes the head of the app's response for the client.
 pub(super) fn to_client(
     response: &Response<'_, '_>,
     to_head: bool,
@@ -94,7 +94,7 @@ pub(super) fn to_client(
     for (field, kind) in response.fields.iter().zip(response.kinds) {
         let passes = match kind {
             Field::Connection | Field::HopByHop | Field::Te | Field::TransferEncoding | Field::Upgrade => false,
-            // Below. An answer without a body has no length, unless the request was a HEAD.
+            // Written below. A response without a body has no length, unless the request was a HEAD.
             Field::ContentLength => has_length && to_head && response.said_length().is_none(),
             Field::Trailer => !to_head && may_have_body && !response.is_named(field.name),
             Field::Date => {
@@ -113,7 +113,7 @@ pub(super) fn to_client(
     if ending.closes {
         to.extend_from_slice(b"connection: close\r\n");
     }
-    // As the app wrote it, if that can be read in one way only.
+    // As the app wrote it, if it can be read in only one way.
     let digits = || response.only(Field::ContentLength).filter(|text| text.iter().all(u8::is_ascii_digit));
     if to_head
         && has_length
@@ -139,14 +139,14 @@ pub(super) fn to_client(
     end_line(to);
 }
 
-/// A response of this program's, with its body.
+/// Writes a response of this program, with its body.
 pub(super) fn own(head: &Parts, body: &Bytes, to_head: bool, fields: &Fields, ending: Ending<'_>, to: &mut Vec<u8>) {
     own_head(head, body, to_head, fields, ending.closes, to);
     ending.date.write(ending.now, to);
     own_rest(head, body, to_head, to);
 }
 
-/// A refusal, with its body, and without a date. Says where its date belongs.
+/// Writes a refusal with its body, but without a date. Returns where the date belongs.
 pub(super) fn refused(refusal: &Refusal<'_>, to_head: bool, closes: bool, to: &mut Vec<u8>) -> usize {
     let (head, body) = weir_enforce::refused(refusal, Format::Http).into_parts();
     own_head(&head, &body, to_head, &Fields::default(), closes, to);
@@ -155,7 +155,7 @@ pub(super) fn refused(refusal: &Refusal<'_>, to_head: bool, closes: bool, to: &m
     dated_at
 }
 
-/// All of a head but the date.
+/// Writes a head without its date.
 fn own_head(head: &Parts, body: &Bytes, to_head: bool, fields: &Fields, closes: bool, to: &mut Vec<u8>) {
     let status = head.status;
     status_line(status.as_u16(), status.canonical_reason().unwrap_or("<none>"), to);
@@ -198,7 +198,7 @@ fn content_length(length: u64, to: &mut Vec<u8>) {
     end_line(to);
 }
 
-/// Names do not differ by their case; what an app sees is always the same.
+/// Writes names in lower case. Case does not matter, and the app always sees the same.
 fn line(name: &[u8], value: &[u8], to: &mut Vec<u8>) {
     let start = to.len();
     to.extend_from_slice(name);
@@ -216,7 +216,7 @@ fn is(name: &str, known: &header::HeaderName) -> bool {
     name.eq_ignore_ascii_case(known.as_str())
 }
 
-/// The values of all fields of a kind; false if there is none.
+/// Writes the joined values of all fields of a kind. Returns false if there is none.
 fn joined(request: &Request<'_, '_>, kind: Field, separator: &[u8], to: &mut Vec<u8>) -> bool {
     let mut any = false;
     for (field, _) in request.fields.iter().zip(request.kinds).filter(|(_, one)| **one == kind) {

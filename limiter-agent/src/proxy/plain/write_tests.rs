@@ -1,4 +1,4 @@
-//! What is written in lines is what the ordinary way says in a map.
+//! The lines that this path writes equal the map of hyper's path.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_enforce::{AmbiguousPaths, Fields};
@@ -19,7 +19,7 @@ fn peer() -> Peer {
     Peer::new("2001:db8::3".parse().expect("an address"))
 }
 
-/// The fields of a head that was written, all names in small letters.
+/// The fields of a written head. All names are in lower case.
 fn fields(head: &[u8]) -> HeaderMap {
     let text = str::from_utf8(head).expect("text");
     let (head, _) = text.split_once("\r\n\r\n").expect("a whole head");

@@ -1,22 +1,22 @@
-//! What the app sends: passed on as it comes, whatever it is, and looked at only for where one frame ends.
+//! Follows the app's frames only to know where each one ends. All bytes pass unchanged.
 //!
-//! Nothing is refused. An app that breaks the protocol breaks it towards the client, which will say so; the length of
-//! a frame is clear in any case.
+//! Nothing is refused. If an app violates the protocol, the client will complain. The length of a frame is
+//! unambiguous in any case.
 
 use super::frame::{Header, opcode};
 
-/// How far into the app's frames a connection is.
+/// The position in the app's frames.
 #[derive(Debug, Default)]
 pub(super) struct AppFrames {
-    /// Payload of the current frame still to come.
+    /// Remaining payload bytes of the current frame.
     rest: u64,
     in_message: bool,
     closed: bool,
 }
 
 impl AppFrames {
-    /// How many of the bytes that `input` begins with may be passed on: a header, or as much of its payload as is there. 0:
-    /// more must be there first.
+    /// How many of the first bytes of `input` may be passed on: a header, or the available part of a payload. 0: more
+    /// bytes are needed.
     pub(super) fn next(&mut self, input: &[u8]) -> usize {
         if self.rest > 0 {
             let there = usize::try_from(self.rest).map_or(input.len(), |rest| rest.min(input.len()));
@@ -32,17 +32,17 @@ impl AppFrames {
         header.size
     }
 
-    /// Whether a control frame may be put here: not inside a frame, and not after a close.
+    /// Whether a control frame may be inserted here: not inside a frame, and not after a close.
     pub(super) fn takes_control(&self) -> bool {
         self.rest == 0 && !self.closed
     }
 
-    /// Whether a message may be put here: not inside of another either.
+    /// Whether a message may be inserted here: not inside another message either.
     pub(super) fn takes_message(&self) -> bool {
         self.takes_control() && !self.in_message
     }
 
-    /// Whether the app's close frame was seen, to its end.
+    /// Whether the app's close frame has passed completely.
     pub(super) fn closed(&self) -> bool {
         self.closed && self.rest == 0
     }
@@ -52,7 +52,7 @@ impl AppFrames {
 mod tests {
     use super::*;
 
-    /// Bytes after which a control frame, and those after which a message may be put.
+    /// The offsets at which a control frame may be inserted, and those at which a message may be.
     fn gaps(bytes: &[u8], pieces: usize) -> (Vec<usize>, Vec<usize>) {
         let mut frames = AppFrames::default();
         let (mut control, mut message) = (Vec::new(), Vec::new());

@@ -1,6 +1,6 @@
-//! What the two directions of a connection tell each other: notices for the client, and that it is to be closed.
+//! The state that the two directions of a connection share: notices for the client, and why to close.
 //!
-//! Both directions are one task, so nothing here is locked.
+//! One task runs both directions, so nothing here needs a lock.
 
 use std::cell::{Cell, OnceCell, RefCell};
 
@@ -12,13 +12,13 @@ use super::{
     frame::{self, Code},
 };
 
-/// Notices that wait, in bytes. They wait while a message of the app is under way, or the client does not read.
+/// The most bytes of waiting notices. They wait while the app sends a message, or while the client does not read.
 pub(super) const MAX_NOTICES: usize = 4 * 1024;
 
-/// Why the connection is closed from here.
+/// Why the agent closes the connection.
 #[derive(Clone, Debug)]
 pub(super) enum Closing {
-    /// A message was refused; with what the client is told.
+    /// A message was refused; the text for the client.
     Refused(String),
     Violation(Violation),
     Drain,
@@ -34,7 +34,7 @@ impl Closing {
         frame::close(code, &reason, None)
     }
 
-    /// As a client says that it leaves: the app has done nothing wrong.
+    /// The close frame for the app: the same as for a client that leaves, because the app did nothing wrong.
     pub(super) fn to_app(&self) -> Vec<u8> {
         let reason = match self {
             Self::Refused(_) => "closed by a rate limit",
@@ -45,42 +45,43 @@ impl Closing {
     }
 }
 
-/// What the two directions tell each other.
+/// The state that the two directions share.
 #[derive(Debug, Default)]
 pub(super) struct Between {
-    /// Frames for the client that wait for a place between the app's messages.
+    /// Frames for the client that wait for a gap between the app's messages.
     notices: RefCell<Vec<u8>>,
-    /// There are some.
+    /// A notice was added.
     noticed: Notify,
-    /// There is room for more, or never will be.
+    /// There is space for more notices, or there never will be.
     room: Notify,
-    /// No notice can be placed at present.
+    /// No notice can be inserted now.
     occupied: Cell<bool>,
     reason: OnceCell<Closing>,
     closing: CancellationToken,
 }
 
 impl Between {
-    /// The first reason counts.
+    /// Closes the connection. Only the first reason is kept.
     pub(super) fn close(&self, reason: Closing) {
         let _ = self.reason.set(reason);
         self.closing.cancel();
     }
 
-    /// The reason, once there is one.
+    /// Returns the reason once there is one.
     pub(super) async fn closing(&self) -> &Closing {
         self.closing.cancelled().await;
-        self.reason.get().expect("set before it is told")
+        self.reason.get().expect("set before the notification")
     }
 
     pub(super) fn is_closing(&self) -> bool {
         self.closing.is_cancelled()
     }
 
-    /// Leaves a notice for the client.
+    /// Queues a notice for the client.
     ///
-    /// If there is no room, it waits for the client to read. Not so while a message of the app is under way, which may
-    /// last and need the client's answers to end: then the client is told by the notices that wait, and this is left out.
+    /// If the queue is full, this waits until the client reads. If the app is in the middle of a message, this drops
+    /// the notice instead: that message may last long, and may need the client's data to end. The queued notices
+    /// inform the client.
     pub(super) async fn notice(&self, notice: &str) {
         let frame = frame::text(notice);
         while !self.leave(&frame) && !self.occupied.get() {
@@ -88,7 +89,7 @@ impl Between {
         }
     }
 
-    /// Once a notice was left.
+    /// Returns once a notice was queued.
     pub(super) async fn noticed(&self) {
         self.noticed.notified().await;
     }
@@ -97,12 +98,12 @@ impl Between {
         !self.notices.borrow().is_empty()
     }
 
-    /// Those that wait, as frames.
+    /// Takes the queued notices, as frames.
     pub(super) fn take_notices(&self) -> Vec<u8> {
         self.notices.take()
     }
 
-    /// Whether there was room for it.
+    /// Queues a frame. Returns false if the queue is full.
     fn leave(&self, frame: &[u8]) -> bool {
         let mut notices = self.notices.borrow_mut();
         let room = notices.is_empty() || notices.len() + frame.len() <= MAX_NOTICES;
@@ -113,7 +114,7 @@ impl Between {
         room
     }
 
-    /// Whether no notice can be placed for now, or ever again.
+    /// Sets whether notices cannot be inserted, now or ever again.
     pub(super) fn occupy(&self, occupied: bool) {
         self.occupied.set(occupied);
         self.room.notify_one();

@@ -1,20 +1,20 @@
-//! What the client sends: held against the protocol, message by message let through or left out.
+//! Checks the client's frames against the protocol, and passes or drops each message.
 //!
-//! Only what concerns the framing is checked here, because that is what an intermediary could get out of step by.
-//! Whether text is UTF-8 and a close code exists is for the app to say.
+//! It checks only the framing, because a proxy and an app must agree on it. The app checks whether text is UTF-8 and
+//! a close code exists.
 
 use super::frame::{Header, MAX_CONTROL, opcode};
 
-/// How far into the client's frames a connection is.
+/// The position in the client's frames.
 #[derive(Debug, Default)]
 pub(super) struct ClientFrames {
-    /// Payload of the current frame still to come.
+    /// Remaining payload bytes of the current frame.
     rest: u64,
-    /// What becomes of the current frame.
+    /// What happens to the current frame.
     fate: Fate,
-    /// The message that has begun and not ended; control frames may stand between its frames.
+    /// What happens to the current message. Control frames may stand between its frames.
     message: Option<Fate>,
-    /// What was decided about the message that begins next.
+    /// The decision about the message that begins next.
     verdict: Option<Fate>,
     closed: bool,
 }
@@ -29,17 +29,17 @@ enum Fate {
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// So many bytes are for the app.
+    /// Pass this many bytes to the app.
     Pass(usize),
-    /// So many bytes go nowhere.
+    /// Drop this many bytes.
     Drop(usize),
-    /// A message begins here: [`ClientFrames::admit`] or [`ClientFrames::refuse`] it, then go on.
+    /// A message begins here. Call [`ClientFrames::admit`] or [`ClientFrames::refuse`], then continue.
     Message,
-    /// Nothing to be said before more bytes are there.
+    /// More bytes are needed.
     More,
 }
 
-/// How a client can break the protocol.
+/// How a client can violate the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Violation {
     #[error("a frame uses an extension that was not agreed on")]
@@ -61,11 +61,12 @@ pub(super) enum Violation {
 }
 
 impl ClientFrames {
-    /// What becomes of the bytes that `input` begins with. Those that are passed or dropped are not to be shown again.
+    /// What to do with the first bytes of `input`. Do not pass in bytes again that were passed or dropped.
     ///
     /// # Errors
     ///
-    /// Nothing that follows can be understood. It is found at a frame's header, so what has passed ends with a whole frame.
+    /// The frames are invalid, and nothing after this can be parsed. Violations are found at a frame's header, so the
+    /// passed bytes end with a complete frame.
     pub(super) fn next(&mut self, input: &[u8]) -> Result<Step, Violation> {
         if self.rest > 0 {
             let there = usize::try_from(self.rest).map_or(input.len(), |rest| rest.min(input.len()));
@@ -73,7 +74,7 @@ impl ClientFrames {
             return Ok(self.step(there));
         }
         if self.closed {
-            // RFC 6455 section 5.5.1: nothing may follow, and an app need not expect it.
+            // RFC 6455 section 5.5.1: no frame may follow, and an app need not expect one.
             self.fate = Fate::Drop;
             return Ok(self.step(input.len()));
         }
@@ -98,22 +99,23 @@ impl ClientFrames {
         Ok(self.step(header.size))
     }
 
-    /// The message that begins is for the app.
+    /// Passes the message that begins to the app.
     pub(super) fn admit(&mut self) {
         self.verdict = Some(Fate::Pass);
     }
 
-    /// The message that begins goes nowhere, up to its last frame.
+    /// Drops the message that begins, up to its last frame.
     pub(super) fn refuse(&mut self) {
         self.verdict = Some(Fate::Drop);
     }
 
-    /// Whether a control frame for the app may be put here: what has passed ends with a whole frame, and is no close.
+    /// Whether a control frame for the app may be inserted here: the passed bytes end with a complete frame, and it
+    /// is not a close.
     pub(super) fn takes_control(&self) -> bool {
         !self.closed && (self.rest == 0 || self.fate == Fate::Drop)
     }
 
-    /// Whether the client's close frame was seen, to its end.
+    /// Whether the client's close frame was read completely.
     pub(super) fn closed(&self) -> bool {
         self.closed && self.rest == 0
     }

@@ -1,4 +1,4 @@
-//! Against frames that another implementation writes, in pieces of any size.
+//! Parses frames that another implementation wrote, in pieces of any size.
 
 use proptest::{collection::vec, prelude::*, sample::Index};
 use tokio_tungstenite::tungstenite::protocol::frame::{
@@ -8,7 +8,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::{
 
 use super::*;
 
-/// What became of all bytes.
+/// What happened to all bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     passed: Vec<u8>,
@@ -18,7 +18,7 @@ struct Outcome {
     closed: bool,
 }
 
-/// Shows `bytes` in pieces that end at `cuts`; every message is decided by the next of `verdicts`, round and round.
+/// Parses `bytes` in pieces that end at `cuts`. The `verdicts` decide on the messages, in a cycle.
 fn run(bytes: &[u8], cuts: &[usize], verdicts: &[bool]) -> Outcome {
     let mut frames = ClientFrames::default();
     let mut outcome = Outcome::default();
@@ -55,7 +55,7 @@ fn run(bytes: &[u8], cuts: &[usize], verdicts: &[bool]) -> Outcome {
     outcome
 }
 
-/// A frame as it is on the wire, written by tungstenite.
+/// A frame in its wire form, written by tungstenite.
 fn frame(last: bool, opcode: OpCode, payload: &[u8]) -> Vec<u8> {
     let mask = [0xa1, 0xb2, 0xc3, 0xd4];
     let header = FrameHeader { is_final: last, opcode, mask: Some(mask), ..FrameHeader::default() };
@@ -65,7 +65,7 @@ fn frame(last: bool, opcode: OpCode, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Lengths around those at which the header changes.
+/// Lengths around those at which the header's form changes.
 fn payload() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![0..4_usize, 124..128_usize, 65_534..65_538_usize].prop_map(|length| vec![b'x'; length])
 }
@@ -125,7 +125,7 @@ proptest! {
         prop_assert!(outcome == expected, "{} of {} bytes passed", outcome.passed.len(), expected.passed.len());
     }
 
-    /// Whatever comes, in whatever pieces, the app never gets what it could take for something else.
+    /// For all input, in all pieces, the app never gets bytes that it could misinterpret.
     #[test]
     fn what_passes_is_frames_in_order_whatever_comes(
         bytes in anything(),
@@ -166,7 +166,7 @@ proptest! {
     }
 }
 
-/// Bytes that are frames more often than chance would have it, and then are not.
+/// Bytes that are valid frames more often than random bytes would be.
 fn anything() -> impl Strategy<Value = Vec<u8>> {
     let begins = prop_oneof![
         8 => prop_oneof![Just(0x01_u8), Just(0x81), Just(0x02), Just(0x00), Just(0x80), Just(0x89), Just(0x88)],
@@ -213,7 +213,7 @@ fn each_violation_is_found_at_the_header() {
 
 #[test]
 fn a_message_is_asked_about_once_however_long_it_is() {
-    // The first frame says that 2^30 bytes follow; they need not be there for it.
+    // The first frame announces 2^30 bytes; they need not be there.
     let first = [&[0x02, 0xff][..], &(1_u64 << 30).to_be_bytes(), &[0; 4]].concat();
     let mut frames = ClientFrames::default();
     assert_eq!(frames.next(&first[..13]), Ok(Step::More));

@@ -1,6 +1,6 @@
-//! Frames as RFC 6455 section 5.2 lays them out: their headers read, and small ones of our own written.
+//! Frames as in RFC 6455 section 5.2: parses headers, and writes small frames.
 //!
-//! Nothing here says which frames are allowed where: that differs between the two sides.
+//! Which frames are allowed where differs between the two sides, and is checked elsewhere.
 
 /// The longest payload of a control frame.
 pub(super) const MAX_CONTROL: u8 = 125;
@@ -17,13 +17,13 @@ pub(super) mod opcode {
         matches!(opcode, CONTINUATION | TEXT | BINARY | CLOSE | PING | PONG)
     }
 
-    /// Whether frames of it may stand between the frames of a message.
+    /// Whether frames of this opcode may stand between the frames of a message.
     pub(in super::super) fn is_control(opcode: u8) -> bool {
         opcode & 0x8 != 0
     }
 }
 
-/// Why a connection is closed (RFC 6455 section 7.4.1).
+/// Close codes (RFC 6455 section 7.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
     GoingAway = 1001,
@@ -31,24 +31,24 @@ pub(super) enum Code {
     Policy = 1008,
 }
 
-/// What stands before a payload.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) last: bool,
-    /// The three bits that only an extension gives a meaning.
+    /// The three bits that only extensions use.
     pub(super) reserved: u8,
     pub(super) opcode: u8,
     pub(super) masked: bool,
-    /// Of the payload.
+    /// The payload's length.
     pub(super) length: u64,
-    /// Whether the length is written as short as it can be, and is below 2^63.
+    /// Whether the length has its shortest form and is below 2^63.
     pub(super) proper_length: bool,
-    /// Of this header, in bytes.
+    /// The header's size in bytes.
     pub(super) size: usize,
 }
 
 impl Header {
-    /// The header that `input` begins with; none if it is not all there.
+    /// The header at the start of `input`; `None` if it is incomplete.
     pub(super) fn parse(input: &[u8]) -> Option<Self> {
         let (&[first, second], rest) = input.split_first_chunk()?;
         let (length, extended, proper_length) = match second & 0x7f {
@@ -76,12 +76,12 @@ impl Header {
     }
 }
 
-/// A text message of one frame, as a server sends it.
+/// A text message in one frame, as a server sends it.
 pub(super) fn text(message: &str) -> Vec<u8> {
     encode(opcode::TEXT, message.as_bytes(), None)
 }
 
-/// A close frame, masked if it is sent as a client. A reason that is too long for a control frame is cut.
+/// A close frame, masked if the agent sends it as a client. A reason that is too long for a control frame is cut.
 pub(super) fn close(code: Code, reason: &str, mask: Option<[u8; 4]>) -> Vec<u8> {
     let reason = &reason[..reason.floor_char_boundary(usize::from(MAX_CONTROL) - 2)];
     let payload = [&(code as u16).to_be_bytes(), reason.as_bytes()].concat();

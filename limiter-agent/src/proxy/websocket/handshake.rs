@@ -1,23 +1,23 @@
 //! The opening handshake of a connection whose messages are counted.
 //!
-//! Whether to accept is for the app to say, and the client checks its answer (`Sec-WebSocket-Accept`). Here it only has to be
-//! certain that what follows are frames of RFC 6455, without extensions.
+//! The app decides whether to accept, and the client checks the response (`Sec-WebSocket-Accept`). This module only
+//! ensures that RFC 6455 frames without extensions follow.
 
 use http::{HeaderMap, HeaderName, Method, Request, header};
 
-/// As it stands in `Upgrade`.
+/// The protocol's name in `Upgrade`.
 pub(in super::super) const PROTOCOL: &str = "websocket";
 
-/// The one version of the protocol that is a standard.
+/// The only standardized version of the protocol.
 const VERSION: &str = "13";
 
-/// Whether `protocol`, an element of `Upgrade`, is this one.
+/// Whether `protocol`, an element of `Upgrade`, is WebSocket.
 pub(in super::super) fn is_meant(protocol: &str) -> bool {
-    // The element may name a version too.
+    // The element may have a version, too.
     protocol.split('/').next().is_some_and(|name| name.eq_ignore_ascii_case(PROTOCOL))
 }
 
-/// Whether this request asks for a connection of RFC 6455; that it names the protocol is known.
+/// Whether a request that names the protocol asks for a connection of RFC 6455.
 pub(in super::super) fn opens<B>(request: &Request<B>) -> bool {
     let only = |name: HeaderName| {
         let mut values = request.headers().get_all(name).iter();
@@ -28,7 +28,7 @@ pub(in super::super) fn opens<B>(request: &Request<B>) -> bool {
         && only(header::SEC_WEBSOCKET_VERSION).is_some_and(|version| version == VERSION)
 }
 
-/// Takes the client's offer of extensions away, so that the app agrees to none.
+/// Removes the client's offer of extensions, so that the app agrees to none.
 pub(in super::super) fn offer_no_extensions(fields: &mut HeaderMap) {
     fields.remove(header::SEC_WEBSOCKET_EXTENSIONS);
 }
@@ -38,7 +38,7 @@ pub(in super::super) fn is_chosen(fields: &HeaderMap) -> bool {
     fields.get(header::UPGRADE).and_then(|chosen| chosen.to_str().ok()).is_some_and(is_meant)
 }
 
-/// Whether it did so as it was asked to.
+/// Whether the app switched without an extension.
 pub(in super::super) fn agreed(fields: &HeaderMap) -> bool {
     is_chosen(fields) && !fields.contains_key(header::SEC_WEBSOCKET_EXTENSIONS)
 }

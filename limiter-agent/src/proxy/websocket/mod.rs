@@ -1,20 +1,19 @@
 //! WebSocket connections (RFC 6455) whose messages are counted.
 //!
-//! A rule per message is asked once for each text or binary message that the client sends, when the header of its first
-//! frame is there. A message that is refused does not reach the app: the client is sent a notice instead, or the connection
-//! is closed. Frames stream through as they come: no message is ever held as a whole, whatever its length, and bytes that
-//! pass are passed as they came, still masked by the client. Ping, pong and close pass uncounted.
+//! A rule per message decides once for each text or binary message of the client, as soon as the header of its first
+//! frame arrives. A refused message does not reach the app; the client gets a notice instead, or the connection
+//! closes. Frames stream through: the agent never buffers a whole message, whatever its length, and passes bytes
+//! unchanged, still masked by the client. Ping, pong and close pass without being counted.
 //!
-//! No extension may be in use on such a connection, so [`handshake::is_plain`] takes the offer away from the opening
-//! request. `permessage-deflate` above all: both sides share one compression window over all messages, and a message that is
-//! dropped on the way would leave the app's window without what the next ones refer to. Connections without a rule per
-//! message are copied blindly and may use any.
+//! Such a connection must not use extensions, so [`handshake::is_plain`] removes the offer from the opening request.
+//! The main reason is `permessage-deflate`: both sides share one compression window over all messages. If the agent
+//! drops a message, the app's window lacks data that later messages refer to. Connections without a rule per message
+//! are copied without parsing and may use any extension.
 //!
-//! WebSocket over HTTP/2 (RFC 8441) is not offered: it needs extended CONNECT, which this proxy refuses, and a client
-//! that is not told of it by `SETTINGS_ENABLE_CONNECT_PROTOCOL` opens a connection of HTTP/1.1.
+//! WebSocket over HTTP/2 (RFC 8441) is not supported. It needs extended CONNECT, which this proxy refuses. A client
+//! that does not see `SETTINGS_ENABLE_CONNECT_PROTOCOL` opens an HTTP/1.1 connection.
 //!
-//! [`frame`], [`client`] and [`app`] are about bytes in memory: nothing there reads, writes or waits. [`relay`]
-//! does.
+//! [`frame`], [`client`] and [`app`] work on bytes in memory and do no I/O. [`relay`] does.
 
 use weir_enforce::{MessageRefusal, Messages};
 
@@ -29,9 +28,9 @@ mod relay;
 
 pub(super) use self::relay::relay;
 
-/// Asked for each message of one connection.
+/// Decides on each message of one connection.
 pub(super) trait Decide {
-    /// Charges for one message, or says why it must not pass.
+    /// Charges for one message, or returns why it is refused.
     fn decide(&self) -> Result<(), MessageRefusal>;
 }
 

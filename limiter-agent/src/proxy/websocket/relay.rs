@@ -1,9 +1,9 @@
-//! Between client and app, frames pass both ways, messages of the client are asked about, and notices and closes of our
-//! own are put where they fit.
+//! Relays frames between client and app in both directions, decides on the client's messages, and inserts notices and
+//! close frames where the protocol allows them.
 //!
-//! What is held at a time is bounded: a window per direction, filled again only when it has been passed on (so that
-//! a peer that does not read stops the writer), and the notices of [`Between`]. Either side may end its half of the
-//! connection while the other goes on.
+//! Memory is bounded: one window per direction, refilled only after it was passed on (so a peer that does not read
+//! stops the other one), and the notices of [`Between`]. Either side may close its half of the connection while the
+//! other half continues.
 
 use std::{io, time::Duration};
 
@@ -18,19 +18,19 @@ use super::{
     client::{ClientFrames, Step},
 };
 
-/// Bytes read at a time, in each direction: what a blind tunnel takes too.
+/// Bytes to read at a time in each direction, as in a tunnel without parsing.
 const WINDOW: usize = 8 * 1024;
 
-/// How long both sides have, together, to answer the close that they are sent.
+/// How long both sides together may take to answer a close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connects both sides, right after their handshake, until both are done.
+/// Connects both sides, right after their handshake, until both have closed.
 ///
-/// With `drain` both are sent a close.
+/// When `drain` is cancelled, both sides are sent a close.
 ///
 /// # Errors
 ///
-/// That of the side that failed.
+/// The error of the side that failed.
 pub(in super::super) async fn relay(
     client: impl AsyncRead + AsyncWrite,
     app: impl AsyncRead + AsyncWrite,
@@ -42,7 +42,7 @@ pub(in super::super) async fn relay(
     let between = Between::default();
     let to_app = async {
         match to_app(client_reads, app_writes, messages, &between).await {
-            // What it sent before it left, a close above all, is still for the client.
+            // Frames that the app sent before it left, above all a close, still go to the client.
             Err(Broken::App(error)) => {
                 tracing::debug!(%error, "the app left");
                 Ok(())
@@ -66,14 +66,14 @@ pub(in super::super) async fn relay(
     }
 }
 
-/// A side that can no longer be read from, or written to.
+/// A side that can no longer be read or written.
 #[derive(Debug)]
 enum Broken {
     Client(io::Error),
     App(io::Error),
 }
 
-/// From the client to the app.
+/// Relays from the client to the app.
 async fn to_app(
     mut client: impl AsyncRead + Unpin,
     mut app: impl AsyncWrite + Unpin,
@@ -92,7 +92,7 @@ async fn to_app(
             return app.shutdown().await.map_err(Broken::App);
         }
         let filled = window.filled();
-        // What passes is written in runs as long as can be.
+        // Passed bytes are written in runs that are as long as possible.
         let (mut run, mut at) = (0, 0);
         while !(between.is_closing() && frames.takes_control()) {
             match frames.next(&filled[at..]) {
@@ -123,8 +123,8 @@ async fn to_app(
 
     app.write_all(&closing.to_app()).await.map_err(Broken::App)?;
     app.flush().await.map_err(Broken::App)?;
-    // The client's answer. After a violation it cannot be told from the rest, which is read until the client leaves: a
-    // connection that is closed with bytes unread is reset, and the client might not see why.
+    // Waits for the client's close. After a violation the close cannot be recognized, so this reads until the client
+    // leaves: closing a connection with unread bytes resets it, and the client might not see the reason.
     let mut understood = !matches!(closing, Closing::Violation(_));
     loop {
         let mut at = 0;
@@ -146,7 +146,7 @@ async fn to_app(
     }
 }
 
-/// From the app to the client.
+/// Relays from the app to the client.
 async fn to_client(
     mut app: impl AsyncRead + Unpin,
     mut client: impl AsyncWrite + Unpin,
@@ -191,7 +191,7 @@ async fn to_client(
     client.write_all(&closing.to_client()).await?;
     client.flush().await?;
     if matches!(closing, Closing::Violation(_)) {
-        // Its answer will not be recognised, so it must not wait for this end to close.
+        // The client's close cannot be recognized, so the client must not wait for this side to close.
         client.shutdown().await?;
     }
     loop {
@@ -212,7 +212,7 @@ async fn to_client(
     }
 }
 
-/// What was read and not yet passed on: from one read to the next, a part of a header at most.
+/// Bytes that were read but not yet passed on. Between two reads that is at most a part of a header.
 #[derive(Debug)]
 struct Window {
     bytes: Box<[u8]>,
@@ -226,7 +226,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Reads once; 0 is the end. If it is given up nothing is lost.
+    /// Reads once; 0 is the end of the stream. Cancel safe.
     async fn fill(&mut self, from: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
         let read = from.read(&mut self.bytes[self.filled..]).await?;
         self.filled += read;

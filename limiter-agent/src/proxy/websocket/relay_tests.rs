@@ -1,5 +1,5 @@
-//! Both ends are another implementation, or bytes that are held against the standard's by hand. Time stands still unless
-//! nobody has anything left to do.
+//! Both peers are another implementation, or bytes checked by hand against the standard. Time is paused and advances
+//! only when every task waits.
 
 use std::cell::Cell;
 
@@ -21,7 +21,7 @@ use tokio_tungstenite::{
 
 use super::{super::between::MAX_NOTICES, *};
 
-/// Admits so many messages.
+/// Admits this many messages.
 struct Quota {
     left: Cell<usize>,
     refused: Cell<usize>,
@@ -45,7 +45,7 @@ impl Decide for Quota {
     }
 }
 
-/// Runs a relay while `test` is both ends of it; each direction of a connection holds `buffer` bytes.
+/// Runs a relay while `test` plays both peers. Each direction of a connection holds `buffer` bytes.
 async fn relayed(
     quota: &Quota,
     buffer: usize,
@@ -57,7 +57,7 @@ async fn relayed(
     tokio::join!(relay(client_end, app_end, quota, drain), test(client, app)).0
 }
 
-/// The same, with ends that speak the protocol.
+/// Runs a relay whose peers speak the protocol.
 async fn conversing(
     quota: &Quota,
     buffer: usize,
@@ -71,7 +71,7 @@ async fn conversing(
     .await
 }
 
-/// A frame of the client, masked with zeros.
+/// A client's frame, masked with zeros.
 fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     let length = u8::try_from(payload.len()).expect("short");
     [&[first, 0x80 | length, 0, 0, 0, 0], payload].concat()
@@ -92,7 +92,7 @@ async fn expect(from: &mut DuplexStream, bytes: &[u8]) {
     assert_eq!(String::from_utf8_lossy(&read), String::from_utf8_lossy(bytes));
 }
 
-/// A masked frame, unmasked.
+/// Expects a masked frame with this content.
 async fn expect_masked(from: &mut DuplexStream, bytes: &[u8]) {
     let mut read = vec![0; bytes.len() + 4];
     from.read_exact(&mut read).await.expect("so many bytes");
@@ -152,7 +152,7 @@ async fn a_refusal_closes_by_choice() {
         assert_eq!(app.next().await.expect("a message").expect("a message"), Message::text("one"));
         let reason = CloseFrame { code: CloseCode::Away, reason: "closed by a rate limit".into() };
         assert_eq!(app.next().await.expect("a close").expect("a close"), Message::Close(Some(reason)));
-        // Both answer, and the connections are closed at once: no time passes.
+        // Both peers answer, and the connections close at once: no time passes.
         let begun = tokio::time::Instant::now();
         assert!(app.next().await.is_none());
         assert!(client.next().await.is_none());
@@ -160,14 +160,14 @@ async fn a_refusal_closes_by_choice() {
     })
     .await;
     ended.expect("closed in order");
-    assert_eq!(quota.refused.get(), 1, "the third is not asked about");
+    assert_eq!(quota.refused.get(), 1, "no decision on the third");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_notice_waits_for_the_end_of_a_message() {
     let quota = Quota::of(1);
     let ended = relayed(&quota, 1 << 16, &CancellationToken::new(), async |mut client, mut app| {
-        // A frame that is not all there yet.
+        // An incomplete frame.
         app.write_all(&[0x01, 4, b'a', b'b']).await.expect("sent");
         expect(&mut client, &[0x01, 4, b'a', b'b']).await;
         client.write_all(&masked(0x81, b"first")).await.expect("sent");
@@ -179,7 +179,7 @@ async fn a_notice_waits_for_the_end_of_a_message() {
         for frame in [masked(0x81, b"first"), masked(0x8a, b"pong"), masked(0x89, b"ping")] {
             expect(&mut app, &frame).await;
         }
-        // Its end, control frames, another frame of the message, and another message in one go.
+        // The rest of the frame, control frames, another frame of the message, and another message at once.
         let frames =
             [&b"cd"[..], &plain(0x8a, b"ping"), &plain(0x00, b""), &plain(0x80, b"e"), &plain(0x82, b"next")].concat();
         app.write_all(&frames).await.expect("sent");
@@ -204,7 +204,7 @@ async fn messages_of_any_length_go_through_buffers_of_any_length() {
     let ended = conversing(&quota, 1000, async |mut client, app| {
         let (mut app_writes, mut app_reads) = app.split();
         let client_talks = async move {
-            // One that passes and one that does not.
+            // One message that passes, and one that does not.
             for number in (0..PARTS).chain(0..PARTS) {
                 client.send(frame(number)).await.expect("sent");
             }
@@ -224,7 +224,7 @@ async fn messages_of_any_length_go_through_buffers_of_any_length() {
             let message = app_reads.next().await.expect("a message").expect("a message");
             assert_eq!(message.len(), 100_000 * PARTS as usize);
             app_writes.send(message).await.expect("sent");
-            // Not a byte of the other.
+            // No byte of the other message.
             assert!(app_reads.next().await.expect("an end").is_err());
         };
         tokio::join!(client_talks, app_echoes);
@@ -263,7 +263,7 @@ async fn garbage_is_answered_with_1002_and_reaches_nobody() {
 async fn a_drain_says_goodbye_to_both() {
     let drain = CancellationToken::new();
     let ended = relayed(&Quota::of(9), 1 << 10, &drain, async |mut client, mut app| {
-        // Both are in the middle of a frame of a message.
+        // Both are in the middle of a message's frame.
         client.write_all(&[0x01, 0x82, 0, 0, 0, 0, b'a']).await.expect("sent");
         app.write_all(&[0x01, 2, b'A']).await.expect("sent");
         expect(&mut app, &[0x01, 0x82, 0, 0, 0, 0, b'a']).await;
@@ -335,12 +335,12 @@ async fn a_client_that_does_not_read_is_not_read() {
             }
         });
         stuck.await.expect_err("at some point no more is taken");
-        // What is held: a load of notices, a window, and what the streams hold.
+        // The relay holds a full queue of notices, a window, and the streams' buffers.
         assert!((300..1000).contains(&sent), "{sent}");
-        // As soon as it reads it is read again, and every message has its notice.
+        // As soon as the client reads, the relay reads from it again, and every message gets its notice.
         let (mut reads, mut writes) = tokio::io::split(client);
         let more = async {
-            // The rest of the frame that was given up half-way is not known: none is begun.
+            // The test does not know the rest of the frame that it stopped writing, so it starts no new frame.
             writes.shutdown().await.expect("an end");
             drop(app);
         };
@@ -392,7 +392,7 @@ async fn nothing_follows_a_close() {
     let ended = relayed(&quota, 1 << 10, &CancellationToken::new(), async |mut client, mut app| {
         app.write_all(&closing(1000, "")).await.expect("sent");
         expect(&mut client, &closing(1000, "")).await;
-        // Refused, and no notice may come.
+        // Refused, and no notice may follow.
         client.write_all(&masked(0x81, b"a")).await.expect("sent");
         client.write_all(&masked(0x88, &1000_u16.to_be_bytes())).await.expect("sent");
         client.write_all(&masked(0x81, b"not asked about")).await.expect("sent");

@@ -1,4 +1,4 @@
-//! An app that plays a part: it writes down what it is asked and answers each request with the next bytes of its script.
+//! An app with a script: it records each request and answers with the next response of the script.
 
 use std::{
     collections::VecDeque,
@@ -20,23 +20,23 @@ use super::{
 };
 use crate::support::PATIENCE;
 
-/// Asked last on most connections, and always answered in the same way.
+/// The last request on most connections; it always gets the same response.
 pub(super) const LAST: &str = "/last";
 const LAST_ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-last: 1\r\n\r\nok";
 
-/// A request as the app has understood it.
+/// A request as the app parsed it.
 #[derive(Debug)]
 pub(super) struct Heard {
     pub(super) message: Result<Message, String>,
-    /// It was answered before its body was there, or was not going to be.
+    /// It was answered before its body was complete, or its body never was.
     pub(super) early: bool,
-    /// Which answer it got.
+    /// The index of its response.
     pub(super) answer: Option<usize>,
-    /// On a connection that has said more than it was asked.
+    /// It came on a connection on which the app has sent extra bytes.
     pub(super) behind_extra: bool,
 }
 
-/// One agent's app.
+/// The app of one agent.
 #[derive(Clone)]
 pub(super) struct App {
     pub(super) address: SocketAddr,
@@ -47,20 +47,20 @@ pub(super) struct App {
 struct Stage {
     play: Mutex<Play>,
     moved: Notify,
-    /// Runs whose connections are to be closed.
+    /// The run whose connections are to be closed.
     over: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct Play {
-    /// Counts the runs, so that a late message finds no run.
+    /// Counts the runs, so that a late message belongs to no run.
     run: u64,
     script: VecDeque<(usize, Answer)>,
     heard: Vec<Heard>,
-    /// Connections, and those of them in the middle of a message.
+    /// The open connections, and how many of them are inside a message.
     open: usize,
     busy: usize,
-    /// Grows with all that happens.
+    /// Grows with every event.
     progress: u64,
 }
 
@@ -94,10 +94,10 @@ impl App {
         play.heard.clear();
     }
 
-    /// What was heard, and how many connections are left in the middle of something.
+    /// Returns the requests, and how many connections were left inside a message.
     ///
-    /// The next case finds no connection from this one: whether one is used again is to depend on that case alone. So this
-    /// ends once all are closed and the agent has seen it.
+    /// Whether a connection is reused must depend on one case alone. So this waits until all connections are closed
+    /// and the agent has seen it.
     pub(super) async fn end(&self, patience: Duration) -> (Vec<Heard>, usize) {
         let _ = tokio::time::timeout(patience, self.until(|play| play.busy == 0)).await;
         self.pulse.settle().await;
@@ -119,7 +119,7 @@ impl App {
         }
     }
 
-    /// Closes all connections, also those on which an answer has no other end.
+    /// Closes all connections, including those whose response has no other end.
     pub(super) fn hang_up(&self) {
         self.stage.over.send_modify(|over| *over += 1);
     }
@@ -128,7 +128,7 @@ impl App {
         self.stage.play().progress
     }
 
-    /// The method of the request that got this answer.
+    /// The method of the request that got this response.
     pub(super) fn method_answered(&self, answer: &str) -> Option<String> {
         let play = self.stage.play();
         let heard = play.heard.iter().find(|heard| heard.answer.is_some_and(|index| index.to_string() == answer))?;
@@ -155,9 +155,9 @@ struct Connection<'a> {
     stream: TcpStream,
     stage: &'a Stage,
     pulse: &'a Pulse,
-    /// Read and not yet part of a message.
+    /// Bytes that are not part of a message yet.
     bytes: Vec<u8>,
-    /// It has said more than it was asked, in one go with an answer.
+    /// It sent extra bytes together with a response.
     said_more: bool,
     over: watch::Receiver<u64>,
 }
@@ -193,7 +193,7 @@ impl Connection<'_> {
         }
     }
 
-    /// What has come of the request, once `enough` of it has; false if no more comes.
+    /// Reads a request until `enough` of it is there. The flag is false if no more bytes come.
     async fn request(&mut self, enough: impl Fn(&Message) -> bool) -> (Option<Result<Message, String>>, bool) {
         loop {
             let message = Message::read(&self.bytes, false, |_| Kind::Request).transpose();
@@ -203,13 +203,13 @@ impl Connection<'_> {
                 None => {}
             }
             if !self.read().await {
-                // A head that breaks off is nothing that an app would act on.
+                // An app would not act on an incomplete head.
                 return (message, false);
             }
         }
     }
 
-    /// Whether the connection goes on.
+    /// Serves one request. Returns whether the connection stays open.
     async fn exchange(&mut self) -> bool {
         let run = self.stage.play().run;
         let (Some(message), _) = self.request(|_| true).await else { return false };
@@ -253,12 +253,13 @@ impl Connection<'_> {
         self.said_more |= answer.as_ref().is_some_and(|answer| !answer.extra.is_empty()) && bytes.len() < 4096;
         self.said_more &= splits.is_empty();
         if then == Then::Close {
-            // The end comes with the last bytes: else it would be a matter of moments whether the agent still asks here.
+            // Sends the end together with the last bytes. Otherwise it would depend on timing whether the agent sends
+            // another request here.
             let _ = socket2::SockRef::from(&self.stream).set_tcp_cork(true);
         }
         for (number, piece) in pieces(&bytes, splits).enumerate() {
             if number > 0 {
-                // So that they are read one by one.
+                // So that the agent reads them one by one.
                 self.pulse.beat().await;
             }
             let written = tokio::select! {
@@ -284,7 +285,7 @@ impl Connection<'_> {
             }
             Then::Close => {
                 let _ = self.stream.shutdown().await;
-                // Until the agent has seen it: what it still sends must not be answered with a reset.
+                // Waits until the agent has seen it. A reset must not answer what the agent still sends.
                 let pulse = self.pulse;
                 tokio::select! {
                     () = async { while self.read().await {} } => {}

@@ -1,4 +1,4 @@
-//! What a client sends and what an app answers: plain data, so that a case can be shown, repeated and made smaller.
+//! The requests of a client and the responses of an app, as plain data that can be printed, repeated and reduced.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -10,27 +10,27 @@ pub(super) struct Case {
     /// Index into [`super::rules::sets`].
     pub(super) rules: usize,
     pub(super) sent: Vec<Sent>,
-    /// In the order in which the app is asked; when there are no more, it answers with `ok`.
+    /// The app's responses, in order. After them it answers with `ok`.
     pub(super) script: Vec<Answer>,
 }
 
-/// What the client sends, mostly a request.
+/// What the client sends, usually a request.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) bytes: Vec<u8>,
-    /// Where it is cut in pieces.
+    /// The offsets at which it is split.
     pub(super) splits: Vec<usize>,
-    /// Only once all before it is answered.
+    /// Whether to wait until everything before it was answered.
     pub(super) waits: bool,
 }
 
-/// What the app answers to one request.
+/// The app's response to one request.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) head: Vec<u8>,
     /// Not sent to HEAD, unless the app is `rude`.
     pub(super) body: Vec<u8>,
-    /// Bytes that belong to nothing.
+    /// Extra bytes after the response.
     pub(super) extra: Vec<u8>,
     pub(super) rude: bool,
     pub(super) splits: Vec<usize>,
@@ -40,9 +40,9 @@ pub(super) struct Answer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
-    /// Once the head is there.
+    /// After the request's head.
     Head,
-    /// Once the body is.
+    /// After the request's body.
     Body,
 }
 
@@ -59,21 +59,22 @@ impl Answer {
         [&self.head, body, &self.extra].concat()
     }
 
-    /// Gives its head an end. One without is an answer that breaks off, and whether the request is repeated then depends on
-    /// whether its connection was used before: each way has connections of its own.
+    /// Completes the head. Without its end the response is cut off, and whether the request is retried depends on
+    /// whether its connection was used before. The two paths have separate connections.
     pub(super) fn end_head(&mut self) {
         if !HEAD_ENDS.iter().any(|end| self.head.ends_with(end)) {
             self.head.extend_from_slice(b"\r\n\r\n");
         }
     }
 
-    /// What it does then. Without a body the answer is whole, and a reset behind it would be a matter of moments.
+    /// What the app does after the response. A response without a body is complete, and the effect of a reset after
+    /// it would depend on timing.
     pub(super) fn then(&self, to_head: bool) -> Then {
         if to_head && !self.rude && self.then == Then::Reset && !self.body.is_empty() { Then::Close } else { self.then }
     }
 }
 
-/// `bytes` cut at `splits`.
+/// `bytes`, split at `splits`.
 pub(super) fn pieces<'a>(bytes: &'a [u8], splits: &[usize]) -> impl Iterator<Item = &'a [u8]> {
     let mut ends: Vec<usize> = splits.iter().map(|at| (*at).min(bytes.len())).chain([bytes.len()]).collect();
     ends.sort_unstable();
@@ -85,17 +86,17 @@ pub(super) fn pieces<'a>(bytes: &'a [u8], splits: &[usize]) -> impl Iterator<Ite
     })
 }
 
-/// How a head ends, for those who do not look closely.
+/// The ends of a head that a lenient parser accepts.
 const HEAD_ENDS: [&[u8]; 3] = [b"\r\n\r\n", b"\n\n", b"\n\r\n"];
 
 impl Case {
-    /// Whether the last that the client sends is a head without an end.
+    /// Whether the client's last message is a head without an end.
     pub(super) fn ends_in_a_head(&self) -> bool {
         let last = self.sent.last().map_or(&[][..], |sent| &sent.bytes);
         !HEAD_ENDS.iter().any(|end| last.windows(end.len()).any(|bytes| bytes == *end))
     }
 
-    /// The same with something left out or made simpler, the largest first.
+    /// Cases with something removed or simplified, the largest reduction first.
     pub(super) fn smaller(&self) -> Vec<Self> {
         let mut smaller = Vec::new();
         let mut with = |change: &dyn Fn(&mut Self)| {
@@ -156,7 +157,7 @@ impl Display for Case {
     }
 }
 
-/// As a literal, without the middle if it is long.
+/// As a literal; the middle of a long one is omitted.
 pub(super) fn shown(bytes: &[u8]) -> String {
     const ENDS: usize = 200;
     if bytes.len() <= 2 * ENDS {

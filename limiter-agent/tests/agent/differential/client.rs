@@ -1,4 +1,4 @@
-//! A client that sends what it is told, in pieces, and writes down all that comes back.
+//! A client that sends a case in pieces and records everything that comes back.
 
 use std::{
     io::ErrorKind,
@@ -21,14 +21,14 @@ use super::{
     pulse::QUIET,
 };
 
-/// How long the agent may take to hang up once the client has: half-closed ones get some seconds.
+/// How long the agent may take to close after the client has; half-closed connections get some seconds.
 const LEAVE: Duration = Duration::from_secs(30);
 
-/// What a client has seen.
+/// What a client has received.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) answers: Vec<Message>,
-    /// What is behind the last one that makes sense, or in place of it.
+    /// The bytes after the last valid response, or an error instead of it.
     pub(super) rest: Result<Vec<u8>, String>,
     pub(super) end: End,
 }
@@ -37,10 +37,10 @@ pub(super) struct Seen {
 pub(super) enum End {
     /// The agent closed the connection.
     Closed,
-    /// It would have gone on, and was closed by the client.
+    /// The agent kept the connection open, and the client closed it.
     Open,
     Reset,
-    /// It does not even end when the client has left.
+    /// The connection did not end after the client had left.
     Stuck,
 }
 
@@ -62,7 +62,7 @@ pub(super) async fn play(agent: SocketAddr, sent: &[Sent], app: &App) -> Seen {
         if sent.waits {
             client.until(|seen| seen.final_answers() >= index || seen.ended()).await;
         }
-        // A client that continues to send gets a reset in the end.
+        // A client that continues to send would finally get a reset.
         if client.seen().ended() {
             break;
         }
@@ -76,14 +76,14 @@ pub(super) async fn play(agent: SocketAddr, sent: &[Sent], app: &App) -> Seen {
                 match timeout(QUIET, write.write(&piece[written..])).await {
                     Ok(Ok(count)) => written += count,
                     Err(_) if !client.is_settled(before).await => {}
-                    // It is not read any more.
+                    // The agent does not read any more.
                     Ok(Err(_)) | Err(_) => break 'all,
                 }
             }
         }
     }
     client.until(Seen::ended).await;
-    // Answers that have no other end, one after the other.
+    // Ends the responses that have no other end, one after the other.
     let mut before = u64::MAX;
     while !client.seen().ended() && app.progress() != before {
         app.hang_up();
@@ -132,7 +132,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Waits until it is so, or until nothing happens any more before the client does something.
+    /// Waits until `enough` holds, or nothing more happens without the client.
     async fn until(&self, enough: impl Fn(&Seen) -> bool) {
         while !enough(&self.seen()) {
             let before = self.progress();
@@ -142,7 +142,7 @@ impl Client<'_> {
         }
     }
 
-    /// Whether nothing has come to either side since, and nothing was on its way.
+    /// Whether neither side received anything since `before`, and nothing was in transit.
     async fn is_settled(&self, before: (usize, u64)) -> bool {
         self.app.pulse.settle().await;
         self.progress() == before
@@ -170,7 +170,7 @@ impl Client<'_> {
         Seen { answers, rest, end: end.unwrap_or(End::Open) }
     }
 
-    /// Answers say what they answer, unless the agent has made them.
+    /// The app's responses name the request that they answer; the agent's own do not.
     fn kind(&self, head: &Head, asked: usize) -> Kind {
         let answered = head.get("x-answer").first().and_then(|answer| self.app.method_answered(answer));
         let to_head = match answered {
@@ -181,7 +181,7 @@ impl Client<'_> {
     }
 }
 
-/// Which an agent may pass on or keep to itself (RFC 9110 section 15.2).
+/// An agent may drop such a response (RFC 9110 section 15.2).
 pub(super) fn is_informational(answer: &Message) -> bool {
     matches!(answer.head.status(), "100" | "102" | "103")
 }

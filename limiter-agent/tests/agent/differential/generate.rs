@@ -1,4 +1,4 @@
-//! Cases made from a seed: mostly sound HTTP, then less and less so.
+//! Generates cases from a seed: mostly valid HTTP, with a growing share of invalid parts.
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 
@@ -22,7 +22,7 @@ pub(super) fn case(seed: u64) -> Case {
     let mut sent: Vec<Sent> = (0..count).map(|_| make.sent()).collect();
     let mut script: Vec<Answer> = (0..count).map(|index| make.answer(index)).collect();
     if make.chance(0.15) {
-        // Bytes that no grammar would come up with.
+        // Bytes that no grammar would generate.
         let which = make.random.random_range(0..sent.len());
         make.mutate(&mut sent[which].bytes);
     }
@@ -42,7 +42,7 @@ pub(super) fn case(seed: u64) -> Case {
 
 struct Make {
     random: StdRng,
-    /// How likely something odd is at each place where it could be.
+    /// The probability of an unusual part at each place that allows one.
     odd: f64,
 }
 
@@ -74,7 +74,7 @@ impl Make {
         Sent { bytes, splits, waits: self.chance(0.5) }
     }
 
-    /// Most messages come whole, some in a few pieces, and some in very small ones.
+    /// Most messages are sent whole, some in a few pieces, and some in very small ones.
     fn splits(&mut self, length: usize) -> Vec<usize> {
         let count = self.one(&[0, 0, 0, 1, 2, 5], &[12]);
         if self.chance(0.03) {
@@ -131,11 +131,11 @@ impl Make {
         format!("{name}:{space}{value}{behind}{}", self.end())
     }
 
-    /// A body, with the field that tells its length.
+    /// A body, and the field with its length.
     fn body(&mut self, fields: &mut Vec<(String, String)>) -> Vec<u8> {
         let length = self.one(&[0, 1, 5, 5, 40, 300, 3_000], &[20_000, 70_000, 300_000]);
-        // Nobody reads it before the app has asked for it, which this app never does. Whether hyper has read all of a
-        // long one when the client hears that, and so keeps the connection, depends on the pieces in which it came.
+        // The body is read only after the app asks for it, which this app never does. Whether hyper has read all of a
+        // long body by the time of the response, and so keeps the connection, depends on the pieces.
         let waits = fields.iter().any(|(name, value)| name.eq_ignore_ascii_case("expect") && value == "100-continue");
         let length = if waits { length.min(3_000) } else { length };
         let data: Vec<u8> = (0..length).map(|index| b"0123456789\r\nabc"[index % 15]).collect();
@@ -239,8 +239,8 @@ impl Make {
         let (mut head, body) = (latin(&head), body);
         let (mut unanswered, mut broken) = (false, false);
         if index == 0 && self.chance(0.1) {
-            // It hangs up in the middle, or before it has said a word. Only on a new connection: on one that was used
-            // before, the request may be repeated, and the two ways have connections of their own.
+            // It closes in the middle, or before the first byte. Only on a new connection: on a used one the request
+            // may be retried, and the two paths have separate connections.
             (unanswered, broken) = (self.chance(0.5), true);
             let at = self.random.random_range(0..head.len());
             head.truncate(if unanswered { 0 } else { at });
@@ -250,7 +250,8 @@ impl Make {
         let mut body = if cut { Vec::new() } else { body };
         let mut extra = extra.to_vec();
         if then == Then::Reset && !broken {
-            // Never behind a whole answer: whether the agent asks again before it sees that is a matter of moments.
+            // Never after a complete response: whether the agent sends its next request before it sees the bytes
+            // depends on timing.
             extra.clear();
             if body.pop().is_none() {
                 then = Then::Close;
@@ -258,7 +259,7 @@ impl Make {
         }
         let mut splits = self.splits(head.len() + body.len());
         if !extra.is_empty() {
-            // In a piece of its own it would come before the next request or behind it: a matter of moments, too.
+            // In a separate piece it could arrive before or after the next request, which also depends on timing.
             splits.retain(|at| *at < head.len() + body.len());
         }
         let when = if self.chance(0.05) { When::Head } else { When::Body };
@@ -268,7 +269,7 @@ impl Make {
 
     fn mutate(&mut self, bytes: &mut Vec<u8>) {
         for _ in 0..self.random.random_range(1..=3) {
-            // Where it matters: bodies are long.
+            // At the beginning, where it matters: bodies are long.
             let length = bytes.len().min(400);
             if length == 0 {
                 return;

@@ -1,16 +1,17 @@
-//! HTTP/1.1 as RFC 9112 has it and not a byte more: what the app and the client of these tests believe.
+//! Strict HTTP/1.1 as in RFC 9112, for the app and the client of these tests.
 //!
-//! This is not the agent's parser, nor hyper's, and must never become either: whatever the agent writes has to be read
-//! in one way by a strict reader. It is simple and slow: it begins at the start of a message each time.
+//! It shares no code with the agent's parser or hyper, and must not: a strict reader must be able to read everything
+//! that the agent writes in exactly one way. It is simple and slow: it starts at the beginning of a message each
+//! time.
 
-/// A first line and the fields, names in lower case, a character for a byte.
+/// A first line and the fields. Names are in lower case, and each character is one byte.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
     pub(crate) line: String,
     pub(crate) fields: Vec<(String, String)>,
 }
 
-/// How the end of a body is told.
+/// How the end of a body is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     Nothing,
@@ -25,16 +26,16 @@ pub(crate) enum Kind {
     Response { to_head: bool },
 }
 
-/// One message, as far as it has come.
+/// A message, as far as it has arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     pub(crate) head: Head,
     pub(crate) framing: Framing,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Vec<(String, String)>,
-    /// It is there to its end.
+    /// It is complete.
     pub(crate) whole: bool,
-    /// How many bytes it took.
+    /// How many bytes it used.
     pub(crate) used: usize,
 }
 
@@ -43,7 +44,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 impl Head {
-    /// Reads one with the empty line behind it. None: there is more to come.
+    /// Reads a head with the empty line behind it. `None`: it is incomplete.
     pub(crate) fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, String> {
         let Some((lines, used)) = lines(bytes)? else { return Ok(None) };
         let (line, fields) = lines.split_first().ok_or("an empty line in place of a first line")?;
@@ -70,7 +71,7 @@ impl Head {
     fn framing(&self, kind: Kind) -> Result<Framing, String> {
         let (lengths, codings) = (self.get("content-length"), self.get("transfer-encoding"));
         if lengths.len() + codings.len() > 1 {
-            return Err(format!("it says twice where it ends: {lengths:?} {codings:?}"));
+            return Err(format!("it has two lengths: {lengths:?} {codings:?}"));
         }
         let length = match lengths.first() {
             Some(digits) if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -114,7 +115,7 @@ impl Head {
 }
 
 impl Message {
-    /// Reads one. None: its head has more to come. `ended` is when nothing does.
+    /// Reads a message. `None`: its head is incomplete. `ended` says that no more bytes will come.
     pub(crate) fn read(bytes: &[u8], ended: bool, kind: impl FnOnce(&Head) -> Kind) -> Result<Option<Self>, String> {
         let Some((head, start)) = Head::read(bytes)? else { return Ok(None) };
         let framing = head.framing(kind(&head))?;
@@ -164,7 +165,7 @@ fn chunks(bytes: &[u8]) -> Result<Chunks, String> {
     }
 }
 
-/// Lines up to an empty one.
+/// The lines up to an empty one.
 fn lines(bytes: &[u8]) -> Result<Option<(Vec<String>, usize)>, String> {
     let (mut lines, mut at) = (Vec::new(), 0);
     while let Some(end) = line_end(&bytes[at..])? {
@@ -178,7 +179,7 @@ fn lines(bytes: &[u8]) -> Result<Option<(Vec<String>, usize)>, String> {
     Ok(None)
 }
 
-/// Where a line ends that ends as it should.
+/// The end of a line; an error if it is invalid.
 fn line_end(bytes: &[u8]) -> Result<Option<usize>, String> {
     match bytes.iter().position(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
         None => Ok(None),

@@ -1,4 +1,4 @@
-//! Two agents that differ in nothing but the way, and how a case is tried on both.
+//! Two agents that differ only in the path of requests, and how a case runs on both.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,16 +8,16 @@ use tokio::task::JoinSet;
 use super::{app::App, case::Case, client, outcome::Outcome, rules};
 use crate::support::{Agent, json_of, snapshot, with};
 
-/// How many cases run at once, each lane with two agents.
+/// How many cases run at once. Each lane has two agents.
 const LANES: u64 = 6;
 
-/// How often an outcome is looked for on the ordinary way that was seen on the other.
+/// How often to try to reproduce an outcome of the short path on hyper's path.
 const LOOKS: usize = 25;
 
-/// How often a case that fails is run to make it smaller.
+/// How often to run a failing case to reduce it.
 const SHRINKS: usize = 300;
 
-/// For how long connections to the app may be busy once the client has left.
+/// How long connections to the app may stay busy after the client has left.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// One agent and its app.
@@ -28,11 +28,11 @@ struct Side {
     failures: BTreeMap<String, u64>,
 }
 
-/// Two agents that differ in nothing but the way.
+/// Two agents that differ only in the path of requests.
 struct Lane {
     off: Side,
     on: Side,
-    /// Cases that came out in more than one way.
+    /// Cases with more than one outcome.
     again: u64,
 }
 
@@ -46,7 +46,8 @@ impl Side {
 
     async fn run(&mut self, case: &Case) -> Outcome {
         self.sequence += 1;
-        // Of another UID and another namespace, so that no counter is one of the run before. All names are of one length.
+        // A new UID and a new namespace, so that no counter is left from the run before. All names have the same
+        // length.
         let sequence = self.sequence;
         let namespace = format!("n{sequence:011}");
         let full = |policy: &Value| {
@@ -59,7 +60,7 @@ impl Side {
         let seen = client::play(self.agent.addresses.listen, &case.sent, &self.app).await;
         let (heard, left) = self.app.end(SETTLE).await;
         let mut outcome = Outcome::new(&heard, left, &seen, &self.counts().await, case.ends_in_a_head());
-        // A request without a host is for the app, and each agent has its own.
+        // A request without a host gets the app's address, which differs between the agents.
         outcome.text = outcome.text.replace(&self.app.address.to_string(), "app").replace(&namespace, "shop");
         outcome
     }
@@ -79,7 +80,7 @@ impl Side {
             let (name, count) = line.rsplit_once(' ').expect("a sample");
             let count: u64 = count.parse().expect("a count");
             let before = self.failures.insert(name.to_owned(), count).unwrap_or(0);
-            // An answer that is cut short and wrong is one or the other.
+            // A response that is both truncated and invalid may be reported as either.
             let name = name.replace("\"closed\"", "\"protocol\"");
             *failures.entry(name).or_default() += count - before;
         }
@@ -93,11 +94,11 @@ impl Lane {
         Self { off: Side::start("off").await, on: Side::start("on").await, again: 0 }
     }
 
-    /// Runs a case both ways.
+    /// Runs a case on both paths.
     ///
     /// # Errors
     ///
-    /// What is different, or wrong by itself.
+    /// A difference, or an outcome that is wrong in itself.
     async fn check(&mut self, case: &Case) -> Result<(), String> {
         let (mut off, on) = tokio::join!(self.off.run(case), self.on.run(case));
         for outcome in [&off, &on] {
@@ -111,7 +112,7 @@ impl Lane {
             if off.text == on.text {
                 return Ok(());
             }
-            // Again, and both at once, because that is what makes for other orders.
+            // Runs both again at the same time, which leads to other orders of events.
             (off, _) = tokio::join!(self.off.run(case), self.on.run(case));
         }
         Err(first.beside(&on))
@@ -125,7 +126,7 @@ impl Lane {
                     break 'smaller;
                 }
                 left -= 1;
-                // Twice, so that it does not end in what happens once.
+                // Twice, so that the result is not a rare event.
                 if self.check(&smaller).await.is_err()
                     && let Err(still) = self.check(&smaller).await
                 {
@@ -140,14 +141,14 @@ impl Lane {
 
     async fn hold(&mut self, name: &str, case: &Case) -> Result<(), String> {
         let Err(wrong) = self.check(case).await else { return Ok(()) };
-        // Before the long search for a smaller one, which somebody may not wait for.
+        // Printed before the long reduction, for which the user may not want to wait.
         eprintln!("{name} does not hold:\n{case}{wrong}");
         let (case, wrong) = self.smallest(case.clone(), wrong).await;
         Err(format!("{name} at its smallest:\n{case}{wrong}"))
     }
 }
 
-/// One lane after the other gets the next case.
+/// Gives the next case to each free lane.
 pub(super) async fn in_lanes(
     next: impl Fn(u64) -> Option<(String, Case)> + Clone + Send + 'static,
 ) -> (u64, u64, Vec<String>) {
@@ -159,7 +160,7 @@ pub(super) async fn in_lanes(
             while let Some((name, case)) = next(number + cases * LANES) {
                 wrong.extend(lane.hold(&name, &case).await.err());
                 cases += 1;
-                // One is enough to see; more help to fix it.
+                // One failure is enough to see a bug; more help to fix it.
                 if wrong.len() > 2 {
                     break;
                 }

@@ -1,13 +1,13 @@
-//! The two ways that HTTP/1.1 can go through an agent, held against each other: what is plain is passed on in place, and
-//! must be understood, answered and charged exactly as on the ordinary way through hyper.
+//! Compares the two paths of HTTP/1.1 through an agent. A plain request is passed on in place, and must be
+//! understood, answered and charged exactly as on hyper's path.
 //!
-//! A case is what one client sends and what the app answers, both in given pieces. It runs through two agents, one with
-//! and one without `--in-place`, each with an app of its own, and both must do the same to the app, to the client and to
-//! the counters ([`outcome`] says what that is). What hyper itself does in more than one way, depending on which of two
-//! things comes first, is asked of it often enough to know.
+//! A case is what one client sends and what the app answers, both split into given pieces. It runs on two agents, one
+//! with and one without `--in-place`, each with its own app. Both must have the same effect on the app, the client
+//! and the counters ([`outcome`] defines that). Where hyper's own outcome depends on which of two events comes first,
+//! the case runs often enough on hyper's path to see all outcomes.
 //!
-//! `cargo xtask fuzz http --seconds 600` runs it for long; a case that fails is made smaller and told with its seed, and
-//! `--replay SEED` runs it again.
+//! `cargo xtask fuzz http --seconds 600` runs it for longer. A failing case is reduced and printed with its seed, and
+//! `--replay SEED` repeats it.
 
 mod app;
 mod case;
@@ -32,11 +32,11 @@ use self::{
 };
 use crate::smuggling;
 
-/// Cases of a run that is not told for how long, and where their seeds begin.
+/// The number of cases without a time limit, and the first seed.
 const CASES: u64 = 300;
 const FIRST_SEED: u64 = 1_000_000;
 
-/// How long `cargo xtask fuzz` wants it, and where to begin.
+/// How long `cargo xtask fuzz` asks it to run, and the first seed.
 pub(crate) struct Budget {
     until: Option<SystemTime>,
     pub(crate) seed: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    #[expect(clippy::disallowed_methods, reason = "how long to go on is told in seconds")]
+    #[expect(clippy::disallowed_methods, reason = "the duration of the run is given in seconds")]
     pub(crate) fn told(cases: u64, seed: u64) -> Self {
         let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
         if let Some(seed) = number("WEIR_FUZZ_REPLAY") {
@@ -61,7 +61,7 @@ impl Budget {
         }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "how long to go on is told in seconds")]
+    #[expect(clippy::disallowed_methods, reason = "the duration of the run is given in seconds")]
     pub(crate) fn is_over(&self) -> bool {
         self.until.is_some_and(|until| SystemTime::now() >= until)
     }
@@ -70,10 +70,10 @@ impl Budget {
 fn report(what: &str, (cases, again, wrong): (u64, u64, Vec<String>)) {
     println!("{cases} {what}: {} do not hold, {again} were looked at again", wrong.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(cases > 0, "nothing was tried");
+    assert!(cases > 0, "no case ran");
 }
 
-/// One connection with these messages, and one more request behind them.
+/// One connection with these messages and one more request after them.
 fn connection(messages: &[&[u8]]) -> Case {
     let last = format!("GET {LAST} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
     let sent = messages.iter().copied().chain([last.as_bytes()]);
@@ -100,13 +100,13 @@ async fn what_could_be_read_in_two_ways_is_read_in_one() {
     report("of the requests that could be read in two ways", held);
 }
 
-/// On a connection that was used before, what is idempotent and has no body is sent once more, and nothing else is.
+/// On a connection that was used before, an idempotent request without a body is retried, and no other.
 #[tokio::test]
 async fn a_request_that_gets_no_answer_is_repeated_or_not() {
     let methods = ["GET", "HEAD", "OPTIONS", "DELETE", "PUT", "TRACE", "POST", "PATCH", "PURGE"];
     let requests = methods.into_iter().flat_map(|method| {
         let head = format!("{method} /b/c HTTP/1.1\r\nhost: a\r\n");
-        // Each way has connections of its own to use again, so the one before must go the same way.
+        // Each path has its own connections to reuse, so the earlier request must take the same path.
         let before = if method == "HEAD" { "GET" } else { method };
         let before = format!("{before} /plain HTTP/1.1\r\nhost: a\r\n\r\n");
         [
@@ -122,7 +122,7 @@ async fn a_request_that_gets_no_answer_is_repeated_or_not() {
             ["", "HTTP/1.1 200"].map(move |said| {
                 let mut case = connection(&[before.as_bytes(), request.as_bytes()]);
                 case.rules = 0;
-                // Once the first is answered its connection is there to be used again.
+                // Once the first is answered, its connection can be reused.
                 case.sent.iter_mut().for_each(|sent| sent.waits = true);
                 let answered = b"HTTP/1.1 200 OK\r\nx-answer: 0\r\ncontent-length: 2\r\n\r\nok";
                 case.script = vec![said_whole(answered, Then::Keep), said_whole(said.as_bytes(), then)];
@@ -135,7 +135,7 @@ async fn a_request_that_gets_no_answer_is_repeated_or_not() {
     report("requests without an answer", held);
 }
 
-/// An app of HTTP/1.0 that keeps its connections would take a body without chunks for the next request.
+/// An HTTP/1.0 app that keeps its connections would take a body without chunks for the next request.
 #[tokio::test]
 async fn an_app_that_answers_as_http10_is_told_where_bodies_end() {
     let body = "1f\r\nGET /hidden HTTP/1.1\r\nhost: a\r\n\r\n\r\n0\r\n\r\n";
@@ -155,7 +155,7 @@ async fn an_app_that_answers_as_http10_is_told_where_bodies_end() {
     report("connections of HTTP/1.0", held);
 }
 
-/// Nothing but its fields says how long the body would be that HEAD does not ask for.
+/// The body that HEAD does not request has a length only in its fields.
 #[tokio::test]
 async fn lengths_of_no_body_are_told_alike() {
     let lengths: [&[&str]; 8] =
@@ -177,7 +177,7 @@ async fn lengths_of_no_body_are_told_alike() {
     report("lengths of no body", held);
 }
 
-/// An app that says its length more than once says it once to the client (RFC 9110 section 8.6), or makes no sense.
+/// If an app repeats its length, the client gets it once (RFC 9110 section 8.6); different lengths are an error.
 #[tokio::test]
 async fn a_length_that_is_said_twice_is_passed_on_once() {
     let lengths: [&[&str]; 7] = [&["5"], &["005"], &["5", "5"], &["5, 5"], &["5", "05,5"], &["5", "6"], &["5, 6"]];
@@ -197,7 +197,7 @@ async fn a_length_that_is_said_twice_is_passed_on_once() {
     report("lengths that are said twice", held);
 }
 
-/// Fields that the app names in `Connection` are between it and the agent (RFC 9110 section 7.6.1).
+/// Fields that the app names in `Connection` are between the app and the agent (RFC 9110 section 7.6.1).
 #[tokio::test]
 async fn what_an_answer_says_about_its_connection_goes_no_further() {
     let connections: [&[&str]; 6] = [
@@ -226,8 +226,8 @@ async fn what_an_answer_says_about_its_connection_goes_no_further() {
     report("answers with fields of the connection", held);
 }
 
-/// A head of the app's that makes no sense, and one that has no end: known at once or only when it is over, and the
-/// request asked again only if the app broke off.
+/// An invalid head from the app, and one without an end. The error comes at once or at the end of the head, and the
+/// request is retried only if the app closed early.
 #[tokio::test]
 async fn an_answer_in_pieces_that_makes_no_sense_is_told_alike() {
     let endless = "x".repeat(500_000);
@@ -263,7 +263,7 @@ async fn an_answer_in_pieces_that_makes_no_sense_is_told_alike() {
     report("answers that make no sense", held);
 }
 
-/// What is behind an answer would be taken for the next one.
+/// Bytes after a response would be taken for the next one.
 #[tokio::test]
 async fn a_connection_that_says_more_than_it_is_asked_is_not_used_again() {
     let extras = ["x", "\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"];
@@ -283,13 +283,13 @@ async fn a_connection_that_says_more_than_it_is_asked_is_not_used_again() {
     report("answers with more behind them", held);
 }
 
-/// So many bytes and no more, in one piece.
+/// A response of exactly these bytes, in one piece.
 fn said_whole(bytes: &[u8], then: Then) -> Answer {
     let (head, body, extra, splits) = (bytes.to_vec(), Vec::new(), Vec::new(), Vec::new());
     Answer { head, body, extra, rude: false, splits, when: When::Body, then }
 }
 
-/// One cut, at each place where there can be one.
+/// One split, at each possible offset.
 #[tokio::test]
 async fn it_does_not_matter_where_the_bytes_are_cut() {
     let request = b"POST /b/c?x=1 HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1\r\nContent-Length: 3\r\n\r\nabc";

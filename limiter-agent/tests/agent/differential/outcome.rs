@@ -1,7 +1,7 @@
-//! All that one way of HTTP/1.1 did with a case, as text: what is the same must read the same.
+//! Everything that one path of HTTP/1.1 did with a case, as text. Equal outcomes must have equal texts.
 //!
-//! Left out is only what may differ: dates and other times, the pieces in which a body came, informational answers, how
-//! a number or a length of no body is written, and how much of something that broke off had come by then.
+//! The text omits only what may differ: dates and other times, the pieces of a body, informational responses, the
+//! spelling of a number or of a length without a body, and how much of a truncated message had arrived.
 
 use std::fmt::Write;
 
@@ -12,19 +12,19 @@ use super::{
     http::{Framing, Message, text},
 };
 
-/// What came of a case.
+/// The outcome of a case.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Outcome {
     pub(super) text: String,
-    /// What nobody may do, whatever the other does.
+    /// An outcome that is wrong on any path.
     pub(super) wrong: Option<String>,
 }
 
 impl Outcome {
-    /// `left` are connections to the app that are neither closed nor ready for a request.
+    /// `left` counts connections to the app that are neither closed nor ready for a request.
     ///
-    /// `unended` is when the client leaves a head without an end. One that makes no sense may be refused at once or once it is
-    /// over: hyper does not read a head again with each piece, and what is handed over to it is one piece.
+    /// `unended` says that the client leaves a head without an end. If it is invalid, it may be refused at once or at
+    /// its end: hyper does not parse a head again with each piece, and bytes handed over to it are one piece.
     pub(super) fn new(heard: &[Heard], left: usize, seen: &Seen, counts: &str, unended: bool) -> Self {
         let mut out = String::from("the app heard\n");
         let mut wrong = None;
@@ -33,7 +33,7 @@ impl Outcome {
                 out += "  on a connection with bytes that nobody asked for\n";
             }
             match &heard.message {
-                // Whether an app hears of what breaks off is a matter of moments; it must not act on it.
+                // Whether an app sees an incomplete message depends on timing. It must not act on it.
                 Ok(message) if !message.whole && !heard.early => {}
                 Ok(message) => request(&mut out, message, heard.early),
                 Err(why) => {
@@ -46,7 +46,8 @@ impl Outcome {
             let _ = writeln!(out, "  and was left in the middle {left} times");
         }
         out += "the client saw\n";
-        // Whether the head of an answer that breaks off at once is sent before the connection ends is one, too.
+        // Whether the head of a response that is cut off at once is sent before the connection ends depends on
+        // timing, too.
         let refused = |answer: &Message| unended && is_refusal_of_a_head(answer);
         let whole = |answer: &&Message| answer.whole && !is_informational(answer) && !refused(answer);
         for answer in seen.answers.iter().filter(whole) {
@@ -56,7 +57,7 @@ impl Outcome {
             Ok(rest) if rest.is_empty() => {}
             Ok(_) => out += "  something that breaks off\n",
             Err(why) => {
-                // An app that is malformed on purpose may be passed on so where no body is: to be alike is enough.
+                // A deliberately malformed response may be passed on where there is no body. It only has to be equal.
                 let _ = writeln!(out, "  nonsense: {why}");
             }
         }
@@ -69,7 +70,7 @@ impl Outcome {
         Self { text: out, wrong }
     }
 
-    /// Both, with a mark at the lines between what they begin and end with alike.
+    /// Both texts, with a mark at the lines between their common start and end.
     pub(super) fn beside(&self, other: &Self) -> String {
         let (this, that): (Vec<&str>, Vec<&str>) = (self.text.lines().collect(), other.text.lines().collect());
         let alike = |(one, another): &(&&str, &&str)| one == another;
@@ -88,7 +89,7 @@ impl Outcome {
     }
 }
 
-/// hyper's, of what is no request.
+/// hyper's refusal of an invalid request.
 fn is_refusal_of_a_head(answer: &Message) -> bool {
     matches!(answer.head.status(), "400" | "431") && answer.body.is_empty() && answer.head.get("x-answer").is_empty()
 }
@@ -105,18 +106,18 @@ fn request(out: &mut String, message: &Message, early: bool) {
 
 fn response(out: &mut String, message: &Message) {
     let _ = writeln!(out, "  {:?}", message.head.line);
-    // A length of what has no body (RFC 9110 section 8.6) helps nobody, and is kept or not.
+    // A length without a body (RFC 9110 section 8.6) has no effect, and may be kept or dropped.
     let bodiless = matches!(message.head.status(), "204" | "304");
     let own = message.head.status() == "502" && message.head.get("x-answer").is_empty();
     let told = |name: &str| name != "date" && !(bodiless && name == "content-length");
     let masked = message.head.fields.iter().filter(|(name, _)| told(name)).map(|(name, value)| {
         let value = match name.as_str() {
-            // The body is compared.
+            // The body itself is compared.
             "content-length" if own => "some".to_owned(),
-            // The same number, whether it was written again or not.
+            // The same number, whether it was rewritten or not.
             "content-length" => value.trim_start_matches('0').to_owned(),
             "ratelimit" => value.split(";t=").next().unwrap_or_default().to_owned(),
-            // Of the agent's own. The app says 7.
+            // In the agent's own responses. The app sends 7.
             "retry-after" | "x-ratelimit-reset" if value != "7" => "some time".to_owned(),
             _ => value.clone(),
         };
@@ -128,7 +129,7 @@ fn response(out: &mut String, message: &Message) {
 
 fn fields(out: &mut String, fields: &[(String, String)]) {
     let mut sorted = fields.to_vec();
-    // The order of those with one name means something.
+    // The order of fields with one name matters.
     sorted.sort_by(|(one, _), (other, _)| one.cmp(other));
     for (name, value) in sorted {
         let _ = writeln!(out, "    {name}: {}", shown(&value.chars().map(|c| c as u8).collect::<Vec<_>>()));
@@ -147,14 +148,14 @@ fn body(out: &mut String, message: &Message) {
     if let Some((before, after)) = content.split_once("\"retryAfterSeconds\":") {
         content = format!("{before}{}", after.trim_start_matches(|c: char| c.is_ascii_digit()));
     }
-    // An answer that is cut short and wrong is one or the other.
+    // A response that is both truncated and invalid may be reported as either.
     for failure in ["the app closed the connection before it answered", "the app's answer is not HTTP/1.1"] {
         if content.starts_with(&format!("weir-agent: {failure}")) {
             "no answer".clone_into(&mut content);
         }
     }
     let framing = match message.framing {
-        // The agent's own tells how long to wait, or what is wrong.
+        // The agent's own bodies name a time to wait, or an error.
         Framing::Length(_) if content == "no answer" || content.contains("rate limited") => "Length".to_owned(),
         other => format!("{other:?}"),
     };

@@ -1,8 +1,8 @@
-//! How to know that an agent has done all that it is going to do, however busy the machine is.
+//! Detects that an agent has nothing more to do, however busy the machine is.
 //!
-//! Pauses would tell nothing: a process that gets no core for a while looks like one that is through. An agent with one
-//! worker sees what came to its sockets in the order in which it came, so once it has answered a question, it has seen all
-//! that was sent to it before, and has done what it does at once.
+//! Pauses would not show it: a process without a core for a while looks idle. An agent with one worker handles socket
+//! events in their order. So once it has answered a probe, it has seen everything that was sent before, and has done
+//! what it does at once.
 
 use std::{net::SocketAddr, sync::OnceLock, time::Duration};
 
@@ -14,18 +14,18 @@ use tokio::{
 
 use crate::support::PATIENCE;
 
-/// If nothing at all happens for so long, nothing will that an agent waits with: above all the moment after which a
-/// request in pieces goes the ordinary way.
+/// If nothing happens for this long, no timer of the agent is left, above all the one after which an incomplete
+/// request moves to hyper's path.
 pub(super) const QUIET: Duration = Duration::from_millis(150);
 
-/// How many turns it takes at most from something that one side has sent to what the other side sees of it: to the agent,
-/// over a new connection to the app, and back.
+/// The most turns that an effect needs from one side to the other: to the agent, over a new connection to the app,
+/// and back.
 const TURNS: usize = 4;
 
-/// Begins no request: it is refused at once, before any rule is asked, and the connection closed.
+/// A probe that starts no request: it is refused at once, before any rule, and the connection closes.
 const QUESTION: &[u8] = b"\n";
 
-/// The agent of one lane; told once it runs.
+/// The agent of one lane; set once it runs.
 #[derive(Debug, Default)]
 pub(super) struct Pulse(OnceLock<SocketAddr>);
 
@@ -34,7 +34,7 @@ impl Pulse {
         self.0.set(agent).expect("one agent");
     }
 
-    /// Ends once the agent has seen all that was sent to it.
+    /// Returns once the agent has seen everything that was sent to it.
     pub(super) async fn beat(&self) {
         let asked = async {
             let mut stream = TcpStream::connect(self.0.get().expect("it runs")).await?;
@@ -46,7 +46,7 @@ impl Pulse {
         assert!(answer.starts_with(b"HTTP/1.1 400 "), "{}", String::from_utf8_lossy(&answer));
     }
 
-    /// Ends once all that was under way has arrived.
+    /// Returns once everything in transit has arrived.
     pub(super) async fn settle(&self) {
         for _ in 0..TURNS {
             self.beat().await;

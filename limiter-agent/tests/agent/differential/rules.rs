@@ -1,11 +1,11 @@
-//! The rules that are in force while a case runs: plain ones that refuse now and then, and such as take a request out of
-//! the quick way in the middle of a connection.
+//! The rules in force during a case: plain ones that sometimes refuse, and ones that move a request off the short
+//! path in the middle of a connection.
 
 use serde_json::{Value, json};
 
 use crate::support::{daily, policy, rule, with};
 
-/// Policies, one set for a case; the first set is empty.
+/// One set of policies per case; the first set is empty.
 pub(super) fn sets() -> Vec<Vec<Value>> {
     let three = || [daily("d", "TokenBucket", 3)];
     let wait = |name: &str| {
@@ -18,7 +18,7 @@ pub(super) fn sets() -> Vec<Vec<Value>> {
             "burst": requests, "debt": requests,
         })
     };
-    // So fast that no answer of these tests is held up for long.
+    // So fast that no response of these tests is delayed for long.
     let bandwidth = json!({
         "name": "bytes", "strategy": "TokenBucketWithDebt", "requests": 4_000_000, "periodMillis": 1000,
         "burst": 2_000, "debt": 1_000_000,

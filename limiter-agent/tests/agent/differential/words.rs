@@ -1,6 +1,6 @@
-//! What messages are made of: words that are sound, and words that are not.
+//! The parts of messages: valid ones and invalid ones.
 
-/// What tells one reading of a message from another.
+/// Bytes that parsers treat differently.
 pub(super) const ODD_BYTES: &[u8] = b"\r\n\n\r  \t:;,0a\0\x0b\x7f\x80\xff\"/?#%";
 
 pub(super) const METHODS: &[&str] =

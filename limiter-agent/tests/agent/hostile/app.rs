@@ -1,4 +1,4 @@
-//! An app that writes down each request as the strict reader understands it, and says `ok`.
+//! An app that records each request as the strict parser reads it, and answers `ok`.
 
 use std::{
     net::SocketAddr,
@@ -12,10 +12,10 @@ use tokio::{
 
 use crate::differential::http::{Kind, Message};
 
-/// What the app has understood; an error where it makes no sense.
+/// A request as the app parsed it, or an error if it is invalid.
 pub(crate) type Heard = Result<Message, String>;
 
-/// One agent's app.
+/// The app of one agent.
 pub(crate) struct App {
     pub(crate) address: SocketAddr,
     record: Arc<Mutex<Record>>,
@@ -23,7 +23,7 @@ pub(crate) struct App {
 
 #[derive(Default)]
 struct Record {
-    /// Counts how often it was taken, so that what comes late is not taken for a part of what came since.
+    /// Counts the calls of `take`, so that late bytes do not count as part of a later request.
     taken: u64,
     heard: Vec<Heard>,
 }
@@ -42,7 +42,7 @@ impl App {
         Self { address, record }
     }
 
-    /// All requests since the last call, in the order in which they began.
+    /// Takes all requests since the last call, in the order in which they began.
     pub(crate) fn take(&self) -> Vec<Heard> {
         let mut record = self.record.lock().expect("not poisoned");
         record.taken += 1;
@@ -59,7 +59,7 @@ async fn serve(mut stream: TcpStream, record: Arc<Mutex<Record>>) {
         while let Some(message) = Message::read(&bytes, false, |_| Kind::Request).transpose() {
             let (taken, place) = {
                 let mut record = record();
-                // More of a body belongs to the request that has begun, if that is still of interest.
+                // More of a body belongs to the request that has begun, unless that was already taken.
                 let (taken, place) = begun.unwrap_or((record.taken, record.heard.len()));
                 if taken == record.taken {
                     match record.heard.get_mut(place) {

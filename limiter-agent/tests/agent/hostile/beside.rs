@@ -1,4 +1,4 @@
-//! The corpus beside nginx and HAProxy: what each of them lets through. `cargo xtask hostile` runs it.
+//! The corpus against nginx and HAProxy: what each of them lets through. `cargo xtask hostile` runs it.
 
 use std::{
     collections::BTreeMap,
@@ -69,7 +69,7 @@ backend app
     server app APP
 ";
 
-/// Another proxy, ended with this value.
+/// Another proxy, stopped when dropped.
 struct Peer {
     process: Child,
     front: Front,
@@ -83,7 +83,7 @@ impl Drop for Peer {
     }
 }
 
-/// Free a moment ago.
+/// A port that was free a moment ago.
 fn port() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("bound")
@@ -117,7 +117,7 @@ fn spawn(program: &str, file: &Path) -> Child {
     spawned.unwrap_or_else(|error| panic!("{program}: {error}: it is a package of Debian"))
 }
 
-/// Why both peers refuse what is no mistake.
+/// Why both peers refuse a valid message.
 fn stricter(message: &Message, protocol: Protocol) -> Option<&'static str> {
     if protocol == Protocol::Http2 && !message.trailers.is_empty() {
         return Some("nginx 1.22 refuses all trailers of HTTP/2");
@@ -128,10 +128,10 @@ fn stricter(message: &Message, protocol: Protocol) -> Option<&'static str> {
     None
 }
 
-/// Frames that both peers refuse. nginx refuses all trailers, and h2 leaves out of them what this one says.
+/// Frames that both peers refuse. nginx refuses all trailers, and h2 drops this field from trailers.
 const LEFT_OUT: &[&str] = &["trailers with a pseudo-header field"];
 
-/// Which rows are refused, of how many.
+/// How many messages each proxy refuses.
 #[derive(Default)]
 struct Tally {
     rows: usize,

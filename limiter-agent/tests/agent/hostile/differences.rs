@@ -1,11 +1,11 @@
-//! The only reasons why one request may come to another end in HTTP/2 than in HTTP/1.1.
+//! The only reasons why a request may have different outcomes in HTTP/2 and HTTP/1.1.
 
 use super::message::Message;
 
-/// A reason, and the requests that it is about.
+/// A reason, and the requests that it applies to.
 pub(crate) type Difference = (&'static str, fn(&Message) -> bool);
 
-/// HTTP/1.1 may let it pass, HTTP/2 refuses.
+/// HTTP/1.1 may accept it, HTTP/2 refuses.
 const STRICTER: &[Difference] = &[
     ("HTTP/1.1 trims the ends of values, HTTP/2 calls blanks there malformed (RFC 9113 section 8.2.1)", |message| {
         message.fields.iter().any(|(_, value)| value.starts_with([' ', '\t']) || value.ends_with([' ', '\t']))
@@ -30,7 +30,7 @@ const STRICTER: &[Difference] = &[
     ),
 ];
 
-/// HTTP/1.1 refuses, HTTP/2 may let it pass; the app sees nothing of what is wrong with it.
+/// HTTP/1.1 refuses it, HTTP/2 may accept it; the app does not see the invalid part.
 const LAXER: &[Difference] = &[
     ("frames say where a body ends, so that a length in trailers, which is left out, deceives nobody", |message| {
         message.trailers.iter().any(|(name, _)| name == "content-length")
@@ -48,12 +48,12 @@ fn reason(of: &[Difference], message: &Message) -> Option<&'static str> {
     of.iter().find(|(_, applies)| applies(message)).map(|(reason, _)| *reason)
 }
 
-/// Why HTTP/2 may refuse what HTTP/1.1 lets pass.
+/// Why HTTP/2 may refuse what HTTP/1.1 accepts.
 pub(crate) fn allowed(message: &Message) -> Option<&'static str> {
     reason(STRICTER, message)
 }
 
-/// Why HTTP/2 may let pass what HTTP/1.1 refuses.
+/// Why HTTP/2 may accept what HTTP/1.1 refuses.
 pub(crate) fn laxer(message: &Message) -> Option<&'static str> {
     reason(LAXER, message)
 }

@@ -1,7 +1,7 @@
-//! HTTP/2 written by hand: a library refuses to send most of what these tests are about.
+//! HTTP/2 frames written by hand, because a library refuses to send most of what these tests need.
 //!
-//! Fields are literals that nobody indexes, without Huffman's code (RFC 7541 section 6.2.2). Answers are read just far enough to know
-//! how the first stream ended.
+//! Fields are literals without indexing, without Huffman coding (RFC 7541 section 6.2.2). Responses are parsed only
+//! far enough to know how the first stream ended.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -12,7 +12,7 @@ use super::Answer;
 
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The largest frame that an agent must take without having said so (RFC 9113 section 4.2).
+/// The largest frame that an agent must accept by default (RFC 9113 section 4.2).
 const LARGEST: usize = 1 << 14;
 
 pub(crate) mod kind {
@@ -75,7 +75,7 @@ pub(crate) fn block<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) ->
     fields.into_iter().flat_map(|(name, value)| field(name, value)).collect()
 }
 
-/// Fields in as many frames as they need.
+/// A header block in as many frames as it needs.
 pub(crate) fn headers(stream: u32, block: &[u8], ends: bool) -> Vec<u8> {
     let mut chunks = block.chunks(LARGEST).peekable();
     let mut bytes = Vec::new();
@@ -96,9 +96,9 @@ pub(crate) fn data(stream: u32, bytes: &[u8], ends: bool) -> Vec<u8> {
     frame(kind::DATA, if ends { flag::END_STREAM } else { 0 }, stream, bytes)
 }
 
-/// Sends all of it and reads how the first stream ended.
+/// Sends all bytes, and reads how the first stream ended.
 pub(crate) async fn ask(mut stream: TcpStream, bytes: &[u8]) -> Answer {
-    // Who is refused may be hung up on before all is sent.
+    // A refused client may be disconnected before it has sent everything.
     let sent = stream.write_all(bytes).await;
     let answer = read(&mut stream).await;
     assert!(sent.is_ok() || !matches!(answer, Answer::Status(200)), "it passed without having been read");
@@ -131,7 +131,7 @@ async fn read(stream: &mut TcpStream) -> Answer {
     }
 }
 
-/// The status, which stands first in a block of the agent's.
+/// The status, which is first in a block of the agent's.
 fn of_block(block: &[u8]) -> u16 {
     let resized = block.iter().take_while(|byte| **byte & 0xe0 == 0x20).count();
     match block[resized..] {
@@ -144,7 +144,7 @@ fn of_block(block: &[u8]) -> u16 {
     }
 }
 
-/// Three digits in Huffman's code: those up to 2 take five bits, the others six, from 011001 (RFC 7541 appendix B).
+/// Three Huffman-coded digits: those up to 2 take five bits, the others six, from 011001 (RFC 7541 appendix B).
 fn digits(bytes: &[u8]) -> u16 {
     let mut bits = bytes.iter().flat_map(|byte| (0..8).rev().map(move |bit| u16::from(byte >> bit & 1)));
     let mut next = |count: usize, first: u16| bits.by_ref().take(count).fold(first, |number, bit| number << 1 | bit);

@@ -1,16 +1,16 @@
-//! Requests by chance: words of the tables in places where others have put others, and a byte that is wrong now and then.
+//! Random requests: words of the tables in unusual places, and sometimes an invalid byte.
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 
 use super::{message::Message, words};
 
-/// Parts of a path. None begins a scheme, which only HTTP/1.1 may name in its target.
+/// Parts of a path. None begins with a scheme, which only an HTTP/1.1 target may have.
 const PIECES: &[&str] = &[
     "/", "/", "/", "api", "x", "z", ".", "..", "..;", ";a=b", "%2f", "%2F", "%5c", "%2e", "%61pi", "%00", "%", "\\",
     "?", "?q=v", "&q=w", "q", "=", "&", "#", "*", "\u{e4}", "%c3%a9", "@", "+", "|", "\"", "{", "~",
 ];
 
-/// Names that rules ask for, more often than others.
+/// The names in the rules, chosen more often than others.
 const NAMES: &[&str] = &[
     "x-key",
     "x-key",
@@ -24,7 +24,7 @@ const NAMES: &[&str] = &[
     "te",
 ];
 
-/// What tells one reading from another. No line ends: in HTTP/1.1 they would make other requests.
+/// Bytes that parsers treat differently. No line ends: in HTTP/1.1 they would make other requests.
 const ODD: &[char] = &['\0', '\t', ' ', '"', ',', ':', ';', '=', '\\', '\u{7f}', '\u{80}', '\u{ff}', '\u{b}', 'A', '%'];
 
 pub(super) fn message(seed: u64) -> Message {
@@ -68,7 +68,7 @@ pub(super) fn message(seed: u64) -> Message {
         }
     }
     if random.random_bool(0.3) {
-        // One place, so that what is wrong is wrong by itself.
+        // Only one place, so that each failure has one cause.
         let places = message.fields.len() * 2 + 2;
         let text = match random.random_range(0..places) {
             0 => &mut message.method,
@@ -81,7 +81,7 @@ pub(super) fn message(seed: u64) -> Message {
         chars.insert(random.random_range(0..=chars.len()), odd);
         *text = chars.into_iter().collect();
     }
-    // In HTTP/1.1 the name would end there, and be another.
+    // In HTTP/1.1 the name would end there, and be a different name.
     message.fields.retain(|(name, _)| !name.contains(':'));
     // A target that is a whole URL begins with its authority, which ends before its path.
     let names_one =

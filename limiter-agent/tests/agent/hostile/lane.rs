@@ -1,4 +1,4 @@
-//! An agent with an app behind it, and one request after the other through both.
+//! An agent with an app behind it, through which requests run one after the other.
 
 use std::net::SocketAddr;
 
@@ -18,41 +18,41 @@ use super::{
 };
 use crate::support::{Agent, PATIENCE, daily, json_of, policy, rule, snapshot, with};
 
-/// Asked behind each request, so that all that the app hears of it has been heard.
+/// Sent after each request. When the app has seen it, it has seen all of that request.
 const MARKER: &str = "/marker";
 
 /// The number of a case, which is a part of every key.
 const CASE: &str = "x-case";
 
-/// Tables have room for so many keys, and more.
+/// Key tables have room for at least this many cases.
 const CASES_OF_RULES: u64 = 20_000;
 
-/// A proxy in front of an app that writes down what it is asked.
+/// A proxy in front of an app that records requests.
 pub(crate) struct Front {
     pub(crate) app: App,
     pub(crate) http1: SocketAddr,
     pub(crate) http2: SocketAddr,
 }
 
-/// An agent as such a proxy, with rules about each part of a request.
+/// An agent as such a proxy, with rules for each part of a request.
 pub(crate) struct Lane {
     agent: Agent,
     front: Front,
     cases: u64,
 }
 
-/// What became of the bytes of one connection.
+/// The outcome of the bytes of one connection.
 #[derive(Debug)]
 pub(crate) struct Trial {
     pub(crate) answer: Answer,
     pub(crate) heard: Vec<Heard>,
 }
 
-/// What rules have counted: requests for each, and keys.
+/// What the rules have counted: requests for each, and keys.
 type Counts = Vec<(u64, u64)>;
 
 impl Front {
-    /// Sends one connection's worth of bytes.
+    /// Sends the bytes of one connection.
     pub(crate) async fn send(&self, protocol: Protocol, bytes: &[u8]) -> Trial {
         let asked = async {
             match protocol {
@@ -65,7 +65,7 @@ impl Front {
         let marked = ask(connect(self.http1).await, marker.as_bytes()).await;
         assert_eq!(marked, Answer::Status(200), "behind {:?}", String::from_utf8_lossy(bytes));
         let mut heard = self.app.take();
-        // A body that broke off may be heard of behind it.
+        // The rest of an incomplete body may arrive after it.
         let is_marker = |heard: &Heard| heard.as_ref().is_ok_and(|message| message.head.target() == MARKER);
         let before = heard.len();
         heard.retain(|heard| !is_marker(heard));
@@ -95,7 +95,7 @@ impl Lane {
         self.front.send(protocol, bytes).await
     }
 
-    /// Rules that have no room left for keys begin again.
+    /// Replaces rules whose key tables are full.
     async fn begin(&mut self) {
         if self.cases.is_multiple_of(CASES_OF_RULES) {
             let sequence = self.cases / CASES_OF_RULES + 1;
@@ -111,18 +111,18 @@ impl Lane {
         let status = json_of(&self.agent.control("GET", "/v1/status", "").await);
         let count = |value: &Value| value.as_u64().unwrap_or(0);
         let rules = status["policies"][0]["rules"].as_array().expect("rules");
-        // The first is the marker's.
+        // The first rule is the marker's.
         rules[1..].iter().map(|rule| (count(&rule["allowed"]), count(&rule["keys"]["tracked"]))).collect()
     }
 
-    /// Sends a request in both protocols: both must come to the same end, unless a difference is allowed.
+    /// Sends a request in both protocols. Both must have the same outcome, unless a difference is allowed.
     ///
     /// # Errors
     ///
-    /// What does not hold.
+    /// What differs.
     pub(crate) async fn compare(&mut self, message: &Message) -> Result<[Trial; 2], String> {
         self.begin().await;
-        // Keys of this case alone.
+        // Keys that belong only to this case.
         let message = &message.clone().with(CASE, &self.cases.to_string());
         let none = self.counts().await;
         let http1 = self.send(Protocol::Http1, &message.bytes(Protocol::Http1)).await;
@@ -170,11 +170,11 @@ fn since(before: &Counts, now: &Counts) -> Counts {
 }
 
 impl Trial {
-    /// What the app has seen of a request that passed; none if it was refused.
+    /// What the app saw of a request that passed; `None` if it was refused.
     ///
     /// # Errors
     ///
-    /// It neither passed as it was meant nor was kept from the app.
+    /// It was changed on the way, or refused although the app saw it.
     pub(crate) fn seen(&self, message: &Message) -> Result<Option<Seen>, String> {
         match (&self.answer, &self.heard[..]) {
             (Answer::Status(200), [Ok(heard)]) if heard.whole => {
@@ -195,7 +195,7 @@ impl Trial {
     }
 }
 
-/// Whether the app got no request; of one that goes wrong behind its head it may have heard all but the end.
+/// Whether the app got no request. If the request is invalid after its head, the app may have seen all but its end.
 fn is_kept_from(heard: &[Heard], message: &Message) -> bool {
     match heard {
         [] => true,
@@ -204,7 +204,7 @@ fn is_kept_from(heard: &[Heard], message: &Message) -> bool {
     }
 }
 
-/// A status, once the connection has ended, of which the client has closed its side.
+/// Sends the bytes, closes the sending side, and reads the status until the connection ends.
 async fn ask(mut stream: TcpStream, bytes: &[u8]) -> Answer {
     let sent = stream.write_all(bytes).await.is_ok();
     let _ = stream.shutdown().await;
@@ -215,7 +215,7 @@ async fn ask(mut stream: TcpStream, bytes: &[u8]) -> Answer {
     status.map_or(Answer::Closed, Answer::Status)
 }
 
-/// Rules about each part of a request, so that each part that is read in another way is counted in another way.
+/// Rules for each part of a request, so that a part that is read differently is counted differently.
 fn rules() -> Vec<Value> {
     let limit = || [daily("d", "FixedWindow", 1_000_000)];
     let about =

@@ -1,47 +1,47 @@
-//! One request as a client means it, how HTTP/1.1 and HTTP/2 say it, and what an app may see of it.
+//! One request as the client intends it, its form in HTTP/1.1 and HTTP/2, and what an app may see of it.
 //!
-//! Nothing here knows how the agent does any of this: what the app must see is written from the RFCs.
+//! This shares no code with the agent: what the app must see is derived from the RFCs.
 
 use super::{frames, latin};
 use crate::differential::http::Message as Read;
 
-/// A request. Each character of a text is a byte.
+/// A request. Each character of a text is one byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) method: String,
     pub(crate) path: String,
-    /// `:authority`; in HTTP/1.1 the host of the target if there are `hosts`, else the `Host` field.
+    /// `:authority`. In HTTP/1.1 the host of the target if there are `hosts`, otherwise the `Host` field.
     pub(crate) authority: Option<String>,
     /// `Host` fields.
     pub(crate) hosts: Vec<String>,
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Option<String>,
-    /// The body's length is not said: chunks in HTTP/1.1.
+    /// The body has no length: chunks in HTTP/1.1.
     pub(crate) chunked: bool,
-    /// HTTP/2 says each pair of a cookie in a field of its own (RFC 9113 section 8.2.3).
+    /// HTTP/2 sends each pair of a cookie in a field of its own (RFC 9113 section 8.2.3).
     pub(crate) crumbs: bool,
-    /// Only of bodies without a length.
+    /// Only for bodies without a length.
     pub(crate) trailers: Vec<(String, String)>,
 }
 
-/// A way to send it.
+/// The protocol to send it with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Protocol {
     Http1,
     Http2,
 }
 
-/// What the app sees of it.
+/// What the app sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) line: String,
-    /// But for those that only frame the body; by name, in the order in which they came.
+    /// The fields by name, in the order in which they came, without those that only frame the body.
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: String,
     pub(crate) trailers: Vec<(String, String)>,
 }
 
-/// Of the connection that a message comes by (RFC 9110 section 7.6.1), and of the hop that it takes.
+/// Hop-by-hop fields (RFC 9110 section 7.6.1).
 const HOP_BY_HOP: &[&str] = &[
     "connection",
     "keep-alive",
@@ -53,14 +53,14 @@ const HOP_BY_HOP: &[&str] = &[
     "proxy-authorization",
 ];
 
-/// What a client must not take away from the app by naming it in `Connection`.
+/// Fields that a client must not remove by naming them in `Connection`.
 const KEPT: &[&str] =
     &["host", "content-length", "forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"];
 
 const FRAMING: &[&str] = &["content-length", "transfer-encoding", "trailer"];
 
 impl Message {
-    /// A request that nobody has anything against.
+    /// A valid request.
     pub(crate) fn plain() -> Self {
         let fields = [("x-key", "ann"), ("cookie", "a=1; b=2"), ("x-forwarded-for", "198.51.100.1, 192.0.2.1")];
         Self {
@@ -76,13 +76,13 @@ impl Message {
         }
     }
 
-    /// The same with one more field.
+    /// Adds a field.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.fields.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The same with another value in place of those of this name.
+    /// Replaces the values of this name.
     pub(crate) fn instead(mut self, name: &str, value: &str) -> Self {
         self.fields.retain(|(known, _)| known != name);
         self.with(name, value)
@@ -97,7 +97,7 @@ impl Message {
         named.map(|(_, value)| value.as_str())
     }
 
-    /// The same with less in it, one way after the other.
+    /// Requests with something removed, one for each removal.
     pub(crate) fn smaller(&self) -> Vec<Self> {
         let plain = Self::plain();
         let without = |at: usize| {
@@ -126,7 +126,7 @@ impl Message {
         all
     }
 
-    /// Whether what is wrong with it, if anything is, stands behind its head.
+    /// Whether everything that is invalid is after the head.
     pub(crate) fn goes_wrong_late(&self) -> bool {
         !self.trailers.is_empty()
     }
@@ -176,7 +176,7 @@ impl Message {
         fields.extend(self.authority.iter().map(|authority| (":authority", authority.as_str())));
         fields.extend(self.hosts.iter().map(|host| ("host", host.as_str())));
         for (name, value) in &self.fields {
-            // No crumb begins or ends with a blank.
+            // No part begins or ends with a blank.
             let whole = value.split("; ").all(|crumb| crumb.trim_matches([' ', '\t']) == crumb);
             if self.crumbs && name == "cookie" && whole {
                 fields.extend(value.split("; ").map(|crumb| (name.as_str(), crumb)));
@@ -200,7 +200,7 @@ impl Message {
         bytes
     }
 
-    /// What the app sees of it if it passes.
+    /// What the app sees if the request passes.
     pub(crate) fn at_the_app(&self) -> Seen {
         let trim = |value: &str| value.trim_matches([' ', '\t']).to_owned();
         // The target's host comes first (RFC 9112 section 3.2.2).
@@ -239,10 +239,10 @@ impl Message {
         }
         fields.push(("host".into(), host));
         fields.sort_by(|(one, _), (other, _)| one.cmp(other));
-        // A fragment is not for servers (RFC 9110 section 4.2.5), and is seen neither by rules nor by the app.
+        // A fragment is not for servers (RFC 9110 section 4.2.5); neither rules nor the app see it.
         let path = self.path.split_once('#').map_or(self.path.as_str(), |(path, _)| path);
         let line = format!("{} {path} HTTP/1.1", self.method);
-        // Those that were announced.
+        // Only announced trailers.
         let announced: Vec<String> = self
             .values("trailer")
             .flat_map(|value| value.split(','))

@@ -1,8 +1,8 @@
-//! Hostile requests over both protocols: each passes as it was meant, or is refused and the app hears nothing of it.
+//! Hostile requests over both protocols: each one passes unchanged, or is refused and the app sees nothing of it.
 //!
-//! The same request goes to one agent as HTTP/1.1 and as HTTP/2: what was decided, what rules counted and what the app received must
-//! agree, but for the reasons in `differences.rs`. `tables.rs` is a corpus, and `cargo xtask fuzz protocols --seconds 600` makes up
-//! more.
+//! The same request goes to one agent as HTTP/1.1 and as HTTP/2. The decision, the counts of the rules and the
+//! request at the app must be equal, except for the reasons in `differences.rs`. `tables.rs` is a corpus, and `cargo
+//! xtask fuzz protocols --seconds 600` generates more.
 
 mod app;
 #[cfg(feature = "peers")]
@@ -28,24 +28,24 @@ use self::{
 };
 use crate::differential::Budget;
 
-/// How many agents are tried at once.
+/// How many agents to test at once.
 const LANES: usize = 3;
 
-/// Cases of a run that is not told for how long, and where their seeds begin.
+/// The number of cases without a time limit, and the first seed.
 const CASES: u64 = 300;
 const FIRST_SEED: u64 = 2_000_000;
 
-/// How an exchange ended, as the client sees it.
+/// How an exchange ended, from the client's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Status(u16),
-    /// HTTP/2's, of the stream or the connection.
+    /// In HTTP/2, of the stream or the connection.
     Reset(u32),
-    /// Without a word.
+    /// Without a response.
     Closed,
 }
 
-/// The bytes of a text in which a character is a byte.
+/// The bytes of a text in which each character is one byte.
 fn latin(text: &str) -> Vec<u8> {
     text.chars()
         .flat_map(|c| u8::try_from(u32::from(c)).map_or_else(|_| c.to_string().into_bytes(), |byte| vec![byte]))
@@ -68,7 +68,7 @@ async fn check(lane: &mut Lane, row: &Row) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks all rows, each lane its share.
+/// Checks all rows, spread over the lanes.
 async fn hold(rows: Vec<Row>) {
     let rows = Arc::new(rows);
     let mut lanes = JoinSet::new();
@@ -111,7 +111,7 @@ async fn frames_that_make_no_request_make_none_for_the_app() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Requests that nobody has thought of, from the words of the tables.
+/// Random requests from the words of the tables.
 #[tokio::test]
 async fn any_request_is_the_same_in_both_protocols() {
     let budget = Arc::new(Budget::told(CASES, FIRST_SEED));

@@ -1,5 +1,5 @@
-//! Frames of HTTP/2 that no request of `message.rs` is sent in: in the wrong place, of the wrong length, with fields that HPACK does not
-//! have. The app hears of one request or of none, and of no request that has an end which it did not have.
+//! HTTP/2 frames that no request of `message.rs` uses: in the wrong place, of the wrong length, with invalid HPACK.
+//! The app sees one request or none, and never a complete request if the end was missing.
 
 use super::{
     Answer,
@@ -9,17 +9,17 @@ use super::{
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// Answered by the app, which has heard of one request.
+    /// The app answers it, and has seen one request.
     Passes,
-    /// Not answered by the app. It may have heard how a request began whose body was wrong.
+    /// The app does not answer it. It may have seen the start of a request with an invalid body.
     Refused,
-    /// One of these.
+    /// Either outcome.
     Either,
 }
 
 use End::{Either, Passes, Refused};
 
-/// Of this the app must see nothing, wherever it stands.
+/// A path that the app must never see.
 const HIDDEN: &str = "/hidden";
 
 fn get(path: &str) -> Vec<u8> {
@@ -36,12 +36,12 @@ fn settings(id: u16, value: u32) -> Vec<u8> {
     frame(kind::SETTINGS, 0, 0, &[id.to_be_bytes().as_slice(), &value.to_be_bytes()].concat())
 }
 
-/// A frame on its way, and a request behind it.
+/// A valid frame before a request.
 fn before(frame: &[u8]) -> Vec<u8> {
     [frame, &headers(1, &get("/"), true)].concat()
 }
 
-/// A request of these fields, not all of which are literals.
+/// A request with these encoded fields, not all of which are literals.
 fn coded(bytes: &[u8]) -> Vec<u8> {
     headers(1, &[&get("/"), bytes].concat(), true)
 }
@@ -101,7 +101,7 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
             before(&frame(kind::PUSH_PROMISE, flag::END_HEADERS, 1, &[&[0, 0, 0, 2], get(HIDDEN).as_slice()].concat())),
             Refused,
         ),
-        // Blocks in pieces.
+        // Header blocks in pieces.
         (
             "a block in two pieces",
             [frame(kind::HEADERS, flag::END_STREAM, 1, &get("/")[..9]), rest(flag::END_HEADERS, 1, &get("/")[9..])]
@@ -326,7 +326,7 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
     ];
     let mut all: Vec<_> =
         all.into_iter().map(|(name, bytes, end)| (name.to_owned(), [greeting(), bytes].concat(), end)).collect();
-    // Line ends make no lines in HTTP/2, and must make none behind it.
+    // Line ends do not end lines in HTTP/2, and must not do so when the request goes on in HTTP/1.1.
     for (place, text) in
         ["\r", "\n", "\r\n", "\r\nx: y", "\r\n\r\nGET /hidden HTTP/1.1\r\nhost: a\r\n\r\n"].into_iter().enumerate()
     {
@@ -353,12 +353,12 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         let block = [get("/"), field(&format!("x{text}"), "y")].concat();
         all.push((format!("line end {place} in a name"), [greeting(), headers(1, &block, true)].concat(), Refused));
     }
-    // h2 does not ask for what RFC 9113 section 3.4 makes a client send first.
+    // h2 does not require what a client must send first by RFC 9113 section 3.4.
     all.push(("no settings".into(), [PREFACE, &request].concat(), Either));
     all
 }
 
-/// Whether the end is one of those that it may have.
+/// Checks that the outcome is an allowed one.
 pub(super) fn check(trial: &Trial, end: End) -> Result<(), String> {
     let passed = trial.answer == Answer::Status(200);
     let whole = trial.heard.iter().filter(|heard| heard.as_ref().is_ok_and(|message| message.whole)).count();

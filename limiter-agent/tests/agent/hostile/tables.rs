@@ -1,7 +1,7 @@
-//! Requests that were made to be read in two ways, or to be somebody else's to the rules than to the app.
+//! Requests that parsers could read in two ways, or that could count for another client than the app sees.
 //!
-//! Each stands for two messages, one of HTTP/1.1 and one of HTTP/2. What passes must reach the app as `message.rs` says, and be
-//! counted alike; what is refused must not reach it, nor be counted.
+//! Each stands for two messages, one of HTTP/1.1 and one of HTTP/2. A request that passes must reach the app as
+//! `message.rs` says, and be counted equally. A refused one must neither reach it nor be counted.
 
 use super::{
     message::Message,
@@ -16,14 +16,14 @@ use super::{
 pub(crate) enum Expected {
     Passes,
     Refused,
-    /// Either, but the same in both protocols.
+    /// Either outcome, but the same in both protocols.
     Alike,
 }
 
 use Expected::{Alike, Passes, Refused};
 
 pub(crate) struct Row {
-    /// What it is about, for reports.
+    /// What it tests, for reports.
     pub(crate) about: &'static str,
     pub(crate) message: Message,
     /// In HTTP/1.1; in HTTP/2 as well, unless a difference is allowed.
@@ -69,7 +69,7 @@ pub(crate) fn rows_of_all() -> Vec<Row> {
     all.extend(rows("paths", Passes, PATHS_PASS, path));
     all.extend(rows("hosts that are read in two ways", Refused, HOSTS_REFUSED, host));
     all.extend(rows("hosts", Passes, HOSTS_PASS, host));
-    // What one of two names says is not what the other says.
+    // The two names contradict each other.
     for (authority, hosts, expected) in [
         (Some("shop.example.com"), &["shop.example.com"][..], Passes),
         (Some("shop.example.com"), &["SHOP.example.com"], Passes),
@@ -143,7 +143,7 @@ pub(crate) fn rows_of_all() -> Vec<Row> {
     all
 }
 
-/// Each byte in the middle of each part, but for those that end lines: a table for one is in `smuggling`.
+/// Each byte in the middle of each part, except line ends, which have their own table in `smuggling`.
 pub(crate) fn rows_of_bytes() -> Vec<Row> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let control = |byte: u8| byte < b' ' || byte == 0x7f;

@@ -1,6 +1,6 @@
-//! What the messages of `tables.rs` are made of.
+//! The parts of the messages in `tables.rs`.
 
-/// Paths that apps read in different ways, and bytes that no path has.
+/// Paths that apps read in different ways, and bytes that no path may have.
 #[rustfmt::skip]
 pub(super) const PATHS_REFUSED: &[&str] = &[
     "/api%2fx", "/api%2Fx", "/%2fapi/x", "/%2Fapi%2Fx", "/z%2f..%2fapi/x", "/z%2F%2e%2e%2Fapi/x", "/api/x%2f",
@@ -30,7 +30,7 @@ pub(super) const PATHS_PASS: &[&str] = &[
     "/api/%x", "/api/%2", "/api/%zz/x",
 ];
 
-/// What is no host with a port, or one in more ways than one.
+/// Invalid or ambiguous hosts.
 #[rustfmt::skip]
 pub(super) const HOSTS_REFUSED: &[&str] = &[
     "shop.example.com:80]", "shop.example.com:]", "shop.example.com]", "shop.example.com[", "[shop.example.com]",
@@ -58,7 +58,7 @@ pub(super) const HOSTS_PASS: &[&str] = &[
     "shop.example.com;a", "'shop.example.com", "shop.example.com!", "shop(example).com", "shop~.example.com",
 ];
 
-/// Values of fields that rules look at.
+/// Values of fields that rules use.
 #[rustfmt::skip]
 pub(super) const KEYS_PASS: &[&str] = &[
     "ann", "Ann", "ANN", "", "a", "ann,bob", "ann, bob", "ann;x", "ann\tbob", "ann  bob", "\"ann\"", "'ann'", "(ann)",
@@ -66,7 +66,7 @@ pub(super) const KEYS_PASS: &[&str] = &[
     "\u{f0}\u{9f}\u{98}\u{80}", "\u{a0}ann", "ann\u{a0}", "\u{85}", "ann:80", "\\ann", "ann\\", "<ann>", "{ann}",
     "[ann]", "ann|bob", "ann&bob", "ann#", "ann?", "ann/../bob", "*", "**", "^ann$", "true", "null", "0", "-1", "1e9",
     ",", ",,", ", ,", ";",
-    // Blanks at the ends are the difference between the protocols.
+    // In blanks at the ends the protocols differ.
     " ann", "ann ", "\tann", "ann\t", "  ann  ", " ", "\t", "ann \t ", " \tann",
 ];
 
@@ -86,7 +86,7 @@ pub(super) const COOKIES: &[&str] = &[
     "a=1; b=2\u{ff}",
 ];
 
-/// What proxies and clients have said about who asks.
+/// Values in which proxies and clients name the client.
 #[rustfmt::skip]
 pub(super) const FORWARDED_FOR: &[&str] = &[
     "192.0.2.1", "198.51.100.1, 192.0.2.1", "198.51.100.1,192.0.2.1", "198.51.100.1 , 192.0.2.1",
@@ -119,7 +119,7 @@ pub(super) const TOKENS: &[&str] = &[
     "Bearer a.eyJzdWIiOiL_In0.c", "Bearer a.e30.c, Bearer a.eyJzdWIiOiJhbm4ifQ.c",
 ];
 
-/// Fields that are about a connection: gone before the app in HTTP/1.1, malformed in HTTP/2.
+/// Hop-by-hop fields: removed in HTTP/1.1, malformed in HTTP/2.
 #[rustfmt::skip]
 pub(super) const OF_CONNECTION: &[(&str, &str)] = &[
     ("connection", "close"), ("connection", "keep-alive"), ("connection", "x-key"), ("connection", "X-Key"),
@@ -134,7 +134,7 @@ pub(super) const OF_CONNECTION: &[(&str, &str)] = &[
     ("Keep-Alive", "x"), ("TE", "trailers"),
 ];
 
-/// Fields of any kind, behind those that are there.
+/// Other fields, added to those of the request.
 #[rustfmt::skip]
 pub(super) const MORE: &[(&str, &str)] = &[
     ("te", "trailers"), ("x-key", "bob"), ("x-key", ""), ("x-b", "1"), ("cookie", "a=3"), ("cookie", "c=1"),
@@ -151,7 +151,7 @@ pub(super) const MORE: &[(&str, &str)] = &[
     ("authorization", ""),
 ];
 
-/// Names that are none.
+/// Invalid names.
 #[rustfmt::skip]
 pub(super) const NAMES_REFUSED: &[&str] = &[
     "", " ", "x y", " x", "x ", "x\t", "\tx", "x\0", "\0x", "x\u{1}", "x\u{7f}", "x\u{80}", "\u{e4}", "x(y)", "x@y",
@@ -171,7 +171,7 @@ pub(super) const METHODS_PASS: &[&str] = &[
     "connect", "PRI", "QUERY", "G!T", "G#$%&'*+-.^_`|~T", "GETT", "0",
 ];
 
-/// What a body has no use for, or what it contradicts; it has five bytes.
+/// Fields that contradict the body, which has five bytes.
 #[rustfmt::skip]
 pub(super) const LENGTHS_REFUSED: &[&str] = &[
     "+5", "-5", "0x5", "5 5", "5, 5", "5,5", "5,", ",5", "5;", "5.0", "5e0", "\"5\"", "", "x", "18446744073709551621",
@@ -184,7 +184,7 @@ pub(super) const LENGTHS_PASS: &[&str] = &[
     "5", "05", "005", "0000000000000005",
 ];
 
-/// What only a head may say is not passed on behind a body.
+/// Fields that are only valid in a head are removed from trailers.
 #[rustfmt::skip]
 pub(super) const TRAILERS: &[(&str, &str)] = &[
     ("x-sum", "1"), ("grpc-status", "0"), ("host", "b"), ("x-forwarded-for", "6.6.6.6"), ("authorization", "x"),

@@ -1,4 +1,4 @@
-//! The same over HTTP/2, whose frames say what no text of HTTP/1 can.
+//! Ambiguous requests over HTTP/2, whose frames can carry values that HTTP/1 text cannot.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -8,7 +8,7 @@ use tokio::{
 use super::{BEHIND, Recorder, send};
 use crate::support::Agent;
 
-/// One literal field, not indexed (RFC 7541 section 6.2.2).
+/// One literal field without indexing (RFC 7541 section 6.2.2).
 pub(crate) fn field(name: &str, value: &str) -> Vec<u8> {
     let length = |text: &str| u8::try_from(text.len()).expect("short");
     [&[0, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()].concat()
@@ -19,7 +19,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> 
     [&[0, length[0], length[1], kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
-/// What the first stream of an HTTP/2 connection ends with: a status as HPACK's static table has it, or a reset.
+/// How the first stream of an HTTP/2 connection ends: a status as an index of HPACK's static table, or a reset.
 pub(crate) async fn send_http2(agent: &Agent, fields: &[(&str, &str)], data: Option<&str>) -> Result<u8, u8> {
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
@@ -124,7 +124,7 @@ async fn http2_cannot_say_what_http1_would_misread() {
             assert!(first.starts_with("POST / HTTP/1.1\r\n") && first.matches("host: a\r\n").count() == 2, "{first:?}");
             assert!(first.contains(body), "{first:?}");
         } else {
-            // What broke off in its body may have begun.
+            // If the body is cut off, the app may have seen the start of the request.
             assert!(!first.contains("0\r\n\r\n") && first.matches(" HTTP/1.1").count() <= 1, "{fields:?}: {first:?}");
             assert!(data.is_some() || first.is_empty(), "{fields:?}: {first:?}");
         }

@@ -16,10 +16,10 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::{Client, json_of, request};
 
-/// How long anything may take that a test waits for: it must fail, and never hang.
+/// The limit of every wait in a test, so that it fails and never hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running agent; killed with this value.
+/// A running agent, killed when dropped.
 pub(crate) struct Agent {
     process: Child,
     pub(crate) addresses: Addresses,
@@ -34,7 +34,7 @@ pub(crate) struct Addresses {
     pub(crate) telemetry: SocketAddr,
 }
 
-/// `weir-agent`, with nothing of this process's environment that could configure it.
+/// `weir-agent`, without any environment variable of this process that could configure it.
 pub(crate) fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir-agent"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
@@ -44,12 +44,12 @@ pub(crate) fn binary() -> Command {
 }
 
 impl Agent {
-    /// Starts an agent with two workers in front of `upstream` and waits until it says that it is ready.
+    /// Starts an agent with two workers in front of `upstream`, and waits until it logs that it is ready.
     pub(crate) fn start(upstream: SocketAddr, more: &[&str]) -> Self {
         Self::start_until("ready", upstream, more)
     }
 
-    /// The same until it says `sign`.
+    /// Starts an agent and waits until it logs `sign`.
     pub(crate) fn start_until(sign: &str, upstream: SocketAddr, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("addresses.json");
@@ -59,12 +59,12 @@ impl Agent {
         }
         command.args(["--upstream", &upstream.to_string(), "--addresses-file"]).arg(&file).args(more);
         command.env("WEIR_WORKERS", "2");
-        // The same tests are about both ways that HTTP/1.1 can go.
+        // The same tests cover both paths of HTTP/1.1.
         command.envs(std::env::var("WEIR_TEST_IN_PLACE").map(|switch| ("WEIR_IN_PLACE", switch)));
         let mut process = command.stderr(Stdio::piped()).spawn().expect("the agent starts");
         let (tell, log) = mpsc::unbounded_channel();
         let mut lines = BufReader::new(process.stderr.take().expect("piped")).lines().map(|line| line.expect("text"));
-        // The file is there before this line; standard error is closed if the agent fails.
+        // The file is written before this line. If the agent fails, standard error closes.
         let told =
             lines.by_ref().inspect(|line| tell.send(line.clone()).expect("kept")).any(|line| line.contains(sign));
         assert!(told, "the agent ended before it said {sign}");
@@ -79,7 +79,7 @@ impl Agent {
         Self { process, addresses, client: Client::new(), log: log.into() }
     }
 
-    /// Waits for a log line that contains `text`; lines that were looked at are not seen again.
+    /// Waits for a log line that contains `text`. Each line is examined only once.
     pub(crate) async fn logged(&self, text: &str) -> String {
         let mut log = self.log.lock().await;
         let found = async {
@@ -123,7 +123,7 @@ impl Agent {
         self.control("PUT", "/v1/config", snapshot.to_string()).await
     }
 
-    /// Puts a snapshot that must be taken.
+    /// Puts a snapshot that must be accepted.
     pub(crate) async fn apply(&self, snapshot: &Value) {
         let response = self.put(snapshot).await;
         assert_eq!(response.status(), 200, "{:?}", response.body());
@@ -157,7 +157,7 @@ impl Agent {
         tokio::time::timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{series} never was {value}"));
     }
 
-    /// What the process has in memory.
+    /// The process's resident memory.
     pub(crate) fn resident_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
@@ -172,7 +172,7 @@ impl Agent {
         self.signal("HUP");
     }
 
-    /// Lets it do nothing until `go_on`: what is sent to it meanwhile is there all at once.
+    /// Suspends the process until `go_on`. Everything sent in the meantime arrives at once.
     pub(crate) fn hold(&self) {
         self.signal("STOP");
     }
@@ -194,7 +194,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Both fail if it has ended, which is as good.
+        // Both fail if it has already ended, which is fine.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

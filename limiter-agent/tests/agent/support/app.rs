@@ -41,7 +41,7 @@ impl App {
         Self::serve(async |_| Response::new(body("ok"))).await
     }
 
-    /// An app that speaks HTTP/1.1 alone.
+    /// An app that supports only HTTP/1.1.
     pub(crate) async fn serve<F, A>(handle: F) -> Self
     where
         F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
@@ -50,7 +50,7 @@ impl App {
         Self::speaking(false, handle).await
     }
 
-    /// An app that speaks HTTP/2 alone.
+    /// An app that supports only HTTP/2.
     pub(crate) async fn serve_http2<F, A>(handle: F) -> Self
     where
         F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
@@ -87,7 +87,7 @@ impl App {
         Self { address, requests }
     }
 
-    /// Requests that came so far.
+    /// The number of requests so far.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Certificates made for a test, and a client that shows one.
+//! Certificates for tests, and a client that presents one.
 
 use std::{fs, net::SocketAddr, path::Path, sync::Arc};
 
@@ -37,7 +37,7 @@ impl Authority {
         self.0.pem()
     }
 
-    /// A certificate for a DNS name or, with a colon in it, a URI.
+    /// A certificate for a DNS name or, if it contains a colon, a URI.
     pub(crate) fn issue(&self, name: &str) -> Identity {
         let mut params = CertificateParams::default();
         let text = name.try_into().expect("ASCII");
@@ -56,15 +56,15 @@ impl Identity {
     }
 }
 
-/// One connection over TLS; an agent is called `agent.test`.
+/// One TLS connection; the agent's name is `agent.test`.
 pub(crate) struct TlsClient {
     requests: SendRequest<Full<Bytes>>,
-    /// What the server showed.
+    /// The server's certificate.
     pub(crate) certificate: Vec<u8>,
 }
 
 impl TlsClient {
-    /// Fails where the handshake does, or where the server hangs up right after it.
+    /// Fails if the handshake fails, or if the server closes right after it.
     pub(crate) async fn connect(
         address: SocketAddr,
         server_ca: &Authority,

@@ -20,7 +20,7 @@ pub(crate) use self::{
     certificates::{Authority, TlsClient},
 };
 
-/// A client with connections of its own.
+/// A client with its own connections.
 #[derive(Clone)]
 pub(crate) struct Client(Pool<HttpConnector, Full<Bytes>>);
 
@@ -64,12 +64,12 @@ pub(crate) fn json_of(response: &Response<Bytes>) -> Value {
     serde_json::from_slice(response.body()).expect("JSON")
 }
 
-/// A snapshot whose revision is made from its sequence.
+/// A snapshot whose revision is derived from its sequence.
 pub(crate) fn snapshot(sequence: u64, policies: &[Value]) -> Value {
     json!({"wireVersion": 1, "sequence": sequence, "revision": format!("r{sequence}"), "policies": policies})
 }
 
-/// An enforcing policy of the namespace `shop`.
+/// An enforcing policy in the namespace `shop`.
 pub(crate) fn policy(name: &str, rules: &[Value]) -> Value {
     json!({
         "uid": format!("uid-{name}"), "namespace": "shop", "name": name, "revision": "p1", "mode": "Enforce",
@@ -82,12 +82,12 @@ pub(crate) fn rule(name: &str, limits: &[Value]) -> Value {
     json!({"name": name, "action": "Limit", "limits": limits})
 }
 
-/// A limit of so many requests a day: no test runs long enough to see one flow back, or a window end unseen.
+/// A limit per day, so long that no test sees a refill or the end of a window.
 pub(crate) fn daily(name: &str, strategy: &str, requests: u64) -> Value {
     json!({"name": name, "strategy": strategy, "requests": requests, "periodMillis": 86_400_000})
 }
 
-/// `object` with the fields of `more` set.
+/// `object` with the fields of `more` added.
 pub(crate) fn with(mut object: Value, more: Value) -> Value {
     let (Value::Object(object_fields), Value::Object(more)) = (&mut object, more) else { panic!("not objects") };
     object_fields.extend(more);
