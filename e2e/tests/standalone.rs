@@ -143,7 +143,7 @@ async fn an_operator_that_cannot_prove_itself_does_not_start() -> Result<()> {
         Ok(told)
     };
     let told = refused(&[]).await?;
-    ensure!(told.contains("agent https://127.0.0.1:1 must be called over mutual TLS: say --agent-ca"), "{told}");
+    ensure!(told.contains("agent https://127.0.0.1:1 must be called over mutual TLS: set --agent-ca"), "{told}");
     let told = refused(&files.args()[..4]).await?;
     ensure!(told.contains("--client-key <FILE>"), "{told}");
     authority.issue("operator.test", DAY)?.write(&at("another"))?;

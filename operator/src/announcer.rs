@@ -1,7 +1,7 @@
-//! What is worth telling about a policy: that it is enforced, that its limits changed, that pods drifted from it.
+//! Decides what to announce about a policy: that it is enforced, that its limits changed, that pods drifted.
 //!
-//! Pure, one [`Announcer`] per policy. It tells each fact once and stays silent about what was so before the operator
-//! started. The numbers in it are acknowledgements.
+//! Pure, one [`Announcer`] per policy. It announces each fact once, and does not announce facts from before the
+//! operator's start. The numbers in a notice are acknowledgements.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use weir_wire::PolicyRules;
 use crate::changes::describe;
 use crate::status::{BYPASSED, TOO_LARGE, Tally};
 
-/// The same words are not told again within this time.
+/// The same text is not announced again within this time.
 const ONCE_IN: Duration = Duration::from_secs(300);
 
-/// Something to tell.
+/// An announcement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Whether somebody should look.
+    /// Whether someone should look into it.
     pub warning: bool,
     /// One word in PascalCase.
     pub reason: &'static str,
@@ -31,16 +31,16 @@ pub struct Notice {
     pub took: Option<Duration>,
 }
 
-/// What happened to a policy so far.
+/// The history of a policy, as far as it was announced.
 #[derive(Debug)]
 pub struct Announcer {
     rules: Option<Arc<PolicyRules>>,
     since: Instant,
     /// The rules before the newest, until every pod has the newest.
     change: Option<Change>,
-    /// The reason of `Enforced` that was last told or was so at the start.
+    /// The reason of `Enforced` that was announced last, or that held at the start.
     told: Option<String>,
-    /// The way past the agents that was last told.
+    /// The bypass that was announced last.
     bypass: Option<String>,
     recent: HashMap<&'static str, (String, Instant)>,
 }
@@ -48,12 +48,12 @@ pub struct Announcer {
 #[derive(Debug)]
 struct Change {
     from: Option<Arc<PolicyRules>>,
-    /// False if there were no pods to wait for in the meantime: then no time was measured.
+    /// False if at some time there was no pod to wait for. Then the duration says nothing.
     timed: bool,
 }
 
 impl Announcer {
-    /// Begins with the rules as they are first seen and the status of that moment.
+    /// Starts with the current rules and status.
     pub fn begin(now: Instant, rules: Option<Arc<PolicyRules>>, status: Option<&RateLimitPolicyStatus>) -> Self {
         let known = status.filter(|status| {
             status.revision.is_some() && status.revision.as_deref() == rules.as_ref().map(|r| r.revision.as_str())
@@ -65,12 +65,12 @@ impl Announcer {
         Self { rules, since: now, change, told: told.map(|c| c.reason.clone()), bypass, recent: HashMap::new() }
     }
 
-    /// Since when the newest rules are wanted.
+    /// When the newest rules became wanted.
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// Takes note of the rules that are wanted.
+    /// Sets the wanted rules.
     pub fn want(&mut self, now: Instant, rules: Option<&Arc<PolicyRules>>) {
         let revision = |rules: Option<&Arc<PolicyRules>>| rules.map(|rules| rules.revision.clone());
         if revision(rules) != revision(self.rules.as_ref()) {
@@ -81,7 +81,7 @@ impl Announcer {
         }
     }
 
-    /// What is to be told now that `Enforced` says this.
+    /// What to announce, given the reason and message of `Enforced`.
     pub fn tell(&mut self, now: Instant, reason: &str, message: &str, tally: Tally) -> Option<Notice> {
         let telling = match reason {
             "Enforced" => self.enforced(now, message, tally),
@@ -108,7 +108,7 @@ impl Announcer {
         Some(telling)
     }
 
-    /// What is to be told of the ways past the agents: each change of them, but not their end, which the condition says.
+    /// What to announce about bypasses: each change, but not their end, which the condition shows.
     pub fn bypass(&mut self, way: Option<String>) -> Option<Notice> {
         let before = std::mem::replace(&mut self.bypass, way.clone());
         let note = way.filter(|way| before.as_ref() != Some(way))?;

@@ -1,9 +1,9 @@
-//! How the apiserver is asked.
+//! The client for the apiserver and its retries.
 //!
-//! An answer that says when to come back (429 and 503 with `Retry-After`) is asked for again then. Everything else is left
-//! to the caller: watches, the Lease, statuses and Events each pause in their own way, and none of them for more than a
-//! few seconds. The retries that kube's client comes with must stay off: they double up to a quarter of an hour, so that an
-//! apiserver that was away for a minute would be missed for two.
+//! A response with `Retry-After` (429 and 503) is retried after that time. All other errors go to the caller:
+//! watches, the Lease, statuses and Events each have a backoff of a few seconds at most. The default retries of
+//! kube's client must stay off: they back off to a quarter of an hour, so after one minute without an apiserver the
+//! operator would be late by two.
 
 use std::time::Duration;
 
@@ -16,40 +16,41 @@ use tower::BoxError;
 use tower::buffer::BufferLayer;
 use tower::retry::{Policy, RetryLayer};
 
-/// A longer `Retry-After` than this goes to the caller instead of being waited for: not every proxy means what it says.
+/// The longest `Retry-After` to wait for. A longer one goes to the caller, because not every proxy sets sensible
+/// values.
 const LONGEST: u64 = 30;
-/// How often in a row one request is tried again; then the caller gets the error.
+/// How often to retry one request. After that the caller gets the error.
 const TIMES: u32 = 10;
-/// Pauses grow from here, where the apiserver names shorter ones.
+/// The first pause, if the apiserver asks for a shorter one.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// They grow up to here.
+/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Questions that wait to be sent.
+/// The most requests that wait to be sent.
 const WAITING: usize = 256;
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
-    /// The configuration does not do.
+    /// The configuration is not usable.
     #[error("{0}")]
     Config(#[from] kube::Error),
-    /// The pauses of this module do not go together.
+    /// The pauses of this module contradict each other.
     #[error("pauses between retries: {0}")]
     Pauses(#[from] InvalidBackoff),
 }
 
-/// A client for everything that the operator asks of the apiserver.
+/// The client for all requests to the apiserver.
 ///
 /// # Errors
 ///
-/// The configuration names files that cannot be read, or makes no sense.
+/// The configuration is invalid, or names files that cannot be read.
 pub(crate) fn client(mut config: Config) -> Result<Client, ClientError> {
     config.default_retry = false;
     let client = ClientBuilder::try_from(config)?;
     Ok(client.with_layer(&BufferLayer::new(WAITING)).with_layer(&RetryLayer::new(WhenTold::new()?)).build())
 }
 
-/// Tries again when it was told to.
+/// Retries a request if the response has `Retry-After`.
 #[derive(Clone)]
 struct WhenTold(RetryPolicy);
 
@@ -87,7 +88,8 @@ mod tests {
 
     use super::*;
 
-    /// Asks somebody who always answers this; with what it ends, and when each question came.
+    /// Sends a request to a server that always gives this response. Returns the final status and the times of all
+    /// attempts.
     async fn ask(status: StatusCode, retry_after: Option<&'static str>) -> (StatusCode, Vec<Duration>) {
         let (start, asked) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
         let seen = asked.clone();
@@ -119,7 +121,7 @@ mod tests {
         }
     }
 
-    /// The caller pauses in its own way.
+    /// The caller has its own backoff.
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_is_told_nothing_is_told_so_at_once() {
         for (status, retry_after) in [

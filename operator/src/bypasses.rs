@@ -1,6 +1,6 @@
-//! `weir-operator bypasses`: do requests get past the agents of a policy's pods? `helm test` runs it.
+//! `weir-operator bypasses`: checks whether requests can bypass the agents of a policy's pods. `helm test` runs it.
 //!
-//! It reads what the operator has found out, which stands in the statuses of the policies.
+//! It reads what the operator has written into the policies' statuses.
 
 use anyhow::bail;
 use kube::api::ListParams;
@@ -10,10 +10,10 @@ use weir_api::condition_types::BYPASSABLE;
 
 use crate::status::HEADLESS_SERVICE;
 
-/// How many policies are read at once.
+/// How many policies to read per request.
 const PAGE: u32 = 500;
 
-/// Whose policies are looked at.
+/// Which policies to check.
 #[derive(Debug, clap::Args)]
 pub struct Bypasses {
     /// Look at this namespace only; may be given several times [default: all namespaces]
@@ -22,7 +22,7 @@ pub struct Bypasses {
 }
 
 impl Bypasses {
-    /// Looks at all policies; what was seen, in a few sentences.
+    /// Checks all policies; returns a summary.
     ///
     /// # Errors
     ///
@@ -54,7 +54,8 @@ async fn list(api: &Api<RateLimitPolicy>) -> Result<Vec<RateLimitPolicy>, kube::
     }
 }
 
-/// The names of a StatefulSet's pods lead everywhere, and mostly nobody but the pods themselves uses them: a note is enough.
+/// The DNS names of a StatefulSet's pods bypass the agent, too. Usually only the pods themselves use them, so a note
+/// is enough.
 fn judge(policies: &[RateLimitPolicy]) -> anyhow::Result<String> {
     let (mut ways, mut notes) = (Vec::new(), Vec::new());
     for policy in policies {

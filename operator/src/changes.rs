@@ -1,11 +1,11 @@
-//! What is different between two revisions of a policy's rules, in words for an Event.
+//! Describes the difference between two revisions of a policy's rules, for an Event.
 
 use weir_wire::{Limit, PolicyRules, Rule};
 
-/// At most this many differences are told one by one.
+/// The most differences to list.
 const MOST: usize = 5;
 
-/// The differences, or an empty text if there is none that shows.
+/// The differences; empty if none is visible.
 pub fn describe(old: &PolicyRules, new: &PolicyRules) -> String {
     let mut changes = Vec::new();
     if old.mode != new.mode {
@@ -69,7 +69,7 @@ fn describe_limit(limit: &Limit) -> String {
     text
 }
 
-/// As people write it (GEP-2257): `90m` becomes `1h30m`.
+/// The period in the form of GEP-2257: `90m` becomes `1h30m`.
 fn period(millis: u64) -> String {
     let mut rest = millis;
     let mut text = String::new();

@@ -28,45 +28,45 @@ use crate::pulled::Pulled;
 use crate::source::agents::StandaloneAgent;
 use crate::source::directory::Place;
 
-/// Failed while running.
+/// The program failed while running.
 const FAILED: u8 = 1;
-/// Wrong usage or bad input.
+/// Wrong usage or invalid input.
 const WRONG: u8 = 2;
 
-/// Watches RateLimitPolicies, pushes them to the agents and reports what is really enforced.
+/// Watches RateLimitPolicies, pushes them to the agents, and reports what is enforced.
 #[derive(Debug, Parser)]
 #[command(name = "weir-operator", version, max_term_width = 100)]
 pub struct Cli {
-    /// How log lines look on standard error
+    /// Format of the log lines on standard error
     #[arg(long, value_name = "FORMAT", env = "WEIR_LOG_FORMAT", default_value = "text", global = true)]
     log_format: LogFormat,
     #[command(subcommand)]
     command: Command,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
-    /// A JSON object a line.
+    /// One JSON object per line.
     Json,
-    /// For people.
+    /// Text for people.
     Text,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Work on a Kubernetes cluster: the one this runs in, or the one of KUBECONFIG
+    /// Run on a Kubernetes cluster: the one this runs in, or the one of KUBECONFIG
     Run(Box<Run>),
-    /// Work on a directory of policy files and a list of agents; no cluster needed
+    /// Run on a directory of policy files and a list of agents, without a cluster
     Standalone(Standalone),
     /// Check policy files as the cluster would at `kubectl apply`
     ///
-    /// Prints one line per fault (file:line:column: path: message) or `ok` for each file, and warns of what nobody can have
-    /// meant. Exit code 0: all good; 1: some policy has faults; 2: a file cannot be read.
+    /// Prints one line per fault (file:line:column: path: message) or `ok` for each file, and warns of policies that
+    /// are valid but make no sense. Exit code 0: all valid; 1: some policy has faults; 2: a file cannot be read.
     Check(Check),
-    /// Prove that a policy is enforced in front of this pod's app, by being the app; `helm test` runs it
+    /// Prove that a policy is enforced in front of this pod's app, by acting as the app; `helm test` runs it
     ///
-    /// Exit code 0: what the policy admits reached the app and nothing else; 1: something else happened.
+    /// Exit code 0: exactly the requests that the policy admits reached the app; 1: any other result.
     Prove(Prove),
     /// Wait until a container of this pod has run, and name its image if it cannot be pulled; `helm test` runs it
     ///
@@ -74,73 +74,77 @@ enum Command {
     Pulled(Pulled),
     /// Name the policies whose limits requests can bypass, through Services or other policies; `helm test` runs it
     ///
-    /// Exit code 0: there are none; 1: there are, or they cannot be read.
+    /// Exit code 0: there are none; 1: there are some, or they cannot be read.
     Bypasses(Bypasses),
 }
 
 #[derive(Debug, Args)]
 struct Run {
-    /// Work on this namespace only; may be given several times [default: all namespaces]
+    /// Watch only this namespace; may be given several times [default: all namespaces]
     #[arg(long = "namespace", value_name = "NS", env = "WEIR_NAMESPACES", value_delimiter = ',')]
     namespaces: Vec<String>,
-    /// Where /metrics, /healthz and /readyz are served
+    /// Address that serves /metrics, /healthz and /readyz
     #[arg(long, value_name = "ADDR", env = "WEIR_TELEMETRY", default_value = "0.0.0.0:8490")]
     telemetry: SocketAddr,
     #[command(flatten)]
     inject: InjectFlags,
     #[command(flatten)]
     identity: IdentityFlags,
-    /// Which of several operators leads is agreed in this Lease: all of one installation name the same
+    /// Name of the Lease by which several operators elect a leader; all operators of one installation use the same
+    /// name
     #[arg(long, value_name = "NAME", env = "WEIR_LEASE", default_value = "weir-operator")]
     lease: String,
-    /// Namespace of the Lease [default: the one that the operator runs in]
+    /// Namespace of the Lease [default: the operator's own]
     #[arg(long, value_name = "NS", env = "POD_NAMESPACE")]
     lease_namespace: Option<String>,
-    /// Deployment in the Lease's namespace that the Lease goes with; empty: it stays
+    /// Deployment in the Lease's namespace that owns the Lease, which is deleted with it; empty: the Lease has no
+    /// owner
     #[arg(long, value_name = "NAME", env = "WEIR_LEASE_OWNER")]
     lease_owner: Option<String>,
-    /// How long a leader that does not answer any more keeps the others waiting, in whole seconds
+    /// How long the Lease stays valid without a renewal, in whole seconds; then another operator may take over
     #[arg(long, value_name = "SECONDS", default_value = "8", value_parser = parse_seconds)]
     lease_duration: Duration,
-    /// How often the leader renews the Lease, in seconds: at least three times while it lasts
+    /// How often the leader renews the Lease, in seconds: at least three times per lease duration
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_seconds)]
     lease_renewal: Duration,
 }
 
 #[derive(Debug, Args)]
 struct Standalone {
-    /// Directory of policies (.yaml, .yml, .json), watched for changes; the status of FILE.yaml is written to FILE.status.yaml
-    /// in the state directory. A broken file keeps its last good content in force
+    /// Directory of policies (.yaml, .yml, .json), watched for changes; the status of FILE.yaml is written to
+    /// FILE.status.yaml in the state directory. While a file is broken, its last good content stays in force
     #[arg(long, value_name = "DIR", env = "WEIR_POLICIES")]
     policies: PathBuf,
-    /// Directory of the statuses, which keep the last good content of each policy across restarts [default: the policies']
+    /// Directory of the status files, which keep the last good content of each policy across restarts [default: the
+    /// directory of the policies]
     #[arg(long, value_name = "DIR", env = "WEIR_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// Look into the directories below as well, but for those whose name begins with a dot
+    /// Include subdirectories, except those whose name begins with a dot
     #[arg(long)]
     recursive: bool,
     /// Control URL of an agent, such as http://127.0.0.1:8481; may be given several times. With labels
     /// (URL,app=web,tier=front) only policies whose selector matches them apply to it, otherwise every policy does
     #[arg(long = "agent", value_name = "URL[,LABEL=VALUE...]", required_unless_present = "agents_file")]
     agents: Vec<StandaloneAgent>,
-    /// File of agents, watched for changes: a line as for --agent each, # begins a comment. One that is broken or empty
-    /// takes no agent away
+    /// File of agents, watched for changes: each line has the form of --agent, # begins a comment. A broken or empty
+    /// file removes no agent
     #[arg(long, value_name = "FILE", env = "WEIR_AGENTS_FILE")]
     agents_file: Option<PathBuf>,
-    /// Certificates (PEM) of the authorities whose agents are believed, for agents with an https URL: each must show a
-    /// certificate for the host in its URL. These three files are read again when they change
+    /// Authorities (PEM) that sign the certificates of agents with an https URL: each agent must present a
+    /// certificate for the host in its URL. The operator reads these three files again when they change
     #[arg(long, value_name = "FILE", env = "WEIR_AGENT_CA", requires = "client_cert", requires = "client_key")]
     agent_ca: Option<PathBuf>,
-    /// Certificate (PEM, with intermediates) that is shown to agents with an https URL
+    /// Certificate (PEM, with intermediates) that the operator presents to agents with an https URL
     #[arg(long, value_name = "FILE", env = "WEIR_CLIENT_CERT", requires = "agent_ca", requires = "client_key")]
     client_cert: Option<PathBuf>,
     /// Private key of that certificate (PEM)
     #[arg(long, value_name = "FILE", env = "WEIR_CLIENT_KEY", requires = "agent_ca", requires = "client_cert")]
     client_key: Option<PathBuf>,
-    /// Write traffic into the status files at most this often, in seconds; enforcement is always written at once
+    /// Minimum time between two status writes that only update traffic, in seconds; enforcement is always written at
+    /// once
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
     status_interval: Duration,
-    /// Where /metrics, /healthz and /readyz are served [default: nowhere]
+    /// Address that serves /metrics, /healthz and /readyz [default: none]
     #[arg(long, value_name = "ADDR", env = "WEIR_TELEMETRY")]
     telemetry: Option<SocketAddr>,
 }
@@ -150,19 +154,19 @@ struct Check {
     /// Files with any number of YAML documents, directories of such files, or - for standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// In which form to answer
+    /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     output: check::Format,
-    /// A file or directory without any policy is a fault
+    /// Treat a file or directory without any policy as a fault
     #[arg(long)]
     require_policies: bool,
-    /// Look into the directories below as well, but for those whose name begins with a dot
+    /// Include subdirectories, except those whose name begins with a dot
     #[arg(long)]
     recursive: bool,
 }
 
 impl Cli {
-    /// Does what was asked for.
+    /// Runs the command.
     pub fn run(self) -> ExitCode {
         let format = self.log_format;
         match self.command {
@@ -180,7 +184,7 @@ fn run_check(arguments: Check) -> ExitCode {
     let Check { files: paths, output, require_policies, recursive } = arguments;
     let answer = Question { paths, recursive, require_policies }.answer();
     match io::stdout().lock().write_all(answer.render(output).as_bytes()) {
-        // Who reads no more has read enough, as `head` has.
+        // A reader such as `head` may close the pipe early.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             eprintln!("weir-operator: cannot write the answer: {error}");
             return ExitCode::from(WRONG);
@@ -194,7 +198,7 @@ fn run_check(arguments: Check) -> ExitCode {
     }
 }
 
-/// An error and the exit code that it gives.
+/// An error with its exit code.
 struct Failed(u8, anyhow::Error);
 
 trait OrExit<T> {
@@ -208,7 +212,7 @@ impl<T, E: Into<anyhow::Error>> OrExit<T> for Result<T, E> {
 }
 
 fn in_runtime(format: LogFormat, work: impl Future<Output = Result<(), Failed>>) -> ExitCode {
-    // Standard output belongs to the reports of standalone mode.
+    // Standard output is for the reports of standalone mode.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
@@ -263,15 +267,15 @@ async fn run_cluster(arguments: Run) -> Result<(), Failed> {
         identity: name(&instance, std::env::var("POD_UID").ok()),
         timing,
     };
-    // A variable that is set to nothing is how charts say that there is none.
+    // Charts set a variable to an empty text when they have no value.
     let namespaces = arguments.namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect();
     let operator = Operator::cluster(client, namespaces, instance, candidacy);
     let operator = operator.injection(injection).identity(identity);
     operator.run(Some(listener), stop_on_signal().or_exit(FAILED)?).await.or_exit(FAILED)
 }
 
-/// A name that no other running process has. A pod runs one at a time: when its container is started again, it may go on
-/// with the Lease that it held.
+/// A name that no other running process has. A pod runs one operator at a time: after a restart of its container, the
+/// operator may continue with the Lease that it held.
 fn name(instance: &str, pod_uid: Option<String>) -> String {
     let unique = pod_uid.filter(|uid| !uid.is_empty());
     format!("{instance}_{}", unique.unwrap_or_else(|| format!("{:016x}", rand::random::<u64>())))
@@ -321,7 +325,7 @@ async fn listen(what: &str, address: SocketAddr) -> anyhow::Result<TcpListener> 
     Ok(listener)
 }
 
-/// What SIGHUP notifies.
+/// Notified by SIGHUP.
 fn reload_on_signal() -> io::Result<Arc<Notify>> {
     let reload = Arc::new(Notify::new());
     let mut hang_up = signal(SignalKind::hangup())?;
@@ -352,7 +356,7 @@ fn stop_on_signal() -> io::Result<CancellationToken> {
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.trim_end_matches('s').parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    let seconds: f64 = text.trim_end_matches('s').parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 

@@ -1,10 +1,10 @@
-//! The loop that ties everything together: changes of the world in, pushes and reports out.
+//! The main loop: takes in changes of the world, pushes snapshots and sends reports.
 //!
-//! The engine owns all state and is alone with it; what it calls is pure or does not wait. It pushes nothing before the
-//! world is complete, because a pod whose policies are not listed yet would lose its limits.
+//! The engine owns all state and is its only user. Everything that it calls is pure or does not block. It pushes
+//! nothing before the world is complete, because a pod whose policies are not listed yet would lose its limits.
 //!
-//! Without a term of leadership it watches, compiles and plans in the same way, but talks to no agent and reports
-//! nothing: with the first moment of a term everything that is planned is pushed.
+//! Without a term of leadership it watches, compiles and plans in the same way, but contacts no agent and reports
+//! nothing. When a term begins, it pushes everything that is planned.
 
 mod report;
 
@@ -31,14 +31,14 @@ use crate::telemetry::{Heartbeat, Ready};
 use crate::traffic::Traffic;
 use crate::world::{Agent, Change, DirtySet, ObjectKey, StoredStatus, Update, World};
 
-/// Changes that come closer together are handled together.
+/// Changes within this time are handled together.
 const GATHER: Duration = Duration::from_millis(5);
-/// Reports are made no oftener than leaves this many times as long for everything else.
+/// After a report, the engine does other work for this many times as long as the report took.
 const REST: u32 = 4;
-/// Traffic and the passing of time are looked at this often.
+/// How often to check traffic and the passing of time.
 const TICK: Duration = Duration::from_millis(500);
 
-/// The engine and all it knows.
+/// The engine with all its state.
 #[derive(Debug)]
 pub struct Engine {
     shared: Arc<Shared>,
@@ -46,42 +46,42 @@ pub struct Engine {
     ready: Ready,
     heartbeat: Heartbeat,
     reports: mpsc::UnboundedSender<Message>,
-    /// Between two status writes that only bring traffic.
+    /// The minimum time between two status writes that only update traffic.
     traffic_interval: Duration,
-    /// Since when it leads, if it does.
+    /// Since when this operator leads, if it does.
     leads_since: Option<Instant>,
 
     world: World,
-    /// When the world was complete.
+    /// When the world became complete.
     complete_at: Option<Instant>,
-    /// What changed in it since it was last planned.
+    /// The changes since the last plan.
     dirty: DirtySet,
-    /// The policies of which something changed since they were last reported: only these are looked at.
+    /// The policies that changed since the last report. Only these are reported.
     dirty_policies: BTreeSet<ObjectKey>,
-    /// Unless time has passed, and with it what all of them say of the last minute.
+    /// Time has passed, so every policy's traffic of the last minute may have changed.
     ticked: bool,
     compiler: Compiler,
     plan: Plan,
     links: HashMap<ObjectKey, Link>,
     observed: Observed,
-    /// The pods of which it is not known that they enforce all that they should: only these are judged one by one.
+    /// The pods that are not known to enforce everything that they should. Only these are judged one by one.
     unconverged_pods: BTreeSet<ObjectKey>,
     traffic: Traffic,
     policies: HashMap<ObjectKey, PolicyRecord>,
-    /// What is beside the policies that nobody here looks after yet.
+    /// The stored statuses of policies that have no record yet.
     found: HashMap<ObjectKey, StoredStatus>,
-    /// When the first change that is not planned yet was seen.
+    /// When the first change was seen that is not planned yet.
     changed_at: Option<Instant>,
-    /// Not before: so that looking at thousands of pods that answer one by one leaves time for other things.
+    /// The earliest time of the next report. It leaves time for other work while thousands of pods answer one by one.
     report_at: Option<Instant>,
 }
 
-/// Why an engine ended by itself.
+/// Why an engine ended without a stop.
 #[derive(Debug, thiserror::Error)]
 #[error("the source of policies ended")]
 pub struct SourceEnded;
 
-/// What an engine knew when it was stopped: pods are created while it leaves, too.
+/// The state of a stopped engine, to answer for pods that are created during the shutdown.
 #[derive(Debug)]
 pub struct Known {
     is_complete: bool,
@@ -90,7 +90,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// Answers for ever.
+    /// Answers questions forever.
     pub async fn answer(self, questions: &mut mpsc::Receiver<Question>) -> Infallible {
         while let Some(question) = questions.recv().await {
             foresee_for(question, self.is_complete, &self.world, &self.compiler);
@@ -99,17 +99,17 @@ impl Known {
     }
 }
 
-/// Says what a pod will have to enforce that is about to be created. Before the world is complete nobody knows.
+/// Answers what a new pod will have to enforce. Before the world is complete there is no answer.
 fn foresee_for(question: Question, is_complete: bool, world: &World, compiler: &Compiler) {
     if is_complete {
         let Question { namespace, labels, answer } = question;
-        // A caller that waited too long has continued without.
+        // The caller may have timed out and continued without an answer.
         let _ = answer.send(foresee(&world.workloads, compiler.compiled(), &namespace, labels));
     }
 }
 
 impl Engine {
-    /// Knows nothing yet.
+    /// An engine without any knowledge.
     pub fn new(
         shared: Shared,
         ready: Ready,
@@ -143,11 +143,11 @@ impl Engine {
         }
     }
 
-    /// Runs until it is told to stop; what it knew then.
+    /// Runs until stopped; returns its knowledge.
     ///
     /// # Errors
     ///
-    /// The source ended before.
+    /// The source ended before the stop.
     pub async fn run(
         mut self,
         mut updates: mpsc::Receiver<Update>,
@@ -203,9 +203,9 @@ impl Engine {
         }
     }
 
-    /// Begins a term, or stands by.
+    /// Begins a term, or becomes a standby.
     fn serve(&mut self, now: Instant, term: Option<Term>) {
-        // Links and what they told end with their term: another leader may have pushed since.
+        // Links and their results end with their term: another leader may have pushed since.
         self.links.clear();
         self.observed = Observed::default();
         self.unconverged_pods.clear();
@@ -214,13 +214,14 @@ impl Engine {
         self.metrics.forget_pods();
         self.leads_since = term.is_some().then_some(now);
         Arc::make_mut(&mut self.shared).term = term.unwrap_or_else(Term::over);
-        // Each pod has its first push of the term to come, and each policy its first status.
+        // In the next term, each pod needs its first push, and each policy its first status.
         self.dirty.pods.extend(self.world.pods.keys().cloned());
         self.dirty.policies.extend(self.world.policies.keys().cloned());
         self.changed_at.get_or_insert(now);
     }
 
-    /// True if there is something to plan. The operator's own status writes come back through here and are not.
+    /// Takes in an update. Returns true if there is something to plan. The operator's own status writes arrive here,
+    /// too, and need no plan.
     fn take_in(&mut self, now: Instant, update: Update) -> bool {
         for mut change in update.changes {
             match &mut change {
@@ -255,7 +256,7 @@ impl Engine {
     fn observe(&mut self, observation: &Observation) -> bool {
         let Observation { pod: key, at, .. } = observation;
         let is_current = self.world.pods.get(key).is_some_and(|pod| pod.uid == observation.pod_uid);
-        // What a link of an earlier term told may have been overtaken by another leader.
+        // Another leader may have overwritten what a link of an earlier term reported.
         if !is_current || self.leads_since.is_none_or(|since| *at < since) {
             return false;
         }
@@ -275,11 +276,12 @@ impl Engine {
         changed
     }
 
-    /// Notes whether there is anything to judge about a pod.
+    /// Records whether the pod has to be judged.
     fn settle(&mut self, key: &ObjectKey) {
         let (pod, cohort) = (self.world.pods.get(key), self.plan.cohort(key));
         let is_open = pod.zip(cohort).is_some_and(|(pod, cohort)| {
-            // A policy without rules in force is in no content, and one that has grown too large is not in it as it should be.
+            // A policy without rules in force is in no content. One that has grown too large is in it with its old
+            // rules.
             let all_have_rules = cohort.policies.len() == cohort.content.policies.len() && cohort.left_out.is_empty();
             let has_converged = all_have_rules && self.observed.has_converged(key, pod, &cohort.content);
             !cohort.policies.is_empty() && !has_converged
@@ -291,12 +293,12 @@ impl Engine {
         }
     }
 
-    /// Plans what changed and reports what is new; when to look again, if it is too early for a report.
+    /// Plans the changes and reports. If it is too early for a report, returns when to try again.
     fn look(&mut self, now: Instant) -> Option<Instant> {
         let complete_at = self.complete_at?;
         if let Some(changed_at) = self.changed_at.take() {
             let dirty = std::mem::take(&mut self.dirty);
-            // What this engine follows it remembers better than any status.
+            // For policies with a record, the engine's memory is newer than any status.
             let kept = |key: &ObjectKey| self.found.get(key)?.status.as_ref()?.last_known_good.as_ref();
             self.compiler.update(&self.world.policies, &dirty.policies, kept);
             let Planned { pods, mut policies } = self.plan.update(&self.world, self.compiler.compiled(), &dirty);
@@ -320,7 +322,7 @@ impl Engine {
 
     /// Tells the links of these pods what is planned.
     fn push(&mut self, changed_at: Instant, pods: &BTreeSet<ObjectKey>) {
-        // Before and after: what is started now must not all ask at once.
+        // Counts the links before and after, because the new ones must not all poll at once.
         self.shared.poll.spread(self.links.len() + pods.len());
         for key in pods {
             let pod = self.world.pods.get(key).zip(self.plan.cohort(key));
@@ -350,7 +352,7 @@ impl Engine {
         for key in dirty {
             let Some(policy) = self.compiler.compiled().get(key) else {
                 if self.policies.remove(key).is_some() {
-                    // Closed only while the process ends, when nothing is left to report to.
+                    // The channel is closed only while the process ends; then nobody needs the report.
                     let _ = self.reports.send(Message::Removed(key.clone()));
                     self.metrics.forget_policy(key);
                 }

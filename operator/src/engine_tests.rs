@@ -24,10 +24,10 @@ fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSende
     Engine::new(shared, Ready::default(), Heartbeat::new(Duration::ZERO), reports, Duration::from_secs(10))
 }
 
-/// As a list shows it after a watch that missed the end of the first one.
+/// As a list shows it after a watch that missed the deletion of the first pod.
 #[tokio::test]
 async fn another_pod_of_the_same_name_at_the_same_address_is_talked_to_again() {
-    // Nobody is there, which is told of the pod that was meant.
+    // Nothing listens there. The error names the pod that was called.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url: Arc<str> = format!("http://{}", listener.local_addr().unwrap()).into();
     drop(listener);
@@ -45,7 +45,7 @@ async fn another_pod_of_the_same_name_at_the_same_address_is_talked_to_again() {
     }
 }
 
-/// The same for a policy, whose status must not be written to the one that is gone.
+/// A policy that was replaced by one of the same name: its status must not be written to the new object.
 #[tokio::test]
 async fn another_policy_of_the_same_name_is_followed_again() {
     let ((observations, _observed), (reports, mut reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
@@ -70,7 +70,7 @@ async fn another_policy_of_the_same_name_is_followed_again() {
     }
 }
 
-/// A webhook goes on for seconds after its engine.
+/// A webhook continues for seconds after its engine.
 #[tokio::test]
 async fn what_an_engine_knew_is_told_after_its_end_and_nothing_before_it_knows_all() {
     for complete in [true, false] {
@@ -82,7 +82,7 @@ async fn what_an_engine_knew_is_told_after_its_end_and_nothing_before_it_knows_a
         let stop = CancellationToken::new();
         let told = async {
             updates.send(Update { changes: Vec::new(), complete }).await.unwrap();
-            // It has been taken in when there is room for another.
+            // The engine has taken it in when the channel has room for another update.
             updates.send(Update { changes: Vec::new(), complete: false }).await.unwrap();
             updates.send(Update { changes: Vec::new(), complete: false }).await.unwrap();
             stop.cancel();

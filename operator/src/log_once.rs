@@ -1,13 +1,13 @@
-//! Tells a problem once, however often it is met. A problem that was fixed in between is logged again.
+//! Logs a problem only once, however often it occurs. A problem that was fixed in between is logged again.
 
 use std::fmt::Display;
 
-/// What was told last.
+/// The problem that was logged last.
 #[derive(Debug, Default)]
 pub(crate) struct LogOnce(String);
 
 impl LogOnce {
-    /// The problem in words, if it is another one than last time.
+    /// The problem, if it differs from the last one.
     pub(crate) fn changed(&mut self, outcome: Result<(), impl Display>) -> Option<&str> {
         let problem = outcome.err().map(|error| error.to_string()).unwrap_or_default();
         let is_news = !problem.is_empty() && problem != self.0;

@@ -1,5 +1,5 @@
-//! The operator's own metrics. One is proportional to policies, for alerts that name them; nothing is to pods, and no
-//! other label is open.
+//! The operator's own metrics. One has a series per policy, for alerts that name policies. None has a series per pod,
+//! and no other label is open-ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,11 +32,11 @@ pub struct Metrics {
     leader_transitions: IntCounter,
     lease_age: Gauge,
     lease_duration: Gauge,
-    /// When the Lease was last seen to be alive: microseconds since boot, and 0 for never.
+    /// When the Lease was last seen alive, in microseconds since boot; 0 for never.
     lease_seen: Arc<AtomicU64>,
 }
 
-/// One agent to which another operator writes.
+/// Counts one agent to which another operator also pushes, until dropped.
 #[derive(Debug)]
 pub(crate) struct Contest(IntGauge);
 
@@ -46,20 +46,21 @@ impl Drop for Contest {
     }
 }
 
-/// What may come of a push, as it stands in labels. All are there from the start: what is first seen as 1 never grew.
+/// The results of a push, as labels. All series exist from the start: Prometheus sees no increase in a series that
+/// begins at 1.
 pub(crate) const PUSH_RESULTS: [&str; 6] = ["applied", "timeout", "unreachable", "untrusted", "garbage", "refused"];
 
-/// What may come of a status write.
+/// The results of a status write.
 const WRITE_RESULTS: [&str; 2] = ["ok", "error"];
 
-/// How many pods are in which state.
+/// The number of pods in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodCounts {
-    /// Enforce everything that targets them.
+    /// Pods that enforce everything that targets them.
     pub enforcing: usize,
-    /// Have not answered yet, or are about to get a change.
+    /// Pods that have not answered yet, or are about to get a change.
     pub pending: usize,
-    /// Do not enforce what they should.
+    /// Pods that do not enforce what they should.
     pub drifted: usize,
 }
 
@@ -174,59 +175,59 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A push ended.
+    /// Records the end of a push.
     pub fn pushed(&self, result: &str, took: Duration) {
         self.pushes.with_label_values(&[result]).inc();
         self.push_duration.observe(took.as_secs_f64());
     }
 
-    /// The last pod of a changed policy acknowledged it.
+    /// Records that the last pod of a changed policy acknowledged it.
     pub fn propagated(&self, took: Duration) {
         self.propagation.observe(took.as_secs_f64());
     }
 
-    /// Another operator writes to an agent, for as long as the value lives.
+    /// Counts an agent to which another operator also pushes, until the value is dropped.
     pub(crate) fn contest(&self) -> Contest {
         self.contested.inc();
         Contest(self.contested.clone())
     }
 
-    /// A status was written, or could not be.
+    /// Records the result of a status write.
     pub fn status_written(&self, ok: bool) {
         self.status_writes.with_label_values(&[WRITE_RESULTS[usize::from(!ok)]]).inc();
     }
 
-    /// An agent asked for its certificate.
+    /// Records a request for a certificate.
     pub(crate) fn identified(&self, result: &str) {
         self.identities.with_label_values(&[result]).inc();
     }
 
-    /// The injection webhook answered for a pod.
+    /// Records an answer of the injection webhook.
     pub fn reviewed(&self, outcome: &str) {
         self.reviews.with_label_values(&[outcome]).inc();
     }
 
-    /// How many policies are accepted and how many are not.
+    /// Sets the number of accepted and refused policies.
     pub fn set_policies(&self, accepted: usize, refused: usize) {
         self.policies.with_label_values(&["true"]).set(gauge(accepted));
         self.policies.with_label_values(&["false"]).set(gauge(refused));
     }
 
-    /// How the policy files are.
+    /// Sets the state of the policy files.
     pub fn set_files(&self, counts: FileCounts) {
         for (state, count) in [("good", counts.good), ("kept", counts.kept), ("broken", counts.broken)] {
             self.files.with_label_values(&[state]).set(gauge(count));
         }
     }
 
-    /// How the targeted pods are.
+    /// Sets the state of the targeted pods.
     pub fn set_pods(&self, counts: PodCounts) {
         for (state, count) in counts.by_state() {
             self.pods.with_label_values(&[state]).set(gauge(count));
         }
     }
 
-    /// How the pods of one policy are.
+    /// Sets the state of one policy's pods.
     pub fn set_policy_pods(&self, policy: &ObjectKey, counts: PodCounts) {
         let ObjectKey { namespace, name } = policy;
         for (state, count) in counts.by_state() {
@@ -234,22 +235,22 @@ impl Metrics {
         }
     }
 
-    /// The policy is gone.
+    /// Removes a deleted policy.
     pub fn forget_policy(&self, policy: &ObjectKey) {
         let ObjectKey { namespace, name } = policy;
         for (state, _) in PodCounts::default().by_state() {
-            // Fails only if nothing was ever counted for it.
+            // Fails only if there was never a series for it.
             let _ = self.policy_pods.remove_label_values(&[namespace, name, state]);
         }
     }
 
-    /// Nothing is known of any pod any more: another operator leads.
+    /// Removes all pod counts, because another operator leads.
     pub fn forget_pods(&self) {
         self.policy_pods.reset();
         self.set_pods(PodCounts::default());
     }
 
-    /// Whether this operator leads.
+    /// Sets whether this operator leads.
     pub fn set_leader(&self, leads: bool) {
         if self.leader.get() != i64::from(leads) {
             self.leader_transitions.inc();
@@ -257,18 +258,18 @@ impl Metrics {
         self.leader.set(i64::from(leads));
     }
 
-    /// How long the Lease lasts without a renewal.
+    /// Sets how long the Lease lasts without a renewal.
     pub fn set_lease_duration(&self, duration: Duration) {
         self.lease_duration.set(duration.as_secs_f64());
     }
 
-    /// The Lease was last seen to be made or renewed at that time since boot.
+    /// Records when the Lease was last seen created or renewed, as time since boot.
     pub fn lease_seen(&self, since_boot: Duration) {
         let micros = u64::try_from(since_boot.as_micros()).unwrap_or(u64::MAX);
         self.lease_seen.store(micros, Ordering::Relaxed);
     }
 
-    /// Everything in the Prometheus text format.
+    /// All metrics in the Prometheus text format.
     pub fn render(&self, since_boot: Duration) -> String {
         let seen = Duration::from_micros(self.lease_seen.load(Ordering::Relaxed));
         if !seen.is_zero() {

@@ -1,7 +1,7 @@
-//! What the agents last said of themselves, and what that means for one policy on one pod.
+//! What the agents reported last, and what it means for each policy on each pod.
 //!
-//! Kept pod by pod, judged policy by policy. A pod enforces a policy when its agent said so in its newest answer and
-//! still answers; nothing that the operator intends counts.
+//! State is kept per pod and judged per policy. A pod enforces a policy if its agent's newest answer says so and the
+//! agent still answers. What the operator intends does not count.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,22 +15,21 @@ use crate::link::{Failure, FailureKind, Observation, Seen};
 use crate::plan::Content;
 use crate::world::{Agent, ObjectKey, Pod};
 
-/// A pod that has never answered, or one that is about to get a change, is waited for this long before it counts as
-/// drifted.
+/// How long a pod may take that has never answered or is about to get a change. After that it counts as drifted.
 pub const PATIENCE: Duration = Duration::from_secs(4);
 
-/// What is said of an agent to which another operator writes: it enforces this policy only now and then.
+/// The message for an agent to which another operator also pushes: it enforces this policy only part of the time.
 const CONTESTED: &str = "another operator writes to this agent, and each overwrites what the other has pushed: stop one of \
                          the two, or name the agent to one of them only";
 
-/// How one pod stands to one policy.
+/// Whether one pod enforces one policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It acknowledged the policy's revision and answers.
+    /// The pod acknowledged the policy's revision, and answers.
     Enforcing,
-    /// It does not, and that is expected to change by itself soon.
+    /// The pod does not, and is expected to soon.
     Waiting(DriftReason, String),
-    /// It does not.
+    /// The pod does not.
     Drifted(DriftReason, String),
 }
 
@@ -62,13 +61,13 @@ struct View {
     contested: bool,
 }
 
-/// What an agent says it enforces.
+/// What an agent enforces, by its own report.
 #[derive(Debug)]
 enum InForce {
     Nothing,
-    /// Just what is in a content that was sent to it: thousands share one.
+    /// Exactly a content that was sent to it, shared by all its pods.
     Content(Arc<Content>),
-    /// Something else: revision by policy UID.
+    /// Other policies: revision by policy UID.
     Other(HashMap<String, String>),
 }
 
@@ -99,11 +98,11 @@ impl InForce {
         }
     }
 
-    /// False also for the same in another form: then it is only looked at once more.
+    /// May be false for equal values in different forms; then the pod is only judged once more.
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Nothing, Self::Nothing) => true,
-            // A revision names the policies and their revisions.
+            // A content's revision names the policies and their revisions.
             (Self::Content(content), Self::Content(other)) => content.revision == other.revision,
             (Self::Other(revisions), Self::Other(others)) => revisions == others,
             _ => false,
@@ -118,19 +117,19 @@ impl InForce {
     }
 }
 
-/// What a policy wants of its pods.
+/// What a policy expects of its pods.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// UID of the policy.
     pub uid: &'a str,
-    /// The revision that is to be in force.
+    /// The revision that should be in force.
     pub revision: &'a str,
-    /// Since when.
+    /// Since when it should be.
     pub since: Instant,
 }
 
 impl Observed {
-    /// Starts watching a pod; a pod of the same name but another UID starts again.
+    /// Starts watching a pod. A pod of the same name with another UID starts from the beginning.
     pub fn expect(&mut self, now: Instant, pod: &ObjectKey, pod_uid: &str) {
         if self.views.get(pod).is_none_or(|view| view.pod_uid != pod_uid) {
             let view = View {
@@ -144,7 +143,7 @@ impl Observed {
             };
             self.views.insert(pod.clone(), view);
         } else if let Some(view) = self.views.get_mut(pod) {
-            // A new link has not seen another operator write.
+            // A new link has not seen another operator push.
             view.contested = false;
         }
     }
@@ -154,8 +153,8 @@ impl Observed {
         self.views.remove(pod);
     }
 
-    /// Takes in an observation of a pod that should enforce `wanted`; true if it may change how the pod stands to any
-    /// policy.
+    /// Records an observation of a pod that should enforce `wanted`. Returns true if it may change whether the pod
+    /// enforces a policy.
     pub fn observe(&mut self, observation: &Observation, wanted: Option<&Arc<Content>>) -> bool {
         let Some(view) = self.views.get_mut(&observation.pod) else { return false };
         if view.pod_uid != observation.pod_uid {
@@ -175,7 +174,7 @@ impl Observed {
             }
         };
         view.answered = true;
-        // A refusal stands until the agent takes something; silence ends with any answer.
+        // A refusal stays until the agent accepts something; silence ends with any answer.
         let applied = matches!(observation.seen, Seen::Applied(_));
         let cleared = view.failure.as_ref().is_some_and(|f| applied || f.kind == FailureKind::Unreachable);
         if cleared {
@@ -186,19 +185,19 @@ impl Observed {
         changed || cleared || first
     }
 
-    /// Whether anything was heard of this pod's agent, good or bad.
+    /// Whether any result, good or bad, is known of this pod's agent.
     pub fn heard(&self, pod: &ObjectKey) -> bool {
         self.views.get(pod).is_some_and(|view| view.heard)
     }
 
-    /// Whether a pod enforces all that it should, and nothing is wrong with it: there is nothing more to judge.
+    /// Whether a pod enforces everything that it should, without any fault. Then it needs no further judging.
     pub fn has_converged(&self, key: &ObjectKey, pod: &Pod, wanted: &Content) -> bool {
         let view =
             self.views.get(key).filter(|view| view.pod_uid == pod.uid && view.failure.is_none() && !view.contested);
         matches!(pod.agent, Agent::At(_)) && view.is_some_and(|view| view.in_force.has(wanted))
     }
 
-    /// How a targeted pod stands to a policy.
+    /// Whether a targeted pod enforces a policy.
     pub fn standing(&self, now: Instant, key: &ObjectKey, pod: &Pod, wanted: Wanted<'_>) -> Standing {
         match &pod.agent {
             Agent::Absent(why) => return Standing::Drifted(DriftReason::NoAgent, why.clone().into_owned()),

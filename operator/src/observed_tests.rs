@@ -18,7 +18,7 @@ fn failed(kind: FailureKind) -> Seen {
     Seen::Failed(Failure { kind, message: "why".to_owned() })
 }
 
-/// The agent says that it enforces this revision of policy `p`; none: nothing at all.
+/// The agent reports this revision of policy `p`; `None`: no policy at all.
 fn enforces(revision: Option<&str>) -> Seen {
     let policy = |revision: &str| PolicyStatus {
         uid: "p".to_owned(),

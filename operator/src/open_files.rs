@@ -1,9 +1,9 @@
-//! How many files this process may have open: each agent's connection is one.
+//! The limit on open files of this process: each agent's connection is one.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit as far as this process may. Many systems begin with 1,024, for the sake of programs that use
-/// `select`, and let each process that does not have more.
+/// Raises the limit as far as allowed. Many systems start with 1,024 for programs that use `select`, and let other
+/// processes raise it.
 pub fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {

@@ -1,4 +1,4 @@
-//! The operator as a whole: a source, the engine and a sink, put together and run until it is told to stop.
+//! The whole operator: connects a source, the engine and a sink, and runs until stopped.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,16 +25,16 @@ use crate::source::objects::Proof;
 use crate::telemetry::{self, Heartbeat, Ready};
 use crate::world::Update;
 
-/// Between two status writes that only bring traffic, unless something else is asked for.
+/// The default minimum time between two status writes that only update traffic.
 pub const TRAFFIC_INTERVAL: Duration = Duration::from_secs(10);
-/// How long the last reports may take at the end, and how long giving the lease back: both together less than 2 s.
+/// How long the last reports may take at the end, and how long releasing the lease may take: together less than 2 s.
 const FAREWELL: Duration = Duration::from_millis(900);
-/// How long what asks by the name of a Service is answered after that: rules lead here until every node has heard that the
-/// pod is about to go, and a pod that is created meanwhile must get its agent and what it enforces. Less than the pod's
-/// time to end.
+/// How long the webhook and the identity service keep running after that. Services route to this pod until every node
+/// knows that it is going away, and a pod created in that time must get its agent and snapshot. Less than the pod's
+/// grace period.
 const STAY: Duration = Duration::from_secs(4);
 
-/// An operator that has found its source but does nothing yet.
+/// An operator that has opened its source but does nothing yet.
 #[derive(Debug)]
 pub struct Operator {
     source: Source,
@@ -47,12 +47,12 @@ pub struct Operator {
     heartbeat: Heartbeat,
 }
 
-/// How one of several operators on a cluster becomes its leader.
+/// How one of several operators of a cluster becomes its leader.
 #[derive(Clone, Debug)]
 pub struct Candidacy {
-    /// What it holds while it leads.
+    /// The Lease of the leader.
     pub lease: LeaseName,
-    /// Its name in the Lease: no other process that runs may have it.
+    /// Its name in the Lease. No other running process may have it.
     pub identity: String,
     /// How long the Lease lasts.
     pub timing: leader::Timing,
@@ -73,17 +73,17 @@ impl std::fmt::Debug for Source {
 }
 
 impl Operator {
-    /// Works on a cluster, as its leader or standing by. No `namespaces`: all of them. `instance` names this operator in
-    /// Events.
+    /// An operator for a cluster, as leader or standby. Empty `namespaces`: all of them. `instance` names this
+    /// operator in Events.
     pub fn cluster(client: Client, namespaces: Vec<String>, instance: String, candidacy: Candidacy) -> Self {
         Self::new(Source::Cluster { client, namespaces, instance, candidacy: Box::new(candidacy) })
     }
 
-    /// Works on a directory of policies and a list of agents, and reads both again when `reload` is notified.
+    /// An operator for a directory of policies and a list of agents. It reads both again when `reload` is notified.
     ///
     /// # Errors
     ///
-    /// The directory cannot be read or watched, or the agents are not known.
+    /// The directory cannot be read or watched, or the list of agents is invalid.
     pub fn standalone(place: &Place, reload: Arc<Notify>) -> Result<Self, DirectoryError> {
         let directory = Box::new(Directory::open(place)?);
         Ok(Self::new(Source::Directory { state: place.state().to_owned(), directory, reload }))
@@ -102,19 +102,19 @@ impl Operator {
         }
     }
 
-    /// Gives the agent to new pods that ask for it. Only for a cluster: nobody else creates pods.
+    /// Injects the agent into new pods that ask for it. Only for a cluster, where there are pods.
     #[must_use]
     pub(crate) fn injection(self, injection: Option<Injection>) -> Self {
         Self { injection, ..self }
     }
 
-    /// Talks to agents over mutual TLS, and gives them their certificates. Only for a cluster: nobody else knows pods.
+    /// Uses mutual TLS with agents, and issues their certificates. Only for a cluster, where there are pods.
     #[must_use]
     pub(crate) fn identity(self, identity: Option<Identity>) -> Self {
         Self { identity, ..self }
     }
 
-    /// Writes traffic into the status at most this often.
+    /// Sets the minimum time between two writes of traffic into the status.
     #[must_use]
     pub fn traffic_interval(self, traffic_interval: Duration) -> Self {
         Self { traffic_interval, ..self }
@@ -139,7 +139,7 @@ impl Operator {
         let telemetry = listener.map(|listener| self.serve_telemetry(listener, stop.clone()));
         let (updates, incoming) = mpsc::channel(256);
         let (observations, observed) = mpsc::channel(1024);
-        // Unbounded, because the engine must never wait for the apiserver; what comes in is paced by the engine, and the
+        // Unbounded, because the engine must never wait for the apiserver. The engine paces its reports, and the
         // writer keeps only the newest of each policy.
         let (reports, outgoing) = mpsc::unbounded_channel();
         let (landings, landed) = mpsc::channel(256);
@@ -180,16 +180,16 @@ impl Operator {
         let outcome = engine.run(incoming, observed, landed, &mut asked, terms, stop.clone()).await;
         stop.cancel();
         source.abort();
-        // A source that was aborted says so; there is nothing else to learn from it.
+        // An aborted source returns an error, which says nothing new.
         let _ = source.await;
         let farewell = async {
             if timeout(FAREWELL, writer).await.is_err() {
-                tracing::warn!("gave up on the last reports");
+                tracing::warn!("the last reports were not written in time");
             }
-            // Only now, when nothing is written any more, may another operator lead.
+            // Another operator may lead only after the last write.
             resign.cancel();
             if timeout(FAREWELL, campaign).await.is_err() {
-                tracing::warn!("gave up on giving the lease back");
+                tracing::warn!("the lease was not released in time");
             }
         };
         let outcome = match outcome {
@@ -228,7 +228,7 @@ impl Operator {
     }
 }
 
-/// Competes for leadership, unless there is nobody to compete with.
+/// Competes for leadership, unless there are no rivals.
 fn start_campaign(source: &Source, metrics: &Metrics, resign: CancellationToken) -> (Terms, JoinHandle<()>) {
     match source {
         Source::Cluster { client, candidacy, .. } => {

@@ -1,8 +1,8 @@
-//! The ways to a pod's app: which ports of Services lead through the agent, and which past it.
+//! Finds out which ports of Services lead through the agent, and which bypass it.
 //!
-//! Pure. Of a Service it knows the ports, of a pod where its agent listens, which port it guards, and what its container
-//! ports are called. Pods of one template have the same pod_ports. An agent on the pod's own network cannot refuse what
-//! comes to the app directly, so the most that can be done is to say so.
+//! Pure. It knows a Service's ports, a pod's named ports, and where the pod's agent and app listen. The pods of one
+//! template have the same ports. An agent cannot refuse requests that reach the app directly over the pod's network,
+//! so Weir can only report such a bypass.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Deserialize;
 
-/// The init container that sends what comes to the guarded port to the agent.
+/// The init container that redirects requests for the guarded port to the agent.
 const REDIRECT: &str = "weir-redirect";
-/// The annotation of a Service that is meant to lead past the agent: `allowed`.
+/// The annotation of a Service that bypasses the agent on purpose: `allowed`.
 pub const BYPASS_ANNOTATION: &str = "weir.dev/bypass";
 
-/// Where a pod's agent and the app behind it are reached.
+/// The ports of a pod's agent and of the app behind it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodPorts {
-    /// The app's port that the agent guards, if somebody can come to it directly.
+    /// The app's port that the agent guards, if clients can reach it directly.
     pub guarded: Option<u16>,
-    /// Where the agent listens for clients.
+    /// The agent's port for clients.
     pub agent: u16,
-    /// Numbers of the container ports that have a name.
+    /// The numbers of the named container ports.
     pub names: BTreeMap<String, u16>,
 }
 
-/// A container as far as it says something about ports.
+/// The parts of a container that concern ports.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Container {
     name: String,
@@ -46,7 +46,8 @@ struct ContainerPort {
 }
 
 impl PodPorts {
-    /// Those of a pod with these containers. The agent is the one with a `--listen` and an `--upstream` on loopback.
+    /// The ports of a pod with these containers. The agent is the container with `--listen` and an `--upstream` on
+    /// loopback.
     pub fn of(containers: &[Container], init_containers: &[Container]) -> Self {
         let all = || containers.iter().chain(init_containers);
         let agent = all().find_map(|container| {
@@ -79,12 +80,12 @@ fn is_loopback(address: &str) -> bool {
     ["127.", "[::1]", "localhost"].iter().any(|host| address.starts_with(host))
 }
 
-/// What matters of a Service besides its selector.
+/// The parts of a Service that matter, besides its selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
-    /// Its name leads to the pods themselves, whatever its ports say.
+    /// Its name resolves to the pods themselves, whatever its ports are.
     headless: bool,
-    /// Its owner says that it is meant to lead past the agent.
+    /// Its owner declared the bypass as intended.
     allowed: bool,
     ports: Vec<Port>,
 }
@@ -101,41 +102,41 @@ enum Target {
     Name(String),
 }
 
-/// A way past the agent.
+/// A way for requests to bypass the agent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bypass {
     /// A port of a Service that leads to the app.
     Port {
         /// Name of the Service.
         service: String,
-        /// The port of it.
+        /// The Service's port.
         port: u16,
-        /// Where the app listens.
+        /// The app's port.
         app: u16,
-        /// Where the agent listens.
+        /// The agent's port.
         agent: u16,
     },
-    /// The names of a headless Service are those of the pods: a client that knows the app's port reaches it.
+    /// The name of a headless Service resolves to the pods, so a client that uses the app's port bypasses the agent.
     Names {
         /// Name of the Service.
         service: String,
-        /// Where the app listens.
+        /// The app's port.
         app: u16,
-        /// Where the agent listens.
+        /// The agent's port.
         agent: u16,
     },
-    /// A rule of another policy on the same pods that lets every request through.
+    /// A rule of another policy on the same pods that admits every request.
     Policy {
-        /// Name of that policy.
+        /// The name of that policy.
         policy: String,
-        /// Name of the rule.
+        /// The name of the rule.
         rule: String,
     },
 }
 
 impl Bypass {
-    /// Whether this is how clients are meant to come, so that nobody can say that the policy is enforced. The names of
-    /// headless Services are mostly there for the pods themselves.
+    /// Whether clients usually take this way, so that the policy cannot count as enforced. The name of a headless
+    /// Service is usually for the pods themselves.
     pub fn is_main_way(&self) -> bool {
         !matches!(self, Self::Names { .. })
     }
@@ -146,24 +147,24 @@ impl std::fmt::Display for Bypass {
         match self {
             Self::Port { service, port, app, agent } => write!(
                 f,
-                "port {port} of Service {service} leads to port {app} of the pods, past the agent: let its targetPort be \
+                "port {port} of Service {service} leads to port {app} of the pods, past the agent: set its targetPort to \
                  {agent}, or the name that the agent has for it"
             ),
             Self::Names { service, app, agent } => write!(
                 f,
                 "the names of headless Service {service} lead to the pods, where port {app} is the app's, past the agent: let \
-                 clients use port {agent}, the app listen on 127.0.0.1 only, or the pods say weir.dev/redirect: enabled"
+                 clients use port {agent}, the app listen on 127.0.0.1 only, or set weir.dev/redirect: enabled on the pods"
             ),
             Self::Policy { policy, rule } => write!(
                 f,
-                "rule {rule} of policy {policy} lets every request to these pods through: give it a match, or take it away"
+                "rule {rule} of policy {policy} lets every request to these pods through: give it a match, or remove it"
             ),
         }
     }
 }
 
 impl Service {
-    /// From the object.
+    /// From the Kubernetes object.
     pub fn of(object: &core::Service) -> Self {
         let spec = object.spec.as_ref();
         let annotations = object.metadata.annotations.as_ref();
@@ -184,7 +185,7 @@ impl Service {
         }
     }
 
-    /// The ways past the agent of pods with these pod_ports that this Service, of this name, opens.
+    /// The bypasses that this Service, with this name, opens to pods with these ports.
     pub fn bypasses(&self, name: &str, pod_ports: &PodPorts) -> Vec<Bypass> {
         let Some(app) = pod_ports.guarded.filter(|_| !self.allowed) else { return Vec::new() };
         let (service, agent) = (name.to_owned(), pod_ports.agent);
@@ -193,7 +194,7 @@ impl Service {
             Target::Name(name) => pod_ports.names.get(name) == Some(&app),
         };
         if self.headless {
-            // No port of the Service stands between a name and the pod: its number is the pod's.
+            // DNS names resolve to the pod's address, without any port mapping by the Service.
             let is_open =
                 self.ports.is_empty() || self.ports.iter().any(|port| port.number == app || leads_to_app(&port));
             return if is_open { vec![Bypass::Names { service, app, agent }] } else { Vec::new() };

@@ -7,7 +7,7 @@ fn pod_ports(containers: Value, init: Value) -> PodPorts {
     PodPorts::of(&read(containers), &read(init))
 }
 
-/// As injection leaves a pod whose app has a port of the name http: the agent has the name.
+/// A pod after injection: the agent has taken over the name http of the app's port.
 fn injected() -> PodPorts {
     let agent = json!({"name": "weir-agent", "args": ["--listen=[::]:8480", "--upstream=127.0.0.1:8080"],
         "ports": [{"name": "http", "containerPort": 8480}, {"name": "weir-control", "containerPort": 8481}]});

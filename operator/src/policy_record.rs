@@ -1,4 +1,4 @@
-//! What the engine remembers of a policy from one look at it to the next. Pure.
+//! What the engine remembers of a policy between two reports. Pure.
 
 use std::time::Duration;
 
@@ -13,36 +13,36 @@ use crate::report::pace::Pace;
 use crate::traffic::Counts;
 use crate::world::StoredStatus;
 
-/// What a status is made of where every pod enforces the policy.
+/// The inputs of a status, for a policy that every pod enforces.
 #[derive(Debug, PartialEq)]
 pub struct StatusInputs {
     /// Grows with each change of the policy and of what it targets.
     pub changes: u64,
-    /// What each of its rules did in the last minute, in their order.
+    /// The traffic of each rule in the last minute, in the rules' order.
     pub rules: Vec<(String, Counts)>,
-    /// What all of them did.
+    /// The traffic of all rules.
     pub all: Counts,
 }
 
-/// A policy that is followed.
+/// The record of a policy.
 #[derive(Debug)]
 pub struct PolicyRecord {
     /// Its UID.
     pub uid: String,
-    /// What there is to tell.
+    /// Decides what to announce.
     pub announcer: Announcer,
-    /// When its status is worth writing.
+    /// Decides when to write its status.
     pub pace: Pace,
-    /// Whether its status is still there.
+    /// Detects whether its status was overwritten.
     pub echo: Echo,
-    /// Its version, as last shown or stored.
+    /// Its resource version, as last shown or stored.
     pub version: Option<String>,
-    /// What it was last like, if nothing was left to be said of it.
+    /// The inputs of the last report, if there was nothing more to report.
     last_inputs: Option<StatusInputs>,
 }
 
 impl PolicyRecord {
-    /// Begins with the policy and what is found beside it when this operator starts to look after it.
+    /// A record for a policy that this operator has just begun to follow, with its stored status.
     pub fn begin(now: Instant, policy: &Compiled, traffic_interval: Duration, found: StoredStatus) -> Self {
         let StoredStatus { status, version } = found;
         let found = status.map(|status| *status);
@@ -56,41 +56,42 @@ impl PolicyRecord {
         }
     }
 
-    /// Whether there is nothing to say of a policy that all its pods enforce and that looks like this.
+    /// Whether a policy that all its pods enforce has nothing new to report, given these inputs.
     pub fn is_same(&self, now: Instant, inputs: &StatusInputs) -> bool {
         self.last_inputs.as_ref() == Some(inputs) && !self.echo.is_foreign(now)
     }
 
-    /// The same for one that nothing went through in the last minute, without a closer look at it.
+    /// Whether a policy without traffic in the last minute has nothing new to report. Cheaper than [`Self::is_same`].
     pub fn is_at_rest(&self, now: Instant, changes: u64) -> bool {
         let rests = |last: &StatusInputs| last.changes == changes && last.all == Counts::default();
         self.last_inputs.as_ref().is_some_and(rests) && !self.echo.is_foreign(now)
     }
 
-    /// It was looked at, and its status should be this. A `inputs` that is the same next time leads to the same status, if
-    /// every pod enforces the policy.
+    /// Records a report with this status. If every pod enforces the policy, the same `inputs` next time lead to the
+    /// same status.
     pub fn looked(&mut self, status: &RateLimitPolicyStatus, inputs: Option<StatusInputs>) {
         self.last_inputs = inputs.filter(|_| self.pace.rests_with(status));
     }
 
-    /// Its source shows this beside it.
+    /// Records the status that the source shows.
     pub fn shown(&mut self, now: Instant, beside: StoredStatus) {
         self.version = beside.version;
         self.echo.shown(now, beside.status);
     }
 
-    /// A write has landed.
+    /// Records a write that landed.
     pub fn landed(&mut self, now: Instant, number: u64, stored: Stored) {
         self.version = stored.version;
         self.echo.landed(now, number, stored.status);
     }
 
-    /// What the next to look after it begins with.
+    /// What the next record of the policy begins with.
     pub fn leave(self) -> StoredStatus {
         StoredStatus { status: self.echo.into_known(), version: self.version }
     }
 
-    /// Whether to write this status now, in which pods are waited for or not, as which number: because it is new, or because somebody wrote over the last.
+    /// Whether to write this status now, and its number: because it is new, or because another writer overwrote the
+    /// last one. `waits` says whether pods are expected to change it soon.
     pub fn writes(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> Option<u64> {
         let is_due =
             self.pace.admits(now, status, waits) || (self.echo.is_foreign(now) && self.pace.repeats(now, status));
@@ -120,7 +121,7 @@ mod tests {
         PolicyRecord::begin(crate::clock::now(), &policy, Duration::from_secs(10), found)
     }
 
-    /// The leader's term ends while a write is refused, and it is elected again: the status is still to be written.
+    /// A leader's term ends while its write fails. After it is elected again, the status must still be written.
     #[test]
     fn what_was_not_stored_is_written_in_the_next_term() {
         let now = crate::clock::now();
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!(at_rest.writes(now, &status(2), false), None, "it is there");
     }
 
-    /// What was shown of the last minute has to go when the minute is over.
+    /// When the minute is over, the status must no longer show its traffic.
     #[test]
     fn a_policy_that_had_traffic_is_looked_at_until_that_is_no_longer_told() {
         let now = crate::clock::now();

@@ -1,8 +1,8 @@
-//! `weir-operator prove`: is a policy enforced in front of this pod's app? `helm test` runs it.
+//! `weir-operator prove`: checks that a policy is enforced in front of this pod's app. `helm test` runs it.
 //!
-//! It is the app: it answers on loopback and counts, behind the agent that its pod was given. Once the policy's status says that
-//! every targeted pod enforces it, requests go through the agent, and what came through is compared with what the limit
-//! admits. It takes nothing from the operator's word alone, and changes nothing.
+//! It acts as the app: it answers on loopback behind the pod's agent, and counts requests. Once the policy's status
+//! says that every targeted pod enforces it, it sends requests through the agent, and compares what reached the app
+//! with what the limit admits. It does not rely on the operator's word alone, and changes nothing.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,25 +22,25 @@ use weir_api::RateLimitPolicy;
 use weir_api::condition_types::ENFORCED;
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
-/// For one answer.
+/// The timeout of one response.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// What is proved, of which policy.
+/// The arguments of a proof.
 #[derive(Debug, clap::Args)]
 pub struct Prove {
-    /// The policy that targets this pod; its namespace is the pod's
+    /// Name of the policy that targets this pod, in the pod's namespace
     #[arg(long, value_name = "NAME")]
     policy: String,
-    /// Where the app of this pod listens: this program is the app
+    /// Address of this pod's app: this program listens there
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     app: SocketAddr,
-    /// Where this pod's agent listens
+    /// Address of this pod's agent
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8480")]
     agent: SocketAddr,
-    /// How many requests the policy admits at once, and none after them for as long as this takes
+    /// How many requests the policy admits at once, and no more while this runs
     #[arg(long, value_name = "COUNT")]
     admits: u32,
-    /// How many to send
+    /// How many requests to send
     #[arg(long, value_name = "COUNT", default_value = "20")]
     requests: u32,
     /// How long to wait until the policy is enforced, in seconds
@@ -48,7 +48,7 @@ pub struct Prove {
     within: u64,
 }
 
-/// What became of the requests.
+/// The results of the requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     admitted: u32,
@@ -57,21 +57,21 @@ struct Counts {
 }
 
 impl Prove {
-    /// Whether anything can be proved by it.
+    /// Checks that the arguments can prove something.
     ///
     /// # Errors
     ///
-    /// Nothing would be refused.
+    /// No request would be refused.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(self.requests > self.admits, "--requests must be more than --admits, or nothing would be refused");
         Ok(())
     }
 
-    /// Waits, sends and compares; what was seen, in one sentence.
+    /// Waits, sends and compares; returns a summary in one sentence.
     ///
     /// # Errors
     ///
-    /// What is not as the policy says.
+    /// What differs from the policy.
     pub async fn run(self, client: Client) -> anyhow::Result<String> {
         let listener = TcpListener::bind(self.app).await.with_context(|| format!("cannot listen on {}", self.app))?;
         let reached = serve(listener);
@@ -84,7 +84,7 @@ impl Prove {
         Ok(format!("{enforced}; of {sent} requests {admitted} reached the app and {refused} were refused with 429"))
     }
 
-    /// Waits until the status says so; what it says.
+    /// Waits until the status says that the policy is enforced; returns its message.
     async fn until_enforced(&self, policies: &Api<RateLimitPolicy>) -> anyhow::Result<String> {
         let mut seen = "it has no status: does an operator lead?".to_owned();
         let enforced = async {
@@ -115,7 +115,7 @@ impl Prove {
     }
 }
 
-/// The app: answers everything, and counts it.
+/// Runs the app: it answers and counts every request.
 fn serve(listener: TcpListener) -> Arc<AtomicU32> {
     let reached = Arc::new(AtomicU32::new(0));
     let counter = reached.clone();
@@ -123,7 +123,7 @@ fn serve(listener: TcpListener) -> Arc<AtomicU32> {
         counter.fetch_add(1, Ordering::Relaxed);
         "ok\n"
     });
-    // Ends with the program.
+    // Runs until the program exits.
     tokio::spawn(async move { axum::serve(listener, app).await });
     reached
 }
@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// An agent that admits `admits` and then refuses, or breaks.
+    /// An agent that admits `admits` requests and then answers with `refusal`.
     async fn agent(admits: u32, refusal: StatusCode) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,7 +1,8 @@
-//! `weir-operator pulled`: can the nodes pull the image that pods are given? `helm test` runs it.
+//! `weir-operator pulled`: checks that nodes can pull the agent's image. `helm test` runs it.
 //!
-//! It runs beside a container of that image in one pod, and asks the apiserver how that container is. An image that
-//! cannot be pulled is named, with the reason and the fix: the pods that wait for it would only say that they wait.
+//! It runs beside a container of that image in one pod, and reads that container's state from the apiserver. If the
+//! image cannot be pulled, the error names it with the reason and the fix. The waiting pods themselves would only say
+//! that they wait.
 
 use std::time::Duration;
 
@@ -10,16 +11,16 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::{Api, Client};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
-/// Reasons to wait that no time changes, or that come after a first try has failed.
+/// Waiting reasons that time does not change, or that follow a failed first attempt.
 const HOPELESS: [&str; 3] = ["ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"];
 
-/// Which container is looked at.
+/// Which container to check.
 #[derive(Debug, clap::Args)]
 pub struct Pulled {
-    /// The container of this pod that has the image, and ends by itself
+    /// Name of the container in this pod that runs the image and exits by itself
     #[arg(long, value_name = "NAME")]
     container: String,
-    /// This pod
+    /// Name of this pod
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pod: String,
     /// How long the image may take, in seconds
@@ -28,11 +29,11 @@ pub struct Pulled {
 }
 
 impl Pulled {
-    /// Waits until the container has run; what was seen, in one sentence.
+    /// Waits until the container has run; returns a summary in one sentence.
     ///
     /// # Errors
     ///
-    /// The image, why it cannot be had, and what to set.
+    /// The image, why it cannot be pulled, and what to set.
     pub async fn run(self, client: Client) -> anyhow::Result<String> {
         let pods: Api<Pod> = Api::default_namespaced(client);
         let mut last = "nothing is known of it yet".to_owned();
@@ -53,7 +54,7 @@ impl Pulled {
     }
 }
 
-/// How a container is.
+/// The state of the container.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
     Ran(String),
@@ -123,7 +124,7 @@ mod tests {
     fn an_image_that_runs_is_good_and_one_that_is_on_its_way_is_waited_for() {
         let ran = judge(&pod(&json!({"terminated": {"exitCode": 0}})), "agent").unwrap();
         assert_eq!(ran, Seen::Ran("image weir.dev/agent:0.1.0 was pulled, and runs".to_owned()));
-        // A registry may have an off day: the kubelet's first failure is not its last try.
+        // A registry may fail for a while, and the kubelet tries again.
         for state in [json!({}), json!({"running": {}}), json!({"waiting": {"reason": "ErrImagePull", "message": "m"}})]
         {
             let Seen::Waits(why) = judge(&pod(&state), "agent").unwrap() else { panic!("{state}") };

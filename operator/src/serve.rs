@@ -1,7 +1,6 @@
-//! The operator's servers that speak TLS: bounded in connections and in time, with a certificate that may change.
+//! The operator's TLS servers: bounded in connections and in time, with a certificate that may change.
 //!
-//! Connections that are open stay as they are; those that come later get what there is then. What is answered is the
-//! router's business.
+//! A new certificate applies to new connections; open ones keep theirs. The router decides the responses.
 
 use std::io;
 use std::net::IpAddr;
@@ -20,21 +19,21 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-/// Others wait to be accepted.
+/// The most open connections. Others wait to be accepted.
 const MAX_CONNECTIONS: usize = 256;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to leave the accept queue alone when the process has no file descriptor left.
+/// How long to pause accepting when the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Who is at the other end.
+/// The address of the client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) IpAddr);
 
-/// TLS with this certificate, for HTTP/1.1 only: those who ask send one request at a time over a connection.
+/// TLS with this certificate, for HTTP/1.1 only: clients send one request at a time over a connection.
 ///
 /// # Errors
 ///
-/// Certificate and key do not go together.
+/// Certificate and key do not match.
 pub(crate) fn tls(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -47,8 +46,8 @@ pub(crate) fn tls(
     Ok(Arc::new(server))
 }
 
-/// Serves for ever. `current`: what to show at the moment, if there is anything. `idle`: for a request's head, and for
-/// keeping a connection without one.
+/// Serves forever. `current` returns the certificate to use now, if there is one. `idle` limits the time for a
+/// request's head, and for a connection without a request.
 pub(crate) async fn run(
     listener: TcpListener,
     router: Router,
@@ -66,7 +65,7 @@ pub(crate) async fn run(
                 continue;
             }
         };
-        // Without a certificate there is nothing to say to anybody.
+        // Without a certificate no connection can be served.
         let Some(tls) = current() else { continue };
         let router = router.clone().layer(Extension(Peer(peer.ip())));
         tokio::spawn(async move {

@@ -1,8 +1,8 @@
-//! The status of a policy, from what was compiled, what is targeted, how the pods stand and what they let through.
+//! Builds the status of a policy from the compiled rules, the targets, the pods' state and their traffic.
 //!
-//! Pure. It says what the pods acknowledged, never what is intended; a condition's transition time moves only when its
-//! status flips. `Ready`, `Reconciling`, `Stalled` and `Programmed` say the same as `Accepted` and `Enforced` in the words
-//! that other tools look for.
+//! Pure. It reports what the pods acknowledged, never what is intended. A condition's transition time changes only
+//! when its status flips. `Ready`, `Reconciling`, `Stalled` and `Programmed` repeat `Accepted` and `Enforced` in the
+//! form that other tools expect.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -17,53 +17,53 @@ use crate::pod_ports::Bypass;
 use crate::traffic::Counts;
 use crate::world::{ObjectKey, Workload};
 
-/// Drifted pods that are named.
+/// How many drifted pods to name.
 const NAMED: usize = 10;
-/// Why a policy is not accepted that does not fit beside the others.
+/// The reason of `Accepted` for a policy that does not fit into the snapshot with the others.
 pub const TOO_LARGE: &str = "SnapshotTooLarge";
-/// Why a policy is not enforced although all its pods acknowledged it.
+/// The reason of `Enforced` for a policy that all its pods acknowledged and requests can bypass.
 pub const BYPASSED: &str = "Bypassed";
-/// Reason of a `Bypassable` that the names of a StatefulSet's pods lead past agents.
+/// The reason of `Bypassable` if a headless Service's names bypass agents.
 pub const HEADLESS_SERVICE: &str = "HeadlessService";
 /// The longest message of a drifted pod, in bytes.
 const LONGEST_MESSAGE: usize = 256;
 /// The longest message of a condition, in bytes.
 const LONGEST_CONDITION: usize = 4096;
 
-/// All that a status says, before it is put into words.
+/// Everything that a status is made of.
 #[derive(Debug)]
 pub struct Facts<'a> {
-    /// What became of the policy.
+    /// The compiled policy.
     pub compiled: &'a Compiled,
     /// The workloads that it names and that do not exist.
     pub missing: &'a [Workload],
-    /// How requests come past the agents, or past the limits.
+    /// How requests can bypass the agents or the limits.
     pub bypasses: &'a [Bypass],
-    /// Into how many pods it does not fit.
+    /// In how many pods it does not fit.
     pub left_out: usize,
     /// How many pods it targets.
     pub targeted: usize,
-    /// How those of them stand to it that do not enforce it.
+    /// The targeted pods that do not enforce it, and why.
     pub others: &'a [(&'a ObjectKey, Standing)],
-    /// What its rules did in the last minute, in their order, and all of them together.
+    /// The traffic of its rules in the last minute, in their order, and of all rules together.
     pub traffic: (&'a [(String, Counts)], Counts),
 }
 
-/// How many pods stand how.
+/// The number of pods in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// All.
+    /// All targeted pods.
     pub targeted: usize,
-    /// Those that enforce the policy.
+    /// Pods that enforce the policy.
     pub enforcing: usize,
-    /// Those that are expected to, soon.
+    /// Pods that are expected to, soon.
     pub waiting: usize,
-    /// The others.
+    /// All other pods.
     pub drifted: usize,
 }
 
 impl Tally {
-    /// Counts: so many pods are targeted, and all but these enforce the policy.
+    /// Counts the states: all of `targeted` except `others` enforce the policy.
     pub fn of(targeted: usize, others: &[(&ObjectKey, Standing)]) -> Self {
         let mut tally = Self { targeted, enforcing: targeted.saturating_sub(others.len()), ..Self::default() };
         for (_, standing) in others {
@@ -77,7 +77,7 @@ impl Tally {
     }
 }
 
-/// Builds the status. `previous` is the one that was last written.
+/// Builds the status. `previous` is the one that was written last.
 pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: Timestamp) -> RateLimitPolicyStatus {
     let tally = Tally::of(facts.targeted, facts.others);
     let condition = |type_: &str, (status, reason, message): Said| {
@@ -99,7 +99,7 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
         programmed(&health, &accepted).map(|said| (PROGRAMMED, said)),
         Some((ENFORCED, enforced)),
         Some((READY, (matches!(health, Health::Ready(..)), health.reason(), health.message().to_owned()))),
-        // These are there only while they are true.
+        // These conditions exist only while they are true.
         matches!(health, Health::UnderWay(..)).then(|| (RECONCILING, health.said())),
         matches!(health, Health::Stalled(..)).then(|| (STALLED, health.said())),
         bypassable(facts.bypasses).map(|said| (BYPASSABLE, said)),
@@ -123,10 +123,10 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
     }
 }
 
-/// What a condition says: whether it is true, why in one word, and in one sentence.
+/// A condition: whether it is true, its reason, and its message.
 type Said = (bool, &'static str, String);
 
-/// What other tools ask for: is it done, does it go on by itself, or must somebody do something?
+/// The state for other tools: done, in progress, or in need of a user's action.
 enum Health {
     Ready(&'static str, String),
     UnderWay(&'static str, String),
@@ -156,7 +156,7 @@ fn health(facts: &Facts<'_>, accepted: &Said, enforced: &Said) -> Health {
     let (_, reason, message) = if accepted.0 { enforced } else { accepted };
     let message = message.clone();
     match (accepted.0, *reason) {
-        // A target that is applied together with its policy may come after it.
+        // A target that is applied together with its policy may appear after it.
         (false, "TargetNotFound") => Health::UnderWay(reason, message),
         (false, _) => Health::Stalled(reason, message),
         (true, _) if facts.others.iter().any(refused) => Health::Stalled("Refused", message),
@@ -166,7 +166,7 @@ fn health(facts: &Facts<'_>, accepted: &Said, enforced: &Said) -> Health {
     }
 }
 
-/// Whether the pods have it, as GEP-713 says; nothing of a policy that is not accepted.
+/// Whether the pods have the policy, as in GEP-713; `None` for a policy that is not accepted.
 fn programmed(health: &Health, accepted: &Said) -> Option<Said> {
     let (is_done, reason) = match health {
         _ if !accepted.0 => return None,
@@ -192,7 +192,7 @@ fn accepted(facts: &Facts<'_>) -> Said {
     (true, "Accepted", "the policy is valid and its targets exist".to_owned())
 }
 
-/// The word that `Enforced` gives for its state.
+/// The `Enforced` condition.
 pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
     let Tally { targeted, enforcing, .. } = tally;
     let Some(rules) = &facts.compiled.rules else {
@@ -232,7 +232,7 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
     (false, reason, format!("{count}; {}", worst.join(", ")))
 }
 
-/// What there is to say of ways past the agents and past the limits, if there are any.
+/// The `Bypassable` condition, if there are bypasses.
 pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
     let reason = match bypasses.iter().find(|way| way.is_main_way()).or(bypasses.first())? {
         Bypass::Port { .. } => "ServicePort",
@@ -241,7 +241,7 @@ pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
     };
     let is_service = |way: &&Bypass| !matches!(way, Bypass::Policy { .. });
     let meant =
-        bypasses.iter().find(is_service).map(|_| " (if a Service is meant to: annotate it weir.dev/bypass: allowed)");
+        bypasses.iter().find(is_service).map(|_| " (if a Service should do that: annotate it weir.dev/bypass: allowed)");
     Some((true, reason, sentence(bypasses, "; ") + meant.unwrap_or_default()))
 }
 
@@ -293,7 +293,7 @@ fn traffic((rules, sum): (&[(String, Counts)], Counts)) -> Traffic {
     }
 }
 
-/// The refused share in percent with one decimal, rounded down: `99.9%` is never all.
+/// The refused share in percent with one decimal, rounded down: `99.9%` never means all.
 fn share(counts: Counts) -> String {
     let all = u128::from(counts.allowed) + u128::from(counts.limited);
     let permille = (u128::from(counts.limited) * 1000).checked_div(all).unwrap_or(0);
@@ -304,7 +304,7 @@ fn sentence(items: &[impl ToString], separator: &str) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator)
 }
 
-/// Cut to `most` bytes, which is the schema's bound in characters or stricter.
+/// Cuts the text to `most` bytes. The schema's bound is in characters, so this is at least as strict.
 fn shorten(mut text: String, most: usize) -> String {
     if text.len() > most {
         let end = (0..=most - 3).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);

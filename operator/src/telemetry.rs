@@ -1,7 +1,8 @@
-//! The operator's own HTTP endpoints: `/metrics`, `/healthz`, `/readyz`. Nothing here changes anything.
+//! The operator's own HTTP endpoints: `/metrics`, `/healthz`, `/readyz`. They change nothing.
 //!
-//! `/healthz` is about this process: its loop turns over. `/readyz` is about what it knows: everything was listed and
-//! compiled, so that it can lead at once. Neither asks whether it leads, or how the apiserver is: a restart fixes neither.
+//! `/healthz` checks that the engine's loop is running. `/readyz` checks that everything was listed and compiled, so
+//! that this operator could lead at once. Neither checks whether it leads, or whether the apiserver works, because a
+//! restart would fix neither.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,11 +17,11 @@ use http::header::CONTENT_TYPE;
 use crate::clock;
 use crate::metrics::Metrics;
 
-/// The engine's loop turns over twice a second; after this long without, something holds it up for good.
+/// The engine's loop runs twice a second. After this long without an iteration it is stuck for good.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
-/// Whether everything that existed at the start was compiled, and the injection webhook and the identity service, if there
-/// are any, have certificates to show. Cheap to clone; clones share the answer.
+/// Whether everything that existed at the start was compiled, and whether the injection webhook and the identity
+/// service, if enabled, have certificates. Cheap to clone; clones share the state.
 #[derive(Clone, Debug)]
 pub struct Ready(Arc<Gates>);
 
@@ -38,27 +39,27 @@ impl Default for Ready {
 }
 
 impl Ready {
-    /// Whether everything was compiled, from now on.
+    /// Sets whether everything was compiled.
     pub fn set(&self, listed: bool) {
         self.0.listed.store(listed, Ordering::Release);
     }
 
-    /// Whether the injection webhook can be asked, from now on.
+    /// Sets whether the injection webhook can answer.
     pub fn set_injecting(&self, injecting: bool) {
         self.0.injecting.store(injecting, Ordering::Release);
     }
 
-    /// Whether there are certificates for mutual TLS, from now on.
+    /// Sets whether there are certificates for mutual TLS.
     pub fn set_identified(&self, identified: bool) {
         self.0.identified.store(identified, Ordering::Release);
     }
 
-    /// Now.
+    /// Whether the operator is ready.
     pub fn get(&self) -> bool {
         self.lacks().is_none()
     }
 
-    /// What there is to wait for.
+    /// What it still waits for.
     fn lacks(&self) -> Option<&'static str> {
         if !self.0.listed.load(Ordering::Acquire) {
             return Some("still listing\n");
@@ -71,30 +72,30 @@ impl Ready {
     }
 }
 
-/// When the engine's loop last turned over. Cheap to clone; clones share it.
+/// When the engine's loop last ran. Cheap to clone; clones share it.
 #[derive(Clone, Debug)]
 pub struct Heartbeat(Arc<AtomicU64>);
 
 impl Heartbeat {
-    /// Begins with a beat. Times are those of [`clock::since_boot`].
+    /// A heartbeat that starts now. Times are those of [`clock::since_boot`].
     pub fn new(now: Duration) -> Self {
         let heartbeat = Self(Arc::default());
         heartbeat.beat(now);
         heartbeat
     }
 
-    /// The loop turned over.
+    /// Records an iteration of the loop.
     pub fn beat(&self, now: Duration) {
         self.0.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// How long ago that was.
+    /// The time since the last iteration.
     pub fn rested(&self, now: Duration) -> Duration {
         now.saturating_sub(Duration::from_millis(self.0.load(Ordering::Relaxed)))
     }
 }
 
-/// The endpoints.
+/// The router of the endpoints.
 pub fn router(metrics: Metrics, ready: Ready, heartbeat: Heartbeat) -> Router {
     Router::new()
         .route("/healthz", get(healthz).with_state(heartbeat))
@@ -107,7 +108,7 @@ async fn healthz(State(heartbeat): State<Heartbeat>) -> (StatusCode, String) {
     if rested < STUCK_AFTER {
         (StatusCode::OK, "ok\n".to_owned())
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, format!("the engine has not turned over for {} s\n", rested.as_secs()))
+        (StatusCode::SERVICE_UNAVAILABLE, format!("the engine's loop has not run for {} s\n", rested.as_secs()))
     }
 }
 
@@ -131,7 +132,7 @@ mod tests {
         heartbeat.beat(now.saturating_sub(STUCK_AFTER));
         let (status, said) = healthz(State(heartbeat.clone())).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{said}");
-        assert!(said.contains("not turned over for 10 s"), "{said}");
+        assert!(said.contains("has not run for 10 s"), "{said}");
         heartbeat.beat(clock::since_boot());
         assert_eq!(healthz(State(heartbeat)).await.0, StatusCode::OK);
     }

@@ -1,8 +1,8 @@
-//! What went through in the last minute, per policy and rule, from counters that only grow.
+//! The traffic of the last minute per policy and rule, from counters that only grow.
 //!
-//! Agents report totals since they started. This module turns them into what was learned within the last
-//! [`WINDOW`]: it remembers the last totals of each pod and files the differences under the second they came in.
-//! It knows no clock, and nothing of targets or conditions.
+//! Agents report totals since their start. This module keeps the last totals of each pod, and adds each difference to
+//! the second in which it arrived, within the last [`WINDOW`]. It knows no clock, and nothing of targets or
+//! conditions.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::AddAssign;
@@ -14,22 +14,22 @@ use weir_wire::{RuleStatus, Status};
 
 use crate::world::ObjectKey;
 
-/// How far back the numbers reach.
+/// The length of the window.
 pub const WINDOW: Duration = Duration::from_secs(60);
 
-/// Differences are merged when they are closer than this, so that many pods need no more memory than one.
+/// Differences closer than this are merged, so that many pods need no more memory than one.
 const GRAIN: Duration = Duration::from_millis(500);
 
-/// Requests by what became of them.
+/// Requests by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Let through.
+    /// Admitted.
     pub allowed: u64,
     /// Refused.
     pub limited: u64,
-    /// Let through, but would have been refused.
+    /// Admitted in shadow mode, where they would have been refused.
     pub shadow_limited: u64,
-    /// Of those let through, how many had to wait.
+    /// How many of the admitted requests had to wait.
     pub waited: u64,
 }
 
@@ -38,7 +38,7 @@ impl Counts {
         Self { allowed: rule.allowed, limited: rule.limited, shadow_limited: rule.shadow_limited, waited: rule.waited }
     }
 
-    /// What was added since `earlier`; everything if a counter went backwards, because then it started again.
+    /// The difference to `earlier`; everything if a counter decreased, because then the agent restarted.
     fn since(self, earlier: Self) -> Self {
         let difference = || {
             Some(Self {
@@ -61,32 +61,32 @@ impl AddAssign for Counts {
     }
 }
 
-/// The last minute of all policies.
+/// The traffic of the last minute of all policies.
 #[derive(Debug, Default)]
 pub struct Traffic {
     pods: HashMap<ObjectKey, Totals>,
-    /// The lists of rules that pods have, each once.
+    /// The distinct lists of rules that pods have.
     lists: HashSet<Arc<Rules>>,
-    /// By policy UID, then by rule name.
+    /// The windows by policy UID and rule name.
     windows: HashMap<String, BTreeMap<String, Window>>,
 }
 
-/// Policy UID and name of each rule, as a pod lists them.
+/// Policy UID and name of each rule, in a pod's order.
 type Rules = [(String, String)];
 
-/// What a pod last said.
+/// The last totals of a pod.
 #[derive(Debug)]
 struct Totals {
     instance: String,
     rules: Arc<Rules>,
-    /// Of each rule.
+    /// The counts of each rule.
     counts: Box<[Counts]>,
 }
 
 impl Totals {
     fn of(&self, place: usize, uid: &str, rule: &str) -> Counts {
         let is_it = |(of, name): &(String, String)| of == uid && name == rule;
-        // Nearly always the list is the same as last time.
+        // Usually the list is the same as last time.
         let here = self.rules.get(place).is_some_and(is_it);
         let place = if here { Some(place) } else { self.rules.iter().position(is_it) };
         place.map_or_else(Counts::default, |place| self.counts[place])
@@ -122,11 +122,11 @@ impl Window {
 }
 
 impl Traffic {
-    /// Files what a pod says of itself.
+    /// Records a pod's status.
     ///
-    /// Totals are compared with the pod's last ones. Where there are none, they count in full if all of them are
+    /// The totals are compared with the pod's previous ones. Without previous ones they count in full if they are
     /// known to be recent: the pod is known but its agent, policy or rule is new, or the agent started within the
-    /// window. Otherwise (the operator restarted) they are where counting starts.
+    /// window. Otherwise the operator has restarted, and counting begins at these totals.
     pub fn observe(&mut self, now: Instant, pod: &ObjectKey, status: &Status) {
         let known = self.pods.remove(pod);
         let young = Duration::from_millis(status.uptime_millis) <= WINDOW;
@@ -167,7 +167,7 @@ impl Traffic {
         if let Some(shared) = self.lists.get(&list) {
             return shared.clone();
         }
-        // Those that no pod has any more go when the table would have to grow.
+        // Removes unused lists when the table would have to grow.
         if self.lists.len() == self.lists.capacity() {
             self.lists.retain(|list| Arc::strong_count(list) > 1);
         }
@@ -175,12 +175,12 @@ impl Traffic {
         list
     }
 
-    /// Forgets a pod's totals; what it let through stays in the window.
+    /// Removes a pod's totals. Its traffic stays in the window.
     pub fn forget(&mut self, pod: &ObjectKey) {
         self.pods.remove(pod);
     }
 
-    /// Gives up what is older than the window.
+    /// Removes what is older than the window.
     pub fn expire(&mut self, now: Instant) {
         self.windows.retain(|_, rules| {
             rules.retain(|_, window| {
@@ -191,17 +191,17 @@ impl Traffic {
         });
     }
 
-    /// Whether anything may have gone through a policy in the last minute.
+    /// Whether a policy may have had traffic in the last minute.
     pub fn has(&self, uid: &str) -> bool {
         self.windows.contains_key(uid)
     }
 
-    /// What one rule of a policy did in the last minute.
+    /// The traffic of one rule of a policy in the last minute.
     pub fn rule(&self, now: Instant, uid: &str, rule: &str) -> Counts {
         self.windows.get(uid).and_then(|rules| rules.get(rule)).map_or_else(Counts::default, |w| w.sum(now))
     }
 
-    /// What all rules of a policy did in the last minute, those that it no longer has included.
+    /// The traffic of all rules of a policy in the last minute, including removed rules.
     pub fn policy(&self, now: Instant, uid: &str) -> Counts {
         let mut sum = Counts::default();
         for window in self.windows.get(uid).into_iter().flat_map(BTreeMap::values) {

@@ -7,7 +7,7 @@ fn pod() -> ObjectKey {
     ObjectKey::new("shop", "a")
 }
 
-/// What a pod says: instance, seconds since its start, and per (policy, rule) what was allowed and limited.
+/// A pod's status: instance, seconds since its start, and per (policy, rule) what was allowed and limited.
 fn says(instance: &str, uptime: u64, rules: &[(&str, &str, u64, u64)]) -> Status {
     let policy = |&(uid, rule, allowed, limited): &(&str, &str, u64, u64)| PolicyStatus {
         uid: uid.to_owned(),
@@ -113,7 +113,7 @@ async fn what_a_pod_let_through_outlives_it() {
     traffic.observe(start, &pod(), &says("i", 5, &[("p", "r", 10, 1)]));
     traffic.forget(&pod());
     assert_sum(&traffic, start + seconds(1), "p", 10, 1);
-    // Another pod adds to it.
+    // The traffic of another pod is added to it.
     traffic.observe(start + seconds(2), &ObjectKey::new("shop", "b"), &says("k", 5, &[("p", "r", 1, 1)]));
     assert_sum(&traffic, start + seconds(2), "p", 11, 2);
 }

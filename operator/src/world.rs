@@ -1,6 +1,7 @@
 //! What the operator knows of the world: policies, pods and the workloads that policies name. Plain data.
 //!
-//! Sources turn what they see into [`Change`]s; only the engine applies them. Nothing here asks, waits or decides.
+//! Sources turn what they see into [`Change`]s; only the engine applies them. Nothing here does I/O, waits or
+//! decides.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -35,10 +36,10 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// Something wrong with a policy.
+/// A fault of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where: `spec.rules[0].limits[0].requests`.
+    /// The path, such as `spec.rules[0].limits[0].requests`.
     pub path: String,
     /// What is wrong and how to fix it.
     pub message: String,
@@ -53,58 +54,58 @@ impl fmt::Display for Fault {
 /// A policy as its source shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// Counters belong to it.
+    /// Identifies the policy; the agents' counters belong to it.
     pub uid: String,
     /// Grows with each change of the spec.
     pub generation: i64,
     /// Older policies come first on a pod.
     pub created: Option<Timestamp>,
-    /// What it asks for, or why that cannot be read.
+    /// The spec, or why it cannot be read.
     pub spec: Result<Arc<RateLimitPolicySpec>, Vec<Fault>>,
-    /// The file that it is in; none in a cluster.
+    /// The policy's file; `None` in a cluster.
     pub file: Option<Arc<str>>,
 }
 
 /// A pod that policies may target, or an agent outside of any cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// Tells a pod from its successor of the same name.
+    /// Distinguishes a pod from a later one of the same name.
     pub uid: String,
-    /// Which policies may target it. Pods of one template share it.
+    /// What decides which policies target it. Pods of one template share it.
     pub membership: Arc<Membership>,
-    /// Where its agent listens.
+    /// The state of its agent.
     pub agent: Agent,
 }
 
 /// What decides whether a policy targets a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Membership {
-    /// A pod of a cluster: policies of its namespace that select these labels. Its pod_ports select nothing, and are the same in
-    /// pods of one template.
+    /// A pod of a cluster. Policies of its namespace can select these labels. Its ports do not matter for that, and
+    /// are the same for all pods of a template.
     Pod(BTreeMap<String, String>, PodPorts),
-    /// A standalone agent with labels: policies of any namespace whose selector matches them.
+    /// A standalone agent with labels. Policies of any namespace can select them.
     Labelled(BTreeMap<String, String>),
-    /// A standalone agent without labels: every policy.
+    /// A standalone agent without labels. Every policy targets it.
     Everything,
 }
 
-/// Where a pod's agent listens.
+/// The state of a pod's agent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Agent {
-    /// The pod does not carry one: why, and how to fix it.
+    /// The pod has no agent: why, and how to fix it.
     Absent(Cow<'static, str>),
-    /// It carries one, but has no address yet.
+    /// The pod has an agent, but no address yet.
     Pending,
-    /// The base URL of the control API, without a slash at its end.
+    /// The base URL of the control API, without a trailing slash.
     At(Arc<str>),
 }
 
 /// A workload that a policy can name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Workload {
-    /// What it is.
+    /// Its kind.
     pub kind: WorkloadKind,
-    /// Namespace and name.
+    /// Its namespace and name.
     pub key: ObjectKey,
 }
 
@@ -127,66 +128,66 @@ pub enum WorkloadKind {
     Service,
 }
 
-/// All that the operator knows.
+/// Everything that the operator knows.
 #[derive(Debug, Default)]
 pub struct World {
     /// Every policy.
     pub policies: BTreeMap<ObjectKey, Policy>,
-    /// Every pod that runs or will: those that ended or are being deleted are not in here.
+    /// Every pod that runs or will run. Pods that ended or are being deleted are not included.
     pub pods: BTreeMap<ObjectKey, Pod>,
-    /// The pods that each workload selects; `None` for one that selects none.
+    /// The pods that each workload selects; `None` for a workload that selects none.
     pub workloads: BTreeMap<Workload, Option<Selector>>,
-    /// What each Service leads to; which pods, is among the workloads.
+    /// The ports of each Service. Its pods are in `workloads`.
     pub services: BTreeMap<ObjectKey, Service>,
-    /// Every membership that a pod has, once.
+    /// The distinct memberships of all pods.
     memberships: HashSet<Arc<Membership>>,
 }
 
-/// What changed since somebody last looked.
+/// What changed since the last look.
 #[derive(Debug, Default)]
 pub struct DirtySet {
-    /// Policies that came, changed or went.
+    /// Policies that were added, changed or removed.
     pub policies: BTreeSet<ObjectKey>,
-    /// Pods that did.
+    /// Pods that were added, changed or removed.
     pub pods: BTreeSet<ObjectKey>,
-    /// Workloads that did.
+    /// Workloads that were added, changed or removed.
     pub workloads: BTreeSet<Workload>,
 }
 
-/// One thing that is different now. `None`: it is gone.
+/// One change. `None`: the object was removed.
 #[derive(Debug)]
 pub enum Change {
-    /// A policy, and what its source shows beside it, which is never a reason to plan again.
+    /// A policy, and its stored status, which is never a reason to plan again.
     Policy(ObjectKey, Option<(Policy, StoredStatus)>),
     /// A pod.
     Pod(ObjectKey, Option<Pod>),
-    /// A workload that is no Service.
+    /// A workload that is not a Service.
     Workload(Workload, Option<Option<Selector>>),
-    /// A Service: the pods that it selects, and what it leads to.
+    /// A Service: the pods that it selects, and its ports.
     Service(ObjectKey, Option<(Option<Selector>, Service)>),
 }
 
-/// What a source shows beside a policy.
+/// What a source stores beside a policy.
 #[derive(Clone, Debug, Default)]
 pub struct StoredStatus {
     /// The policy's status.
     pub status: Option<Box<RateLimitPolicyStatus>>,
-    /// The version of the whole object, if the source has versions.
+    /// The resource version of the whole object, if the source has versions.
     pub version: Option<String>,
 }
 
-/// What a source sends.
+/// A message from a source.
 #[derive(Debug, Default)]
 pub struct Update {
-    /// In order.
+    /// The changes, in order.
     pub changes: Vec<Change>,
-    /// Everything that existed when the source started has been sent. Nothing may be pushed before: a pod whose
+    /// Whether everything that existed when the source started was sent. Nothing may be pushed before: a pod whose
     /// policies are not listed yet would lose its limits.
     pub complete: bool,
 }
 
 impl World {
-    /// Applies a change, and notes what it dirty; false if it changed nothing.
+    /// Applies a change, and marks what it makes dirty. Returns false if it changed nothing.
     pub fn apply(&mut self, change: Change, dirty: &mut DirtySet) -> bool {
         match change {
             Change::Policy(key, value) => {
@@ -209,12 +210,12 @@ impl World {
         }
     }
 
-    /// The labels of thousands of pods are the same few hundred.
+    /// Shares equal memberships: thousands of pods have the same few hundred.
     fn share(&mut self, membership: Arc<Membership>) -> Arc<Membership> {
         if let Some(shared) = self.memberships.get(&membership) {
             return shared.clone();
         }
-        // Those that no pod has any more go when the table would have to grow.
+        // Removes unused memberships when the table would have to grow.
         if self.memberships.len() == self.memberships.capacity() {
             self.memberships.retain(|membership| Arc::strong_count(membership) > 1);
         }
@@ -284,7 +285,7 @@ mod tests {
         };
         let (a, b, c) = (add("a", "web"), add("b", "web"), add("c", "db"));
         assert!(Arc::ptr_eq(&a, &b) && !Arc::ptr_eq(&a, &c));
-        // A pod whose labels change takes others' along, and what nobody has does not stay.
+        // A pod whose labels change removes unused memberships, too.
         for number in 0..1000 {
             add("a", &number.to_string());
         }

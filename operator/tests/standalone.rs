@@ -1,4 +1,4 @@
-//! The operator in standalone mode, whole: a real directory, real sockets, agents that behave and misbehave.
+//! The whole operator in standalone mode: a real directory, real sockets, agents that work and agents that misbehave.
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed, and says where")]
 
@@ -20,9 +20,9 @@ use weir_operator::source::agents::StandaloneAgent;
 use weir_operator::source::directory::Place;
 use weir_wire::Snapshot;
 
-/// Every wait ends: with what was waited for, or with a panic.
+/// The limit of every wait; after it the test panics.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The promise: a pod that stops answering shows within this time.
+/// The promise: a pod that stops answering shows as drifted within this time.
 const DRIFT_BOUND: Duration = Duration::from_secs(5);
 
 struct Running {
@@ -51,7 +51,7 @@ impl Running {
         Self { directory, _stop: stop.drop_guard(), task, metrics, reload }
     }
 
-    /// Ends it; what it worked on.
+    /// Stops the operator; returns its directory.
     async fn stop(self) -> tempfile::TempDir {
         let Self { directory, _stop, task, .. } = self;
         drop(_stop);
@@ -63,7 +63,7 @@ impl Running {
         write_policy(self.directory.path(), requests);
     }
 
-    /// Waits for a status document that is as wanted.
+    /// Waits for a status document that satisfies `wanted`.
     async fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         self.until_in("checkout.status.yaml", what, wanted).await
     }
@@ -78,7 +78,7 @@ impl Running {
         .await;
     }
 
-    /// Waits for a document of this status file.
+    /// Waits for a document in another status file.
     async fn until_in(&self, file: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let path = self.directory.path().join(file);
         let mut last = Value::Null;
@@ -167,7 +167,7 @@ async fn an_unchanged_policy_is_pushed_once() {
     let agent = FakeAgent::start(Manner::Good).await;
     let operator = started(50, &[&agent]).await;
     operator.until("1/1", |status| count(status) == "1/1").await;
-    // Something else that is complete proves that the operator looked at the directory again.
+    // Another policy, once in force, proves that the operator read the directory again.
     operator.write(50);
     fs::write(operator.directory.path().join("other.yaml"), policy("other", "7")).unwrap();
     soon("the other policy", agent.until(|snapshot| snapshot.policies.len() == 2)).await;
@@ -213,7 +213,7 @@ async fn silence_garbage_and_floods_show_as_drift_within_the_bound_and_harm_nobo
     }
 }
 
-/// Side by side, and not all at once: those that answer in one lane, those that did not the last time in another.
+/// Pushes run in parallel, but within a limit. Agents that did not answer the last time have a limit of their own.
 #[tokio::test]
 async fn so_many_are_pushed_to_at_once_and_no_more() {
     let crowd = Arc::<Crowd>::default();
@@ -347,7 +347,7 @@ async fn an_editor_that_renames_takes_no_limit_away() {
     }
 }
 
-/// The wanted number, or a hole.
+/// Whether the limit has the wanted number, or there is no policy.
 fn requests_or_empty(snapshot: &Snapshot, wanted: u64) -> bool {
     snapshot.policies.is_empty() || requests(snapshot) == Some(wanted)
 }
@@ -410,7 +410,7 @@ async fn what_is_broken_at_a_start_stays_in_force_as_it_last_was() {
     for (left, generation) in [(policy("checkout", "0"), 3), (String::new(), 3), ("a: [".to_owned(), 3)] {
         fs::write(directory.path().join("checkout.yaml"), &left).unwrap();
         fs::write(directory.path().join("other.yaml"), policy("other", "9")).unwrap();
-        // An agent that has nothing, so that what it has comes from this operator.
+        // A new agent without rules. Everything that it enforces comes from this operator.
         let fresh = FakeAgent::start(Manner::Good).await;
         let copy = tempfile::tempdir().unwrap();
         for entry in fs::read_dir(directory.path()).unwrap() {
@@ -499,7 +499,7 @@ async fn statuses_stand_in_a_directory_of_their_own_and_files_of_one_stem_share_
     assert_eq!(left.len(), 4, "{left:?}");
 }
 
-/// The mount of a ConfigMap: links to files of a directory that is replaced by renaming a link to it.
+/// The mount of a ConfigMap: links into a directory that is replaced by renaming a link.
 #[tokio::test]
 async fn a_mounted_config_map_may_change() {
     let agent = FakeAgent::start(Manner::Good).await;
@@ -522,7 +522,8 @@ async fn a_mounted_config_map_may_change() {
     assert_eq!(agent.puts(), 2);
 }
 
-/// A pipe that nobody writes to, a directory, a link to nothing and to itself, something large, and no UTF-8.
+/// A pipe without a writer, a directory, a dangling link and a link to itself, a large file, and a file that is not
+/// UTF-8.
 #[tokio::test]
 async fn what_is_no_text_holds_nobody_up() {
     let agent = FakeAgent::start(Manner::Good).await;
@@ -558,7 +559,7 @@ async fn agents_come_and_go_with_their_file() {
     operator.until("1/1", |status| count(status) == "1/1").await;
     fs::write(&file, format!("# both\n{}\n{}\n", a.url, b.url)).unwrap();
     operator.until("2/2", |status| count(status) == "2/2").await;
-    // A truncated list takes nobody away: both still get what changes.
+    // A truncated list removes no agent: both still get changes.
     fs::write(&file, "").unwrap();
     operator.write(60);
     for agent in [&a, &b] {
@@ -566,7 +567,7 @@ async fn agents_come_and_go_with_their_file() {
     }
     fs::write(&file, &b.url).unwrap();
     operator.until("1/1 again", |status| count(status) == "1/1").await;
-    assert_eq!(requests(&a.in_force().unwrap()), Some(60), "who leaves keeps its limits");
+    assert_eq!(requests(&a.in_force().unwrap()), Some(60), "a removed agent keeps its limits");
     assert!(Operator::standalone(&Place { agents_file: Some("/nowhere".into()), ..place }, Arc::default()).is_err());
 }
 

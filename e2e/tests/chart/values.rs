@@ -340,10 +340,10 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
         (&[certificate], "say whom the apiserver trusts, in injection.certificate.caBundle"),
         (&[certificate, "injection.certManager.enabled=true"], "leave one out"),
         (&["injection.certificate.caBundle=-----BEGIN CERTIFICATE-----"], "name that Secret, or leave the bundle out"),
-        (&["lease.renewal=3"], "lease.renewal 3 leaves no time for a second try in a lease.duration of 8"),
+        (&["lease.renewal=3"], "lease.renewal 3 leaves no time for a second attempt in a lease.duration of 8"),
         (&["lease.renewal=0.7", "lease.duration=2"], "lease.renewal 0.7 leaves no time"),
-        (&["injection.agent.jwks.url=https://a/k"], "say in caConfigMap which authorities"),
-        (&["injection.agent.jwks.refresh=5m"], "go with url only"),
+        (&["injection.agent.jwks.url=https://a/k"], "name in caConfigMap the authorities"),
+        (&["injection.agent.jwks.refresh=5m"], "are valid only with url"),
         (
             &[
                 "injection.agent.jwks.url=https://a/k",

@@ -46,7 +46,7 @@ async fn a_service_that_leads_past_the_agents_is_told_until_it_leads_to_them() -
     let status = stage.until("the way", |status| condition(status, "Bypassable").is_some()).await?;
     ensure!(enforced(&status) == ("False", "Bypassed") && count(&status) == "1/1", "{status:#?}");
     let way = condition(&status, "Bypassable").context("it was there")?;
-    let told = "port 80 of Service web leads to port 8080 of the pods, past the agent: let its targetPort be 8480";
+    let told = "port 80 of Service web leads to port 8080 of the pods, past the agent: set its targetPort to 8480";
     ensure!(way.reason == "ServicePort" && way.message.contains(told), "{way:#?}");
     stage.until_event("Bypassable", told).await?;
     let (code, said) = stage.bypasses().await?;

@@ -60,7 +60,7 @@ async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
     let unused: Vec<_> = granted.difference(&used).collect();
     ensure!(unused.is_empty(), "the chart allows what the operator does not do: {unused:?}, it did {used:?}");
     let log = std::fs::read_to_string(&log)?;
-    ensure!(log.contains("gave the lease back"), "it kept the lease: {log}");
+    ensure!(log.contains("released the lease"), "it kept the lease: {log}");
     Ok(())
 }
 

@@ -1,8 +1,8 @@
-//! Certificate authorities of one's own: when they come, who signs, when they go.
+//! The operator's own certificate authorities: when they are created, which one signs, when they are removed.
 //!
-//! Pure but for fresh keys; time is an argument, in seconds of Unix time. All that there is to know is in the
-//! certificates, so every replica comes to the same answer from the same Secret. An authority is published before it
-//! signs: what somebody shows was in the bundles of those who look at it long before.
+//! Pure except for fresh keys; time is an argument, in seconds of Unix time. The certificates hold all state, so
+//! every replica computes the same from the same Secret. An authority is published long before it signs, so every
+//! peer has it in its bundle by then.
 
 pub(crate) mod renewal;
 pub(crate) mod secret;
@@ -18,28 +18,28 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 pub(crate) const HOUR: u64 = 3600;
 pub(crate) const DAY: u64 = 24 * HOUR;
-/// For clocks that are behind.
+/// How far certificates are backdated, for peers whose clocks are behind.
 const BACKDATED: u64 = HOUR;
 
-/// What authorities are for, and how long each phase of their lives takes, in seconds.
+/// The purpose of authorities, and how long each phase of their lives takes, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// Common name of what they sign; theirs is the same with `authority` behind it.
+    /// The common name of the certificates that they sign. The authority's own name adds `authority`.
     pub(crate) subject: &'static str,
-    /// How long one lives.
+    /// How long an authority is valid.
     pub(crate) lives: u64,
-    /// The next one comes when this much of the life is left.
+    /// The remaining life of an authority at which the next one is created.
     pub(crate) overlap: u64,
-    /// How long it is published before it signs, if there is another one.
+    /// How long an authority is published before it signs, if there is another one.
     pub(crate) ripens: u64,
 }
 
-/// PEM that holds no authorities.
+/// PEM without usable authorities.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct InvalidAuthorities(String);
 
-/// Newest last.
+/// The authorities, newest last.
 #[derive(Clone, Debug)]
 pub(crate) struct Authorities {
     terms: Terms,
@@ -55,31 +55,31 @@ struct Authority {
 }
 
 impl fmt::Debug for Authority {
-    /// Without the key: it has no business in a log.
+    /// Without the key, which must not get into a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Authority({}..{})", self.not_before, self.not_after)
     }
 }
 
-/// What a certificate says.
+/// The content of a certificate.
 #[derive(Debug)]
 pub(crate) struct Order<'a> {
     /// DNS names, addresses, and URIs.
     pub(crate) names: &'a [String],
-    /// What it is good for.
+    /// Its purpose.
     pub(crate) usage: ExtendedKeyUsagePurpose,
-    /// How long it is good for, in seconds, unless its authority ends before.
+    /// How long it is valid, in seconds, but not longer than its authority.
     pub(crate) lives: u64,
     /// Which authority signs.
     pub(crate) signer: Signer,
 }
 
-/// Which authority signs, when there are several.
+/// Which of several authorities signs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signer {
-    /// The newest that was published long enough: for those who hear of new ones in time.
+    /// The newest that was published long enough, for peers that receive new authorities in time.
     Newest,
-    /// The one that has been there longest: for those who may have heard of none since.
+    /// The oldest, for peers that may have received no newer one.
     Oldest,
 }
 
@@ -87,30 +87,30 @@ pub(crate) enum Signer {
 #[derive(Debug)]
 pub(crate) struct Certified {
     pub(crate) certificate: rcgen::Certificate,
-    /// Until when it is good, in seconds of Unix time.
+    /// When it expires, in seconds of Unix time.
     pub(crate) not_after: u64,
-    /// When the next one should take over.
+    /// When to replace it.
     pub(crate) renew_at: u64,
 }
 
-/// What one side of a connection shows.
+/// A certificate with its key.
 #[derive(Debug)]
 pub(crate) struct Leaf {
     pub(crate) certificate: CertificateDer<'static>,
     pub(crate) key: PrivateKeyDer<'static>,
-    /// Until when it is good, in seconds of Unix time.
+    /// When it expires, in seconds of Unix time.
     pub(crate) not_after: u64,
-    /// When the next one should take over.
+    /// When to replace it.
     pub(crate) renew_at: u64,
 }
 
 impl Authorities {
-    /// None yet.
+    /// No authorities.
     pub(crate) fn none(terms: Terms) -> Self {
         Self { terms, all: Vec::new() }
     }
 
-    /// Reads certificates and their keys, in the same order.
+    /// Parses certificates and their keys, in the same order.
     ///
     /// # Errors
     ///
@@ -126,8 +126,9 @@ impl Authorities {
         Ok(Self { terms, all: authorities.collect::<Result<_, _>>()? })
     }
 
-    /// What they should be instead; none if all is well. One goes when it has ended and another one signs: where a clock is
-    /// set forward by years, those that everybody trusts are still there once it is set back.
+    /// The authorities that should replace these; `None` if nothing has to change. An expired authority is removed
+    /// only once another one signs. So if a clock is set forward by years and back again, the authorities that peers
+    /// trust are still there.
     pub(crate) fn renewed(&self, now: u64) -> Result<Option<Self>, rcgen::Error> {
         let mut renewed = self.without_ended(now);
         let newest = renewed.iter().map(|authority| authority.not_after).max().unwrap_or(0);
@@ -139,7 +140,8 @@ impl Authorities {
         Ok(changed.then_some(Self { terms: self.terms, all: renewed }))
     }
 
-    /// What they should be instead where `others` are made by somebody else, and none here; none if all is well.
+    /// The authorities that should replace these if `others` come from another issuer and none are created here;
+    /// `None` if nothing has to change.
     pub(crate) fn adopting(&self, others: &Self, now: u64) -> Option<Self> {
         let adopting = Self { terms: self.terms, all: self.without_ended(now) }.followed_by(others);
         (adopting.certificates() != self.certificates()).then_some(adopting)
@@ -150,14 +152,14 @@ impl Authorities {
         self.all.iter().filter(|authority| !is_followed || now < authority.not_after).cloned().collect()
     }
 
-    /// These, and behind them those of `others` that are not among them.
+    /// These authorities, followed by those of `others` that are new.
     pub(crate) fn followed_by(mut self, others: &Self) -> Self {
         let new = others.all.iter().filter(|other| !self.has(other)).cloned().collect::<Vec<_>>();
         self.all.extend(new);
         self
     }
 
-    /// Whether one of them is one of `others`.
+    /// Whether any authority is in both sets.
     pub(crate) fn shares_one_with(&self, others: &Self) -> bool {
         self.all.iter().any(|authority| others.has(authority))
     }
@@ -166,22 +168,22 @@ impl Authorities {
         self.all.iter().any(|it| it.certificate == authority.certificate)
     }
 
-    /// Whether one of them is still good.
+    /// Whether any of them is still valid.
     pub(crate) fn usable(&self, now: u64) -> bool {
         self.all.iter().any(|authority| now < authority.not_after)
     }
 
-    /// All of their certificates in PEM: the bundle that others trust.
+    /// All certificates in PEM: the bundle that peers trust.
     pub(crate) fn certificates(&self) -> String {
         self.all.iter().map(|authority| authority.certificate.as_str()).collect()
     }
 
-    /// All of their keys in PEM.
+    /// All keys in PEM.
     pub(crate) fn keys(&self) -> String {
         self.all.iter().map(|authority| authority.key.as_str()).collect()
     }
 
-    /// A certificate with a fresh key; none if there is no authority.
+    /// A certificate with a fresh key; `None` without an authority.
     pub(crate) fn leaf(&self, order: &Order<'_>, now: u64) -> Result<Option<Leaf>, rcgen::Error> {
         let key = KeyPair::generate()?;
         let certified = self.certify(order, &key, now)?;
@@ -192,7 +194,7 @@ impl Authorities {
         }))
     }
 
-    /// A certificate for somebody's key; none if there is no authority.
+    /// A certificate for an existing key; `None` without an authority.
     pub(crate) fn certify(
         &self,
         order: &Order<'_>,
@@ -211,7 +213,7 @@ impl Authorities {
         valid(&mut params, now.saturating_sub(BACKDATED), not_after);
         let issuer = Issuer::from_ca_cert_pem(&signer.certificate, KeyPair::from_pem(&signer.key)?)?;
         let certificate = params.signed_by(key, &issuer)?;
-        // With half of its life left, or as soon as a newer authority may sign.
+        // After half of its life, or as soon as a newer authority may sign.
         let ripe = self.all.iter().map(|authority| self.ripe_at(authority)).filter(|ripe| *ripe > now);
         let renew_at = ripe.chain([now.midpoint(not_after)]).min().unwrap_or(now);
         Ok(Some(Certified { certificate, not_after, renew_at }))
@@ -221,9 +223,10 @@ impl Authorities {
         let mut living = self.all.iter().filter(|authority| now < authority.not_after);
         let any = living.clone().next().or(self.all.first());
         match signer {
-            // Not by their order: what somebody put behind the others may be older than they are, and known to nobody yet.
+            // By date and not by order: an authority that was added behind the others may be older, and unknown to
+            // every peer.
             Signer::Newest => living.filter(|it| self.ripe_at(it) <= now).max_by_key(|it| it.not_before),
-            // It must not end before somebody has had the time to use what it signed.
+            // The authority must outlive what it signs by enough time to use it.
             Signer::Oldest => living.find(|authority| now + self.terms.ripens < authority.not_after),
         }
         .or(any)
@@ -235,12 +238,12 @@ impl Authorities {
 }
 
 impl Authorities {
-    /// The authority that somebody else has made, as a Secret of type `kubernetes.io/tls` has it: of a chain the first certificate,
-    /// which is the one that signs and is trusted.
+    /// The authority of another issuer, in the form of a Secret of type `kubernetes.io/tls`. Of a chain it is the
+    /// first certificate that signs and is trusted.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, and how to make it.
+    /// What is wrong with it, and how to create it.
     pub(crate) fn made_elsewhere(terms: Terms, chain: &str, key: &str) -> Result<Self, InvalidAuthorities> {
         let invalid = |problem: String| InvalidAuthorities(problem);
         let certificate =
@@ -253,10 +256,10 @@ impl Authorities {
             CertificateDer::from_pem_slice(authority.certificate.as_bytes()).map_err(|it| invalid(it.to_string()))?;
         let (_, parsed) = X509Certificate::from_der(&der).map_err(|error| invalid(error.to_string()))?;
         if !parsed.is_ca() {
-            return Err(invalid("tls.crt is no authority: make it with isCA".to_owned()));
+            return Err(invalid("tls.crt is not a certificate authority: issue it with isCA".to_owned()));
         }
         if parsed.public_key().subject_public_key.data.as_ref() != pair.public_key_raw() {
-            return Err(invalid("tls.crt and tls.key do not go together".to_owned()));
+            return Err(invalid("tls.crt and tls.key do not match".to_owned()));
         }
         Ok(Self { terms, all: vec![authority] })
     }
@@ -282,7 +285,7 @@ impl Authority {
     }
 }
 
-/// An address, a URI or a DNS name, by how it looks.
+/// An address, a URI or a DNS name, depending on its form.
 fn subject_alternative(name: &str) -> Result<SanType, rcgen::Error> {
     Ok(match name.parse() {
         Ok(address) => SanType::IpAddress(address),
@@ -291,7 +294,7 @@ fn subject_alternative(name: &str) -> Result<SanType, rcgen::Error> {
     })
 }
 
-/// The same for its own certificate and for those that it signs.
+/// The parameters of an authority's own certificate and of an issuer that signs with it.
 fn authority_params(terms: Terms, not_before: u64, not_after: u64) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = named(format!("{} authority", terms.subject));
@@ -307,14 +310,14 @@ fn named(name: String) -> DistinguishedName {
     names
 }
 
-/// From and to which moment a certificate is valid; rcgen speaks the time crate's language, which is not ours.
+/// Sets the validity. rcgen uses the time crate's types.
 fn valid(params: &mut CertificateParams, from: u64, to: u64) {
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
     params.not_before = epoch + Duration::from_secs(from);
     params.not_after = epoch + Duration::from_secs(to);
 }
 
-/// The blocks of PEM text, each as it stands there.
+/// The blocks of a PEM text, unchanged.
 fn blocks(pem: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut block = String::new();

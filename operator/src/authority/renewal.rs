@@ -1,10 +1,11 @@
-//! When a certificate is due for renewal, on a machine whose clock may be set.
+//! When to renew a certificate, on a machine whose clock may be set.
 
 use std::time::Duration;
 
-/// When the next certificates are due: by the wall clock, which certificates go by, and after as much time as that meant when
-/// they were made. Others' clocks are not set together with this one: of a clock that goes back before the moment at which
-/// they were made, nobody knows how far ahead it had been, and for how long others will not believe what it dated.
+/// When to renew certificates: at a wall-clock time, because certificates go by it, and at the latest after the
+/// monotonic time that remained when they were issued. Setting this machine's clock does not set the peers' clocks.
+/// If the clock goes back to before the time of issue, they are renewed at once: nobody knows how far ahead the clock
+/// was, and for how long peers will refuse the certificates as not yet valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Renewal {
     made: u64,
@@ -13,7 +14,7 @@ pub(crate) struct Renewal {
 }
 
 impl Renewal {
-    /// Made `now` and due `at` a later second of Unix time; `moment` is monotonic.
+    /// Certificates issued `now` and due `at` a later second of Unix time. `moment` is monotonic.
     pub(crate) fn new(at: u64, now: u64, moment: Duration) -> Self {
         Self { made: now, at, by: moment + Duration::from_secs(at.saturating_sub(now)) }
     }

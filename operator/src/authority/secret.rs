@@ -1,4 +1,4 @@
-//! Authorities in a Secret, where all replicas find the same.
+//! Authorities in a Secret that all replicas share.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,23 +10,23 @@ use super::{Authorities, InvalidAuthorities, Terms};
 const CERTIFICATES: &str = "ca.crt";
 const KEYS: &str = "ca.key";
 
-/// The authorities that a Secret holds; none if it is empty.
+/// The authorities of a Secret; none if it is empty.
 ///
 /// # Errors
 ///
-/// It holds something else.
+/// The Secret holds something else.
 pub(crate) fn authorities(terms: Terms, secret: &Secret) -> Result<Authorities, InvalidAuthorities> {
     Authorities::read(terms, &text(secret, CERTIFICATES), &text(secret, KEYS))
 }
 
-/// A field of a Secret; empty if there is none.
+/// A field of a Secret; empty if it is absent.
 pub(crate) fn text(secret: &Secret, field: &str) -> String {
     let bytes = secret.data.as_ref().and_then(|data| data.get(field));
     bytes.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default()
 }
 
-/// The Secret with these authorities and fields beside them, and with the version that this is based on: of two replicas
-/// that renew at the same time, one succeeds.
+/// The Secret with these authorities and additional fields, and with the resource version that it is based on. If two
+/// replicas renew at the same time, one write succeeds.
 pub(crate) fn with(secret: &Secret, authorities: &Authorities, beside: &[(&str, &str)]) -> Value {
     let mut data = json!({
         CERTIFICATES: STANDARD.encode(authorities.certificates()),

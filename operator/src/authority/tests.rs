@@ -17,7 +17,7 @@ fn first() -> Authorities {
     Authorities::none(TERMS).renewed(START).unwrap().expect("there was none")
 }
 
-/// Whether a client that trusts this bundle takes this certificate for this name.
+/// Whether a client that trusts this bundle accepts this certificate for this name.
 fn trusted(bundle: &str, leaf: &Leaf, name: &str, now: u64) -> bool {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
@@ -78,7 +78,8 @@ fn what_is_written_is_read_again() {
     assert!(Authorities::read(TERMS, "", "").unwrap().all.is_empty());
 }
 
-/// Two replicas live through three years; a client always trusts what both show, even one that learns of a new bundle late.
+/// Simulates two replicas for three years. A client always trusts both certificates, even if it receives new bundles
+/// late.
 #[test]
 fn no_rotation_is_seen_by_a_client_that_is_half_an_hour_late() {
     const STEP: u64 = HOUR / 2;
@@ -94,20 +95,20 @@ fn no_rotation_is_seen_by_a_client_that_is_half_an_hour_late() {
             assert!(authorities.all.len() <= 2, "old ones go");
         }
         for (replica, leaf) in leaves.iter_mut().enumerate() {
-            // The second one is always two steps late, too.
+            // The second replica is also two steps late.
             if now >= leaf.renew_at + 2 * STEP * replica as u64 {
                 *leaf = issue(&authorities, now);
                 assert!(leaf.renew_at > now, "or it would be renewed all the time");
             }
         }
-        // Verifying is slow: once a day, and around every change.
+        // Verifying is slow, so do it once a day and around every change.
         if old != authorities.certificates() || (now - START).is_multiple_of(DAY) {
             for leaf in &leaves {
                 assert!(trusted(&old, leaf, NAME, now), "replica at day {}", (now - START) / DAY);
             }
         }
     }
-    // One comes and one goes for each 245 days, and the first one's is not counted.
+    // One authority is added and one removed every 245 days; the first addition is not counted.
     assert!((7..=9).contains(&rotations), "{rotations}");
 }
 
@@ -129,7 +130,7 @@ fn a_new_authority_is_published_before_it_signs() {
     assert!(!format!("{both:?}").contains("PRIVATE"), "keys do not get into logs");
 }
 
-/// Somebody sets the clock forward by years, and back again: those who trust the authority of before go on.
+/// The clock is set forward by years, and back again. Peers that trust the earlier authority continue to work.
 #[test]
 fn a_clock_that_was_years_ahead_for_a_while_costs_no_trust() {
     let known = first();

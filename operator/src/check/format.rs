@@ -1,4 +1,4 @@
-//! The forms of an answer.
+//! Renders an answer in each format.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Answer, Checked, Format, INVALID, NO_POLICY, Problem, Verdict, lint};
 
 impl Answer {
-    /// The answer in a form; it ends with a line break.
+    /// The answer in a format. It ends with a line break.
     pub fn render(&self, format: Format) -> String {
         match format {
             Format::Text => self.text(),
@@ -133,17 +133,17 @@ fn lines(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// As GitHub reads a message.
+/// Escapes a message for GitHub.
 fn data(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// As GitHub reads a property.
+/// Escapes a property for GitHub.
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
-/// A path as the reference that a URI may be.
+/// A path as a relative URI reference.
 fn uri(path: &str) -> String {
     let mut uri = String::new();
     for byte in path.bytes() {

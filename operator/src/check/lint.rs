@@ -1,5 +1,5 @@
-//! What a cluster takes and what nobody can have meant. Only what is certain is said: a warning that is wrong teaches people
-//! to read none.
+//! Warns of policies that a cluster accepts although the author cannot have intended them. It reports only what is
+//! certain, because false warnings teach people to ignore warnings.
 
 use weir_api::{Action, Limit, Match, RateLimitPolicySpec, Rule, Strategy};
 
@@ -8,7 +8,7 @@ const IDLE: &str = "never-refuses";
 const DUPLICATE: &str = "duplicate";
 const BUDGET: &str = "separate-budgets";
 
-/// Every rule of this module, and what it is about.
+/// Every rule of this module, with its description.
 pub(super) const RULES: [(&str, &str); 4] = [
     (BYPASS, "A Bypass rule lets every request through."),
     (IDLE, "A rule or limit can never refuse a request."),
@@ -16,7 +16,7 @@ pub(super) const RULES: [(&str, &str); 4] = [
     (BUDGET, "Two rules look like one budget, and each has its own."),
 ];
 
-/// Something to look at again.
+/// A warning.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Warning {
     pub(super) rule: &'static str,
@@ -24,7 +24,7 @@ pub(super) struct Warning {
     pub(super) message: String,
 }
 
-/// Everything that is odd about a policy.
+/// All warnings for a policy.
 pub(super) fn lint(spec: &RateLimitPolicySpec) -> Vec<Warning> {
     let mut warnings = Warnings(Vec::new());
     let bypasses: Vec<&Rule> = spec.rules.iter().filter(|rule| rule.action == Action::Bypass).collect();
@@ -62,7 +62,7 @@ impl Warnings {
         self.0.push(Warning { rule, path, message });
     }
 
-    /// The same twice in a list.
+    /// Duplicate entries of a list.
     fn lists(&mut self, rule: &Rule, path: &str) {
         for (index, matches) in rule.matches.iter().enumerate() {
             let path = format!("{path}.match[{index}]");
@@ -89,9 +89,9 @@ impl Warnings {
         }
     }
 
-    /// A limit beside a stricter one.
+    /// Limits that never matter because of a stricter one.
     fn limits(&mut self, rule: &Rule, path: &str) {
-        // With them, other numbers hold for some keys.
+        // With overrides, other numbers apply to some keys.
         if !rule.overrides.is_empty() {
             return;
         }
@@ -110,7 +110,7 @@ impl Warnings {
         }
     }
 
-    /// A rule behind another.
+    /// A rule compared with an earlier one.
     fn pair(&mut self, earlier: &Rule, rule: &Rule, path: &str) {
         let same_limits = earlier.limits.len() == rule.limits.len()
             && earlier.limits.iter().zip(&rule.limits).all(|(one, other)| is_same(one, other));
@@ -135,7 +135,7 @@ impl Warnings {
     }
 }
 
-/// The same but for its name.
+/// Whether two limits are equal except for their names.
 fn is_same(one: &Limit, other: &Limit) -> bool {
     *one == Limit { name: one.name.clone(), ..other.clone() }
 }
@@ -145,7 +145,7 @@ fn is_everything(matches: &Match) -> bool {
     paths.iter().all(|path| path == "/**") && Match { paths: Vec::new(), ..matches.clone() } == Match::default()
 }
 
-/// Whether all that a rule matches is matched by another.
+/// Whether every request that `rule` matches also matches `outer`.
 fn is_within(rule: &Rule, outer: &Rule) -> bool {
     !rule.matches.is_empty() && rule.matches.iter().all(|inner| outer.matches.iter().any(|outer| covers(outer, inner)))
 }
@@ -154,7 +154,7 @@ fn covers(outer: &Match, inner: &Match) -> bool {
     let words = |outer: &[String], inner: &[String]| {
         outer.is_empty() || (!inner.is_empty() && inner.iter().all(|word| outer.contains(word)))
     };
-    // Either of both says which paths are meant.
+    // Paths and path regexes are alternatives of one condition.
     let same_paths = outer.paths == inner.paths && outer.path_regexes == inner.path_regexes;
     let globs = outer.path_regexes.is_empty()
         && (outer.paths.is_empty()
@@ -169,7 +169,7 @@ fn covers(outer: &Match, inner: &Match) -> bool {
         && (outer.predicate.is_none() || outer.predicate == inner.predicate)
 }
 
-/// Whether a pattern matches all that another one does; false if that is not certain.
+/// Whether the outer pattern matches everything that the inner one matches; false if that is not certain.
 fn is_below(outer: &str, inner: &str) -> bool {
     let base = outer.strip_suffix("/**").filter(|base| !base.contains('*'));
     outer == inner
@@ -177,7 +177,7 @@ fn is_below(outer: &str, inner: &str) -> bool {
             .is_some_and(|base| inner.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// Whether a limit can refuse nothing that `strict`, charged with it, lets through.
+/// Whether a limit can refuse nothing that `strict`, charged with it, admits.
 fn is_never_reached(limit: &Limit, strict: &Limit) -> bool {
     let Some(saved) = saved(strict) else { return false };
     let (requests, nanos) = rate(limit);
@@ -187,7 +187,7 @@ fn is_never_reached(limit: &Limit, strict: &Limit) -> bool {
             let Some(room) = self::saved(limit) else { return false };
             room >= saved && requests * strict_nanos >= strict_requests * nanos
         }
-        // In any time as long as the window, no more come than were saved up and are refilled.
+        // In any window, at most as many requests come as were saved up and are refilled.
         Strategy::FixedWindow | Strategy::SlidingWindowLog => {
             requests.saturating_sub(saved) * strict_nanos >= strict_requests * nanos && requests >= saved
         }
@@ -195,7 +195,7 @@ fn is_never_reached(limit: &Limit, strict: &Limit) -> bool {
     }
 }
 
-/// How many requests a bucket lets through at once; none for what is no bucket.
+/// How many requests a bucket admits at once; `None` for strategies without a bucket.
 fn saved(limit: &Limit) -> Option<u128> {
     let default = match limit.strategy {
         Strategy::TokenBucket => limit.requests,
@@ -205,7 +205,7 @@ fn saved(limit: &Limit) -> Option<u128> {
     u128::try_from(limit.burst.unwrap_or(default)).ok()
 }
 
-/// Requests in so many nanoseconds.
+/// The rate, as requests per nanoseconds.
 fn rate(limit: &Limit) -> (u128, u128) {
     (u128::try_from(limit.requests).unwrap_or(0), limit.per.duration().as_nanos())
 }

@@ -1,5 +1,5 @@
-//! `weir-operator check`: are these policies good? The answer that the cluster would give, without a cluster, in words for
-//! people or for the programs that they look at it with.
+//! `weir-operator check`: validates policies as a cluster would, without a cluster. Prints the result for people or
+//! for programs.
 
 mod format;
 mod lint;
@@ -16,15 +16,15 @@ use crate::source::directory::names;
 use crate::source::listing::LARGEST;
 use crate::world::{Fault, ObjectKey};
 
-/// The rule of everything that a cluster would refuse.
+/// The rule id for everything that a cluster would refuse.
 const INVALID: &str = "invalid";
-/// The rule of a text without a policy, where one must be.
+/// The rule id for a text without the required policy.
 const NO_POLICY: &str = "no-policy";
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every policy is good.
+    /// Every policy is valid.
     Good,
     /// Some policy has faults.
     Faulty,
@@ -32,10 +32,10 @@ pub enum Verdict {
     Unreadable,
 }
 
-/// In which form the answer is.
+/// The output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// A line for each fault and each good file
+    /// One line for each fault and each valid file
     #[default]
     Text,
     /// One JSON object
@@ -46,18 +46,18 @@ pub enum Format {
     Sarif,
 }
 
-/// What is checked, and how strictly.
+/// What to check, and how strictly.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
     /// Files, directories of files, and `-` for standard input.
     pub paths: Vec<PathBuf>,
-    /// Whether directories below count.
+    /// Whether to include subdirectories.
     pub recursive: bool,
     /// Whether a path without any policy is a fault.
     pub require_policies: bool,
 }
 
-/// What was found.
+/// What the check found.
 #[derive(Debug, Default)]
 pub struct Answer {
     files: Vec<Checked>,
@@ -74,14 +74,14 @@ struct Checked {
 
 #[derive(Debug)]
 struct Problem {
-    /// A warning, if a cluster takes it all the same.
+    /// A warning: a cluster accepts the policy nevertheless.
     is_warning: bool,
     rule: &'static str,
     finding: Finding,
 }
 
 impl Question {
-    /// Looks at everything.
+    /// Checks all paths.
     pub fn answer(&self) -> Answer {
         let mut answer = Answer::default();
         for path in &self.paths {
@@ -105,7 +105,7 @@ impl Question {
         }
     }
 
-    /// As standalone mode would read it.
+    /// Checks a directory as standalone mode would read it.
     fn directory(&self, path: &Path, answer: &mut Answer) {
         let display = path.display().to_string();
         let names = match names(path, self.recursive) {
@@ -148,7 +148,7 @@ impl Question {
 }
 
 impl Answer {
-    /// What it comes to.
+    /// The overall result.
     pub fn verdict(&self) -> Verdict {
         let mut problems = self.files.iter().flat_map(|file| &file.problems);
         if !self.unreadable.is_empty() {
@@ -168,7 +168,7 @@ impl Problem {
     }
 }
 
-/// Of a file, a pipe or standard input. What is no text is nothing that somebody wrote as a policy.
+/// Reads a file, a pipe or standard input, even if it is not text.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if path == Path::new("-") {
@@ -179,7 +179,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Checks a text; its policies and where each has its name.
+/// Checks a text. Returns its policies and the place of each name.
 fn check(name: String, bytes: &[u8]) -> (Checked, Vec<(ObjectKey, Finding)>) {
     let mut checked = Checked { name, policies: 0, problems: Vec::new() };
     if bytes.len() as u64 > LARGEST {
@@ -218,7 +218,7 @@ fn check(name: String, bytes: &[u8]) -> (Checked, Vec<(ObjectKey, Finding)>) {
         Err(broken) => {
             let faults = broken.findings.into_iter();
             checked.problems.extend(faults.map(|finding| Problem { is_warning: false, rule: INVALID, finding }));
-            // Two of one name within one text have been found.
+            // Duplicates within one text were reported already.
             names.sort_by(|one, other| one.0.cmp(&other.0));
             names.dedup_by(|one, other| one.0 == other.0);
         }

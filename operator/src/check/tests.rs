@@ -15,7 +15,7 @@ fn rule(requests: &str) -> String {
     format!("  - name: all\n    limits: [{{name: a, requests: {requests}, per: 1s}}]\n")
 }
 
-/// What is answered of these files, by the names that they have in a directory.
+/// The result for these files, by their names in a directory.
 fn answer(files: &[(&str, &str)], question: &Question, format: Format) -> (Verdict, String) {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -165,7 +165,7 @@ fn odd_policies_are_warned_of_and_good_all_the_same() {
 #[test]
 fn what_may_be_meant_is_not_warned_of() {
     for rules in [
-        // Less in a minute than in sixty seconds at full speed.
+        // Fewer in a minute than in sixty seconds at full speed.
         "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s}\n    - {name: b, requests: 609, per: 1m, strategy: FixedWindow}\n",
         "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s, burst: 20}\n    - {name: b, requests: 20, per: 1s, burst: 10}\n",
         "  - {name: o, action: Bypass, match: [{paths: [/healthz]}]}\n  - {name: x, match: [{paths: [/healthz/**]}], limits: [{name: a, requests: 10, per: 1s}]}\n",

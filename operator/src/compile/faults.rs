@@ -1,4 +1,4 @@
-//! What is wrong with a policy so far, and where.
+//! Collects the faults of a policy with their paths.
 
 use crate::world::Fault;
 
@@ -10,7 +10,7 @@ impl Faults {
         self.0.push(Fault { path: path.into(), message: message.into() });
     }
 
-    /// A number that must fit and must not be zero where zero means nothing.
+    /// A number that must fit the type and be at least `least`. Zero is refused where it would mean nothing.
     pub(super) fn number<T>(&mut self, path: String, value: i64, least: i64) -> T
     where
         T: TryFrom<i64> + Default,

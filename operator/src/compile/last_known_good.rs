@@ -1,8 +1,9 @@
-//! The last good generation of a policy, as its status keeps it: what an operator goes on with that has not seen it itself.
+//! The last good generation of a policy, as its status stores it. An operator that has never seen that generation
+//! enforces it from there.
 //!
-//! A user who may write the status of a policy can write this, too. So it is judged as a cluster judges a new policy, by the
-//! schema, the CEL rules and the compiler, and is about pods of the policy's own namespace alone: it leads to nothing that
-//! could not be had by writing the policy.
+//! Every user with write access to the status can change this. So it is validated like a new policy, by the schema,
+//! the CEL rules and the compiler, and it can target only pods in the policy's own namespace. Writing it allows
+//! nothing that writing the policy would not allow.
 
 use std::sync::Arc;
 
@@ -13,44 +14,44 @@ use weir_wire::PolicyRules;
 use super::{Target, compile};
 use crate::world::{Fault, ObjectKey, Policy};
 
-/// Where it stands in a policy.
+/// Its path in a policy.
 const PATH: &str = "status.lastKnownGood";
 
 /// A generation that can be enforced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoodGeneration {
     generation: i64,
-    /// Its spec as JSON; none if it is too long to be kept.
+    /// The spec as JSON; `None` if it is too long to store.
     spec: Option<Arc<str>>,
 }
 
 impl GoodGeneration {
-    /// The generation that the policy has.
+    /// The policy's current generation.
     pub(super) fn new(policy: &Policy, spec: &RateLimitPolicySpec) -> Self {
-        // The status of a policy in a file is another file, which has room for everything.
+        // For a policy in a file, the status is a separate file without a size limit.
         let most = if policy.file.is_some() { usize::MAX } else { LastKnownGood::LONGEST };
         Self { generation: policy.generation, spec: as_json(spec, most) }
     }
 
-    /// Its number.
+    /// The generation's number.
     pub fn generation(&self) -> i64 {
         self.generation
     }
 
-    /// What the status is to keep of it.
+    /// What to store in the status.
     pub fn kept(&self) -> Option<LastKnownGood> {
         let spec = self.spec.as_deref()?.to_owned();
         Some(LastKnownGood { generation: self.generation, spec })
     }
 }
 
-/// None if it is too long to be kept.
+/// `None` if the JSON is too long to store.
 fn as_json(spec: &RateLimitPolicySpec, most: usize) -> Option<Arc<str>> {
     let json = serde_json::to_string(spec).expect("a spec is plain data, which always has a JSON form");
     (json.len() <= most).then(|| Arc::from(json))
 }
 
-/// What a status keeps, compiled.
+/// Compiles what a status stores.
 pub(super) fn restore(
     key: &ObjectKey,
     uid: &str,
@@ -103,7 +104,7 @@ mod tests {
         policy(generation, &json!([{"name": "all", "match": [{"pathRegexes": ["("]}], "limits": rule(9)["limits"]}]))
     }
 
-    /// What a compiler makes of these, one after the other, each with what the status keeps at that moment.
+    /// The result of compiling these policies in order, each with the stored generation at that moment.
     fn compiled(seen: Vec<(Policy, Option<LastKnownGood>)>) -> Compiled {
         let mut compiler = Compiler::default();
         for (policy, kept) in seen {
@@ -124,7 +125,7 @@ mod tests {
         let restored = compiled(vec![(bad(4), Some(kept.clone()))]);
         assert_eq!((restored.rules, restored.target, restored.good.clone()), (good.rules, good.target, good.good));
         assert_eq!((restored.generation, restored.faults.len()), (4, 1), "{:?}", restored.faults);
-        // So it is kept on, and by the next operator as well.
+        // The status keeps it, so the next operator restores it, too.
         assert_eq!(restored.good.and_then(|good| good.kept()), Some(kept));
     }
 
@@ -184,10 +185,10 @@ mod tests {
         let kept = |count| compiled(vec![(policy(1, &paths(count)), None)]).good.and_then(|good| good.kept());
         assert!(kept(1000).is_some_and(|kept| kept.spec.len() < LastKnownGood::LONGEST));
         assert_eq!(kept(1400), None);
-        // It stays in force all the same, as long as somebody remembers it.
+        // It stays in force as long as this operator remembers it.
         let remembered = compiled(vec![(policy(1, &paths(1400)), None), (bad(2), None)]);
         assert_eq!(requests(&remembered), Some(50));
-        // The status of a file has room.
+        // The status of a file has no size limit.
         let in_file = Policy { file: Some("a.yaml".into()), ..policy(1, &paths(1400)) };
         assert!(compiled(vec![(in_file, None)]).good.is_some_and(|good| good.kept().is_some()));
     }

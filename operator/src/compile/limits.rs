@@ -1,11 +1,11 @@
-//! The limits of a rule and of its overrides, each strategy with the numbers that go with it.
+//! Compiles the limits of a rule and of its overrides, and checks the numbers of each strategy.
 
 use weir_api as api;
 use weir_wire::{self as wire, LONGEST_LOG};
 
 use super::faults::Faults;
 
-/// The most requests that a SlidingWindowCounter counts.
+/// The most requests that a SlidingWindowCounter can count.
 const MOST_COUNTED: u64 = 1 << 30;
 
 /// The limits of a rule.
@@ -26,7 +26,7 @@ pub(super) fn limits(limits: &[api::Limit], path: &str, faults: &mut Faults) -> 
         .collect()
 }
 
-/// An override of some of `limits`, whose strategies stay.
+/// Compiles an override of some of `limits`. Their strategies stay.
 pub(super) fn overridden(
     entry: &api::Override,
     limits: &[api::Limit],
@@ -53,13 +53,13 @@ pub(super) fn overridden(
     wire::Override { keys: entry.keys.clone(), limits: replaced }
 }
 
-/// The most that one request can cost and still be let through some time.
+/// The highest cost that the limit can ever admit.
 pub(super) fn most(limit: &wire::Limit) -> u64 {
     let waits = u64::from(limit.strategy == wire::Strategy::LeakyBucket);
     limit.burst.unwrap_or(limit.requests) + limit.debt.unwrap_or(0) + waits
 }
 
-/// A limit as it was written.
+/// The numbers of a limit as written in the policy.
 struct Numbers {
     name: String,
     strategy: api::Strategy,
@@ -85,12 +85,12 @@ impl Numbers {
             api::Strategy::SlidingWindowLog => (wire::Strategy::SlidingWindowLog, None, Some(LONGEST_LOG)),
         };
         if decided_burst.is_none() && burst.is_some() {
-            let message = format!("burst does not go with strategy {strategy:?}: leave it out");
+            let message = format!("burst is not valid with strategy {strategy:?}: remove it");
             faults.add(format!("{path}.burst"), message);
         }
         let overdrawn = strategy == wire::Strategy::TokenBucketWithDebt;
         if !overdrawn && debt.is_some() {
-            faults.add(format!("{path}.debt"), "debt goes only with strategy TokenBucketWithDebt: leave it out");
+            faults.add(format!("{path}.debt"), "debt is valid only with strategy TokenBucketWithDebt: remove it");
         }
         if let Some(most) = most.filter(|most| requests > *most) {
             let message = format!("must be at most {most} with strategy {strategy:?}");

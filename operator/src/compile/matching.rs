@@ -1,5 +1,5 @@
-//! Which requests a rule is about. What only a parser can judge is judged here, by the parsers that the agents use, so
-//! that a bad expression shows in the policy's status and not as a snapshot that every agent refuses.
+//! Compiles a rule's matches. Expressions are parsed here, by the parsers that agents use, so that a bad expression
+//! shows in the policy's status and does not make every agent refuse the snapshot.
 
 use weir_api as api;
 use weir_expressions as expressions;

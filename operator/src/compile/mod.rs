@@ -1,8 +1,9 @@
-//! Policies to rules: what a person wrote to what an agent enforces, with every default decided.
+//! Compiles policies to rules: from what users write to what agents enforce, with every default filled in.
 //!
-//! Pure, and done once per generation: [`Compiler`] keeps what it compiled. What cannot be compiled keeps the last
-//! good rules in force and says what is wrong, every fault by its path. The schema and the CEL rules of `weir-api` have
-//! judged already what they can; here it is what would make an agent refuse a snapshot, other policies' rules included.
+//! Pure, and done once per generation: [`Compiler`] keeps the results. If a policy does not compile, its last good
+//! rules stay in force, and every fault is reported with its path. The schema and the CEL rules of `weir-api` have
+//! checked what they can. This module finds everything else that would make an agent refuse a snapshot, and with it
+//! the rules of other policies.
 
 mod faults;
 mod last_known_good;
@@ -25,33 +26,33 @@ use self::faults::Faults;
 pub use self::last_known_good::GoodGeneration;
 use crate::world::{Fault, ObjectKey, Policy, Workload, WorkloadKind};
 
-/// Which pods a policy is about.
+/// The pods that a policy targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Those that these workloads select.
+    /// Pods that these workloads select.
     Workloads(Vec<Workload>),
-    /// Those with these labels.
+    /// Pods with these labels.
     Labels(Selector),
 }
 
-/// What became of a policy.
+/// The result of compiling a policy.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// UID of the policy.
     pub uid: String,
-    /// The generation that was looked at.
+    /// The compiled generation.
     pub generation: i64,
-    /// Age decides the order on a pod.
+    /// Policies on a pod are ordered by age.
     pub created: Option<Timestamp>,
-    /// The file that it is in.
+    /// The policy's file.
     pub file: Option<Arc<str>>,
     /// Why the newest generation cannot be enforced; empty if it can.
     pub faults: Vec<Fault>,
-    /// What is to be enforced: of the newest generation, or of the last good one. None if there never was one.
+    /// The rules to enforce: those of the newest generation, or of the last good one. `None` if there never was one.
     pub rules: Option<Arc<PolicyRules>>,
-    /// The pods meant by the same generation.
+    /// The target of the same generation.
     pub target: Option<Target>,
-    /// Which generation that is. None if there never was one.
+    /// That generation. `None` if there never was one.
     pub good: Option<GoodGeneration>,
 }
 
@@ -62,13 +63,13 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// Everything that was compiled.
+    /// All results.
     pub fn compiled(&self) -> &BTreeMap<ObjectKey, Compiled> {
         &self.compiled
     }
 
-    /// Compiles those of the dirty policies that are new and forgets those that are gone. `kept` tells what a policy's
-    /// status keeps of its last good generation.
+    /// Compiles new and changed policies among the dirty ones and removes deleted ones. `kept` returns the last good
+    /// generation that a policy's status stores.
     pub fn update<'a>(
         &mut self,
         policies: &BTreeMap<ObjectKey, Policy>,
@@ -82,7 +83,7 @@ impl Compiler {
             };
             let known = self.compiled.get(key).filter(|known| known.uid == policy.uid);
             let remembered = known.and_then(|known| known.good.as_ref()).map(GoodGeneration::generation);
-            // Another operator may have seen a good generation that this one missed.
+            // Another operator may have seen a newer good generation.
             let kept = kept(key).filter(|kept| remembered.is_none_or(|generation| generation < kept.generation));
             let is_done = known.is_some_and(|known| known.generation == policy.generation && known.file == policy.file);
             if is_done && (kept.is_none() || known.is_some_and(|known| known.faults.is_empty())) {
@@ -94,7 +95,7 @@ impl Compiler {
     }
 }
 
-/// What becomes of a policy: what it asks for; else what its status keeps; else what is remembered of it.
+/// Compiles a policy. If that fails, takes the generation of the status, or else the remembered one.
 fn compile_policy(
     key: &ObjectKey,
     policy: &Policy,
@@ -143,8 +144,8 @@ pub fn revision_of(value: &impl Serialize) -> String {
 ///
 /// # Errors
 ///
-/// Every fault: numbers that the rules cannot hold, expressions that do not parse, costs that no limit bears, logs that
-/// take too much memory, overrides of limits that do not exist or of keys that cannot be.
+/// Every fault: numbers out of range, expressions that do not parse, costs that a limit can never admit, logs that
+/// take too much memory, overrides of limits or keys that do not exist.
 pub fn compile(key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec) -> Result<(PolicyRules, Target), Vec<Fault>> {
     let mut faults = Faults::default();
     let rules: Vec<wire::Rule> =

@@ -1,12 +1,13 @@
-//! What CEL cannot ask of the keys of overrides within its budget: that no key has two overrides, and that a value for
-//! `clientIP` is an address and one for `host` or `method` written as agents see it. An agent would refuse the whole snapshot for it, other policies' rules included.
+//! Checks the keys of overrides where CEL's cost budget does not suffice: no key has two overrides, a value for
+//! `clientIP` is an address, and values for `host` and `method` are written as agents see them. Otherwise an agent
+//! would refuse the whole snapshot, including other policies' rules.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use weir_api as api;
 
-/// Calls `fault` for every key that is wrong, with its path below the rule and the fix.
+/// Calls `fault` for every invalid key, with its path below the rule and the fix.
 pub(crate) fn check(rule: &api::Rule, mut fault: impl FnMut(String, String)) {
     let mut seen: HashMap<Vec<String>, String> = HashMap::new();
     for (i, entry) in rule.overrides.iter().enumerate() {
@@ -29,7 +30,7 @@ pub(crate) fn check(rule: &api::Rule, mut fault: impl FnMut(String, String)) {
     }
 }
 
-/// A value as agents compare it, or why it cannot be one.
+/// The form of a value in which agents compare it, or why the value is invalid.
 fn normal(part: &api::KeyPart, value: &str) -> Result<String, String> {
     match part {
         api::KeyPart::Header(_)
@@ -38,10 +39,10 @@ fn normal(part: &api::KeyPart, value: &str) -> Result<String, String> {
         | api::KeyPart::PathSegment(_)
         | api::KeyPart::JwtClaim(_) => Ok(value.to_owned()),
         api::KeyPart::Host {} if value.contains(|c: char| c.is_ascii_uppercase() || matches!(c, '/' | '*')) => {
-            Err(format!("{value:?} never comes: hosts are compared in lower case, whole and without port"))
+            Err(format!("{value:?} never matches: hosts are compared in lower case, whole and without port"))
         }
         api::KeyPart::Method {} if value.contains(|c: char| c.is_ascii_lowercase()) => {
-            Err(format!("{value:?} never comes: methods are in upper case, such as GET"))
+            Err(format!("{value:?} never matches: methods are in upper case, such as GET"))
         }
         api::KeyPart::Host {} | api::KeyPart::Method {} => Ok(value.to_owned()),
         api::KeyPart::ClientIp(client) => match value.parse::<IpAddr>().map(|address| address.to_canonical()) {

@@ -1,4 +1,4 @@
-//! One rule, with every default decided.
+//! Compiles one rule, with every default filled in.
 
 use weir_api as api;
 use weir_wire as wire;
@@ -89,8 +89,8 @@ fn cost(cost: &api::Cost, path: &str, faults: &mut Faults) -> wire::Cost {
     }
 }
 
-/// Whether the limits can bear the cost: no request must be refused for ever, and what is known only after the response
-/// must be able to overdraw.
+/// Checks that the limits can bear the cost: every request must be admissible at some time, and a cost that is known
+/// only after the response must be able to overdraw.
 fn check_cost(
     cost: Option<&wire::Cost>,
     limits: &[wire::Limit],
@@ -129,7 +129,7 @@ fn check_cost(
     }
 }
 
-/// What makes sense only for requests.
+/// Checks fields that are valid only for requests.
 fn check_messages(rule: &api::Rule, path: &str, faults: &mut Faults) {
     if rule.cost.as_ref().is_some_and(|cost| !matches!(cost, api::Cost::Requests(_))) {
         faults.add(format!("{path}.cost"), "a message has no headers and no response: its cost can only be requests");
@@ -152,11 +152,11 @@ fn on_limit(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::OnLimit 
         (api::OnLimitAction::Reject, None) => None,
         (api::OnLimitAction::Wait, Some(max_wait)) => Some(max_wait.as_millis()),
         (api::OnLimitAction::Wait, None) => {
-            faults.add(format!("{path}.maxWait"), "is needed with action Wait: say how long a request may wait");
+            faults.add(format!("{path}.maxWait"), "is required with action Wait: say how long a request may wait");
             None
         }
         (api::OnLimitAction::Reject, Some(_)) => {
-            faults.add(format!("{path}.maxWait"), "does not go with action Reject: leave it out, or use action Wait");
+            faults.add(format!("{path}.maxWait"), "is not valid with action Reject: remove it, or use action Wait");
             None
         }
     };
@@ -167,7 +167,7 @@ fn on_limit(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::OnLimit 
         }),
         (api::Per::Request, None) => None,
         (api::Per::Request, Some(_)) => {
-            faults.add(format!("{path}.onMessage"), "goes only with per Message: leave it out, or add per: Message");
+            faults.add(format!("{path}.onMessage"), "is valid only with per Message: remove it, or add per: Message");
             None
         }
     };

@@ -374,13 +374,13 @@ fn logs_that_would_take_too_much_memory_are_told_where() {
         json!({"keys": keys, "limits": [other("a", requests)]})
     };
     for (limits, max_keys, overrides, told) in [
-        // 72,820 places of 8 bytes for each request and two words: 228 requests are the most.
+        // 72,820 slots of 8 bytes for each request and two words: at most 228 requests.
         (json!([log("a", 228)]), 65_536, json!([]), None),
         (json!([log("a", 229)]), 65_536, json!([]), Some(("limits[0]", 129))),
         (json!([log("a", 1000)]), 65_536, json!([]), Some(("limits[0]", 557))),
         (json!([log("a", 1_048_576)]), 11, json!([]), None),
         (json!([log("a", 1_048_576)]), 12, json!([]), Some(("limits[0]", 129))),
-        // Others count nothing, and all logs together.
+        // Other strategies do not count, and all logs count together.
         (json!([other("t", 1_000_000), log("a", 228)]), 65_536, json!([]), None),
         (json!([log("a", 100), log("b", 126)]), 65_536, json!([]), None),
         (json!([log("a", 100), log("b", 127)]), 65_536, json!([]), Some(("limits[1]", 129))),
@@ -391,7 +391,7 @@ fn logs_that_would_take_too_much_memory_are_told_where() {
             Some(("overrides[0].limits[0]", 129)),
         ),
         (json!([log("a", 1_048_576), other("t", 1)]), 1, json!([gold(1_048_576, 11)]), None),
-        // An override of the other limit: the log's own numbers hold for its keys, too.
+        // The override is of the other limit, so the log's own numbers apply to its keys, too.
         (json!([other("a", 1), log("b", 1_048_576)]), 1, json!([gold(5, 15)]), Some(("limits[1]", 153))),
     ] {
         let rule = json!({"name": "all", "key": [{"header": "x"}], "limits": limits, "maxKeys": max_keys, "overrides": overrides});
@@ -437,7 +437,7 @@ fn an_invalid_generation_keeps_the_last_good_one() {
     assert_eq!(compiled.rules.as_ref().unwrap().revision, revision);
     assert!(compiled.target.is_some());
 
-    // Another object of the same name inherits nothing.
+    // A new object of the same name inherits nothing.
     compiler.update(&[(key(), policy(3, "other", &bad))].into(), &dirty, |_| None);
     assert!(compiler.compiled()[&key()].rules.is_none());
     compiler.update(&BTreeMap::new(), &dirty, |_| None);

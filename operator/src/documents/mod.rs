@@ -1,7 +1,7 @@
-//! Policies in text: YAML with any number of documents, and lists of them as `kubectl get -o yaml` writes.
+//! Parses policies from text: YAML with any number of documents, and lists as `kubectl get -o yaml` writes them.
 //!
-//! Checked by the schema and the CEL rules that the cluster would apply, in words for people. Documents of other kinds are left
-//! alone, so that a policy can live beside the workload that it is about.
+//! It validates them with the schema and the CEL rules of the cluster. It ignores documents of other kinds, so that a
+//! policy can be in one file with its workload.
 
 mod yaml;
 
@@ -19,16 +19,16 @@ use self::yaml::Tree;
 use crate::compile::compile;
 use crate::world::{Fault, ObjectKey};
 
-/// The namespace of a policy that names none.
+/// The namespace of a policy that does not name one.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// Specs by their policy.
+/// Specs by policy.
 pub type Specs = BTreeMap<ObjectKey, Arc<RateLimitPolicySpec>>;
 
-/// Something that is wrong with a text, and where.
+/// A fault in a text, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The place of the field, or of what should hold it.
+    /// The place of the field, or of its parent if the field is absent.
     pub place: Place,
     /// What is wrong.
     pub fault: Fault,
@@ -40,45 +40,45 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A policy in a text, or what is wrong with it.
+/// A policy in a text, or its faults.
 #[derive(Debug)]
 pub struct Document {
-    /// Its name, if that much can be read.
+    /// The policy's name, if it can be read.
     pub key: Option<ObjectKey>,
-    /// What it asks for.
+    /// The policy's spec.
     pub policy: Result<Arc<RateLimitPolicySpec>, Vec<Finding>>,
     tree: Rc<Tree>,
-    /// Where it stands in its document: empty, or as `items[0].`.
+    /// The prefix of paths in the document: empty, or such as `items[0].`.
     prefix: String,
 }
 
 impl Document {
-    /// What is to be said of one of its fields.
+    /// A finding about a field.
     pub fn finding(&self, path: &str, message: impl Into<String>) -> Finding {
         let path = format!("{}{path}", self.prefix);
         Finding { place: self.tree.place(&path), fault: Fault { path, message: message.into() } }
     }
 }
 
-/// A text that was read.
+/// A parsed text.
 #[derive(Debug, Default)]
 pub struct Text {
-    /// Every policy, and everything that may have been meant to be one.
+    /// Every policy, and every document that may have been intended as one.
     pub policies: Vec<Document>,
-    /// How many documents of other kinds there are.
+    /// The number of documents of other kinds.
     pub others: usize,
 }
 
-/// What a text with faults says all the same.
+/// What is known of a text with faults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Broken {
     /// Every fault.
     pub findings: Vec<Finding>,
-    /// The policies that it names.
+    /// The policies that the text names.
     pub named: BTreeSet<ObjectKey>,
 }
 
-/// Reads a text.
+/// Parses a text.
 pub fn read(text: &str) -> Text {
     let mut read = Text::default();
     for mut tree in yaml::read(text) {
@@ -91,7 +91,7 @@ pub fn read(text: &str) -> Text {
     read
 }
 
-/// What the documents of a text hold that can be read.
+/// The readable documents of a text.
 pub fn values(text: &str) -> Vec<Value> {
     yaml::read(text).into_iter().filter_map(|tree| tree.value).collect()
 }
@@ -102,11 +102,11 @@ impl Text {
         self.policies.is_empty() && self.others == 0
     }
 
-    /// The policies of a text that has no faults.
+    /// The policies of a text without faults.
     ///
     /// # Errors
     ///
-    /// Every fault, two policies of the same name among them.
+    /// Every fault, including two policies of the same name.
     pub fn policies(self) -> Result<Specs, Broken> {
         let (mut specs, mut broken) = (Specs::new(), Broken::default());
         for document in self.policies {
@@ -155,7 +155,7 @@ impl Text {
         });
         let mut findings: Vec<Finding> = form.collect();
         let judged = match (value, findings.is_empty()) {
-            // Of what cannot be read there is no more to say.
+            // An unreadable document has no further faults.
             (Value::Null, false) => Err(Vec::new()),
             _ => judge(document.key.as_ref(), value),
         };

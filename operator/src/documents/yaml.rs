@@ -1,6 +1,6 @@
-//! YAML to plain values, with the place of every field. It is bounded in all that a text could make it do.
+//! Parses YAML to plain values, with the place of every field and within fixed bounds.
 //!
-//! A syntax error ends its document and not the text: the next document is read. Nesting and what aliases multiply are
+//! A syntax error ends its document, but the next document is parsed. Nesting and the values that aliases repeat are
 //! bounded, because a hostile text must not delay the reader or exhaust its stack.
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +11,7 @@ use serde_json::{Map, Number, Value};
 
 /// How deep lists and fields may be nested. A policy needs 12.
 const DEPTH: usize = 64;
-/// How many values a document may have, with those that aliases repeat. A policy that fits a cluster has fewer.
+/// How many values a document may have, including those that aliases repeat. A policy that fits a cluster has fewer.
 const VALUES: usize = 1 << 20;
 
 /// A place in a text, counted from 1.
@@ -38,17 +38,17 @@ impl From<Marker> for Place {
 /// A document of a text.
 #[derive(Debug)]
 pub(super) struct Tree {
-    /// What it holds; none if it cannot be read.
+    /// The value; `None` if it cannot be read.
     pub(super) value: Option<Value>,
-    /// What is wrong with its form: where, at which field, what.
+    /// Faults of form, as place, path and message.
     pub(super) faults: Vec<(Place, String, String)>,
     start: Place,
-    /// Path of a field to its place, as in `spec.rules[0].name`.
+    /// The place of each field, by its path, such as `spec.rules[0].name`.
     places: BTreeMap<String, Place>,
 }
 
 impl Tree {
-    /// Where a field stands, or, if it is not there, what should hold it.
+    /// The place of a field, or of its parent if the field is absent.
     pub(super) fn place(&self, path: &str) -> Place {
         let mut path = path;
         loop {
@@ -90,7 +90,7 @@ pub(super) fn read(text: &str) -> Vec<Tree> {
     }
 }
 
-/// Why a document ends before its end.
+/// Why parsing a document stops early.
 struct Stop {
     place: Place,
     message: String,
@@ -102,7 +102,7 @@ struct Builder<'a, 'text> {
     tree: Tree,
     anchors: HashMap<usize, Node>,
     values: usize,
-    /// How many are open.
+    /// How many brackets are open.
     brackets: usize,
 }
 
@@ -127,7 +127,7 @@ impl<'a, 'text> Builder<'a, 'text> {
             Some(Ok((event, span))) => {
                 let is_node = event.is_node() && span.byte_range().is_some_and(|range| self.is_behind_tab(range.start));
                 if is_node {
-                    // This parser takes it for some blanks, and a cluster refuses it.
+                    // This parser accepts the tab as blanks, but a cluster refuses it.
                     let message = "a line must not begin with a tab: indent it with blanks".to_owned();
                     return Err(Stop { place: span.start.into(), message });
                 }
@@ -137,13 +137,13 @@ impl<'a, 'text> Builder<'a, 'text> {
         }
     }
 
-    /// Whether a tab indents what begins here. Within brackets a tab indents nothing.
+    /// Whether a tab indents this position. Inside brackets a tab is not indentation.
     fn is_behind_tab(&self, offset: usize) -> bool {
         let line = self.text[..offset].rsplit('\n').next().unwrap_or_default();
         self.brackets == 0 && line.chars().take_while(|it| it.is_whitespace()).any(|it| it == '\t')
     }
 
-    /// The next document; none at the end of the text.
+    /// The next document; `None` at the end of the text.
     fn document(&mut self) -> Result<Option<Tree>, Stop> {
         let mut value = None;
         while let Some((event, place)) = self.next()? {
@@ -270,7 +270,7 @@ impl<'a, 'text> Builder<'a, 'text> {
                 self.fault(place, &path, format!("is given twice, first{before}: keep one of them"));
             }
         }
-        // What a merge brings never replaces what stands beside it.
+        // A merge never replaces a field of the mapping itself.
         for source in merged {
             let sources = if let Value::Array(sources) = source { sources } else { vec![source] };
             for (name, value) in sources.into_iter().filter_map(object).flatten() {
@@ -296,9 +296,9 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, St
                 "null" => value.is_null(),
                 _ => value.is_number(),
             };
-            return if fits { Ok(value) } else { Err(format!("{text:?} is no !!{kind}")) };
+            return if fits { Ok(value) } else { Err(format!("{text:?} is not a !!{kind}")) };
         }
-        // `!` and tags of programs say nothing to a cluster.
+        // A cluster ignores `!` and application tags.
         Some(_) => return Ok(text.into()),
         None => {}
     }
@@ -331,7 +331,7 @@ fn number(text: &str) -> Option<Number> {
         return [("0x", 16), ("0o", 8), ("0b", 2)].into_iter().find_map(|(prefix, base)| radix(prefix, base));
     }
     let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
-    // 007 is text to those that know no octal numbers without a mark.
+    // In parsers without unmarked octal numbers, 007 is a text.
     if is_whole && digits.len() > 1 && digits.starts_with('0') {
         return None;
     }

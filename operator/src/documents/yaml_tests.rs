@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What a text holds, which must have no faults.
+/// The values of a text, which must have no faults.
 fn values(text: &str) -> Vec<Value> {
     let documents = read(text);
     documents
@@ -23,7 +23,7 @@ fn faults(text: &str) -> Vec<String> {
     faults.map(|(place, path, message)| format!("{place} {path} {message}")).collect()
 }
 
-/// An independent reader says the same of every policy of the project.
+/// An independent parser reads every policy of the project in the same way.
 #[test]
 fn policies_read_as_another_library_reads_them() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -147,7 +147,7 @@ fn anchors_repeat_and_merges_fill() {
     assert_eq!(values(text), [expected]);
 }
 
-/// 400 KB of brackets took 60 s, and a bomb of aliases all memory.
+/// 400 KB of brackets took 60 s, and a bomb of aliases took all memory.
 #[test]
 fn hostile_texts_end_soon() {
     let nested = |open: &str, count: usize| format!("a: {}", open.repeat(count));
@@ -159,7 +159,7 @@ fn hostile_texts_end_soon() {
         }
         text
     };
-    // Each level is allowed, and repeats the one before one level deeper.
+    // Each level is allowed, and repeats the previous one one level deeper.
     let deep = {
         let mut text = "a0: &a0 [x]\n".to_owned();
         for level in 1..10_000 {

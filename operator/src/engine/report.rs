@@ -1,5 +1,5 @@
-//! What the engine says of each policy: to its status, to people, to metrics. It only puts together; what is judged is
-//! judged by pure modules.
+//! What the engine reports about each policy: to its status, to people, to metrics. It only combines; pure modules
+//! judge.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -19,7 +19,7 @@ use crate::traffic::{Counts, Traffic};
 use crate::world::{Agent, ObjectKey, World};
 
 impl Engine {
-    /// Looks at policies and reports what is new.
+    /// Reports the policies that changed.
     pub(super) fn report(&mut self, now: Instant, since: Instant) {
         let compiled = self.compiler.compiled();
         let (dirty_policies, all) = (std::mem::take(&mut self.dirty_policies), std::mem::take(&mut self.ticked));
@@ -46,7 +46,7 @@ impl Engine {
             if others.is_empty() && record.is_same(now, &inputs) {
                 continue;
             }
-            // After a start nothing is known of any pod; what the status says is better than "Pending" until it is.
+            // After a start nothing is known of any pod. Until it is, the stored status is better than "Pending".
             let just_started = now.duration_since(since) < PATIENCE;
             let unheard =
                 |pod: &ObjectKey| matches!(self.world.pods[pod].agent, Agent::At(_)) && !self.observed.heard(pod);
@@ -95,15 +95,15 @@ impl Engine {
     }
 }
 
-/// How pods stand.
+/// How the pods enforce their policies.
 struct Judged<'a> {
-    /// All that are targeted, by the policy that they stand worst to.
+    /// All targeted pods, each counted by the policy that it enforces worst.
     pods: PodCounts,
-    /// By policy those that do not enforce it.
+    /// For each policy, the pods that do not enforce it.
     others: HashMap<&'a ObjectKey, Vec<(&'a ObjectKey, Standing)>>,
 }
 
-/// Looks at the pods that are not known to enforce everything.
+/// Judges the pods that are not known to enforce everything.
 fn judge<'a>(
     now: Instant,
     unconverged_pods: &'a BTreeSet<ObjectKey>,

@@ -1,6 +1,6 @@
-//! The operator's side of mutual TLS from files that others write: in standalone mode it has no authority of its own.
+//! The operator's side of mutual TLS from files. Standalone mode has no authority of its own.
 //!
-//! What is in use changes only to something that works as a whole, and only for connections that come later.
+//! New files come into use only if they are valid together, and only for new connections.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,18 +14,18 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{Calling, Held, Sender};
 
-/// Which files say who is who; PEM all of them.
+/// The files for mutual TLS, all in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificates of the authorities whose agents are believed.
+    /// Authorities that sign agents' certificates.
     pub agent_ca: PathBuf,
-    /// The certificate that agents are shown, with intermediates.
+    /// The certificate that the operator presents to agents, with intermediates.
     pub client_cert: PathBuf,
     /// Its private key.
     pub client_key: PathBuf,
 }
 
-/// Files with which no agent can be called.
+/// Files that are not usable to call agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidTls {
     flag: &'static str,
@@ -43,23 +43,23 @@ impl std::error::Error for InvalidTls {}
 
 type Content = Result<Vec<u8>, String>;
 
-/// The files, and what follows from them.
+/// The files, and the TLS configuration made from them.
 #[derive(Debug)]
 pub(crate) struct CallingFiles {
     files: Arc<TlsFiles>,
-    /// Names what was read last, good or bad: a key need not be in memory twice.
+    /// A digest of what was read last, valid or not, so that a key is not in memory twice.
     seen: [u8; 32],
-    /// Why that is of no use.
+    /// Why the files are not usable.
     problem: Option<InvalidTls>,
     current: Sender<Calling>,
 }
 
 impl CallingFiles {
-    /// Reads them for the first time.
+    /// Reads the files for the first time.
     ///
     /// # Errors
     ///
-    /// They are not all there and good.
+    /// A file is missing or invalid.
     pub(crate) fn open(files: TlsFiles) -> Result<Self, InvalidTls> {
         let contents = files.contents();
         let (seen, calling) = (digest(&contents), files.calling(&contents)?);
@@ -67,11 +67,11 @@ impl CallingFiles {
         Ok(Self { files: Arc::new(files), seen, problem: None, current })
     }
 
-    /// Reads them again. If they changed to something that is no good, what was in use stays.
+    /// Reads the files again. If they changed to something invalid, the previous configuration stays in use.
     ///
     /// # Errors
     ///
-    /// That is so.
+    /// The files are invalid.
     pub(crate) fn refresh(&mut self) -> Result<(), InvalidTls> {
         let contents = self.files.contents();
         let seen = digest(&contents);
@@ -99,7 +99,7 @@ impl CallingFiles {
 }
 
 impl TlsFiles {
-    /// All of them.
+    /// The paths of all files.
     pub(crate) fn paths(&self) -> [&Path; 3] {
         [&self.agent_ca, &self.client_cert, &self.client_key]
     }
@@ -119,11 +119,11 @@ impl TlsFiles {
 
         let mut roots = RootCertStore::empty();
         for authority in certificates(agent_ca).map_err(&of_ca)? {
-            roots.add(authority).map_err(|error| of_ca(format!("holds no authority: {error}")))?;
+            roots.add(authority).map_err(|error| of_ca(format!("has no valid authority: {error}")))?;
         }
         let chain = certificates(client_cert).map_err(&of_cert)?;
         let (_, leaf) =
-            X509Certificate::from_der(&chain[0]).map_err(|error| of_cert(format!("holds no certificate: {error}")))?;
+            X509Certificate::from_der(&chain[0]).map_err(|error| of_cert(format!("has no valid certificate: {error}")))?;
         let not_after = u64::try_from(leaf.validity().not_after.timestamp()).unwrap_or(0);
         let key = client_key.as_ref().map_err(|problem| of_key(problem.clone()))?;
         let key = PrivateKeyDer::from_pem_slice(key)
@@ -149,7 +149,7 @@ fn digest(contents: &[Content; 3]) -> [u8; 32] {
     digest.finalize().into()
 }
 
-/// At least one.
+/// The certificates, at least one.
 fn certificates(pem: &Content) -> Result<Vec<CertificateDer<'static>>, String> {
     let pem = pem.as_ref().map_err(Clone::clone)?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();

@@ -8,7 +8,7 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// Certificate and key.
+/// A certificate and its key.
 fn leaf(authority: &CertifiedIssuer<'static, KeyPair>) -> (String, String) {
     let mut params = CertificateParams::default();
     params.subject_alt_names.push(SanType::DnsName("operator.test".try_into().unwrap()));

@@ -1,4 +1,4 @@
-//! The flags of the identity service, parsed once into what the rest needs.
+//! The flags of the identity service, parsed once.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,26 +13,28 @@ use crate::authority::{HOUR, Terms};
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Identity")]
 pub struct IdentityFlags {
-    /// Talk to agents over mutual TLS, and give them their certificates here, over TLS [default: plain HTTP to all agents]
+    /// Use mutual TLS with agents, and serve their certificates on this address, over TLS [default: plain HTTP to all
+    /// agents]
     #[arg(long, value_name = "ADDR", env = "WEIR_IDENTITY_LISTEN", requires = "identity_url")]
     pub(super) identity_listen: Option<SocketAddr>,
-    /// Where agents reach that port, such as `https://weir-operator-identity.weir-system.svc`; injected agents are told
+    /// URL of that port for agents, such as `https://weir-operator-identity.weir-system.svc`; injected agents get it
     #[arg(long, value_name = "URL", env = "WEIR_IDENTITY_URL", value_parser = parse_url)]
     pub(super) identity_url: Option<Url>,
-    /// The Secret for the authorities, in the operator's namespace; it must exist, empty at first
+    /// Secret that stores the authorities, in the operator's namespace; it must exist, empty at first
     #[arg(long, value_name = "NAME", env = "WEIR_IDENTITY_SECRET", default_value = "weir-operator-identity")]
     pub(super) identity_secret: String,
-    /// Folder with tls.crt and tls.key of the authority that signs, made by somebody else, read again when they change [default:
-    /// authorities of the operator's own]
+    /// Folder with tls.crt and tls.key of an external signing authority, read again when they change [default: the
+    /// operator creates its own authorities]
     #[arg(long, value_name = "FOLDER", env = "WEIR_IDENTITY_AUTHORITY")]
     pub(super) identity_authority: Option<PathBuf>,
-    /// The audience that an agent's service account token must be for
+    /// Audience that an agent's service account token must have
     #[arg(long, value_name = "AUDIENCE", env = "WEIR_IDENTITY_AUDIENCE", default_value = "weir.dev")]
     pub(super) identity_audience: String,
-    /// How long the certificate of an agent is good, such as 24h; it asks for the next one after two thirds of it
+    /// How long an agent's certificate is valid, such as 24h; the agent renews it after two thirds of that time
     #[arg(long, value_name = "DURATION", env = "WEIR_IDENTITY_LIFETIME", default_value = "24h", value_parser = parse_seconds)]
     pub(super) identity_lifetime: u64,
-    /// How long an authority is good: at least twelve times as long. A pod's agent can be started again for half of it
+    /// How long an authority is valid: at least twelve times --identity-lifetime. An agent's container can restart
+    /// for half of that time after its pod was created
     #[arg(
         long,
         value_name = "DURATION",
@@ -50,7 +52,7 @@ pub(super) struct Url {
     host: String,
 }
 
-/// Lifetimes that do not go together.
+/// Lifetimes that contradict each other.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "--identity-authority-lifetime {authority} s is less than twelve times --identity-lifetime {lifetime} s: agents could \
@@ -62,12 +64,12 @@ pub struct InvalidLifetimes {
 }
 
 impl IdentityFlags {
-    /// Where to listen, if at all.
+    /// The address to listen on, if any.
     pub fn listen(&self) -> Option<SocketAddr> {
         self.identity_listen
     }
 
-    /// Checks what no single flag can be checked for.
+    /// Checks the flags against each other.
     ///
     /// # Errors
     ///
@@ -81,13 +83,14 @@ impl IdentityFlags {
         self.identity_url.as_ref().map_or("", |url| &url.text)
     }
 
-    /// Under which name or address agents ask.
+    /// The name or address under which agents reach the service.
     pub(super) fn host(&self) -> &str {
         self.identity_url.as_ref().map_or("", |url| &url.host)
     }
 
-    /// The lives of the authorities. An agent with a certificate got it at most one lifetime ago, and the authorities of that
-    /// moment with it: so a new one signs after a lifetime, and a margin for replicas that hear of it late.
+    /// The lives of the authorities. An agent got its certificate, and with it the authorities of that moment, at
+    /// most one lifetime ago. So a new authority signs after one lifetime, plus a margin for replicas that learn of
+    /// it late.
     pub(super) fn terms(&self) -> Terms {
         Terms {
             subject: "weir-operator identity",
@@ -99,11 +102,11 @@ impl IdentityFlags {
 }
 
 fn parse_url(text: &str) -> Result<Url, String> {
-    let uri: Uri = text.parse().map_err(|error| format!("{text:?} is no URL: {error}"))?;
+    let uri: Uri = text.parse().map_err(|error| format!("{text:?} is not a URL: {error}"))?;
     let bare = uri.path() == "/" && uri.query().is_none();
     match (uri.scheme_str(), uri.host()) {
         (Some("https"), Some(host)) if bare && !host.is_empty() => {
-            // An address of IPv6 stands in brackets there.
+            // The host of a URL has brackets around an IPv6 address.
             let host = host.trim_matches(['[', ']']).to_owned();
             Ok(Url { text: text.trim_end_matches('/').to_owned(), host })
         }
@@ -115,7 +118,7 @@ fn parse_url(text: &str) -> Result<Url, String> {
 
 fn parse_seconds(text: &str) -> Result<u64, String> {
     let duration: SignedDuration =
-        text.parse().map_err(|error| format!("{text:?} is no duration such as 24h: {error}"))?;
+        text.parse().map_err(|error| format!("{text:?} is not a duration such as 24h: {error}"))?;
     match u64::try_from(duration.as_secs()) {
         Ok(seconds) if seconds > 0 && duration.subsec_nanos() == 0 => Ok(seconds),
         _ => Err(format!("{text:?} must be whole seconds, and one at least")),

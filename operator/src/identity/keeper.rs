@@ -1,10 +1,11 @@
-//! The Secret with the authorities, and what follows from it: what this replica shows and trusts.
+//! Maintains the Secret with the authorities, and what follows from it: what this replica presents and trusts.
 //!
-//! Every replica does the same and comes to the same result; a write against an older Secret is refused by the apiserver.
-//! The Secret must exist: the chart makes it, and the operator has no right to.
+//! Every replica does the same and gets the same result. The apiserver refuses a write that is based on an older
+//! Secret. The Secret must exist: the chart creates it, and the operator has no permission to.
 //!
-//! Agents that run trust the authorities that they know. So a Secret that somebody empties or fills with others gets back what
-//! this replica remembers; new authorities come alone only where nobody remembers any.
+//! Running agents trust the authorities that they know. If someone empties or replaces the Secret, this replica
+//! restores the authorities that it remembers. It creates new authorities without the old ones only if no replica
+//! remembers any.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,33 +31,33 @@ use crate::serve;
 use crate::source::object::object;
 use crate::telemetry::Ready;
 
-/// Who writes, for server-side apply.
+/// The field manager of server-side apply.
 const MANAGER: &str = "weir-operator-identity";
-/// How often it is asked whether something is about to expire, and what failed is tried again. Asks nobody else.
+/// How often to check for expiring certificates and retry after failures. The check is local.
 const TICK: Duration = Duration::from_secs(1);
 
 pub(super) struct Keeper {
     secrets: Api<Secret>,
     secret_name: String,
-    /// Where somebody else puts the authority that signs; none: they are made here.
+    /// The folder of an external authority; `None`: the operator creates its own.
     folder: Option<PathBuf>,
     terms: Terms,
-    /// Names or addresses under which agents ask for certificates.
+    /// The name or address under which agents reach the service.
     host: String,
     lifetime: u64,
     credentials: Sender<Credentials>,
     calling: Sender<Calling>,
     ready: Ready,
 
-    /// As it was seen last; the outer one is none before it was looked for.
+    /// The Secret as it was seen last. The outer `None` means that it was not looked up yet.
     secret: Option<Option<Secret>>,
-    /// The last authorities that could be used.
+    /// The last valid authorities.
     remembered: Option<Authorities>,
-    /// Until when the credentials are used.
+    /// When to renew the credentials.
     renewal: Renewal,
 }
 
-/// Why there are no credentials, for now.
+/// Why there are no credentials now.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeeperError {
     #[error("{0}")]
@@ -65,7 +66,7 @@ pub(crate) enum KeeperError {
     Certificate(#[from] rcgen::Error),
     #[error("no TLS: {0}")]
     Tls(#[from] rustls::Error),
-    #[error("the authorities are no PEM: {0}")]
+    #[error("the authorities are not PEM: {0}")]
     Pem(#[from] rustls::pki_types::pem::Error),
     #[error("Secret {0} does not exist: install the chart, which makes it")]
     Missing(String),
@@ -96,7 +97,7 @@ impl Keeper {
         }
     }
 
-    /// Keeps them, for ever.
+    /// Maintains the credentials forever.
     pub(super) async fn run(mut self) {
         let mut secrets = object(&self.secrets, &self.secret_name).boxed();
         let mut tick = interval(TICK);
@@ -117,7 +118,7 @@ impl Keeper {
         let (elsewhere, fault) = match self.made_elsewhere() {
             None => (None, None),
             Some(Ok(authorities)) => (Some(authorities), None),
-            // Those that are known go on; what is wrong is said all the same.
+            // The known authorities stay in use; the problem is reported nevertheless.
             Some(Err(fault)) => (Some(Authorities::none(self.terms)), Some(fault)),
         };
         self.renew(elsewhere.as_ref(), now).await?;
@@ -137,18 +138,18 @@ impl Keeper {
         Some(authorities.map_err(|problem| KeeperError::MadeElsewhere(folder.clone(), problem)))
     }
 
-    /// `elsewhere`: what somebody else has made, in place of authorities of our own.
+    /// `elsewhere`: the authorities of an external issuer, in place of the operator's own.
     async fn renew(&mut self, elsewhere: Option<&Authorities>, now: u64) -> Result<(), KeeperError> {
         let Some(secret) = &self.secret else { return Ok(()) };
         let secret = secret.as_ref().ok_or_else(|| KeeperError::Missing(self.secret_name.clone()))?;
         let found = secret::authorities(self.terms, secret).unwrap_or_else(|error| {
-            tracing::error!(secret = self.secret_name, %error, "the authorities in it are replaced: they are not usable");
+            tracing::error!(secret = self.secret_name, %error, "the authorities in the Secret are not usable: replacing them");
             Authorities::none(self.terms)
         });
         let wanted = wanted(&found, self.remembered.as_ref(), elsewhere, now)?;
         if let Some(wanted) = wanted {
             let patch = secret::with(secret, &wanted, &[]);
-            // What comes of it is seen by the watch.
+            // The watch will see the result.
             self.secrets.patch(&self.secret_name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&patch)).await?;
             tracing::info!(secret = self.secret_name, "the authorities for mutual TLS were renewed");
             return Ok(());
@@ -171,8 +172,8 @@ impl Keeper {
     }
 }
 
-/// What follows from authorities, and when it has to be computed again. `host`: under which name or address agents ask;
-/// `lifetime` in seconds.
+/// The credentials from these authorities, and when to compute them again. `host` is the name or address under which
+/// agents reach the service; `lifetime` is in seconds.
 pub(crate) fn credentials(
     authorities: Authorities,
     host: &str,
@@ -184,8 +185,9 @@ pub(crate) fn credentials(
         let leaf = authorities.leaf(&Order { names: &names, usage, lives: lifetime, signer }, now);
         leaf.map(|leaf| leaf.expect("there are authorities, or they would have been renewed"))
     };
-    // Agents that ask may have been told of the authorities when their pod was created; those that are called know all
-    // that came before their certificate did.
+    // The server certificate is signed by the oldest: an agent may know only the authorities of its pod's creation.
+    // The client certificate is signed by the newest: an agent that is called knows all authorities that are older
+    // than its certificate.
     let server = leaf(host, ExtendedKeyUsagePurpose::ServerAuth, Signer::Oldest)?;
     let client = leaf(OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest)?;
     let renew_at = server.renew_at.min(client.renew_at);
@@ -197,8 +199,9 @@ pub(crate) fn credentials(
     ))
 }
 
-/// What the Secret should hold instead of what was found in it; none if all is well. Of what somebody else put there in
-/// place of all that is remembered, agents that run believe nothing: it comes behind that, and they learn of it.
+/// What the Secret should hold instead of `found`; `None` if nothing has to change. If someone replaced all
+/// remembered authorities, running agents do not trust the new ones. So the new ones are added behind the remembered
+/// ones, and agents learn of them.
 fn wanted(
     found: &Authorities,
     remembered: Option<&Authorities>,
@@ -219,7 +222,8 @@ fn wanted(
     }
 }
 
-/// How agents are called: with the operator's certificate, and only if theirs is of the bundle.
+/// The TLS configuration to call agents: presents the operator's certificate, and accepts only agents whose
+/// certificate the bundle signed.
 fn calling(bundle: &str, leaf: Leaf) -> Result<Calling, KeeperError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {

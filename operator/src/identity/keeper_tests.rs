@@ -13,7 +13,7 @@ const START: u64 = 1_800_000_000;
 const HOST: &str = "weir-operator-identity.weir-system.svc";
 const POD: &str = "3f0c.shop.pod.weir.dev";
 
-/// As long as the defaults are to each other, and a hundred times shorter.
+/// In proportion to the defaults, and a hundred times shorter.
 const LIFE: u64 = 24 * HOUR / 100;
 const TERMS: Terms = Terms { subject: "test", lives: 40 * LIFE, overlap: 20 * LIFE, ripens: LIFE + LIFE / 2 };
 
@@ -65,8 +65,8 @@ fn what_is_for_agents_is_not_for_the_operator() {
     assert!(!trusts_server(&bundle, &operator, OPERATOR_NAME, START), "and is none");
 }
 
-/// Agents and two replicas live through several authorities: at no moment would a push fail, and an agent that starts again
-/// with what its pod was told at its creation can ask for a certificate for half the life of an authority.
+/// Simulates agents and two replicas over several authorities. At no time would a push fail. For half the life of an
+/// authority, a restarted agent can request a certificate with the authorities of its pod's creation.
 #[test]
 fn no_push_fails_while_authorities_come_and_go() {
     struct Agent {
@@ -90,7 +90,7 @@ fn no_push_fails_while_authorities_come_and_go() {
     let mut known = authorities.clone();
     for step in 0..(4 * TERMS.lives / STEP) {
         let now = START + step * STEP;
-        // This replica hears of what the other one wrote a step late.
+        // This replica sees the other one's write one step late.
         let late = std::mem::replace(&mut known, authorities.clone());
         if let Some(renewed) = authorities.renewed(now).unwrap() {
             authorities = renewed;
@@ -112,7 +112,7 @@ fn no_push_fails_while_authorities_come_and_go() {
                 assert!(trusts_server(told, &service, HOST, now), "told at {since}, started again at {now}");
             }
         }
-        // One agent is as late as a good certificate allows, the other renews at two thirds.
+        // One agent renews as late as its certificate allows, the other at two thirds.
         if agents.is_empty() {
             let shown = || leaf(&late, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, now);
             agents.push(Agent { shown: shown(), trusted: bundle.clone(), due: now + LIFE * 2 / 3 });
@@ -150,7 +150,8 @@ fn an_emptied_secret_gets_back_what_is_remembered() {
     assert_ne!(fresh.certificates(), known.certificates());
 }
 
-/// Somebody puts the Secret of another cluster there. Agents that run go on, and learn of it when they ask the next time.
+/// Someone replaces the Secret with that of another cluster. Running agents continue to work, and learn of the new
+/// authorities at their next renewal.
 #[test]
 fn other_authorities_come_beside_those_that_are_remembered() {
     let [known, other] = [10, 15].map(|lives| Authorities::none(TERMS).renewed(START - lives * LIFE).unwrap().unwrap());
@@ -161,14 +162,14 @@ fn other_authorities_come_beside_those_that_are_remembered() {
     assert!(trusts_server(&known.certificates(), &service, HOST, now), "an agent that runs cannot ask");
     let operator = leaf(&both, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, now);
     assert!(trusts_client(&known.certificates(), &operator, now), "it cannot be told anything");
-    // Neither of two replicas that remember different ones undoes what the other one wrote.
+    // If two replicas remember different authorities, neither undoes the other's write.
     for remembered in [&known, &other, &both] {
         assert!(wanted(&both, Some(remembered), None, now).unwrap().is_none());
     }
 }
 
-/// Certificates that were made a moment ago are good on machines whose clock is an hour off, and so are those that are made on
-/// one.
+/// Fresh certificates are valid on machines whose clock is an hour off, and certificates issued on such a machine are
+/// valid elsewhere.
 #[test]
 fn a_clock_that_is_set_by_an_hour_breaks_no_trust() {
     const LIVES: u64 = 24 * HOUR;
@@ -194,7 +195,7 @@ fn a_clock_that_is_set_by_an_hour_breaks_no_trust() {
     }
 }
 
-/// An authority as another program makes one, from this moment on: its certificate and key.
+/// An authority as another program issues it, valid from this time on: certificate and key.
 fn company(from: u64, name: &str) -> (String, String) {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
@@ -220,7 +221,7 @@ fn an_authority_of_somebody_else_signs_and_none_is_made_beside_it() {
     let agent = leaf(&first, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, START);
     assert!(trusts_server(&certificate, &agent, POD, START), "a client that trusts the company trusts its agents");
 
-    // The next one is published before it signs, and the first stays for those who know no other.
+    // The next one is published before it signs, and the first stays for agents that know no other.
     let changed = START + 10 * LIFE;
     let (second, second_key) = company(changed, "company again");
     let second = Authorities::made_elsewhere(TERMS, &second, &second_key).unwrap();
@@ -230,7 +231,7 @@ fn an_authority_of_somebody_else_signs_and_none_is_made_beside_it() {
     assert!(trusts_client(&first.certificates(), &client(changed), changed), "agents know the first only");
     let later = changed + HOUR + 3 * LIFE;
     assert!(trusts_client(&second.certificates(), &client(later), later), "by now they know the second");
-    // A file that is gone takes nothing away.
+    // A deleted file removes no authority.
     assert!(wanted(&both, Some(&both), Some(&none), later).unwrap().is_none());
 }
 
@@ -247,8 +248,8 @@ fn what_is_no_authority_is_refused_with_the_fix() {
             "-----BEGIN EC PRIVATE KEY-----\nAA==\n-----END EC PRIVATE KEY-----\n",
             "the key must be PKCS#8",
         ),
-        (&certificate, &other, "tls.crt and tls.key do not go together"),
-        (&plain.cert.pem(), &plain.signing_key.serialize_pem(), "tls.crt is no authority: make it with isCA"),
+        (&certificate, &other, "tls.crt and tls.key do not match"),
+        (&plain.cert.pem(), &plain.signing_key.serialize_pem(), "tls.crt is not a certificate authority: issue it with isCA"),
     ] {
         let error = Authorities::made_elsewhere(TERMS, certificate, key).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");

@@ -43,31 +43,31 @@ use crate::telemetry::Ready;
 use keeper::Keeper;
 use service::Service;
 
-/// What the operator has to show and to trust, at the moment.
+/// What the operator presents and trusts now.
 #[derive(Debug)]
 pub(crate) struct Credentials {
     pub(crate) authorities: Authorities,
     /// The certificates of all authorities, in PEM.
     pub(crate) bundle: String,
-    /// What the identity service shows.
+    /// The identity service's TLS configuration.
     server: Arc<ServerConfig>,
     pub(crate) calling: Arc<Calling>,
 }
 
-/// How agents are called.
+/// How to call agents.
 #[derive(Debug)]
 pub(crate) struct Calling {
     pub(crate) client: Arc<ClientConfig>,
-    /// Until when the certificate is good that agents are shown, in seconds of Unix time.
+    /// When the certificate presented to agents expires, in seconds of Unix time.
     pub(crate) not_after: u64,
 }
 
 impl Calling {
-    /// Over TLS 1.3 and HTTP/2, with this certificate, and only agents of these authorities.
+    /// TLS 1.3 and HTTP/2, with this certificate, to agents whose certificate these authorities signed.
     ///
     /// # Errors
     ///
-    /// Certificate and key do not go together.
+    /// Certificate and key do not match.
     fn new(
         authorities: RootCertStore,
         chain: Vec<CertificateDer<'static>>,
@@ -79,22 +79,22 @@ impl Calling {
             .with_root_certificates(authorities)
             .with_client_auth_cert(chain, key)?;
         client.alpn_protocols = vec![b"h2".to_vec()];
-        // A session that is resumed would skip a look at the agent's certificate.
+        // A resumed session would skip the check of the agent's certificate.
         client.resumption = Resumption::disabled();
         Ok(Self { client: Arc::new(client), not_after })
     }
 }
 
-/// Sends what is new to all receivers; none before there is anything.
+/// Sends new values to all receivers; `None` before the first.
 type Sender<T> = watch::Sender<Option<Arc<T>>>;
 
-/// How agents are called, whenever that changes; none before there is a certificate.
+/// How to call agents; `None` before there is a certificate.
 pub(crate) type Held = watch::Receiver<Option<Arc<Calling>>>;
 
-/// The credentials whenever they change; none before there are any.
+/// The credentials; `None` before there are any.
 pub(crate) type Issuing = watch::Receiver<Option<Arc<Credentials>>>;
 
-/// What new pods are told about where to get their certificate.
+/// What new pods are told about the identity service.
 #[derive(Clone, Debug)]
 pub(crate) struct Directions {
     pub(crate) url: String,
@@ -116,12 +116,12 @@ impl Identity {
         Self { listener, flags, credentials: watch::Sender::new(None), calling: watch::Sender::new(None) }
     }
 
-    /// The credentials, as they come.
+    /// The credentials as they change.
     fn credentials(&self) -> Issuing {
         self.credentials.subscribe()
     }
 
-    /// How agents are called, as it changes.
+    /// How to call agents, as it changes.
     pub(crate) fn calling(&self) -> Held {
         self.calling.subscribe()
     }

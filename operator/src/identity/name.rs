@@ -1,4 +1,4 @@
-//! What an agent is called in a certificate.
+//! The names of an agent in its certificate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use super::TlsFiles;
 use crate::world::ObjectKey;
 
-/// Behind every name that stands for a pod; nobody looks it up.
+/// The domain of names for pods; it is not in DNS.
 const DOMAIN: &str = "pod.weir.dev";
 
-/// Who an agent must prove to be.
+/// The identity that an agent must prove.
 #[derive(Clone, Debug)]
 pub(crate) enum Peer {
-    /// The agent of this pod, by the certificate that an operator gave it.
+    /// The agent of this pod, with a certificate from the operator.
     Pod(PodIdentity),
-    /// The agent of this host, by a certificate for its DNS name or address that somebody else made.
+    /// The agent of this host, with an external certificate for its DNS name or address.
     Host { name: String, files: Arc<TlsFiles> },
 }
 
@@ -26,11 +26,11 @@ impl Peer {
         Self::Host { name: host(authority).to_owned(), files }
     }
 
-    /// What its certificate is held against.
+    /// The name to verify the agent's certificate against.
     ///
     /// # Errors
     ///
-    /// No certificate can name it.
+    /// No certificate can have this name.
     pub(crate) fn server_name(&self) -> Result<ServerName<'static>, InvalidDnsNameError> {
         match self {
             Self::Pod(pod) => ServerName::try_from(pod.dns_name()),
@@ -53,7 +53,7 @@ pub(crate) fn host(authority: &str) -> &str {
     }
 }
 
-/// A pod that is or was, and no other of the same name.
+/// A pod, distinct from any other pod of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodIdentity {
     pub(crate) key: ObjectKey,
@@ -61,13 +61,13 @@ pub(crate) struct PodIdentity {
 }
 
 impl PodIdentity {
-    /// The DNS name that a certificate is held against: namespace and UID, which no two pods share. A pod's own name may be
-    /// longer than a DNS name has room for.
+    /// The DNS name to verify a certificate against: namespace and UID, which no two pods share. A pod's own name may
+    /// be too long for a DNS name.
     pub(crate) fn dns_name(&self) -> String {
         format!("{}.{}.{DOMAIN}", self.uid, self.key.namespace)
     }
 
-    /// The URI beside it, for people: it names the pod as they know it.
+    /// The URI in the certificate, for people: it has the pod's own name.
     pub(crate) fn uri(&self) -> String {
         let ObjectKey { namespace, name } = &self.key;
         format!("weir://{namespace}/pod/{name}/{}", self.uid)

@@ -1,19 +1,19 @@
-//! How often the identity service may be asked: each question costs the apiserver a review, and anybody in the cluster can
-//! reach the port.
+//! Limits the rate of requests to the identity service: each one costs the apiserver a review, and anyone in the
+//! cluster can reach the port.
 //!
-//! Seconds are counted apart: so many in all, and so many from one address, so that one pod cannot keep the others out.
-//! Nothing is remembered beyond a second, so what is held is bounded.
+//! There is one limit in total and one per address, each per second, so that one pod cannot keep the others out.
+//! Counts last one second, so memory is bounded.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Questions a second, from all.
+/// Requests per second in total.
 const ALL: u32 = 200;
-/// Questions a second, from one address. An agent asks once; those behind one address are few.
+/// Requests per second from one address. An agent sends one request, and few agents share an address.
 const EACH: u32 = 5;
 
-/// Counts the questions of the current second.
+/// The counts of the current second.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     second: u64,
@@ -22,7 +22,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Whether there is room for one more. `now` goes on evenly, from whenever.
+    /// Whether to admit one more request. `now` is monotonic, from any origin.
     pub(super) fn admit(&mut self, now: Duration, from: IpAddr) -> bool {
         if self.second != now.as_secs() {
             *self = Self { second: now.as_secs(), ..Self::default() };
@@ -30,7 +30,7 @@ impl Pace {
         if self.all >= ALL {
             return false;
         }
-        // At most `ALL` addresses: what is refused is not remembered.
+        // At most `ALL` addresses, because refused requests are not stored.
         let count = self.by_address.get(&from).copied().unwrap_or(0);
         if count >= EACH {
             return false;

@@ -1,4 +1,4 @@
-//! Whose token is it? The apiserver knows.
+//! Asks the apiserver which pod a token belongs to.
 
 use std::time::Duration;
 
@@ -16,24 +16,24 @@ const ACCOUNT: &str = "system:serviceaccount:";
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
-/// Why a token says nothing about a pod.
+/// Why a token does not identify a pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ReviewError {
-    /// The apiserver does not take it.
+    /// The apiserver does not accept it.
     #[error("the apiserver does not accept the token for the audience {audience}: {problem}")]
     Unauthenticated { audience: String, problem: String },
-    /// It is somebody's, and of no pod.
+    /// The token is valid but does not belong to a pod.
     #[error(
         "the token of {user} names no pod: it must be the projected service account token of the agent's pod (a volume \
          with a serviceAccountToken), not one that was made by hand or is kept in a Secret"
     )]
     NoPod { user: String },
-    /// Nobody knows.
+    /// The apiserver gave no answer.
     #[error("the apiserver cannot be asked whose token it is: {0}")]
     Unavailable(String),
 }
 
-/// Asks the apiserver.
+/// Reviews a token.
 pub(super) async fn review(client: &Client, token: &str, audience: &str) -> Result<PodIdentity, ReviewError> {
     let reviews: Api<TokenReview> = Api::all(client.clone());
     let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![audience.to_owned()]) };
@@ -45,7 +45,8 @@ pub(super) async fn review(client: &Client, token: &str, audience: &str) -> Resu
     judge(answer.status.unwrap_or_default(), audience)
 }
 
-/// What an answer comes to. An apiserver that knows nothing of audiences leaves them out: its word is not for us.
+/// Judges the apiserver's answer. An apiserver that does not support audiences returns none; then the token counts as
+/// one for another audience.
 fn judge(status: TokenReviewStatus, audience: &str) -> Result<PodIdentity, ReviewError> {
     let refused = |problem: String| ReviewError::Unauthenticated { audience: audience.to_owned(), problem };
     if status.authenticated != Some(true) {

@@ -1,7 +1,7 @@
-//! `POST /v1/identity`: a token and a key in, a certificate for the token's pod out.
+//! `POST /v1/identity`: takes a token and a key, returns a certificate for the token's pod.
 //!
-//! Anybody in the cluster can reach it. Connections, sizes, times and the rate are bounded; nothing that was not
-//! reviewed by the apiserver gets into a certificate.
+//! Anyone in the cluster can reach it. Connections, sizes, times and the rate are bounded. A certificate has only
+//! values that the apiserver's review confirmed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,18 +28,18 @@ use crate::clock;
 use crate::metrics::Metrics;
 use crate::serve::{self, Peer};
 
-/// A token and a request for a certificate are a few kilobytes.
+/// A token and a certificate request have a few kilobytes.
 const MAX_REQUEST: usize = 32 * 1024;
-/// Agents ask once in hours.
+/// How long a connection may be idle: agents send one request in hours.
 const IDLE: Duration = Duration::from_secs(10);
-/// For agents that are told to come back, in seconds.
+/// `Retry-After` for refused agents, in seconds.
 const COME_BACK: &str = "2";
 
-/// What requests are answered with.
+/// The state of the service.
 pub(super) struct Service {
     client: Client,
     audience: String,
-    /// How long a certificate is good, in seconds.
+    /// How long a certificate is valid, in seconds.
     lifetime: u64,
     credentials: Issuing,
     pace: Mutex<Pace>,
@@ -60,7 +60,7 @@ impl Service {
         }
     }
 
-    /// Serves for ever.
+    /// Serves forever.
     pub(super) async fn run(self, listener: TcpListener) {
         let credentials = self.credentials.clone();
         let current = || credentials.borrow().as_ref().map(|credentials| credentials.server.clone());
@@ -76,7 +76,7 @@ impl Service {
         let body = body.map_err(|error| malformed(error.to_string()))?;
         let request: IdentityRequest = serde_json::from_slice(&body)
             .map_err(|error| malformed(format!("not a request for an identity: {error}")))?;
-        // Checks that the caller has the key.
+        // Verifies that the caller has the private key.
         let csr = CertificateSigningRequestParams::from_pem(&request.csr)
             .map_err(|error| malformed(format!("csr: not a signed certificate request in PEM: {error}")))?;
         if request.token.is_empty() {

@@ -27,7 +27,7 @@ fn flags() -> IdentityFlags {
     Command::parse_from(["test", "--identity-url", "https://identity.test"]).flags
 }
 
-/// An apiserver that answers every review with this.
+/// An apiserver that gives this answer to every review.
 fn apiserver(status: u16, answer: Value) -> Client {
     let answer = move |request: Request<KubeBody>| {
         let answer = answer.clone();
@@ -68,7 +68,7 @@ fn service(client: Client, credentials: Option<Credentials>) -> Router {
     router(Arc::new(Service::new(client, &flags(), held, Metrics::default())))
 }
 
-/// A request for a certificate that asks for another pod's name.
+/// A certificate request for another pod's name.
 fn csr(key: &KeyPair) -> String {
     let params = CertificateParams::new(["other.bank.pod.weir.dev".to_owned()]).unwrap();
     params.serialize_request(key).unwrap().pem().unwrap()
@@ -112,7 +112,7 @@ async fn a_certificate_names_the_tokens_pod_whatever_was_asked_for() {
 async fn what_gets_no_certificate_is_told_why() {
     let key = KeyPair::generate().unwrap();
     let csr = csr(&key);
-    // Somebody else's key with this signature.
+    // Another key's request with this signature.
     let mut forged = pem_body(&csr);
     let last = forged.len() - 1;
     forged[last] ^= 1;
@@ -150,7 +150,7 @@ async fn what_gets_no_certificate_is_told_why() {
 async fn who_asks_too_often_is_told_to_come_back() {
     let router = service(apiserver(201, good()), Some(credentials()));
     let mut busy = 0;
-    // More than fit into the two seconds that this may touch.
+    // More requests than the two seconds admit that this loop may touch.
     for _ in 0..12 {
         let (status, _) = ask(router.clone(), "hello").await;
         busy += u32::from(status == 429);
@@ -168,7 +168,7 @@ fn to_pem(der: &[u8]) -> String {
     format!("-----BEGIN CERTIFICATE REQUEST-----\n{text}\n-----END CERTIFICATE REQUEST-----\n")
 }
 
-/// What everybody holds together: the authorities sign what the operator believes.
+/// The authorities of the test credentials sign what the operator accepts.
 #[test]
 fn credentials_for_tests_are_credentials() {
     let credentials = credentials();

@@ -1,5 +1,4 @@
-//! What a pod asks for in its annotations. A wrong value is an error that names the annotation and the fix; there is
-//! no guessing what was meant.
+//! The annotations of a pod. An invalid value is an error that names the annotation and the fix; nothing is guessed.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,7 @@ const CPU_REQUEST: &str = "weir.dev/agent-cpu-request";
 const CPU_LIMIT: &str = "weir.dev/agent-cpu-limit";
 const MEMORY_REQUEST: &str = "weir.dev/agent-memory-request";
 const MEMORY_LIMIT: &str = "weir.dev/agent-memory-limit";
-/// Those that a person may write, besides those of the agent's settings.
+/// The annotations for users, besides those of the agent's settings.
 const KNOWN: [&str; 10] = [
     INJECT,
     PORT,
@@ -31,25 +30,25 @@ const KNOWN: [&str; 10] = [
     CONTROL_PORT_ANNOTATION,
 ];
 
-/// A port of the app, as a person names it.
+/// A port of the app, as a user writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PortName {
     /// The name of a container port.
     Name(String),
-    /// Its number.
+    /// The number of the port.
     Number(u16),
 }
 
-/// What a container asks for and may use.
+/// The requests and limits of a container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Resources {
     pub(super) cpu: Bounds,
     pub(super) memory: Bounds,
-    /// Of the node's disk: named only where a namespace counts it.
+    /// Ephemeral storage: set only where the namespace has a quota for it.
     pub(super) storage: Bounds,
 }
 
-/// Of one resource.
+/// The request and limit of one resource.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Bounds {
     pub(super) request: Option<Quantity>,
@@ -57,7 +56,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// These, filled up from `defaults`. What was asked for wins: a default that contradicts it gives way.
+    /// These bounds, completed from `defaults`. A default that contradicts an explicit value is adjusted.
     fn or(self, defaults: &Self) -> Self {
         let contradicts = |request: &Quantity, limit: &Quantity| request.exceeds(limit);
         match (self.request, self.limit) {
@@ -78,31 +77,31 @@ impl Bounds {
     }
 }
 
-/// What a pod asks for.
+/// The settings of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PodSettings {
-    /// Which port to guard. None: find out.
+    /// The port to guard. `None`: find it.
     pub(super) port: Option<PortName>,
-    /// Send what comes to the port's number to the agent.
+    /// Redirect requests for the port's number to the agent.
     pub(super) redirect: bool,
-    /// Image of the agent.
+    /// The agent's image.
     pub(super) image: Option<String>,
-    /// Where the operator reaches the agent.
+    /// The port on which the operator reaches the agent.
     pub(super) control_port: Option<u16>,
-    /// The agent speaks plain HTTP with every client that reaches that port, and proves nothing.
+    /// The agent's control port is plain HTTP for every client, without proof of identity.
     pub(super) plaintext: bool,
-    /// What the agent asks for.
+    /// The agent's resources.
     pub(super) resources: Resources,
-    /// How the agent is set up.
+    /// The agent's settings.
     pub(super) settings: Settings,
 }
 
 impl PodSettings {
-    /// Reads them; warnings are of annotations that say nothing to Weir.
+    /// Reads the annotations; warns of unknown ones in Weir's domain.
     ///
     /// # Errors
     ///
-    /// Every wrong value, in one sentence each.
+    /// One sentence for each invalid value.
     pub(super) fn read(
         annotations: &BTreeMap<String, String>,
         defaults: &Resources,
@@ -122,7 +121,7 @@ impl PodSettings {
             (!text.is_empty() && !text.contains(char::is_whitespace)).then(|| text.to_owned())
         });
         let control_port =
-            reader.value(CONTROL_PORT_ANNOTATION, "a port that the agent does not need otherwise", |text| {
+            reader.value(CONTROL_PORT_ANNOTATION, "a port that the agent does not use already", |text| {
                 port_number(text).filter(|port| ![PROXY_PORT, TELEMETRY_PORT].contains(port))
             });
         let plaintext =
@@ -142,7 +141,7 @@ impl PodSettings {
         let warnings = annotations
             .keys()
             .filter(unknown)
-            .map(|name| format!("annotation {name} says nothing to Weir: it knows {}", known.join(", ")));
+            .map(|name| format!("annotation {name} is unknown to Weir, which knows {}", known.join(", ")));
         let wishes = Self {
             port,
             redirect: redirect.unwrap_or(false),
@@ -263,7 +262,7 @@ mod tests {
             ("weir.dev/agent-image", "a b", "it must be an image"),
             ("weir.dev/control", "tls", "it must be plaintext, or left out"),
             ("weir.dev/control-port", "http", "it must be a port"),
-            ("weir.dev/control-port", "8482", "it must be a port that the agent does not need otherwise"),
+            ("weir.dev/control-port", "8482", "it must be a port that the agent does not use already"),
             ("weir.dev/agent-cpu-request", "lots", "it must be a quantity of CPU such as 100m"),
             ("weir.dev/agent-memory-limit", "64MB", "it must be a quantity of memory such as 64Mi"),
         ] {

@@ -1,7 +1,7 @@
-//! What an agent enforces before the operator has reached it: the policies that target its pod already.
+//! The bootstrap snapshot of a new pod: the policies that target the pod already.
 //!
-//! The engine knows them and is asked for each pod, so that nothing is kept twice and nothing here can be out of date. A
-//! standby's engine answers as well as a leader's.
+//! The engine knows them and answers for each pod, so nothing is stored twice or out of date. A standby's engine
+//! answers as well as a leader's.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,23 +11,24 @@ use tokio::time::timeout;
 
 use crate::plan::Content;
 
-/// The apiserver waits for seconds, and a pod whose agent closes its port until the first push is safe, too.
+/// The timeout. The apiserver waits for seconds. Without an answer the pod is safe, too: its agent keeps the port
+/// closed until the first push.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Whatever is pushed replaces it.
+/// Every pushed snapshot replaces a bootstrap snapshot.
 const SEQUENCE: u64 = 1;
 
-/// What will a pod have to enforce that is about to be created?
+/// A question to the engine: what will a new pod have to enforce?
 #[derive(Debug)]
 pub struct Question {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: String,
-    /// Its labels.
+    /// The pod's labels.
     pub labels: BTreeMap<String, String>,
-    /// Where the answer goes; dropped if there is none.
+    /// The channel for the answer; dropped if there is none.
     pub answer: oneshot::Sender<Content>,
 }
 
-/// The snapshot for a new pod; none if nobody knows (yet).
+/// The snapshot for a new pod; `None` if the engine does not know it (yet).
 pub(super) async fn snapshot(
     engine: &mpsc::Sender<Question>,
     namespace: &str,

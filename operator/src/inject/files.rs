@@ -1,7 +1,7 @@
-//! The webhook's certificate where somebody else makes it: two files, as a Secret of type `kubernetes.io/tls` has them.
+//! The webhook's certificate from an external issuer: two files, as in a Secret of type `kubernetes.io/tls`.
 //!
-//! They are compared by content, because the kubelet swaps a link above them. Nothing here writes: the program that makes the
-//! certificate tells the apiserver whom to believe, too.
+//! They are compared by content, because the kubelet swaps a link above them. This module writes nothing: the issuer
+//! also tells the apiserver which authority to trust.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,18 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::serve;
 
-/// Why the files do not serve.
+/// Why the files are not usable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FilesError {
     #[error("{0} cannot be read: {1}")]
     Read(PathBuf, io::Error),
-    #[error("{0} is no PEM: {1}")]
+    #[error("{0} is not PEM: {1}")]
     Pem(PathBuf, PemError),
-    #[error("{0} and {1} do not go together: {2}")]
+    #[error("{0} and {1} do not match: {2}")]
     Tls(PathBuf, PathBuf, rustls::Error),
 }
 
-/// A folder with `tls.crt` and `tls.key`, and what they were when they were last taken.
+/// A folder with `tls.crt` and `tls.key`, and their content when they were last used.
 #[derive(Debug)]
 pub(super) struct Files {
     certificates: PathBuf,
@@ -33,13 +33,13 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Nothing is read yet.
+    /// Files that were not read yet.
     pub(super) fn new(folder: &Path) -> Self {
         Self { certificates: folder.join("tls.crt"), key: folder.join("tls.key"), taken: None }
     }
 
-    /// What to serve with, if it is another one than was last taken. A set that does not go together, as between two writes,
-    /// is a fault, and is looked at again the next time.
+    /// The TLS configuration, if the files have changed. Files that do not match, as between two writes, are an
+    /// error, and are read again the next time.
     ///
     /// # Errors
     ///
@@ -85,17 +85,17 @@ mod tests {
 
         assert!(fault(&mut files).await.contains("tls.crt cannot be read"));
         write("", "");
-        assert!(fault(&mut files).await.contains("tls.key is no PEM"));
+        assert!(fault(&mut files).await.contains("tls.key is not PEM"));
         write(&first.0, &first.1);
         assert!(files.newer().await.unwrap().is_some(), "the first");
         assert!(files.newer().await.unwrap().is_none(), "the same");
-        // Half of it is there, then the rest.
+        // The new certificate first, then its key.
         write(&second.0, &first.1);
-        assert!(fault(&mut files).await.contains("do not go together"));
-        assert!(fault(&mut files).await.contains("do not go together"), "it was forgotten");
+        assert!(fault(&mut files).await.contains("do not match"));
+        assert!(fault(&mut files).await.contains("do not match"), "it was forgotten");
         write(&second.0, &second.1);
         assert!(files.newer().await.unwrap().is_some(), "the second");
-        // Gone for a moment, and back as it was.
+        // A file is missing for a moment, and then back unchanged.
         fs::remove_file(folder.path().join("tls.key")).unwrap();
         assert!(fault(&mut files).await.contains("tls.key cannot be read"));
         write(&second.0, &second.1);

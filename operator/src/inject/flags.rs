@@ -1,4 +1,4 @@
-//! The flags of injection, parsed once into what the rest needs.
+//! The flags of injection, parsed once.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,19 +14,20 @@ use super::settings::Settings;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Injection")]
 pub struct InjectFlags {
-    /// Give the agent to new pods that ask for it: where the apiserver reaches this webhook, over TLS [default: no injection]
+    /// Inject the agent into new pods that ask for it: address of the webhook for the apiserver, over TLS [default:
+    /// no injection]
     #[arg(long, value_name = "ADDR", env = "WEIR_INJECT_LISTEN", requires = "inject_image")]
     pub(super) inject_listen: Option<SocketAddr>,
     /// Image of the agent
     #[arg(long, value_name = "IMAGE", env = "WEIR_INJECT_IMAGE")]
     pub(super) inject_image: Option<String>,
-    /// When that image is pulled: Always, IfNotPresent or Never [default: as the cluster does]
+    /// Pull policy of that image: Always, IfNotPresent or Never [default: the cluster's default]
     #[arg(long, value_name = "POLICY", env = "WEIR_INJECT_IMAGE_PULL_POLICY")]
     pub(super) inject_image_pull_policy: Option<String>,
-    /// Image with sh and iptables, for pods that say weir.dev/redirect: enabled [default: such pods get no agent]
+    /// Image with sh and iptables, for pods with weir.dev/redirect: enabled [default: such pods get no agent]
     #[arg(long, value_name = "IMAGE", env = "WEIR_INJECT_REDIRECT_IMAGE")]
     pub(super) inject_redirect_image: Option<String>,
-    /// What an agent asks for and may use, as in a container's resources, unless the pod's annotations say otherwise
+    /// Resources of the agent's container, unless the pod's annotations override them
     #[arg(
         long,
         value_name = "JSON",
@@ -35,27 +36,28 @@ pub struct InjectFlags {
         default_value = r#"{"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}}"#
     )]
     pub(super) inject_resources: Resources,
-    /// How an agent is set up, unless the pod's annotations say otherwise: logFormat, logLevel, maxConnections, drain, cache, jwks (configMap,
-    /// or url, refresh and caConfigMap), env and securityContext [default: as the agent's own defaults are]
+    /// Settings of the agent, unless the pod's annotations override them: logFormat, logLevel, maxConnections, drain,
+    /// cache, jwks (configMap, or url, refresh and caConfigMap), env and securityContext [default: the agent's own
+    /// defaults]
     #[arg(long, value_name = "JSON", env = "WEIR_INJECT_SETTINGS", value_parser = Settings::parse, default_value = "{}")]
     pub(super) inject_settings: Settings,
-    /// Refuse pods whose annotations are wrong; otherwise they start without an agent, and a warning says so
+    /// Refuse pods with invalid annotations; otherwise they start without an agent, with a warning
     #[arg(long, env = "WEIR_INJECT_REFUSE", value_parser = clap::builder::BoolishValueParser::new())]
     pub(super) inject_refuse: bool,
-    /// The MutatingWebhookConfiguration that is told what to trust and where to ask
+    /// Name of the MutatingWebhookConfiguration, in which the operator sets the CA bundle and the path
     #[arg(long, value_name = "NAME", env = "WEIR_INJECT_WEBHOOK", default_value = "weir-operator")]
     pub(super) inject_webhook: String,
-    /// The Secret for the webhook's authorities, in the operator's namespace; it must exist, empty at first
+    /// Secret that stores the webhook's authorities, in the operator's namespace; it must exist, empty at first
     #[arg(long, value_name = "NAME", env = "WEIR_INJECT_SECRET", default_value = "weir-operator-webhook")]
     pub(super) inject_secret: String,
-    /// Folder with tls.crt and tls.key, read again when they change; their issuer sets the CA bundle of the webhook
-    /// [default: certificates of an own authority]
+    /// Folder with tls.crt and tls.key, read again when they change; their issuer must set the webhook's CA bundle
+    /// [default: certificates of the operator's own authority]
     #[arg(long, value_name = "FOLDER", env = "WEIR_INJECT_CERTIFICATE")]
     pub(super) inject_certificate: Option<PathBuf>,
 }
 
 impl InjectFlags {
-    /// Where to listen, if at all.
+    /// The address to listen on, if any.
     pub fn listen(&self) -> Option<SocketAddr> {
         self.inject_listen
     }
@@ -95,11 +97,11 @@ pub(super) fn parse_resources(text: &str) -> Result<Resources, String> {
     })
 }
 
-/// Kubernetes takes numbers as well as text.
+/// Kubernetes accepts numbers as well as text.
 fn quantity(name: &str, value: Option<serde_json::Value>) -> Result<Option<Quantity>, String> {
     let Some(value) = value else { return Ok(None) };
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let quantity = text.parse().map_err(|()| format!("{name}: {value} is no quantity such as 100m or 64Mi"))?;
+    let quantity = text.parse().map_err(|()| format!("{name}: {value} is not a quantity such as 100m or 64Mi"))?;
     Ok(Some(quantity))
 }
 
@@ -119,7 +121,7 @@ mod tests {
             ("", "EOF"),
             (r#"{"request": {}}"#, "unknown field `request`"),
             (r#"{"limits": {"gpu": "1"}}"#, "unknown field `gpu`"),
-            (r#"{"limits": {"memory": "64MB"}}"#, "memory: \"64MB\" is no quantity"),
+            (r#"{"limits": {"memory": "64MB"}}"#, "memory: \"64MB\" is not a quantity"),
             (r#"{"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}"#, "cpu: the request 2 is more than the limit 1"),
         ] {
             let error = parse_resources(bad).unwrap_err();

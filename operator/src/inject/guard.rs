@@ -1,27 +1,27 @@
-//! Which port of a pod the agent guards, and what it takes to come before it.
+//! Finds the port that the agent guards, and takes over its name.
 //!
-//! A Service that names its target port meets whichever container has a port of that name: the agent takes the name
-//! over, and what names it inside of the app's container (probes, hooks) gets the number instead, so that it goes on
-//! asking the app. Nothing is guessed: a pod with several ports to choose from says which one is meant.
+//! A Service with a named target port uses whichever container has a port of that name. The agent takes the name
+//! over. References to the name in the app's container (probes, hooks) are changed to the number, so that they still
+//! reach the app. Nothing is guessed: a pod with several candidates must name the port.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use serde_json::Value;
 
 use super::annotations::PortName;
 
-/// The annotation that names the container that a pod is about.
+/// The annotation that names a pod's main container.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-/// Which of several named ports is meant if nothing else is said.
+/// The preferred name among several named ports.
 const CONVENTIONAL: &str = "http";
 
-/// The port that is guarded.
+/// The guarded port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Guarded {
-    /// Its number: where the app listens.
+    /// Its number, on which the app listens.
     pub(super) number: u16,
     /// The name that the agent takes over.
     pub(super) name: Option<String>,
-    /// Index of the container that declares it; none if no container does.
+    /// The index of the container that declares it; `None` if no container does.
     pub(super) container: Option<usize>,
 }
 
@@ -74,19 +74,19 @@ fn choose(ports: &[Guarded]) -> Result<Guarded, String> {
     }
     match (named.pop(), ports.len()) {
         (Some(only), 1) => Ok(only),
-        (None, 0) => Err("no container port to guard: declare the app's port with a name, or say its number with \
+        (None, 0) => Err("no container port to guard: declare the app's port with a name, or give its number in \
                           annotation weir.dev/port"
             .to_owned()),
         (None, _) => {
-            Err("its ports have no names: give the one that Services use a name and let them target it by that \
-                          name, or say its number with annotation weir.dev/port"
+            Err("its ports have no names: give a name to the one that Services use and target it by that \
+                          name, or give its number in annotation weir.dev/port"
                 .to_owned())
         }
         (Some(last), _) if named.is_empty() => Ok(last),
         (Some(last), _) => {
             let names: Vec<String> = named.into_iter().chain([last]).filter_map(|port| port.name).collect();
             Err(format!(
-                "several ports could be meant ({}): say which one with annotation weir.dev/port",
+                "several ports could be meant ({}): name one in annotation weir.dev/port",
                 names.join(", ")
             ))
         }
@@ -103,7 +103,7 @@ fn tcp_ports(index: usize, container: &Container) -> impl Iterator<Item = Guarde
 }
 
 impl Guarded {
-    /// Takes the name away from the app's container, and tells its probes and hooks the number.
+    /// Removes the name from the app's container, and writes the number into its probes and hooks.
     pub(super) fn take_over(&self, containers: &mut [Value]) {
         let (Some(name), Some(container)) = (&self.name, self.container) else { return };
         let container = &mut containers[container];
@@ -134,7 +134,7 @@ impl Guarded {
         }
     }
 
-    /// Whether the kubelet asks this port: such questions take the way that a redirect changes.
+    /// Whether the kubelet probes this port. A redirect sends such probes to the agent.
     pub(super) fn is_probed(&self, spec: &PodSpec) -> bool {
         let Some(container) = self.container.map(|index| &spec.containers[index]) else { return false };
         let probes = [&container.liveness_probe, &container.readiness_probe, &container.startup_probe];

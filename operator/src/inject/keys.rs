@@ -1,4 +1,4 @@
-//! Where an agent gets the keys that it verifies tokens with: a ConfigMap of the pod's namespace, or a URL.
+//! The source of the keys with which an agent verifies tokens: a ConfigMap in the pod's namespace, or a URL.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::settings::{Of, read, seconds};
 
-/// What a person may annotate.
+/// The annotations for users.
 pub(super) const ANNOTATIONS: [&str; 4] = [
     "weir.dev/agent-jwks-configmap",
     "weir.dev/agent-jwks-url",
@@ -15,10 +15,10 @@ pub(super) const ANNOTATIONS: [&str; 4] = [
     "weir.dev/agent-jwks-ca-configmap",
 ];
 
-/// Names of the volumes, and the folders that the agent finds them in.
+/// The names of the volumes, and their mount paths in the agent.
 const KEYS: (&str, &str) = ("weir-jwks", "/var/run/weir.dev/jwks");
 const AUTHORITIES: (&str, &str) = ("weir-jwks-ca", "/var/run/weir.dev/jwks-ca");
-/// Keys of ConfigMaps that name none.
+/// The default key in a ConfigMap.
 const KEYS_FILE: &str = "jwks.json";
 const AUTHORITIES_FILE: &str = "ca.crt";
 
@@ -33,22 +33,22 @@ pub(super) struct File {
     key: String,
 }
 
-/// Where the keys come from.
+/// The source of the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Keys {
-    /// A ConfigMap, which the kubelet renews.
+    /// A ConfigMap; the kubelet updates the file.
     ConfigMap(File),
-    /// A URL, asked again and again.
+    /// A URL, fetched regularly.
     Url {
         url: String,
-        /// In seconds; none: as the agent does.
+        /// In seconds; `None`: the agent's default.
         refresh: Option<i64>,
-        /// The authorities to believe there.
+        /// The authorities that sign the server's certificate.
         authorities: File,
     },
 }
 
-/// As the chart hands it over; empty text says nothing.
+/// The chart's JSON; an empty text means that a value is absent.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct KeysJson {
@@ -61,7 +61,7 @@ pub(super) struct KeysJson {
 impl KeysJson {
     /// # Errors
     ///
-    /// Which value is wrong, and what it must be.
+    /// Which value is invalid, and what it must be.
     pub(super) fn read(self) -> Result<Option<Keys>, String> {
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
         let file = |default| move |text: &str| file(text, default);
@@ -86,12 +86,12 @@ impl Wished {
     fn decide(self, [config_map, url, refresh, ca]: [&str; 4]) -> Result<Option<Keys>, String> {
         match (self.config_map, self.url, self.authorities) {
             (Some(_), Some(_), _) => {
-                Err(format!("{config_map} and {url} both say where keys come from: leave one out"))
+                Err(format!("{config_map} and {url} both set the source of the keys: remove one"))
             }
-            (None, Some(_), None) => Err(format!("{url}: say in {ca} which authorities to believe there")),
+            (None, Some(_), None) => Err(format!("{url}: name in {ca} the authorities that sign its certificate")),
             (None, Some(url), Some(authorities)) => Ok(Some(Keys::Url { url, refresh: self.refresh, authorities })),
             (_, None, authorities) if self.refresh.is_some() || authorities.is_some() => {
-                Err(format!("{refresh} and {ca} go with {url} only: leave them out, or set that"))
+                Err(format!("{refresh} and {ca} are valid only with {url}: remove them, or set it"))
             }
             (config_map, None, _) => Ok(config_map.map(Keys::ConfigMap)),
         }
@@ -99,8 +99,8 @@ impl Wished {
 }
 
 impl Keys {
-    /// What the pod says instead of `default`: a source of its own replaces the other one whole, and how often and whom to believe
-    /// are taken over from a default that is a URL.
+    /// The pod's settings merged with `default`. A source in the pod replaces the default source. Refresh interval
+    /// and authorities come from a default that is a URL, unless the pod sets them.
     pub(super) fn overridden(
         default: Option<&Self>,
         annotations: &BTreeMap<String, String>,
@@ -142,7 +142,7 @@ impl Keys {
         }
     }
 
-    /// The volume with the file that they need, and where it is mounted.
+    /// The volume with the required file, and its mount.
     pub(super) fn volume(&self) -> (Value, Value) {
         let ((volume, folder), file, path) = match self {
             Self::ConfigMap(file) => (KEYS, file, KEYS_FILE),

@@ -34,7 +34,7 @@ pub use flags::InjectFlags;
 
 pub(crate) use registration::Injection;
 
-/// Label of namespaces and pods, and as an annotation of pods as good for `disabled`.
+/// The label of namespaces and pods. On a pod, the annotation works as well for `disabled`.
 pub(crate) const INJECT: &str = "weir.dev/inject";
-/// Annotation of pods that were not injected: why, and how to fix it.
+/// The annotation of pods without an agent: why, and how to fix it.
 pub(crate) const NOT_INJECTED: &str = "weir.dev/not-injected";

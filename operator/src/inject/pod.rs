@@ -1,7 +1,7 @@
-//! A pod in, the same pod with an agent out. Pure: what it depends on comes in as [`Terms`].
+//! Adds an agent to a pod. Pure: everything that it depends on is in [`Terms`].
 //!
-//! The pod is read through its type and written as plain JSON, so that fields of Kubernetes versions to come survive.
-//! Done to its own output it changes nothing.
+//! It reads the pod through its type and edits the plain JSON, so that fields of future Kubernetes versions survive.
+//! Applied to its own output, it changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -15,61 +15,61 @@ use super::sidecar::{self, AGENT, Authority, CONTROL_PORT, Images, PROXY_PORT, T
 use super::{INJECT, NOT_INJECTED, guard};
 use crate::source::objects::AGENT_LABEL;
 
-/// What the cluster's owner decided, and what the cluster can do.
+/// The cluster owner's settings, and the cluster's abilities.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
-    /// Where containers come from.
+    /// The container images.
     pub(super) images: Images,
-    /// What an agent gets whose pod does not say.
+    /// The default resources of agents.
     pub(super) resources: Resources,
-    /// How it is set up, likewise.
+    /// The default settings of agents.
     pub(super) settings: Settings,
-    /// Services find the ports of native sidecars: from Kubernetes 1.32 on.
+    /// Whether Services find the ports of native sidecars, as they do from Kubernetes 1.32 on.
     pub(super) native: bool,
 }
 
-/// What an agent is told at its start.
+/// What an agent gets at its start.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AgentStart<'a> {
-    /// The snapshot that it starts with.
+    /// The bootstrap snapshot.
     pub(super) bootstrap: Option<&'a str>,
-    /// The service that gives it an identity. Without one its control port accepts every client.
+    /// The identity service. Without one, the agent's control port accepts every client.
     pub(super) authority: Option<Authority>,
-    /// What its namespace leaves to it.
+    /// The bounds of the pod's namespace.
     pub(super) room: NamespaceBounds,
 }
 
-/// What becomes of a pod.
+/// The result for a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Outcome {
-    /// It has an agent.
+    /// The pod has an agent already.
     Untouched,
-    /// It gets none: by its own wish.
+    /// No agent, because the pod or its namespace does not want one.
     Declined,
-    /// It gets none: an agent would not work in it.
+    /// No agent, because it would not work in this pod.
     Unfit {
         /// Why, and how to fix it.
         why: String,
     },
-    /// It gets none: what it says of the agent is wrong.
+    /// No agent, because the pod's annotations are invalid.
     Wrong {
-        /// What, and how to fix it.
+        /// What is invalid, and how to fix it.
         why: String,
     },
-    /// It gets one.
+    /// The pod gets an agent.
     Injected {
-        /// The pod.
+        /// The changed pod.
         pod: Value,
-        /// What its owner should know.
+        /// Warnings for the pod's owner.
         warnings: Vec<String>,
     },
 }
 
-/// Gives the agent to a pod.
+/// Adds the agent to a pod.
 ///
 /// # Errors
 ///
-/// This is no pod.
+/// The JSON is not a pod.
 pub(super) fn inject(pod: &Value, terms: &Terms, told: &AgentStart<'_>) -> Result<Outcome, serde_json::Error> {
     let typed: Pod = serde_json::from_value(pod.clone())?;
     let labels = typed.metadata.labels.unwrap_or_default();
@@ -100,7 +100,7 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &AgentStart<'_>) -> Resul
     };
     let guarded = match guard::find(&spec, |name| annotations.get(name).cloned(), wishes.port.as_ref()) {
         Ok(guarded) => guarded,
-        // A pod that names a port named a wrong one; a pod that names none may have none.
+        // If the pod names a port, the annotation is wrong; otherwise the pod may have no suitable port.
         Err(why) if wishes.port.is_some() => return Ok(Outcome::Wrong { why }),
         Err(why) => return Ok(Outcome::Unfit { why }),
     };
@@ -112,8 +112,8 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &AgentStart<'_>) -> Resul
     }
     if !terms.native && spec.restart_policy.as_deref().is_some_and(|policy| policy != "Always") {
         let why =
-            "it is to end by itself (restartPolicy), and before Kubernetes 1.32 the agent would keep it from that: \
-                   upgrade the cluster, or say weir.dev/inject: disabled"
+            "its restartPolicy lets it complete, and before Kubernetes 1.32 the agent would prevent that: \
+                   upgrade the cluster, or set weir.dev/inject: disabled"
                 .to_owned();
         return Ok(Outcome::Unfit { why });
     }
@@ -140,7 +140,7 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &AgentStart<'_>) -> Resul
     let redirect = terms.images.redirect.as_ref().filter(|_| redirect);
     let redirect = redirect.map(|image| sidecar::redirect(image, &wishes, &guarded));
     list(&mut pod["spec"], "initContainers").extend(redirect);
-    // Last of the init containers: those before it get their work done without it.
+    // The last init container, so that the earlier ones run without the agent.
     let place = if terms.native { "initContainers" } else { "containers" };
     list(&mut pod["spec"], place).push(agent);
     list(&mut pod["spec"], "volumes").extend(sidecar::volumes(&wishes));
@@ -151,7 +151,7 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &AgentStart<'_>) -> Resul
         }
     }
     set(&mut pod["metadata"], "labels", AGENT_LABEL, "enabled");
-    // It was left alone before another webhook made it fit.
+    // The annotation is from an earlier call, before another webhook made the pod suitable.
     if let Some(annotations) = pod["metadata"].get_mut("annotations").and_then(Value::as_object_mut) {
         annotations.remove(NOT_INJECTED);
     }
@@ -165,7 +165,7 @@ pub(super) fn left_alone(pod: &Value, why: &str) -> Value {
     pod
 }
 
-/// What labels the pod will have: policies select by them.
+/// The labels that the pod will have, because policies select by them.
 pub(super) fn labels(pod: &Value) -> BTreeMap<String, String> {
     let mut labels: BTreeMap<String, String> =
         serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap_or_default();
@@ -182,7 +182,7 @@ fn suits(spec: &PodSpec) -> Result<(), String> {
         );
     }
     if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
-        return Err("it is not for Linux, and the agent is".to_owned());
+        return Err("it does not run on Linux, and the agent needs Linux".to_owned());
     }
     Ok(())
 }
@@ -191,13 +191,13 @@ fn ports_are_free(spec: &PodSpec, wishes: &PodSettings, guarded: u16) -> Result<
     let control = wishes.control_port.unwrap_or(CONTROL_PORT);
     let ours = [PROXY_PORT, control, TELEMETRY_PORT];
     if ours.contains(&guarded) {
-        return Err(format!("port {guarded} is the agent's own: let the app listen elsewhere"));
+        return Err(format!("port {guarded} is used by the agent: let the app listen on another port"));
     }
     let taken = |container: &&Container| {
         let mut ports = container.ports.iter().flatten();
         ports.any(|port| ours.iter().any(|own| port.container_port == i32::from(*own)))
     };
-    // Ports of init containers that end are free again.
+    // The ports of init containers that complete are free again.
     let sidecars = spec.init_containers.iter().flatten().filter(|init| init.restart_policy.is_some());
     match spec.containers.iter().chain(sidecars).find(taken) {
         None => Ok(()),
@@ -208,19 +208,19 @@ fn ports_are_free(spec: &PodSpec, wishes: &PodSettings, guarded: u16) -> Result<
     }
 }
 
-/// What works, but maybe not as meant.
+/// Warnings about a pod that works, but maybe not as intended.
 fn caveats(spec: &PodSpec, guarded: &guard::Guarded, redirected: bool) -> Vec<String> {
     let number = guarded.number;
     let mut caveats = Vec::new();
     if guarded.name.is_none() && !redirected {
         caveats.push(format!(
-            "port {number} has no name: a Service that targets the number passes the agent by; let it target port \
-             {PROXY_PORT}, or name the port, or say weir.dev/redirect: enabled"
+            "port {number} has no name: a Service that targets the number bypasses the agent; let it target port \
+             {PROXY_PORT}, or name the port, or set weir.dev/redirect: enabled"
         ));
     }
     if redirected && guarded.is_probed(spec) {
         caveats.push(format!(
-            "probes of port {number} come to the agent, too: let a policy bypass their path, so that they are not limited"
+            "probes of port {number} reach the agent, too: add a Bypass rule for their path, so that they are not limited"
         ));
     }
     let on_host = |container: &Container| {
@@ -231,7 +231,7 @@ fn caveats(spec: &PodSpec, guarded: &guard::Guarded, redirected: bool) -> Vec<St
             .any(|port| port.container_port == i32::from(number) && port.host_port.is_some())
     };
     if !redirected && guarded.container.is_some_and(|index| on_host(&spec.containers[index])) {
-        caveats.push(format!("hostPort of port {number} leads past the agent: use a Service instead"));
+        caveats.push(format!("hostPort of port {number} bypasses the agent: use a Service instead"));
     }
     caveats
 }

@@ -25,7 +25,7 @@ fn annotated(mut pod: Value, annotations: &[(&str, &str)]) -> Value {
     pod
 }
 
-/// Where an agent that restarts finds what it enforced.
+/// The volume in which an agent finds its last snapshot after a restart.
 fn cache() -> Value {
     json!({"name": "weir-cache", "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}})
 }
@@ -48,7 +48,7 @@ fn has_arg(agent: &Value, arg: &str) -> bool {
     agent["args"].as_array().unwrap().contains(&arg.into())
 }
 
-/// The whole pod, as it comes out: a change here changes every pod.
+/// The complete injected pod. A change here changes every pod.
 #[test]
 fn a_plain_pod_as_a_whole() {
     let (pod, warnings) = injected(&http(), &terms());
@@ -102,7 +102,7 @@ fn a_plain_pod_as_a_whole() {
     assert_eq!(pod, expected);
 }
 
-/// The agent gets a token that is good for the operator alone, and the app does not.
+/// The agent gets a token that only the operator accepts; the app gets none.
 #[test]
 fn an_agent_is_told_how_to_prove_which_pod_it_is() {
     let authority = Authority {
@@ -134,7 +134,7 @@ fn an_agent_is_told_how_to_prove_which_pod_it_is() {
         assert!(pod["spec"]["containers"][0].get("volumeMounts").is_none(), "the app has no use for it");
         assert_eq!(inject(&pod, &terms(), &told).unwrap(), Outcome::Untouched);
     }
-    // Unless the pod gives it up, so that the operator asks for no proof either.
+    // A pod may opt out. Then the operator requires no proof either.
     let plain = annotated(http(), &[("weir.dev/control", "plaintext")]);
     let Outcome::Injected { pod, .. } = inject(&plain, &terms(), &told).unwrap() else { panic!("it fits") };
     assert!(has_arg(agent(&pod), "--control-plaintext") && pod["spec"]["volumes"] == json!([cache()]), "{pod:#}");
@@ -146,7 +146,7 @@ fn done_again_it_changes_nothing() {
         let terms = Terms { native, ..terms() };
         let (mut once, _) = injected(&http(), &terms);
         assert_eq!(inject(&once, &terms, &AgentStart::default()).unwrap(), Outcome::Untouched);
-        // Another webhook that takes the label away does not get a second agent.
+        // If another webhook removes the label, the pod does not get a second agent.
         once["metadata"]["labels"] = json!({});
         assert_eq!(inject(&once, &terms, &AgentStart::default()).unwrap(), Outcome::Untouched);
     }
@@ -155,7 +155,7 @@ fn done_again_it_changes_nothing() {
     assert_eq!(inject(&by_hand, &terms(), &AgentStart::default()).unwrap(), Outcome::Untouched);
     let why = left_alone(&http(), "why");
     assert_eq!(left_alone(&why, "why"), why);
-    // Reinvoked after something made it fit, it says nothing of the time before.
+    // If the webhook is called again after the pod became suitable, the earlier annotation is removed.
     assert_eq!(injected(&why, &terms()).0["metadata"]["annotations"], json!({}));
 }
 
@@ -205,7 +205,7 @@ fn before_1_32_it_is_an_ordinary_container() {
     assert_eq!((containers.len(), &containers[0]["name"]), (2, &json!("app")), "the app stays the first");
     let agent = agent(&with);
     assert!(agent.get("restartPolicy").is_none());
-    // However long the app stays up, the agent does. It has a moment of the minute to finish in.
+    // The agent runs as long as the app. It has four seconds of the minute left to finish.
     assert_eq!(agent["lifecycle"]["preStop"]["exec"]["command"][3], "--wait=56s");
     assert!(has_arg(agent, "--drain=58s"), "{agent}");
 
@@ -250,7 +250,7 @@ fn probes_follow_the_app() {
     assert_eq!(with["spec"]["containers"][0], expected);
     assert_eq!(warnings, [""; 0]);
 
-    // Names of other ports stay names.
+    // References to other named ports stay names.
     let mut pod = http();
     pod["spec"]["containers"][0]["ports"] =
         json!([{"name": "http", "containerPort": 8080}, {"name": "admin", "containerPort": 9000}]);
@@ -282,12 +282,12 @@ fn which_port_is_guarded() {
         assert!(has_arg(agent, &format!("--upstream=127.0.0.1:{upstream}")), "{what}: {agent}");
         assert_eq!(agent["ports"][0], json!({"name": name, "containerPort": 8480, "protocol": "TCP"}), "{what}");
         assert_eq!(
-            warnings.iter().any(|warning| warning.contains("passes the agent by")),
+            warnings.iter().any(|warning| warning.contains("bypasses the agent")),
             warns,
             "{what}: {warnings:?}"
         );
     }
-    // Another container that is in front of it in the list, as other injectors put theirs.
+    // With another container in front of it in the list, as other injectors add theirs.
     let spec = json!({"containers": [
         {"name": "mesh", "image": "m", "ports": [{"name": "http", "containerPort": 15090}]},
         {"name": "app", "image": "a", "ports": [{"name": "web", "containerPort": 80}]},
@@ -311,7 +311,7 @@ fn pods_that_get_no_agent_and_why() {
     ]}));
     for (what, pod, expected) in [
         ("hostNetwork", with("hostNetwork", json!(true)), "(hostNetwork)"),
-        ("Windows", with("os", json!({"name": "windows"})), "not for Linux"),
+        ("Windows", with("os", json!({"name": "windows"})), "does not run on Linux"),
         ("no ports", app(&json!(null)), "no container port to guard"),
         ("no TCP ports", app(&json!([{"name": "dns", "containerPort": 53, "protocol": "UDP"}])), "no container port"),
         ("no names", app(&json!([{"containerPort": 80}])), "its ports have no names"),
@@ -322,7 +322,7 @@ fn pods_that_get_no_agent_and_why() {
         ),
         ("8480", own(8480), "container app has a port that the agent needs (8480, 8481, 8482)"),
         ("8482", own(8482), "container app has a port that the agent needs"),
-        ("its own", app(&json!([{"name": "http", "containerPort": 8481}])), "port 8481 is the agent's own"),
+        ("its own", app(&json!([{"name": "http", "containerPort": 8481}])), "port 8481 is used by the agent"),
         ("one name twice", clash, "port name http is in containers a and b"),
     ] {
         match inject(&pod, &terms(), &AgentStart::default()).unwrap() {
@@ -330,7 +330,7 @@ fn pods_that_get_no_agent_and_why() {
             other => panic!("{what}: {other:?}"),
         }
     }
-    // The control port can be moved out of the way.
+    // The control port can be moved.
     let moved = annotated(own(8481), &[("weir.dev/control-port", "9481")]);
     let (moved, _) = injected(&moved, &terms());
     assert!(has_arg(agent(&moved), "--control=[::]:9481"));
@@ -380,7 +380,7 @@ fn annotations_choose_image_and_resources() {
     let expected = json!({"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "128Mi"}});
     assert_eq!(agent["resources"], expected);
     let (_, warnings) = injected(&annotated(http(), &[("weir.dev/limits", "x")]), &terms);
-    assert!(warnings.iter().any(|warning| warning.contains("annotation weir.dev/limits says nothing")), "{warnings:?}");
+    assert!(warnings.iter().any(|warning| warning.contains("annotation weir.dev/limits is unknown to Weir")), "{warnings:?}");
 }
 
 #[test]
@@ -391,7 +391,7 @@ fn a_redirect_needs_an_image_and_warns_about_probes() {
         &[("weir.dev/port", "8080"), ("weir.dev/redirect", "enabled")],
     );
     let (with, warnings) = injected(&pod, &terms);
-    assert_eq!(warnings, [""; 0], "nothing passes the agent by");
+    assert_eq!(warnings, [""; 0], "nothing bypasses the agent");
     let init = with["spec"]["initContainers"].as_array().unwrap();
     assert_eq!((init.len(), &init[0]["image"], &init[1]["name"]), (2, &json!("iptables:1"), &json!(AGENT)));
     let script = init[0]["command"][2].as_str().unwrap();
@@ -406,7 +406,7 @@ fn a_redirect_needs_an_image_and_warns_about_probes() {
 
     pod["spec"]["containers"][0]["livenessProbe"] = json!({"httpGet": {"path": "/live", "port": 8080}});
     let (_, warnings) = injected(&pod, &terms);
-    assert!(warnings.iter().any(|warning| warning.contains("probes of port 8080 come to the agent")), "{warnings:?}");
+    assert!(warnings.iter().any(|warning| warning.contains("probes of port 8080 reach the agent")), "{warnings:?}");
 }
 
 #[test]
@@ -423,7 +423,7 @@ fn what_an_agent_starts_with() {
     assert_eq!(start(None), closed, "nobody knows what holds: nothing passes before somebody does");
     let long = format!("{{{}}}", " ".repeat(96 * 1024));
     assert_eq!(start(Some(&long)), closed, "Linux would not start a process with it");
-    // The kubelet would expand $(HOME) and make one dollar sign of two.
+    // The kubelet would expand $(HOME), and would turn two dollar signs into one.
     let regex = json!({"pathRegexes": ["^/a$$", "$(HOME)"]});
     let given = start(Some(&regex.to_string()));
     let text = given[0]["value"].as_str().unwrap();
@@ -439,7 +439,7 @@ fn policies_select_by_the_labels_that_the_pod_will_have() {
     assert_eq!(labels(&json!({"metadata": {}})).len(), 1);
 }
 
-/// What the cluster's owner decided, and what the pod says instead: whatever is said ends up at the agent.
+/// The cluster owner's settings with the pod's overrides: all of them reach the agent.
 #[test]
 fn the_agents_settings_are_the_clusters_unless_the_pod_says_otherwise() {
     let settings = r#"{
@@ -512,7 +512,7 @@ fn a_drain_that_the_grace_period_does_not_leave_is_refused_and_a_default_gives_w
     };
     assert_eq!(
         why,
-        "annotation weir.dev/agent-drain is 29 s: its terminationGracePeriodSeconds leaves 28 s; raise that, or wait for less"
+        "annotation weir.dev/agent-drain is 29 s: its terminationGracePeriodSeconds leaves 28 s; raise it, or lower the drain"
     );
     let terms = Terms { settings: Settings::parse(r#"{"drain": "1m"}"#).unwrap(), ..terms() };
     assert!(has_arg(agent(&injected(&http(), &terms).0), "--drain=28s"));

@@ -1,4 +1,4 @@
-//! The two objects of the webhook: what they say, and what they should say. Pure but for fresh tokens.
+//! The webhook's two objects: what they hold, and what they should hold. Pure except for fresh tokens.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,44 +8,44 @@ use serde_json::{Value, json};
 
 use crate::authority::{Authorities, DAY, HOUR, InvalidAuthorities, Terms, secret};
 
-/// Field of the Secret.
+/// A field of the Secret.
 const TOKEN: &str = "token";
 
-/// The authorities whose certificates the apiserver trusts, as the operator writes them into the webhook's configuration.
+/// The authorities that the apiserver trusts. The operator writes them into the webhook's configuration.
 pub(super) const TERMS: Terms =
     Terms { subject: "weir-operator webhook", lives: 365 * DAY, overlap: 120 * DAY, ripens: HOUR };
 
-/// The authorities that a Secret holds; none if it is empty.
+/// The authorities of a Secret; none if it is empty.
 ///
 /// # Errors
 ///
-/// It holds something else.
+/// The Secret holds something else.
 pub(super) fn authorities(secret: &Secret) -> Result<Authorities, InvalidAuthorities> {
     secret::authorities(TERMS, secret)
 }
 
-/// The token that a Secret holds; empty if there is none.
+/// The token of a Secret; empty if there is none.
 pub(super) fn token(secret: &Secret) -> String {
     secret::text(secret, TOKEN)
 }
 
-/// A token that nobody guesses.
+/// A token that cannot be guessed.
 pub(super) fn fresh_token() -> String {
     rand::random::<[u8; 32]>().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The Secret with both.
+/// The Secret with authorities and token.
 pub(super) fn secret_with(secret: &Secret, authorities: &Authorities, token: &str) -> Value {
     secret::with(secret, authorities, &[(TOKEN, token)])
 }
 
-/// Under which names and addresses the apiserver asks.
+/// The names and addresses under which the apiserver calls the webhook.
 pub(super) fn names(webhook: &MutatingWebhookConfiguration) -> Vec<String> {
     let hosts = webhook.webhooks.iter().flatten().filter_map(|hook| {
         let config = &hook.client_config;
         let of_service = config.service.as_ref().map(|service| format!("{}.{}.svc", service.name, service.namespace));
         let of_url = || config.url.as_ref()?.parse::<http::Uri>().ok()?.host().map(str::to_owned);
-        // An address of IPv6 stands in brackets there.
+        // The host of a URL has brackets around an IPv6 address.
         of_service.or_else(of_url).map(|host| host.trim_matches(['[', ']']).to_owned())
     });
     let mut names: Vec<String> = hosts.collect();
@@ -54,7 +54,8 @@ pub(super) fn names(webhook: &MutatingWebhookConfiguration) -> Vec<String> {
     names
 }
 
-/// What to apply so that the apiserver trusts and asks us; none if it does. Without a `bundle` somebody else says whom to trust.
+/// The patch that makes the apiserver trust and call this webhook; `None` if nothing has to change. Without a
+/// `bundle`, the external issuer sets the CA bundle.
 pub(super) fn registered(webhook: &MutatingWebhookConfiguration, bundle: Option<&str>, path: &str) -> Option<Value> {
     let mut changed = false;
     let mut webhooks = Vec::new();

@@ -40,7 +40,7 @@ fn only_what_differs_is_applied() {
         (json!({"url": "https://127.0.0.1:9443"}), json!({"caBundle": bundle, "url": "https://127.0.0.1:9443/p"})),
     ] {
         let patch = registered(&webhook(&[clients, url.clone()]), Some("PEM"), "/p").expect("something differs");
-        // All of them, or the others would be taken away by server-side apply.
+        // The patch must have all fields; server-side apply removes fields that are missing.
         assert_eq!(patch["webhooks"][0], json!({"name": "0.weir.dev", "clientConfig": expected}));
         assert_eq!(patch["webhooks"][1]["clientConfig"], url);
         assert_eq!(patch["metadata"], json!({"name": "weir"}));

@@ -1,5 +1,5 @@
-//! Quantities of resources as Kubernetes writes them, as far as it takes to refuse what the apiserver would refuse: a
-//! pod must not fail to start because of what was injected.
+//! Parses resource quantities as far as needed to refuse what the apiserver would refuse: injection must not make a
+//! pod fail to start.
 
 use std::str::FromStr;
 
@@ -11,17 +11,17 @@ pub(super) struct Quantity {
 }
 
 impl Quantity {
-    /// As it was written.
+    /// The original text.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// In cores or bytes.
+    /// The value in cores or bytes.
     pub(super) fn value(&self) -> f64 {
         self.value
     }
 
-    /// Whether it is more than the other one. Sizes of agents are far from where floating point rounds.
+    /// Whether it is larger than the other quantity. Floating point is exact enough for the sizes of agents.
     pub(super) fn exceeds(&self, other: &Self) -> bool {
         self.value > other.value
     }
@@ -36,7 +36,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// What a quantity stands for, zero included; none if it is no quantity.
+/// The value of a quantity, including zero; `None` if the text is not a quantity.
 pub(super) fn amount(text: &str) -> Option<f64> {
     let number = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
     let (number, suffix) = text.split_at(number);
@@ -65,7 +65,7 @@ fn scale(suffix: &str) -> Option<f64> {
         _ => {
             let exponent = suffix.strip_prefix(['e', 'E'])?;
             let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-            // Beyond two digits there is nothing that a node has.
+            // No node has a resource that needs an exponent above two digits.
             let plain = (1..=2).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
             10f64.powi(exponent.parse().ok().filter(|_| plain)?)
         }

@@ -1,8 +1,9 @@
-//! What a namespace leaves to an agent: LimitRanges and ResourceQuotas, which refuse pods whose containers do not fit.
+//! Fits an agent's resources to the LimitRanges and ResourceQuotas of its namespace, which refuse pods that exceed
+//! them.
 //!
-//! A pod that would start without the agent must start with it. So what the agent asks for is fitted to them: what they want named is
-//! named, and what is too much is cut down to what an agent can work with. If there is less than that, the pod starts without an agent.
-//! They are asked for with each pod; should nobody answer, the agent gets what it would get without them.
+//! A pod that would start without the agent must also start with it. So a value that a quota requires is set, and a
+//! value that is too large is reduced to what an agent needs at least. If even that is not available, the pod starts
+//! without an agent. The bounds are read for each pod; if that fails, the agent gets its configured resources.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,10 +20,10 @@ use tokio::time::timeout;
 use super::annotations::{Bounds, Resources};
 use super::quantity::{Quantity, amount};
 
-/// The apiserver waits for the answer, and answers this from memory.
+/// The timeout. The webhook's caller waits, and the apiserver answers this from its cache.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A resource by its name, what an agent gets of it where something must be said and nobody has, and what it can work with.
+/// A resource: its name, the agent's default where a value is required, and the agent's minimum.
 #[derive(Debug)]
 struct Kind {
     name: &'static str,
@@ -33,10 +34,10 @@ struct Kind {
 const MI: f64 = 1024.0 * 1024.0;
 const CPU: Kind = Kind { name: "cpu", usual: (0.02, 1.0), least: (0.005, 0.05) };
 const MEMORY: Kind = Kind { name: "memory", usual: (32.0 * MI, 128.0 * MI), least: (16.0 * MI, 32.0 * MI) };
-/// For its log.
+/// For the log.
 const STORAGE: Kind = Kind { name: "ephemeral-storage", usual: (16.0 * MI, 64.0 * MI), least: (MI, 16.0 * MI) };
 
-/// Where rooms are looked for.
+/// Reads the bounds of namespaces.
 #[derive(Clone)]
 pub(super) struct QuotaSource(pub(super) Client);
 
@@ -47,9 +48,9 @@ impl std::fmt::Debug for QuotaSource {
 }
 
 impl QuotaSource {
-    /// That of a namespace.
+    /// The bounds of a namespace.
     pub(super) async fn of(&self, namespace: &str) -> NamespaceBounds {
-        // From the apiserver's memory.
+        // From the apiserver's cache.
         let any = ListParams::default().match_any();
         let (ranges, quotas) = (Api::namespaced(self.0.clone(), namespace), Api::namespaced(self.0.clone(), namespace));
         let both = async { try_join!(ranges.list(&any), quotas.list(&any)) };
@@ -62,7 +63,7 @@ impl QuotaSource {
             Err(_) => {
                 tracing::warn!(
                     namespace,
-                    "LimitRanges and ResourceQuotas do not come: this agent is not fitted to them"
+                    "no answer about LimitRanges and ResourceQuotas: this agent is not fitted to them"
                 );
                 NamespaceBounds::default()
             }
@@ -77,26 +78,26 @@ pub(super) struct NamespaceBounds {
     pub(super) quotas: Vec<ResourceQuota>,
 }
 
-/// A bound, and who says so.
+/// A bound, and the object that sets it.
 type Bound = Option<(f64, String)>;
 
-/// All that bounds one resource of the agent.
+/// All bounds of one resource of the agent.
 #[derive(Debug, Default)]
 struct Bounded {
-    /// What a LimitRange gives containers that do not say: request and limit.
+    /// The defaults of a LimitRange: request and limit.
     default: (Option<f64>, Option<f64>),
     least: f64,
     ratio: Option<f64>,
-    /// Of the request and of the limit, where it must be named.
+    /// The maximum of the request and of the limit, if they must be set.
     most: (Bound, Bound),
 }
 
 impl NamespaceBounds {
-    /// What the agent of a pod asks for here.
+    /// The agent's resources in this namespace.
     ///
     /// # Errors
     ///
-    /// There is not enough left for an agent: which object says so, and the fix.
+    /// Not enough is left for an agent: which object limits it, and the fix.
     pub(super) fn fit(&self, spec: &PodSpec, asked: &Resources) -> Result<Resources, String> {
         let of = |kind: &Kind, asked: &Bounds| self.bounded(kind.name, spec).fit(kind, asked);
         Ok(Resources {
@@ -140,7 +141,7 @@ impl Bounded {
                 if let Some(most) = of(&item.max) {
                     let who = || format!("LimitRange {name} lets a pod have {}", text(resource, most));
                     for (bound, of_limits) in [(&mut self.most.0, false), (&mut self.most.1, true)] {
-                        // A pod that is too large by itself is refused with an agent or without.
+                        // A pod that is too large without the agent is refused in any case.
                         let left = Some(most - own(spec, resource, of_limits)).filter(|left| *left >= 0.0);
                         lower(bound, left.unwrap_or(f64::INFINITY), who);
                     }
@@ -148,7 +149,7 @@ impl Bounded {
             }
             _ => return,
         }
-        // Of the whole pod, too: what holds for each of its containers holds for their sum.
+        // This bounds the whole pod, too: a ratio that holds for each container holds for their sum.
         if let Some(ratio) = ratio {
             self.ratio = Some(self.ratio.map_or(ratio, |known| known.min(ratio)));
         }
@@ -157,7 +158,7 @@ impl Bounded {
     fn quota(&mut self, resource: &str, quota: &ResourceQuota, spec: &PodSpec) {
         let name = quota.metadata.name.as_deref().unwrap_or_default();
         let status = quota.status.as_ref();
-        // Until somebody has counted, the apiserver refuses nothing, and what it will say is in the spec.
+        // Before the quota controller has run, the limits are only in the spec.
         let hard =
             status.and_then(|status| status.hard.as_ref()).or(quota.spec.as_ref().and_then(|spec| spec.hard.as_ref()));
         for (key, hard) in hard.into_iter().flatten() {
@@ -195,13 +196,13 @@ impl Bounded {
         limit = limit.min(most(&self.most.1));
         request = request.min(limit);
         if let Some(ratio) = self.ratio {
-            // A smaller limit first, and a larger request for what an agent needs.
+            // First reduces the limit; then raises the request to what the agent needs.
             limit = limit.min((request * ratio).max(kind.least.1));
             request = request.max(limit / ratio).min(most(&self.most.0));
             limit = limit.min(request * ratio);
         }
         let needed = kind.least.0.min(wanted).max(self.least);
-        // The limit first: a request is never more, and would be blamed for it.
+        // The limit first. A request never exceeds it, and would be named as the cause.
         if limit_is_named {
             enough(
                 kind,
@@ -224,7 +225,7 @@ impl Bounded {
 }
 
 fn enough(kind: &Kind, what: &str, there: f64, needed: f64, bound: &Bound) -> Result<(), String> {
-    // What was rounded down on its way is not missing.
+    // A difference from rounding down is not a shortage.
     if there >= needed || same(there, needed) {
         return Ok(());
     }
@@ -245,7 +246,7 @@ fn lower(bound: &mut Bound, to: f64, who: impl Fn() -> String) {
     }
 }
 
-/// What the pod asks for without the agent, beside which it runs.
+/// The pod's resources without the agent.
 fn own(spec: &PodSpec, resource: &str, of_limits: bool) -> f64 {
     let sidecars = spec.init_containers.iter().flatten().filter(|init| init.restart_policy.is_some());
     let each = spec.containers.iter().chain(sidecars).filter_map(|container| {
@@ -257,7 +258,7 @@ fn own(spec: &PodSpec, resource: &str, of_limits: bool) -> f64 {
     each.sum()
 }
 
-/// Whether a quota counts this pod, once it has an agent.
+/// Whether a quota applies to this pod with an agent.
 fn counts(quota: &ResourceQuota, pod: &PodSpec) -> bool {
     let Some(spec) = &quota.spec else { return false };
     let ends = pod.active_deadline_seconds.is_some();
@@ -282,7 +283,7 @@ fn counts(quota: &ResourceQuota, pod: &PodSpec) -> bool {
     spec.scopes.iter().flatten().all(|name| scope(name)) && selector.into_iter().flatten().all(selects)
 }
 
-/// As Kubernetes writes it, rounded down to what it counts in.
+/// The value in Kubernetes' form, rounded down to the resource's unit.
 fn text(resource: &str, value: f64) -> String {
     if resource == CPU.name {
         return format!("{}m", (value * 1000.0 + 1e-6).floor());

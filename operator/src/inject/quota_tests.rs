@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::super::flags::parse_resources;
 use super::*;
 
-/// An app that asks for 100m and 64Mi, and may use 200m and 128Mi.
+/// An app with requests of 100m and 64Mi, and limits of 200m and 128Mi.
 fn app() -> PodSpec {
     let resources =
         json!({"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "200m", "memory": "128Mi"}});
@@ -24,7 +24,7 @@ fn quota(hard: &Value, used: &Value) -> NamespaceBounds {
     NamespaceBounds { ranges: Vec::new(), quotas: vec![serde_json::from_value(quota).unwrap()] }
 }
 
-/// Request and limit of CPU, then of memory, then of storage; empty where nothing is said.
+/// Request and limit of CPU, then of memory, then of storage; empty if unset.
 #[track_caller]
 fn fitted(room: &NamespaceBounds) -> Vec<String> {
     let Resources { cpu, memory, storage } = room.fit(&app(), &usual()).unwrap();
@@ -49,7 +49,8 @@ fn what_a_quota_counts_is_named() {
 
 #[test]
 fn what_a_quota_leaves_is_enough_for_a_smaller_agent() {
-    // 300m and 192Mi of limits, of which the app takes 200m and 128Mi; 110m of requests, of which it takes 100m.
+    // Remaining limits: 300m and 192Mi, of which the app takes 200m and 128Mi. Remaining requests: 110m, of which it
+    // takes 100m.
     let hard = json!({"limits.cpu": "1", "limits.memory": "1Gi", "cpu": "1"});
     let used = json!({"limits.cpu": "700m", "limits.memory": "832Mi", "cpu": "890m"});
     assert_eq!(fitted(&quota(&hard, &used)), ["10m", "100m", "32Mi", "64Mi", "", ""]);
@@ -81,12 +82,12 @@ fn less_than_an_agent_needs_is_told() {
     ] {
         let why = room.fit(&app(), &usual()).unwrap_err();
         assert!(why.starts_with(expected), "{why}");
-        // It must fit the message of a drifted pod, behind a few words.
+        // It must fit into the message of a drifted pod, after a few words.
         assert!(why.len() <= 220, "{} bytes: {why}", why.len());
     }
 }
 
-/// It is refused with an agent or without: that is the owner's affair.
+/// The pod is refused with or without an agent, which its owner must fix.
 #[test]
 fn a_pod_that_is_too_large_by_itself_is_no_reason() {
     let full = quota(&json!({"limits.memory": "1Gi"}), &json!({"limits.memory": "1000Mi"}));
@@ -99,7 +100,7 @@ fn a_limit_range_is_kept() {
         (json!({"min": {"cpu": "50m", "memory": "64Mi"}}), ["50m", "", "64Mi", "128Mi"]),
         (json!({"max": {"cpu": "500m", "memory": "64Mi"}}), ["20m", "500m", "32Mi", "64Mi"]),
         (json!({"maxLimitRequestRatio": {"memory": "2"}}), ["20m", "", "32Mi", "64Mi"]),
-        // What the apiserver would fill in may be less than the request.
+        // The LimitRange's default may be less than the request.
         (json!({"default": {"cpu": "10m"}}), ["20m", "50m", "32Mi", "128Mi"]),
         (json!({"maxLimitRequestRatio": {"cpu": "2"}}), ["25m", "50m", "32Mi", "128Mi"]),
         (json!({"default": {"cpu": "300m"}, "defaultRequest": {"memory": "1Gi"}}), ["20m", "300m", "32Mi", "128Mi"]),

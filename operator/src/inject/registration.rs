@@ -1,9 +1,9 @@
-//! How the apiserver comes to know the webhook: authorities in a Secret, their certificates and the path in the
-//! MutatingWebhookConfiguration, and a certificate for this replica. Where somebody else makes the certificate, only the path.
+//! Registers the webhook with the apiserver: authorities in a Secret, CA bundle and path in the
+//! MutatingWebhookConfiguration, and a certificate for this replica. With an external issuer it sets only the path.
 //!
-//! Every replica does the same, from the same two objects, and comes to the same result; a write against an older
-//! Secret is refused by the apiserver. Both objects are watched, so that an edit by somebody else is reverted at once and
-//! nothing is asked at rest. They must exist already: the chart makes them, and the operator has no right to.
+//! Every replica does the same, from the same two objects, and gets the same result. The apiserver refuses a write
+//! that is based on an older Secret. Both objects are watched, so a foreign edit is reverted at once, without
+//! polling. They must exist already: the chart creates them, and the operator has no permission to.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,11 +37,11 @@ use crate::source::cluster::ShortBackoff;
 use crate::source::object::object;
 use crate::telemetry::Ready;
 
-/// Who writes, for server-side apply.
+/// The field manager of server-side apply.
 const MANAGER: &str = "weir-operator-injection";
-/// How long a replica's certificate is good.
+/// How long a replica's certificate is valid.
 const LEAF_LIVES: u64 = 7 * DAY;
-/// How often it is asked whether something is about to expire, and what failed is tried again. Asks nobody else.
+/// How often to check for expiring certificates and retry after failures. The check is local.
 const TICK: Duration = Duration::from_secs(5);
 
 /// Injection with its port bound, not yet serving.
@@ -104,14 +104,14 @@ async fn sidecars_have_named_ports(client: &Client) -> bool {
                 return native;
             }
             Err(error) => {
-                tracing::warn!(%error, "the apiserver does not tell its version, asking again");
+                tracing::warn!(%error, "cannot read the apiserver's version, trying again");
                 sleep(backoff.next().unwrap_or(TICK)).await;
             }
         }
     }
 }
 
-/// Providers write such things as `32+`.
+/// Providers use versions such as `32+`.
 fn is_from_1_32(major: &str, minor: &str) -> bool {
     let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap_or(0);
     (number(major), number(minor)) >= (1, 32)
@@ -125,12 +125,12 @@ struct Registration {
     serving: watch::Sender<Option<Arc<Serving>>>,
     ready: Ready,
 
-    /// As they were seen last; the outer one is none before they were looked for.
+    /// The Secret as it was seen last. The outer `None` means that it was not looked up yet.
     secret: Option<Option<Secret>>,
     webhook: Option<Option<MutatingWebhookConfiguration>>,
-    /// What the certificate in use was made for, and until when it is used.
+    /// The names of the certificate in use, and when to renew it.
     issued: Option<Issued>,
-    /// Where certificates come from that somebody else makes.
+    /// The files of an external issuer.
     files: Option<Files>,
 }
 
@@ -142,7 +142,7 @@ struct Issued {
     renewal: Renewal,
 }
 
-/// Why the webhook could not be registered, for now.
+/// Why the webhook could not be registered now.
 #[derive(Debug, thiserror::Error)]
 enum RegistrationError {
     #[error("{0}")]
@@ -198,16 +198,16 @@ impl Registration {
         let webhook = webhook.as_ref().ok_or_else(|| missing("MutatingWebhookConfiguration", &self.webhook_name))?;
 
         let authorities = authorities(secret).unwrap_or_else(|error| {
-            tracing::error!(secret = self.secret_name, %error, "the authorities in it are replaced: they are not usable");
+            tracing::error!(secret = self.secret_name, %error, "the authorities in the Secret are not usable: replacing them");
             Authorities::none(TERMS)
         });
-        // Nobody signs with them where certificates come in files.
+        // With certificate files, these authorities sign nothing.
         let renewed = if self.files.is_some() { None } else { authorities.renewed(now)? };
         let token = token(secret);
         if renewed.is_some() || token.is_empty() {
             let token = if token.is_empty() { fresh_token() } else { token };
             let patch = secret_with(secret, renewed.as_ref().unwrap_or(&authorities), &token);
-            // What comes of it is seen by the watch.
+            // The watch will see the result.
             self.secrets.patch(&self.secret_name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&patch)).await?;
             tracing::info!(secret = self.secret_name, "the webhook's authorities were renewed");
             return Ok(());
@@ -228,7 +228,7 @@ impl Registration {
         Ok(())
     }
 
-    /// Makes a certificate of the own authorities, unless the one in use is one and lasts.
+    /// Issues a certificate from the own authorities, unless the one in use is from them and still valid.
     fn issue(
         &mut self,
         authorities: &Authorities,
@@ -265,8 +265,8 @@ impl Registration {
         Ok(())
     }
 
-    /// Takes the certificate that somebody else has made; false if that is not how it is. A newer one that does not do leaves the
-    /// last one in use.
+    /// Uses the external issuer's certificate. Returns false if no issuer is configured. If a newer certificate is
+    /// invalid, the last one stays in use.
     async fn take_files(&mut self, token: &str) -> Result<bool, RegistrationError> {
         let Some(files) = &mut self.files else { return Ok(false) };
         let newer = files.newer().await?;
@@ -277,7 +277,7 @@ impl Registration {
             (None, _) => return Ok(true),
         };
         self.serving.send_replace(Some(Arc::new(Serving { tls, token: token.to_owned() })));
-        tracing::info!("the webhook has the certificate that was made for it");
+        tracing::info!("the webhook uses the external issuer's certificate");
         self.ready.set_injecting(true);
         Ok(true)
     }

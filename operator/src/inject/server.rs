@@ -1,8 +1,7 @@
-//! The webhook's server: reviews in, answers out, over TLS.
+//! The webhook's server: answers admission reviews over TLS.
 //!
-//! Everybody in the cluster can reach it, and an answer holds policies of the namespace that the review names. So a
-//! review is only looked at if it comes by the path that the apiserver was told, which nobody can guess. Connections,
-//! sizes and times are bounded.
+//! Anyone in the cluster can reach it, and an answer holds policies of the namespace in the review. So it answers
+//! only on the path that the apiserver was given, which cannot be guessed. Connections, sizes and times are bounded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,39 +32,39 @@ use crate::serve;
 
 /// A pod is at most 1.5 MiB in etcd; a review holds it once.
 const MAX_REVIEW: usize = 4 * 1024 * 1024;
-/// An apiserver comes back over the same connection.
+/// How long a connection may be idle: an apiserver reuses connections.
 const IDLE: Duration = Duration::from_secs(120);
-/// For a whole request. The apiserver gives up after at most 30 s.
+/// The timeout of a whole request. The apiserver gives up after at most 30 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How this replica is reached at the moment.
+/// The certificate and path of this replica now.
 #[derive(Debug)]
 pub(super) struct Serving {
     pub(super) tls: Arc<ServerConfig>,
-    /// The last part of the path of those who may ask.
+    /// The last part of the secret path.
     pub(super) token: String,
 }
 
-/// What reviews are answered with.
+/// The state of the server.
 #[derive(Debug)]
 pub(super) struct Reviewer {
     pub(super) terms: Terms,
     pub(super) rooms: QuotaSource,
-    /// Where agents get their certificates; none: they have none.
+    /// The identity service for new agents; `None`: agents get no certificates.
     pub(super) identity: Option<Directions>,
-    /// Refuse pods that are wrong about the agent, instead of leaving them alone.
+    /// Refuse pods with invalid annotations instead of leaving them alone.
     pub(super) refuse: bool,
     pub(super) engine: mpsc::Sender<Question>,
     pub(super) metrics: Metrics,
     pub(super) serving: watch::Receiver<Option<Arc<Serving>>>,
 }
 
-/// Where reviews are posted.
+/// The path of reviews.
 pub(super) fn path(token: &str) -> String {
     format!("/inject/{token}")
 }
 
-/// Serves for ever.
+/// Serves forever.
 pub(super) async fn run(listener: TcpListener, reviewer: Arc<Reviewer>) {
     let router = Router::new()
         .route(&path("{token}"), post(answer))
@@ -96,7 +95,7 @@ async fn answer(State(reviewer): State<Arc<Reviewer>>, Path(token): Path<String>
     }
 }
 
-/// Tells nothing of where two tokens differ.
+/// Compares in constant time.
 fn same(one: &str, other: &str) -> bool {
     Sha256::digest(one) == Sha256::digest(other)
 }
@@ -123,8 +122,8 @@ impl Reviewer {
         Ok(response)
     }
 
-    /// Where a new agent gets its certificate, and whom it trusts there. Waits for the first authority: without it the agent
-    /// could never prove who it is.
+    /// The identity service for a new agent, and the authorities to trust. Waits for the first authority, because
+    /// without it the agent could never prove its identity.
     async fn authority(&self) -> Option<Authority> {
         let Directions { url, audience, credentials } = self.identity.as_ref()?;
         let mut credentials = credentials.clone();

@@ -1,7 +1,9 @@
-//! What an agent is started with beyond its ports and its policies: what the cluster's owner decided, and what the pod says instead.
+//! The settings of an agent besides its ports and its policies: the cluster owner's defaults, and the pod's
+//! overrides.
 //!
-//! Both are read by the same parsers, so that a value means the same in the chart as in an annotation, and a wrong one is named with
-//! its fix. What Weir itself decides (ports, the app, the first snapshot, the identity) cannot be set here.
+//! The same parsers read both, so a value means the same in the chart and in an annotation, and an error names the
+//! invalid value and the fix. What Weir itself decides (ports, the app, the bootstrap snapshot, the identity) cannot
+//! be set here.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +14,7 @@ use tracing_subscriber::filter::Targets;
 
 use super::keys::{self, Keys, KeysJson};
 
-/// Variables that Weir sets, or that its flags win over: another value would do nothing.
+/// Variables that Weir sets, or that its flags override.
 const RESERVED: [&str; 12] = [
     "WEIR_ADDRESSES_FILE",
     "WEIR_BOOTSTRAP",
@@ -27,7 +29,7 @@ const RESERVED: [&str; 12] = [
     "WEIR_UPSTREAM",
     "WEIR_WAIT_FOR_CONFIG",
 ];
-/// Variables that have a setting of their own here, and the annotation for it.
+/// Variables that have a setting of their own, with its annotation.
 const SETTINGS: [(&str, &str); 8] = [
     ("WEIR_DRAIN", ANNOTATIONS[3]),
     ("WEIR_JWKS", keys::ANNOTATIONS[0]),
@@ -53,20 +55,20 @@ fn restricted() -> Map<String, Value> {
     context.as_object().cloned().unwrap_or_default()
 }
 
-/// How an agent is set up.
+/// The settings of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Settings {
     pub(super) log_format: Option<String>,
     pub(super) log_level: Option<String>,
     pub(super) max_connections: Option<u32>,
-    /// In seconds; none: as long as the pod's grace period allows.
+    /// In seconds; `None`: as long as the pod's grace period allows.
     pub(super) drain: Option<i64>,
-    /// The pod itself says how long.
+    /// Whether the value comes from the pod.
     pub(super) drain_is_own: bool,
-    /// Whether the last snapshot is kept for the next start of the container.
+    /// Whether to keep the last snapshot for the next start of the container.
     pub(super) cache: bool,
     pub(super) keys: Option<Keys>,
-    /// As in a container.
+    /// Variables in the form of a container's `env`.
     pub(super) env: Vec<Value>,
     pub(super) security_context: Map<String, Value>,
 }
@@ -87,7 +89,7 @@ impl Default for Settings {
     }
 }
 
-/// What the chart hands over. Empty text is how charts say that there is nothing.
+/// The chart's JSON. An empty text means that a value is absent.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct Json {
@@ -102,11 +104,11 @@ struct Json {
 }
 
 impl Settings {
-    /// Reads what the chart says.
+    /// Parses the chart's settings.
     ///
     /// # Errors
     ///
-    /// Which value is wrong, and what it must be.
+    /// Which value is invalid, and what it must be.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let json: Json = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
@@ -134,7 +136,7 @@ impl Settings {
         })
     }
 
-    /// These, with what the pod's annotations say instead; what is wrong with them is added to `faults`.
+    /// These settings with the overrides of the pod's annotations. Invalid values are added to `faults`.
     pub(super) fn overridden(&self, annotations: &BTreeMap<String, String>, faults: &mut Vec<String>) -> Self {
         let mut of = Of { annotations, faults };
         let log_format = of.value(ANNOTATIONS[0], LOG_FORMAT, log_format);
@@ -174,7 +176,7 @@ impl Settings {
         }
     }
 
-    /// The arguments that say so to the agent.
+    /// The agent's arguments for these settings.
     pub(super) fn args(&self) -> Vec<String> {
         let mut args = Vec::new();
         args.extend(self.log_format.as_ref().map(|format| format!("--log-format={format}")));
@@ -185,7 +187,7 @@ impl Settings {
     }
 }
 
-/// What a person may annotate, in the order in which it is read.
+/// The annotations for users, in the order in which they are read.
 pub(super) const ANNOTATIONS: [&str; 7] = [
     "weir.dev/agent-log-format",
     "weir.dev/agent-log-level",
@@ -218,7 +220,7 @@ pub(super) fn read<T>(
     parse(&text).map(Some).ok_or_else(|| format!("{name} is {text:?}: it must be {expected}"))
 }
 
-/// The annotations of a pod, and what is wrong with them.
+/// The annotations of a pod, and their faults.
 pub(super) struct Of<'a, 'b> {
     pub(super) annotations: &'a BTreeMap<String, String>,
     pub(super) faults: &'b mut Vec<String>,
@@ -248,14 +250,14 @@ fn max_connections(text: &str) -> Option<u32> {
     text.parse().ok().filter(|most| *most > 0)
 }
 
-/// Whole seconds of a duration such as `20s` or `1m30s`.
+/// The whole seconds of a duration such as `20s` or `1m30s`.
 pub(super) fn seconds(text: &str) -> Option<i64> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"hms".contains(&byte));
     let duration: jiff::SignedDuration = text.parse().ok().filter(|_| is_plain)?;
     (duration.subsec_nanos() == 0 && duration.as_secs() > 0).then(|| duration.as_secs())
 }
 
-/// A list of variables that Weir does not set otherwise; the error is what it must be.
+/// A list of variables that Weir does not set otherwise; an error says what it must be.
 fn env(list: &Value) -> Result<Vec<Value>, String> {
     let typed: Vec<EnvVar> = serde_json::from_value(list.clone()).map_err(|_| ENV.to_owned())?;
     if serde_json::to_value(&typed).is_ok_and(|again| again != *list) {
@@ -272,11 +274,11 @@ fn env(list: &Value) -> Result<Vec<Value>, String> {
     Ok(list.as_array().cloned().unwrap_or_default())
 }
 
-/// A container's security context; a null takes a field away.
+/// A container's security context; a null removes a field.
 fn security_context(value: &Value) -> Option<Map<String, Value>> {
     let given = value.as_object()?;
     let set: Map<String, Value> = given.clone().into_iter().filter(|(_, value)| !value.is_null()).collect();
-    // The type knows no other names: what it does not know is not there afterwards.
+    // Unknown fields get lost in the typed form, so a comparison finds them.
     let typed: SecurityContext = serde_json::from_value(Value::Object(set.clone())).ok()?;
     (serde_json::to_value(typed).ok()? == Value::Object(set)).then(|| given.clone())
 }

@@ -31,9 +31,9 @@ fn a_wrong_value_of_the_chart_is_named_with_the_fix() {
             "jwks.configMap is \"a/b/c\": it must be the name of a ConfigMap, or NAME/KEY",
         ),
         (r#"{"jwks": {"url": "http://a/keys", "caConfigMap": "a"}}"#, "it must be an https URL"),
-        (r#"{"jwks": {"url": "https://a/keys"}}"#, "jwks.url: say in jwks.caConfigMap which authorities"),
-        (r#"{"jwks": {"configMap": "a", "url": "https://a/keys"}}"#, "both say where keys come from: leave one out"),
-        (r#"{"jwks": {"refresh": "5m"}}"#, "go with jwks.url only"),
+        (r#"{"jwks": {"url": "https://a/keys"}}"#, "jwks.url: name in jwks.caConfigMap the authorities"),
+        (r#"{"jwks": {"configMap": "a", "url": "https://a/keys"}}"#, "both set the source of the keys: remove one"),
+        (r#"{"jwks": {"refresh": "5m"}}"#, "are valid only with jwks.url"),
         (r#"{"env": [{"name": "A", "valu": "b"}]}"#, "env: it must be a list of variables in JSON"),
         (r#"{"env": [{"name": "WEIR_LISTEN", "value": "b"}]}"#, "without WEIR_LISTEN, which Weir sets itself"),
         (r#"{"env": [{"name": "WEIR_DRAIN", "value": "b"}]}"#, "a setting of its own: weir.dev/agent-drain"),
@@ -64,7 +64,7 @@ fn a_wrong_annotation_is_named_with_the_fix_and_each_of_them() {
         ("weir.dev/agent-security-context", "1000", "it must be a container's securityContext in JSON"),
         ("weir.dev/agent-security-context", r#"{"user": 1}"#, "it must be a container's securityContext in JSON"),
         ("weir.dev/agent-jwks-configmap", "../x", "it must be the name of a ConfigMap, or NAME/KEY"),
-        ("weir.dev/agent-jwks-refresh", "5m", "go with annotation weir.dev/agent-jwks-url only"),
+        ("weir.dev/agent-jwks-refresh", "5m", "are valid only with annotation weir.dev/agent-jwks-url"),
     ] {
         let error = overridden("{}", &[(name, value)]).unwrap_err();
         assert!(error.contains(name) && error.contains(expected), "{name}: {error}");

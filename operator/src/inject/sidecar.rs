@@ -1,9 +1,10 @@
-//! The containers that are added: the agent, and what a redirect needs.
+//! The added containers: the agent, and the init container of a redirect.
 //!
-//! The agent meets the restricted Pod Security Standard. What it enforces at first is in its environment. One volume
-//! keeps the last snapshot that was put, for an agent that restarts inside its pod: its environment is from the day of the pod's
-//! creation. Another holds a token that is good for nothing but to prove to the operator which pod it is in. The redirect cannot
-//! meet the standard, because the rules of the pod's network are the kernel's: it is only there for those who ask for it.
+//! The agent meets the restricted Pod Security Standard. Its bootstrap snapshot is in an environment variable. One
+//! volume keeps the last pushed snapshot for an agent that restarts inside its pod, because the environment is as old
+//! as the pod. Another volume holds a token that proves to the operator, and only to it, which pod the agent is in.
+//! The redirect cannot meet the standard, because it changes the pod's network rules in the kernel. Only pods that
+//! ask for it get it.
 
 use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Value, json};
@@ -12,67 +13,67 @@ use super::annotations::{Bounds, PodSettings, Resources};
 use super::guard::Guarded;
 use super::pod::AgentStart;
 
-/// Name of the agent's container: a pod that has one is left as it is.
+/// The name of the agent's container. A pod that has one is left unchanged.
 pub(super) const AGENT: &str = "weir-agent";
-/// Name of the init container that sets up a redirect.
+/// The name of the init container that sets up a redirect.
 const REDIRECT: &str = "weir-redirect";
-/// Where clients reach the agent.
+/// The port for clients.
 pub(super) const PROXY_PORT: u16 = 8480;
-/// Where the operator reaches it, unless the pod says otherwise.
+/// The default port for the operator.
 pub(super) const CONTROL_PORT: u16 = 8481;
-/// Where the kubelet and Prometheus reach it.
+/// The port for the kubelet and Prometheus.
 pub(super) const TELEMETRY_PORT: u16 = 8482;
-/// Where the program is in images of the agent.
+/// The path of the program in the agent's images.
 const PROGRAM: &str = "/usr/local/bin/weir-agent";
-/// What the port is called that takes over no name.
+/// The name of the proxy port if it takes over no name.
 const UNNAMED: &str = "weir-proxy";
-/// How long the kubelet waits for pods that do not say.
+/// The grace period of pods that do not set one.
 const DEFAULT_GRACE: i64 = 30;
-/// What is left of the grace period for the agent to end after its drain.
+/// How much of the grace period is left for the agent to exit after its drain.
 const MARGIN: i64 = 2;
-/// The longest snapshot that goes into an environment variable: Linux allows 128 KiB for one.
+/// The longest snapshot for an environment variable: Linux allows 128 KiB for one.
 const LONGEST_BOOTSTRAP: usize = 96 * 1024;
 
-/// The volume with the last snapshot, and where the agent keeps it. It is in memory: a pod with a volume on its node's disk keeps the
-/// cluster autoscaler from taking that node away.
+/// The volume with the last snapshot, and its mount path. It is in memory: a volume on the node's disk would keep the
+/// cluster autoscaler from removing the node.
 const CACHE_VOLUME: &str = "weir-cache";
 const CACHE_FOLDER: &str = "/var/lib/weir";
 const CACHE_FILE: &str = "snapshot.json";
-/// The largest snapshot and the one that replaces it have 1 MiB each.
+/// The current snapshot and its replacement have at most 1 MiB each.
 const CACHE_SIZE: &str = "4Mi";
-/// The volume with the token, and where the agent finds it.
+/// The volume with the token, and its mount path.
 const TOKEN_VOLUME: &str = "weir-identity";
 const TOKEN_FOLDER: &str = "/var/run/secrets/weir.dev/identity";
 const TOKEN_FILE: &str = "token";
-/// How long a token is good, in seconds; the kubelet writes the next one in time.
+/// How long a token is valid, in seconds; the kubelet renews it in time.
 const TOKEN_LIVES: u32 = 3600;
 
-/// Who tells an agent who it is.
+/// The identity service for an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Authority {
-    /// Where to ask.
+    /// Its URL.
     pub(super) url: String,
-    /// For whom the token must be.
+    /// The audience of the token.
     pub(super) audience: String,
-    /// Whom to believe there, in PEM.
+    /// The authorities to trust, in PEM.
     pub(super) bundle: String,
 }
 
-/// What the cluster's owner decided.
+/// The images that the cluster owner configured.
 #[derive(Clone, Debug)]
 pub(super) struct Images {
-    /// Image of the agent.
+    /// The agent's image.
     pub(super) agent: String,
-    /// When it is pulled; none: as the cluster does.
+    /// Its pull policy; `None`: the cluster's default.
     pub(super) pull_policy: Option<String>,
-    /// Image with `sh` and `iptables`; none: there is no redirect.
+    /// An image with `sh` and `iptables`; `None`: redirects are not available.
     pub(super) redirect: Option<String>,
 }
 
 /// The agent's container.
 ///
-/// `native`: as a native sidecar, which is there before the app starts and stays until it has ended. Without a
-/// bootstrap snapshot, or with one that is too long, the agent lets nothing through before the operator has told it what holds.
+/// `native`: as a native sidecar, which starts before the app and stops after it. If there is no bootstrap snapshot,
+/// or it is too long, the agent keeps the proxy port closed until the operator's first push.
 pub(super) fn agent(
     spec: &PodSpec,
     images: &Images,
@@ -84,7 +85,7 @@ pub(super) fn agent(
     let control = wishes.control_port.unwrap_or(CONTROL_PORT);
     let drain = drain(spec, wishes).unwrap_or(1);
     let first = match told.bootstrap {
-        // A dollar sign would be expanded by the kubelet; JSON has another way to write it, and none outside of strings.
+        // The kubelet would expand a dollar sign. JSON can escape it, and it only occurs in strings.
         Some(snapshot) if snapshot.len() <= LONGEST_BOOTSTRAP => {
             json!({"name": "WEIR_BOOTSTRAP", "value": snapshot.replace('$', "\\u0024")})
         }
@@ -106,7 +107,8 @@ pub(super) fn agent(
             {"name": "weir-control", "containerPort": control, "protocol": "TCP"},
             {"name": "weir-telemetry", "containerPort": TELEMETRY_PORT, "protocol": "TCP"},
         ],
-        // Up, not ready: an agent that waits for what holds must not keep the app from starting.
+        // This probe waits until the agent is up, not ready: an agent that waits for a snapshot must not delay the
+        // app's start.
         "startupProbe": {
             "httpGet": {"path": "/healthz", "port": TELEMETRY_PORT}, "periodSeconds": 1, "failureThreshold": 60,
         },
@@ -154,39 +156,40 @@ pub(super) fn agent(
     agent
 }
 
-/// How long the agent may finish what it has begun, in seconds from the moment when the pod is deleted: as long as the app may
-/// take, because what that finishes must get out, or as long as the pod says.
+/// How long the agent may drain, in seconds from the deletion of the pod: as long as the app may take, because the
+/// app's responses pass the agent, or as long as the pod sets.
 ///
 /// # Errors
 ///
-/// The pod asks for more than its grace period leaves.
+/// The pod sets more than its grace period allows.
 pub(super) fn drain(spec: &PodSpec, wishes: &PodSettings) -> Result<i64, String> {
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
     let most = (grace - MARGIN).max(1);
     match wishes.settings.drain {
         Some(wished) if wished > most && wishes.settings.drain_is_own => Err(format!(
-            "annotation weir.dev/agent-drain is {wished} s: its terminationGracePeriodSeconds leaves {most} s; raise that, or \
-             wait for less"
+            "annotation weir.dev/agent-drain is {wished} s: its terminationGracePeriodSeconds leaves {most} s; raise it, or \
+             lower the drain"
         )),
         wished => Ok(wished.unwrap_or(most).min(most)),
     }
 }
 
-/// The volumes that the agent's settings need: where it keeps what it enforces, and where it finds keys.
+/// The volumes for the agent's settings: its cached snapshot, and keys.
 pub(super) fn volumes(wishes: &PodSettings) -> Vec<Value> {
     let cache = json!({"name": CACHE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": CACHE_SIZE}});
     let cache = wishes.settings.cache.then_some(cache);
     cache.into_iter().chain(wishes.settings.keys.as_ref().map(|keys| keys.volume().0)).collect()
 }
 
-/// The volume with a token of the pod's, which the operator alone takes.
+/// The volume with a token of the pod that only the operator accepts.
 pub(super) fn token(authority: &Authority) -> Value {
     let token = json!({"audience": authority.audience, "expirationSeconds": TOKEN_LIVES, "path": TOKEN_FILE});
     json!({"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}})
 }
 
-/// How the agent hears that the pod is being deleted: hooks of all containers run at that moment. Its own signal to stop comes
-/// after the app's end; an ordinary container's would come together with the app's, so there the hook waits for the app.
+/// The command that tells the agent that the pod is being deleted. The hooks of all containers run at that time. A
+/// native sidecar gets SIGTERM after the app has ended. An ordinary container gets it together with the app, so there
+/// the hook waits for the app.
 fn leave(control: u16, native: bool, drain: i64) -> Vec<String> {
     let wait = (!native).then(|| format!("--wait={}s", (drain - MARGIN).max(1)));
     let command = [PROGRAM.to_owned(), "leave".to_owned(), format!("--control=127.0.0.1:{control}")];
@@ -206,16 +209,16 @@ fn resources(wishes: &PodSettings) -> Value {
     resources
 }
 
-/// The init container that sends what comes to the guarded port's number to the agent. Rules are the pod's, and go with
-/// it. What the agent sends to the app goes over loopback, which these rules do not see. It has ended before the agent starts, and so
-/// may have what the agent has.
+/// The init container that redirects requests for the guarded port's number to the agent. The rules belong to the pod
+/// and end with it. The agent's own requests to the app use loopback, which these rules do not match. The init
+/// container has ended when the agent starts, so both may use the same resources.
 pub(super) fn redirect(image: &str, wishes: &PodSettings, guarded: &Guarded) -> Value {
     let rule = format!("-t nat -A PREROUTING -p tcp --dport {} -j REDIRECT --to-ports {PROXY_PORT}", guarded.number);
     json!({
         "name": REDIRECT,
         "image": image,
-        // A pod without IPv6 has no table for it, and nothing to redirect there. Where there is one, a pod whose clients could
-        // go round the agent does not start.
+        // A pod without IPv6 has no table for it, and nothing to redirect. In a pod with IPv6, a failure must stop
+        // the start, because clients could bypass the agent.
         "command": ["/bin/sh", "-c", format!("iptables -w {rule} && {{ [ ! -e /proc/net/if_inet6 ] || ip6tables -w {rule}; }}")],
         "resources": resources(wishes),
         "securityContext": {

@@ -1,4 +1,4 @@
-//! The loop of one candidate: takes the steps that its [`Election`] names, and hands out the [`Term`].
+//! The loop of one candidate: executes the steps of its [`Election`], and hands out the [`Term`].
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
@@ -14,7 +14,7 @@ use super::timing::Timing;
 use crate::clock;
 use crate::metrics::Metrics;
 
-/// Where a term is handed out; none while somebody else leads, or nobody.
+/// The receiver of terms; `None` while this operator does not lead.
 pub type Terms = watch::Receiver<Option<Term>>;
 
 /// One candidate.
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Campaign {
 }
 
 impl Campaign {
-    /// A candidate for this Lease. `identity` must be nobody else's.
+    /// A candidate for this Lease. No other candidate may have the same `identity`.
     pub fn new(client: Client, lease: &LeaseName, identity: String, timing: Timing, metrics: Metrics) -> (Self, Terms) {
         let (terms, handed_out) = watch::channel(None);
         let election = Election::new(identity.clone(), timing, rand::random());
@@ -43,7 +43,7 @@ impl Campaign {
         (Self { store: Store::new(client, lease), timing, identity, election, terms, metrics }, handed_out)
     }
 
-    /// Competes until `stop` is cancelled, and then releases the Lease. All writers must have stopped before.
+    /// Competes until `stop` is cancelled, and then releases the Lease. All writers must have stopped by then.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut changes = self.store.changes();
         if stop.clone().run_until_cancelled_owned(self.compete(&mut changes)).await.is_none() {
@@ -98,7 +98,7 @@ impl Campaign {
         self.hand_out();
     }
 
-    /// Hands out what the election says: a new term, a longer one, or none.
+    /// Hands out the election's result: a new term, an extended one, or none.
     fn hand_out(&self) {
         if let Some(seen) = self.election.sign_of_life() {
             self.metrics.lease_seen(seen);
@@ -128,15 +128,15 @@ impl Campaign {
         }
         self.metrics.set_leader(false);
         if self.election.release().is_none() {
-            // A write was cut off, perhaps the one that won.
+            // A write was cancelled. It may have acquired the Lease.
             self.read().await;
         }
         let Some(claim) = self.election.release() else { return };
         match timeout(self.timing.renew(), self.store.claim(&claim)).await {
-            Ok(Ok(Outcome::Stored(_))) => tracing::info!(identity = self.identity, "gave the lease back"),
-            Ok(Ok(outcome)) => tracing::warn!(?outcome, "could not give the lease back"),
-            Ok(Err(error)) => tracing::warn!(error = %format!("{error:#}"), "could not give the lease back"),
-            Err(_) => tracing::warn!("no answer when giving the lease back"),
+            Ok(Ok(Outcome::Stored(_))) => tracing::info!(identity = self.identity, "released the lease"),
+            Ok(Ok(outcome)) => tracing::warn!(?outcome, "could not release the lease"),
+            Ok(Err(error)) => tracing::warn!(error = %format!("{error:#}"), "could not release the lease"),
+            Err(_) => tracing::warn!("no answer when releasing the lease"),
         }
     }
 }

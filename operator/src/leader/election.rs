@@ -1,8 +1,8 @@
-//! What a candidate does next, given what it observed at which time. Pure: no clock, no network.
+//! What a candidate does next, given its observations and their times. Pure: no clock, no network.
 //!
-//! One [`Election`] per process. Its caller asks for the [`next`](Election::next) step, takes it, and tells what came of
-//! it: [`read`](Election::read), [`claimed`](Election::claimed), or [`shown`](Election::shown) for what a watch brings
-//! meanwhile. Hints of a watch may be late or missing: only a read or a write that went through makes or unmakes a leader.
+//! One [`Election`] per process. The caller asks for the [`next`](Election::next) step, executes it, and reports the
+//! result: [`read`](Election::read), [`claimed`](Election::claimed), or [`shown`](Election::shown) for events of a
+//! watch. Watch events may be late or missing, so only a successful read or write starts or ends a term.
 
 use std::time::Duration;
 
@@ -12,56 +12,56 @@ use rand::{Rng, SeedableRng};
 use super::term::micros;
 use super::timing::{LONGEST_LEASE, Timing};
 
-/// Time since this machine was started, sleep included. Never compared with that of another machine.
+/// Time since this machine booted, including suspends. Never compare it with another machine's.
 pub type Moment = Duration;
 
-/// A new lease may be this far ahead of the clock in its sequences; one that says more was not written by an operator.
+/// How far a Lease's sequences may be ahead of the clock. No operator writes a higher value.
 const SEQUENCE_HORIZON: u64 = 365 * 24 * 3_600_000_000;
-/// The first pause after a failure is at most this long.
+/// The upper limit of the first pause after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The Lease as it was at one moment.
+/// The Lease at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Its resource version.
     pub version: String,
-    /// Who holds it; none after a release.
+    /// The holder; `None` after a release.
     pub holder: Option<String>,
-    /// How long the holder keeps it without a sign of life.
+    /// How long the holder keeps it without a renewal.
     pub lease: Duration,
-    /// How often it changed hands.
+    /// How often the holder changed.
     pub transitions: i32,
-    /// The holder puts only smaller sequences on its snapshots.
+    /// The holder uses only smaller sequences for its snapshots.
     pub sequences_below: u64,
 }
 
-/// A write to the Lease that is refused if it is not `version` any more.
+/// A write to the Lease. It fails if the Lease's version is not `version`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// What it is based on; none makes the Lease.
+    /// The version that it is based on; `None` creates the Lease.
     pub version: Option<String>,
-    /// Who holds it then; none releases it.
+    /// The new holder; `None` releases the Lease.
     pub holder: Option<String>,
-    /// Whether the holder is another one than before.
+    /// Whether the holder changes.
     pub acquires: bool,
-    /// How long it lasts.
+    /// How long the Lease lasts.
     pub lease: Duration,
-    /// How often it changed hands.
+    /// How often the holder changed.
     pub transitions: i32,
-    /// The holder's sequences are smaller.
+    /// The holder uses only smaller sequences.
     pub sequences_below: u64,
-    /// If this begins a term: its first sequence.
+    /// The first sequence, if this begins a term.
     first_sequence: Option<u64>,
 }
 
-/// What came of a [`Claim`].
+/// The result of a [`Claim`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// This is the Lease now.
+    /// The Lease is now this record.
     Stored(Record),
-    /// It was not what the claim was based on.
+    /// The Lease's version was different.
     Conflict,
-    /// Nobody knows; it may still be on its way.
+    /// Unknown; the write may still arrive.
     Unknown,
 }
 
@@ -70,20 +70,20 @@ pub enum Outcome {
 pub enum Step {
     /// Read the Lease from the store itself.
     Read,
-    /// Write it.
+    /// Write the Lease.
     Claim(Claim),
-    /// Nothing until then, unless a watch shows something.
+    /// Wait until then, or until a watch event.
     Wait(Moment),
 }
 
-/// A term of leadership, as far as it is agreed.
+/// A term of leadership, as agreed so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenure {
     /// When it began.
     pub since: Moment,
-    /// When it ends, unless it is renewed.
+    /// When it ends unless renewed.
     pub until: Moment,
-    /// The sequence of its first moment; each microsecond has one.
+    /// The sequence of its first moment; one more for each microsecond.
     pub first_sequence: u64,
     /// All its sequences are smaller.
     pub sequences_below: u64,
@@ -95,15 +95,15 @@ pub struct Election {
     identity: String,
     timing: Timing,
     view: View,
-    /// The version that was last seen, and empty for no Lease: seeing it again is no sign of life.
+    /// The version that was seen last, empty for no Lease. Seeing the same version again is no sign of life.
     seen: Option<String>,
-    /// When that was.
+    /// When it was seen first.
     sign_of_life: Option<Moment>,
     tenure: Option<Tenure>,
     renew_at: Moment,
-    /// The holder that was seen last may believe in its Lease until then, even if the Lease is gone.
+    /// Until then the last seen holder may believe that it holds the Lease, even if the Lease was deleted.
     believed_until: Moment,
-    /// After a failure nothing is asked before this moment.
+    /// After a failure, no request is sent before this time.
     not_before: Moment,
     failures: u32,
     rng: SmallRng,
@@ -117,7 +117,7 @@ enum View {
 }
 
 impl Election {
-    /// A candidate that knows nothing yet. `identity` must be nobody else's.
+    /// A candidate without observations. No other candidate may have the same `identity`.
     pub fn new(identity: String, timing: Timing, seed: u64) -> Self {
         Self {
             identity,
@@ -134,17 +134,17 @@ impl Election {
         }
     }
 
-    /// The term, if this candidate leads at this moment.
+    /// The term, if this candidate leads now.
     pub fn tenure(&self, now: Moment) -> Option<Tenure> {
         self.tenure.filter(|tenure| now < tenure.until)
     }
 
-    /// When the Lease was last seen to be written.
+    /// When the last write to the Lease was seen.
     pub fn sign_of_life(&self) -> Option<Moment> {
         self.sign_of_life
     }
 
-    /// What to do now. `unix_micros` is where sequences begin if the Lease names none.
+    /// What to do now. Sequences begin at `unix_micros` if the Lease names none.
     pub fn next(&mut self, now: Moment, unix_micros: u64) -> Step {
         self.tenure = self.tenure(now);
         if now < self.not_before {
@@ -158,9 +158,9 @@ impl Election {
         let is_mine = record.is_some_and(|record| record.holder.as_ref() == Some(&self.identity));
         let claim_at = match self.tenure {
             Some(_) if is_mine => self.renew_at,
-            // Somebody took it away by hand: it is wanted back before anybody else takes it.
+            // The Lease was taken away by hand. Reclaim it before another candidate takes it.
             Some(_) => now,
-            // Held under this name, by a write whose answer never came or before a restart.
+            // Held under this name: by a write whose response got lost, or from before a restart.
             None if is_mine || record.is_some_and(|record| record.holder.is_none()) => now,
             None => self.believed_until,
         };
@@ -198,7 +198,7 @@ impl Election {
         }
     }
 
-    /// The write that gives the Lease back, if it is held. Nothing may be written under the term from then on.
+    /// The write that releases the Lease, if it is held. Nothing may be written under the term from then on.
     pub fn release(&mut self) -> Option<Claim> {
         self.tenure = None;
         let View::Present(record) = &self.view else { return None };
@@ -213,7 +213,7 @@ impl Election {
         })
     }
 
-    /// The store itself was read; none: there is no Lease. An error: there was no answer.
+    /// Reports a read of the store; `None`: there is no Lease. An error: no response.
     pub fn read(&mut self, now: Moment, answer: Result<Option<Record>, ()>) {
         let Ok(record) = answer else { return self.failed(now) };
         self.failures = 0;
@@ -223,7 +223,7 @@ impl Election {
         self.see(now, record);
     }
 
-    /// A watch shows the Lease; none: it is gone. It may be out of date.
+    /// Reports a watch event, which may be out of date; `None`: the Lease was deleted.
     pub fn shown(&mut self, now: Moment, record: Option<Record>) {
         let is_mine = record.as_ref().is_some_and(|record| record.holder.as_ref() == Some(&self.identity));
         match self.tenure(now) {
@@ -233,7 +233,7 @@ impl Election {
         }
     }
 
-    /// What came of the claim that was sent at `sent`.
+    /// Reports the result of the claim that was sent at `sent`.
     pub fn claimed(&mut self, sent: Moment, now: Moment, claim: &Claim, outcome: Outcome) {
         match outcome {
             Outcome::Unknown => self.failed(now),
@@ -247,7 +247,7 @@ impl Election {
                     (None, Some(first_sequence)) => {
                         Some(Tenure { since: sent, until, first_sequence, sequences_below })
                     }
-                    // It lapsed meanwhile. A new term needs sequences of its own, and so another claim.
+                    // The Lease expired in the meantime. A new term needs its own sequences, and so another claim.
                     _ => None,
                 };
                 self.renew_at = sent + self.timing.renew().mul_f64(self.rng.random_range(0.9..=1.0));
@@ -258,16 +258,17 @@ impl Election {
         }
     }
 
-    /// Takes in what there is, and from when on it is free.
+    /// Records the Lease, and when it becomes free.
     fn see(&mut self, now: Moment, record: Option<Record>) {
         let version = record.as_ref().map_or("", |record| &record.version);
         if self.seen.as_deref() != Some(version) {
-            // Never less than one's own: a number made smaller by hand must not make two leaders.
+            // Never less than this candidate's own duration: a smaller number written by hand must not lead to two
+            // leaders.
             let promised = record.as_ref().map_or(Duration::ZERO, |record| record.lease);
             let lease = promised.max(self.timing.lease()).min(LONGEST_LEASE);
             let jitter = self.timing.renew().mul_f64(self.rng.random_range(0.0..=0.1));
             let is_released = record.as_ref().is_some_and(|record| record.holder.is_none());
-            // A Lease that was there and is gone was deleted by hand, under a holder who does not know it yet.
+            // If the Lease existed before, it was deleted by hand, and its holder may not know yet.
             let is_new = record.is_none() && self.seen.is_none();
             self.believed_until = if is_released || is_new { now } else { now + lease + jitter };
             self.seen = Some(version.to_owned());

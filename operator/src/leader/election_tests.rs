@@ -28,7 +28,7 @@ fn claim(election: &mut Election, at: f64) -> Claim {
     }
 }
 
-/// Lets the claim of this moment be stored as this version, a tenth of a second later.
+/// Stores the claim of this moment under this version, a tenth of a second later.
 fn win(election: &mut Election, at: f64, version: u32) -> Claim {
     let claim = claim(election, at);
     let stored = Record { sequences_below: claim.sequences_below, ..record(version, Some("a")) };
@@ -65,7 +65,7 @@ fn a_lease_that_is_held_is_waited_for_from_when_it_was_seen() {
     let mut election = candidate();
     election.read(seconds(1.0), Ok(Some(record(5, Some("b")))));
     assert!((9.0..=9.2).contains(&wakes(&mut election, 1.0)));
-    // A renewal starts the wait again; the same version again is no sign of life.
+    // A renewal restarts the wait; seeing the same version again does not.
     election.shown(seconds(3.0), Some(record(6, Some("b"))));
     election.shown(seconds(5.0), Some(record(6, Some("b"))));
     election.read(seconds(6.0), Ok(Some(record(6, Some("b")))));
@@ -125,7 +125,7 @@ fn a_leader_that_cannot_renew_stops_before_anybody_else_begins() {
     }
     assert!((at - 7.0).abs() < 1e-6, "woke at {at}, not when the term ends");
     assert!(leads(&election, 6.999) && !leads(&election, 7.0));
-    // It comes back to what it holds by name, but that is another term, beyond what the last one reserved.
+    // It takes the Lease that still has its name, but in a new term, beyond the sequences reserved before.
     let reserved = UNIX + 60_000_000;
     let mut read = None;
     while read.is_none() {
@@ -159,13 +159,13 @@ fn only_a_read_unmakes_a_leader() {
     let mut election = candidate();
     election.read(seconds(1.0), Ok(None));
     win(&mut election, 1.0, 9);
-    // The watch lags behind: what it shows is from before the claim.
+    // The watch lags behind: it shows the state before the claim.
     election.shown(seconds(1.2), Some(record(8, None)));
     assert_eq!(election.next(seconds(1.2), UNIX), Step::Read);
     assert!(leads(&election, 1.2));
     election.read(seconds(1.3), Ok(Some(record(9, Some("a")))));
     assert!(leads(&election, 1.3) && wakes(&mut election, 1.3) > 2.7);
-    // Somebody put another name in by hand.
+    // Someone wrote another name by hand.
     election.shown(seconds(1.4), Some(record(10, Some("b"))));
     election.read(seconds(1.5), Ok(Some(record(10, Some("b")))));
     assert!(!leads(&election, 1.5) && wakes(&mut election, 1.5) > 9.4);
@@ -215,7 +215,7 @@ fn sequences_begin_above_what_was_reserved_whatever_the_clock_says() {
         (0, UNIX),
         (UNIX - 1, UNIX),
         (UNIX + 3_600_000_000, UNIX + 3_600_000_000),
-        // Nobody reserves decades: somebody wrote that by hand, and nothing may be left to count with.
+        // No operator reserves decades, so this was written by hand. It must not use up all sequences.
         (u64::MAX, UNIX),
     ] {
         let mut election = candidate();

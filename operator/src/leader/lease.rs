@@ -1,4 +1,4 @@
-//! The Lease in the apiserver: read, claimed, watched. Says what is there and decides nothing.
+//! The Lease in the apiserver: read, claimed, watched. This module decides nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,31 +20,32 @@ use super::election::{Claim, Outcome, Record};
 use crate::clock;
 use crate::source::cluster::ShortBackoff;
 
-/// The annotation that reserves sequences for the holder: those of its snapshots are smaller, those of later holders
-/// are not.
+/// The annotation that reserves sequences for the holder: its snapshots use smaller ones, and later holders use
+/// larger ones.
 pub const SEQUENCES_BELOW: &str = "weir.dev/sequences-below";
 const FIELD_MANAGER: &str = "weir-operator";
 
-/// Where the Lease is.
+/// The namespace and name of the Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseName {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// The Deployment that it goes with, as in an uninstallation: an operator that still runs would make it again after helm has
-    /// deleted it, and the next installation would wait for that operator.
+    /// The Deployment that owns it. Without an owner, an operator that still runs would create the Lease again after
+    /// helm has deleted it, and the next installation would wait for that operator.
     pub owner: Option<String>,
 }
 
-/// The Lease of one namespace and name.
+/// Access to one Lease.
 #[derive(Clone)]
 pub(super) struct Store {
     leases: Api<Lease>,
     name: String,
     deployments: Api<Deployment>,
     owner: Option<String>,
-    /// As it was when this process was started: a leader that makes the Lease again after its Deployment is gone makes one that goes, too.
+    /// The owner reference from this process's start. If a leader creates the Lease again after its Deployment is
+    /// gone, the Lease is deleted, too.
     reference: Arc<OnceCell<OwnerReference>>,
 }
 
@@ -76,7 +77,7 @@ impl Store {
         };
         match stored {
             Ok(lease) => Ok(Outcome::Stored(record(lease))),
-            // Changed, made or deleted by somebody else in the meantime.
+            // Changed, created or deleted by another writer in the meantime.
             Err(kube::Error::Api(status)) if status.code == 409 || (status.code == 404 && claim.version.is_some()) => {
                 Ok(Outcome::Conflict)
             }
@@ -84,7 +85,7 @@ impl Store {
         }
     }
 
-    /// The Lease as it changes; none: it is gone. Goes on for ever.
+    /// The Lease as it changes; `None`: it was deleted. Never ends.
     pub(super) fn changes(&self) -> BoxStream<'static, Option<Record>> {
         let this_one = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
         let events = watch(self.leases.clone(), this_one).backoff(ShortBackoff::default());
@@ -102,7 +103,7 @@ impl Store {
         changes.chain(stream::pending()).boxed()
     }
 
-    /// A replica that cannot read it leads nevertheless.
+    /// The owner. A replica that cannot read the Deployment can still lead.
     async fn owner(&self) -> Option<OwnerReference> {
         let name = self.owner.as_deref()?;
         let read = async || {
@@ -118,7 +119,7 @@ impl Store {
         match self.reference.get_or_try_init(read).await {
             Ok(owner) => Some(owner.clone()),
             Err(error) => {
-                tracing::warn!(deployment = name, %error, "--lease-owner cannot be read: the lease will stay when it is gone");
+                tracing::warn!(deployment = name, %error, "--lease-owner cannot be read: the lease will not be deleted with the Deployment");
                 None
             }
         }
@@ -149,7 +150,7 @@ impl Store {
     }
 }
 
-/// What is to be different. The times are for people: no candidate reads them.
+/// The changed fields. The times are for people: no candidate reads them.
 fn patch(claim: &Claim, version: &str, owner: Option<OwnerReference>) -> Value {
     let now = MicroTime(clock::timestamp());
     let mut spec = json!({
@@ -169,7 +170,8 @@ fn patch(claim: &Claim, version: &str, owner: Option<OwnerReference>) -> Value {
     json!({"metadata": metadata, "spec": spec})
 }
 
-/// What a candidate has to know. Whatever somebody has written by hand means something: at worst that it is held.
+/// What a candidate has to know. Every value has a meaning, even one written by hand: at worst, that the Lease is
+/// held.
 fn record(lease: Lease) -> Record {
     let spec = lease.spec.unwrap_or_default();
     let annotations = lease.metadata.annotations.unwrap_or_default();

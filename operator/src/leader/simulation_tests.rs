@@ -1,5 +1,5 @@
-//! Candidates on machines whose clocks run fast and slow, and whose wall clocks somebody sets, over a network that delays and
-//! loses: never two leaders at one true moment, and no two terms with a sequence in common.
+//! Simulates candidates whose clocks run fast and slow and are set, over a network that delays and loses messages.
+//! There are never two leaders at one time, and no two terms share a sequence.
 
 use std::collections::BTreeMap;
 
@@ -8,31 +8,31 @@ use super::*;
 const CANDIDATES: usize = 3;
 const LEASE: f64 = 8.0;
 const RENEW: f64 = 2.0;
-/// True seconds of trouble, and of calm after it.
+/// Seconds of trouble, and of calm after it.
 const TROUBLE: f64 = 300.0;
 const CALM: f64 = 40.0;
-/// How far a clock's speed may be off: a quarter of a lease is for this.
+/// How far a clock's rate may be off; a quarter of a lease allows for this.
 const DRIFT: f64 = 0.1;
-/// How far a wall clock is set at once, either way, in microseconds.
+/// How far a wall clock is set, in either direction, in microseconds.
 const HOUR: i64 = 3_600_000_000;
 
-/// What is going to happen.
+/// A future event.
 enum Happening {
-    /// A candidate looks at what to do, if it still waits for that.
+    /// A candidate decides what to do, if it still waits for that.
     Turn { who: usize, life: u32, token: u64 },
     /// A request reaches the store.
     Arrive { who: usize, life: u32, token: u64, request: Request, lost: bool },
-    /// Its answer reaches the candidate.
+    /// A response reaches the candidate.
     Answer { who: usize, life: u32, token: u64, answer: Answer },
-    /// A watch shows a candidate what was there a while ago.
+    /// A watch shows a candidate an older state.
     Show { who: usize, life: u32, record: Option<Record> },
-    /// A process stops, for as long.
+    /// A process pauses for this long.
     Pause { who: usize, seconds: f64 },
-    /// A process is killed, or stopped, and starts again.
+    /// A process is killed or stopped, and starts again.
     Restart { who: usize, releases: bool },
-    /// Somebody sets the wall clock of a machine.
+    /// A machine's wall clock is set.
     Set { who: usize, by: i64 },
-    /// Somebody deletes nothing but writes to the Lease, so that its version changes.
+    /// The Lease is rewritten without a change, so that its version changes.
     Touch,
 }
 
@@ -53,7 +53,7 @@ struct Machine {
     speed: f64,
     unix_offset: i64,
     life: u32,
-    /// The turn or answer that is awaited; any other is out of date.
+    /// The awaited turn or response; any other one is out of date.
     token: u64,
     paused_until: f64,
     tenure: Option<Tenure>,
@@ -145,7 +145,7 @@ impl World {
     fn ask(&mut self, who: usize, request: Request) {
         let trouble = !self.is_calm();
         let lost = trouble && self.rng.random_bool(0.1);
-        // Now and then a write arrives long after its sender has given up.
+        // Sometimes a write arrives long after its sender has given up.
         let slow = trouble && self.rng.random_bool(0.1);
         let delay = if slow { self.rng.random_range(0.0..30.0) } else { self.rng.random_range(0.0..0.05) };
         let machine = &mut self.machines[who];
@@ -222,7 +222,7 @@ impl World {
             }
             Happening::Pause { who, seconds } => self.machines[who].paused_until = self.now + seconds,
             Happening::Restart { who, releases } => {
-                // A stopped one gives back what it holds; a killed one may come back under its name.
+                // A stopped process releases the Lease; a killed one may return under its name.
                 if releases && let Some(release) = self.machines[who].election.release() {
                     let sent = self.local(who);
                     self.store(Request::Claim(sent, release));
@@ -248,7 +248,7 @@ impl World {
         (self.machines[who].life, self.machines[who].token) == (life, token)
     }
 
-    /// Takes note of a term that has begun or was renewed.
+    /// Records a term that began or was renewed.
     fn look(&mut self, who: usize) {
         let Some(tenure) = self.machines[who].election.tenure(self.local(who)) else { return };
         let bounds = (tenure.first_sequence, tenure.sequences_below);
@@ -269,14 +269,14 @@ impl World {
         (0..CANDIDATES).filter(|&who| self.machines[who].election.tenure(self.local(who)).is_some()).count()
     }
 
-    /// Runs to the end; how many terms there were.
+    /// Runs to the end; returns the number of terms.
     fn run(mut self, seed: u64) -> u32 {
         while let Some(((micros, _), happening)) = self.agenda.pop_first() {
             self.now = micros as f64 / 1e6;
             if self.now > TROUBLE + CALM {
                 break;
             }
-            // A paused process does everything later; its beliefs do not pause.
+            // A paused process acts later, but its term still ends in time.
             let who = match &happening {
                 Happening::Turn { who, .. } | Happening::Answer { who, .. } | Happening::Show { who, .. } => Some(*who),
                 _ => None,
@@ -307,5 +307,5 @@ fn there_are_never_two_leaders_and_no_two_terms_share_a_sequence() {
     for seed in 0..300 {
         terms += World::new(seed).run(seed);
     }
-    assert!(terms > 3000, "only {terms} terms: nothing was tried");
+    assert!(terms > 3000, "only {terms} terms: too few");
 }

@@ -1,4 +1,4 @@
-//! The time for which an operator may write, and the numbers that it may put on snapshots.
+//! The time in which an operator may write, and the sequences that it may use for snapshots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::election::{Moment, Tenure};
 use crate::clock;
 
-/// A term of leadership. Cheap to clone; clones share its end, which moves with each renewal.
+/// A term of leadership. Cheap to clone; clones share its end, which each renewal moves.
 ///
-/// A writer asks [`Term::holds`] just before. Sequences of snapshots are taken from the term: they grow with time,
-/// and all those of one term are larger than all those of the terms before it, because each leader keeps the ones that
-/// it may use reserved in the Lease.
+/// A writer calls [`Term::holds`] right before it writes. The sequences of snapshots come from the term. They grow
+/// with time, and all sequences of a term are larger than those of earlier terms, because each leader reserves its
+/// sequences in the Lease.
 #[derive(Clone, Debug)]
 pub struct Term(Arc<Bounds>);
 
@@ -24,7 +24,7 @@ struct Bounds {
 }
 
 impl Term {
-    /// The term of an operator that has no rivals, and never ends.
+    /// The term of an operator without rivals; it never ends.
     pub fn unbounded() -> Self {
         Self::new(clock::since_boot(), Duration::MAX, clock::unix_micros())
     }
@@ -47,17 +47,17 @@ impl Term {
         micros(now) < self.0.until.load(Ordering::Acquire)
     }
 
-    /// The sequence of a snapshot that is put together now.
+    /// The sequence of a snapshot that is created now.
     pub fn sequence(&self, now: Moment) -> u64 {
         self.0.first_sequence.saturating_add(micros(now.saturating_sub(self.0.since)))
     }
 
-    /// It was renewed.
+    /// Extends the term after a renewal.
     pub(super) fn extend(&self, tenure: &Tenure) {
         self.0.until.store(micros(tenure.until), Ordering::Release);
     }
 
-    /// It ends now, whatever was agreed.
+    /// Ends the term now.
     pub(super) fn end(&self) {
         self.0.until.store(0, Ordering::Release);
     }

@@ -1,8 +1,8 @@
-//! How long a Lease lasts, how often it is renewed, and how long its holder may count on it.
+//! How long a Lease lasts, how often it is renewed, and how long its holder may rely on it.
 
 use std::time::Duration;
 
-/// However long a Lease says that it lasts, nobody waits longer for a holder that is silent.
+/// The longest wait for a silent holder, whatever duration a Lease has.
 pub(super) const LONGEST_LEASE: Duration = Duration::from_secs(300);
 
 /// How long a Lease lasts and how often it is renewed.
@@ -12,30 +12,30 @@ pub struct Timing {
     renew: Duration,
 }
 
-/// A [`Timing`] that cannot work.
+/// An invalid [`Timing`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTiming {
-    /// The API counts whole seconds.
+    /// The Lease API has whole seconds only.
     #[error("a lease must last a whole number of seconds from 2 to 300, not {0:?}")]
     Lease(Duration),
-    /// A leader must have time for a second try.
+    /// A leader must have time for a second attempt.
     #[error(
-        "renewing every {renew:?} leaves no time for a second try in a lease of {lease:?}: renew at least three times in it"
+        "renewing every {renew:?} leaves no time for a second attempt in a lease of {lease:?}: renew at least three times in it"
     )]
     Renew {
-        /// What was asked for.
+        /// The renewal interval.
         renew: Duration,
-        /// How long the lease lasts.
+        /// The duration of the lease.
         lease: Duration,
     },
 }
 
 impl Timing {
-    /// Checks the two against each other.
+    /// Checks the two durations.
     ///
     /// # Errors
     ///
-    /// A lease that is not a whole number of seconds from 2 to 300, or is not renewed at least three times.
+    /// The lease is not a whole number of seconds from 2 to 300, or is not renewed at least three times.
     pub fn new(lease: Duration, renew: Duration) -> Result<Self, InvalidTiming> {
         if lease < Duration::from_secs(2) || lease > LONGEST_LEASE || lease.subsec_nanos() != 0 {
             return Err(InvalidTiming::Lease(lease));
@@ -46,18 +46,18 @@ impl Timing {
         Ok(Self { lease, renew })
     }
 
-    /// How long a leader may write from the moment when it sent a renewal. The rest is for clocks that run at
-    /// different speeds, and for what is on its way.
+    /// How long a leader may write after it sent a renewal. The rest of the lease allows for clock drift and for
+    /// writes in transit.
     pub(super) fn term(&self) -> Duration {
         self.lease * 3 / 4
     }
 
-    /// How long the others wait for a holder that is silent.
+    /// How long the others wait for a silent holder.
     pub fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// Between two renewals.
+    /// The time between two renewals.
     pub fn renew(&self) -> Duration {
         self.renew
     }
@@ -81,12 +81,12 @@ mod tests {
             (
                 8.0,
                 3.0,
-                "renewing every 3s leaves no time for a second try in a lease of 8s: renew at least three times in it",
+                "renewing every 3s leaves no time for a second attempt in a lease of 8s: renew at least three times in it",
             ),
             (
                 8.0,
                 0.0,
-                "renewing every 0ns leaves no time for a second try in a lease of 8s: renew at least three times in it",
+                "renewing every 0ns leaves no time for a second attempt in a lease of 8s: renew at least three times in it",
             ),
         ] {
             assert_eq!(timing(lease, renew).unwrap_err().to_string(), expected);

@@ -1,4 +1,4 @@
-//! How requests come to the pods of a policy past their agents, or past its limits. Pure.
+//! How requests can reach the pods of a policy without passing their agents or its limits. Pure.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::Cohort;
 use crate::pod_ports::Bypass;
 use crate::world::{Membership, ObjectKey, Workload, WorkloadKind, World};
 
-/// The ways that Services and other policies open, each once.
+/// The bypasses through Services and other policies, each once.
 pub(super) fn bypasses<'a>(
     world: &World,
     policy: &ObjectKey,

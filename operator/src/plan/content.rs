@@ -1,4 +1,4 @@
-//! What agents are sent: the policies of a pod, put into JSON once, however many pods have the same.
+//! The content of snapshots: the policies of a pod, serialized to JSON once for all pods that have the same ones.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -7,7 +7,7 @@ use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, PolicyRules, log_bytes};
 
 use crate::compile::revision_of;
 
-/// The most that policies take as JSON, so that the snapshot around them is no longer than agents take.
+/// The most bytes that policies may have as JSON, so that the snapshot around them fits an agent's limit.
 const MOST: usize = MAX_SNAPSHOT_BYTES - 256;
 
 /// The policies of one or more agents: a snapshot without its sequence.
@@ -17,12 +17,12 @@ pub struct Content {
     pub revision: String,
     /// Oldest policy first, then by name.
     pub policies: Vec<Arc<PolicyRules>>,
-    /// The same as JSON.
+    /// The policies as JSON.
     json: String,
 }
 
 impl Content {
-    /// What fits of these policies, in this order.
+    /// A content of these policies, as far as they fit, in this order.
     pub(super) fn new(policies: Vec<Arc<PolicyRules>>) -> Self {
         let content = Self::of(policies);
         if content.fits() { content } else { Self::of(fitting(content.policies, &[])) }
@@ -55,14 +55,14 @@ impl Content {
     }
 }
 
-/// The contents that somebody needs, by revision.
+/// The contents in use, by revision.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     known: HashMap<String, Weak<Content>>,
 }
 
 impl Contents {
-    /// What fits of these policies, in the place of `before`: a content that is there already, or a new one.
+    /// The content of these policies, as far as they fit, which replaces `before`: an existing content or a new one.
     pub(super) fn of(&mut self, policies: Vec<Arc<PolicyRules>>, before: &[Arc<PolicyRules>]) -> Arc<Content> {
         let content = self.whole(policies);
         if content.fits() { content } else { self.whole(fitting(content.policies.clone(), before)) }
@@ -73,7 +73,7 @@ impl Contents {
         if let Some(content) = self.known.get(&revision).and_then(Weak::upgrade) {
             return content;
         }
-        // Those that nobody needs any more go when the table would have to grow.
+        // Removes unused contents when the table would have to grow.
         if self.known.len() == self.known.capacity() {
             self.known.retain(|_, content| content.strong_count() > 0);
         }
@@ -83,12 +83,12 @@ impl Contents {
     }
 }
 
-/// The policies that fit into a snapshot, the first first. One that has grown too large stays as it was before.
+/// The policies that fit into a snapshot, in order. A policy that has grown too large keeps its rules from `before`.
 fn fitting(policies: Vec<Arc<PolicyRules>>, before: &[Arc<PolicyRules>]) -> Vec<Arc<PolicyRules>> {
     let (mut left, mut logs_left) = (MOST, MAX_LOG_BYTES);
     let mut fits = |policy: &Arc<PolicyRules>| {
         let length = serde_json::to_string(policy.as_ref()).map_or(usize::MAX, |json| json.len());
-        // With the comma that comes before the next.
+        // Includes the comma before the next policy.
         let rest = length.checked_add(1).and_then(|length| left.checked_sub(length));
         let rest = rest.zip(logs_left.checked_sub(log_bytes(policy)));
         (left, logs_left) = rest.unwrap_or((left, logs_left));
@@ -103,7 +103,7 @@ fn fitting(policies: Vec<Arc<PolicyRules>>, before: &[Arc<PolicyRules>]) -> Vec<
     fitting
 }
 
-/// Names a list of policies, in whatever order they come.
+/// The revision of a list of policies, independent of their order.
 fn snapshot_revision(policies: &[Arc<PolicyRules>]) -> String {
     let mut names: Vec<(&str, &str)> = policies.iter().map(|p| (p.uid.as_str(), p.revision.as_str())).collect();
     names.sort_unstable();

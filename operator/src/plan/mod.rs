@@ -1,8 +1,9 @@
-//! What every agent should enforce and which pods every policy targets, from the world and the compiled policies.
+//! Plans what every agent should enforce and which pods every policy targets, from the world and the compiled
+//! policies.
 //!
-//! Policies see nothing of a pod but its namespace and its labels, so pods in which these agree are planned as one *cohort*: a
-//! Deployment's pods are one, and a change of a policy is worked out once for all of them. An update looks at what changed,
-//! and the result equals a computation from the start, down to the bytes.
+//! Policies see only a pod's namespace and labels, so pods with equal ones are planned as one *cohort*. The pods of a
+//! Deployment are one cohort, and a change of a policy is planned once for all of them. An update computes only what
+//! changed, and its result equals a full computation, byte for byte.
 
 mod bypasses;
 mod content;
@@ -22,12 +23,12 @@ use crate::compile::{Compiled, Target};
 use crate::pod_ports::Bypass;
 use crate::world::{DirtySet, Membership, ObjectKey, Workload, WorkloadKind, World};
 
-/// Who should enforce what.
+/// The plan: what every agent should enforce.
 #[derive(Debug, Default)]
 pub struct Plan {
     cohorts: BTreeMap<CohortId, Cohort>,
     by_membership: HashMap<(String, Arc<Membership>), CohortId>,
-    /// By namespace; those outside of any cluster are under the empty one, and policies of all namespaces see them.
+    /// By namespace. Agents outside of a cluster are under the empty one, which policies of all namespaces target.
     by_namespace: BTreeMap<String, BTreeSet<CohortId>>,
     pods: HashMap<ObjectKey, CohortId>,
     targets: BTreeMap<ObjectKey, Targets>,
@@ -39,56 +40,56 @@ pub struct Plan {
 
 type CohortId = u64;
 
-/// What an update led to.
+/// The result of an update.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Planned {
-    /// The pods that are new, changed or gone, or that should enforce something else now.
+    /// Pods that are new, changed or deleted, or should enforce something else now.
     pub pods: BTreeSet<ObjectKey>,
-    /// The policies that are new, changed or gone, or that target something else now.
+    /// Policies that are new, changed or deleted, or target something else now.
     pub policies: BTreeSet<ObjectKey>,
 }
 
-/// Pods that no policy can tell apart.
+/// Pods that no policy can distinguish.
 #[derive(Debug)]
 pub struct Cohort {
     namespace: String,
     membership: Arc<Membership>,
     pods: BTreeSet<ObjectKey>,
-    /// The policies that target it, also those with nothing in force.
+    /// The policies that target it, including those without rules in force.
     pub policies: BTreeSet<ObjectKey>,
-    /// Those of them whose newest rules no longer fit into the snapshot.
+    /// The policies whose newest rules do not fit into the snapshot.
     pub left_out: BTreeSet<ObjectKey>,
     /// What each of its agents should enforce.
     pub content: Arc<Content>,
 }
 
-/// What one policy targets.
+/// The pods that one policy targets.
 #[derive(Debug, Default)]
 pub struct Targets {
     cohorts: BTreeSet<CohortId>,
-    /// How many pods, with or without an agent.
+    /// The number of pods, with or without an agent.
     pub pods: usize,
-    /// The workloads that it names and that do not exist.
+    /// The workloads that the policy names and that do not exist.
     pub missing: Vec<Workload>,
-    /// Grows whenever the policy, its pods or the workloads that it names changed.
+    /// Grows with each change of the policy, its pods or the workloads that it names.
     pub changes: u64,
-    /// How requests come to its pods past the agent or past its limits.
+    /// How requests can bypass the agents or the limits.
     pub bypasses: Vec<Bypass>,
     names: Vec<Workload>,
 }
 
 impl Plan {
-    /// What a pod belongs to.
+    /// The cohort of a pod.
     pub fn cohort(&self, pod: &ObjectKey) -> Option<&Cohort> {
         self.cohorts.get(self.pods.get(pod)?)
     }
 
-    /// What a policy targets.
+    /// The targets of a policy.
     pub fn targets(&self, policy: &ObjectKey) -> Option<&Targets> {
         self.targets.get(policy)
     }
 
-    /// How many of a policy's pods its newest rules do not fit into any more.
+    /// In how many of a policy's pods its newest rules do not fit.
     pub fn left_out(&self, policy: &ObjectKey) -> usize {
         let cohorts = self.targets.get(policy).into_iter().flat_map(|targets| &targets.cohorts);
         let cohorts = cohorts.filter_map(|id| self.cohorts.get(id));
@@ -100,19 +101,19 @@ impl Plan {
         self.cohorts.values().filter(|cohort| !cohort.policies.is_empty()).map(|cohort| cohort.pods.len()).sum()
     }
 
-    /// Works out what the dirty parts of the world lead to.
+    /// Updates the plan for the dirty parts of the world.
     pub fn update(&mut self, world: &World, compiled: &BTreeMap<ObjectKey, Compiled>, dirty: &DirtySet) -> Planned {
         let was_standalone = self.is_standalone();
         let mut pods = dirty.pods.clone();
         let (mut fresh, mut stale, mut moved) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        // The policies whose requests may come to the pods by other ways now.
+        // The policies whose bypasses may have changed.
         let mut ways = self.near(dirty.workloads.iter());
         for pod in &dirty.pods {
             self.place(world, pod, &mut fresh, &mut moved, &mut ways);
         }
         let mut policies = dirty.policies.clone();
         if was_standalone != self.is_standalone() {
-            // Without a cluster no workload is missing.
+            // Standalone mode has no workloads, so none is missing.
             policies.extend(compiled.keys().cloned());
         }
         let naming = dirty.workloads.iter().filter_map(|workload| self.naming.get(workload));
@@ -157,7 +158,7 @@ impl Plan {
         Planned { pods, policies }
     }
 
-    /// The policies of the namespaces of these Services.
+    /// The policies in the namespaces of these Services.
     fn near<'a>(&self, workloads: impl Iterator<Item = &'a Workload>) -> BTreeSet<ObjectKey> {
         let services = workloads.filter(|workload| workload.kind == WorkloadKind::Service);
         let namespaces: BTreeSet<&str> = services.map(|service| &*service.key.namespace).collect();
@@ -172,7 +173,7 @@ impl Plan {
         self.by_namespace.contains_key(OUTSIDE)
     }
 
-    /// Puts a pod where it belongs now.
+    /// Moves a pod into its current cohort.
     fn place(
         &mut self,
         world: &World,
@@ -252,7 +253,7 @@ impl Plan {
         id
     }
 
-    /// Computes again what a policy targets; every cohort that it targeted or targets is stale.
+    /// Computes a policy's targets again. Every cohort that it targeted before or targets now becomes stale.
     fn target(
         &mut self,
         world: &World,
@@ -300,7 +301,7 @@ impl Plan {
         self.targets.insert(policy.clone(), targets);
     }
 
-    /// Finds the policies of a new cohort among those that are not being worked out anyway.
+    /// Finds the policies of a new cohort, except those that are computed anyway.
     fn welcome(
         &mut self,
         world: &World,
@@ -330,7 +331,7 @@ impl Plan {
     }
 }
 
-/// Where agents are filed that are outside of any cluster: no namespace has this name.
+/// The namespace of agents outside of a cluster: no real namespace has this name.
 const OUTSIDE: &str = "";
 
 fn is_about(world: &World, policy: &ObjectKey, compiled: &Compiled, cohort: &Cohort) -> bool {
@@ -339,7 +340,7 @@ fn is_about(world: &World, policy: &ObjectKey, compiled: &Compiled, cohort: &Coh
     })
 }
 
-/// The policies of a cohort whose rules are not in its content, though there are rules.
+/// The policies of a cohort that have rules which are not in its content.
 fn left_out(
     policies: &BTreeSet<ObjectKey>,
     compiled: &BTreeMap<ObjectKey, Compiled>,
@@ -351,7 +352,7 @@ fn left_out(
     rules.filter(|(_, rules)| is_out(rules)).map(|(key, _)| key.clone()).collect()
 }
 
-/// A pod came to these policies, left them, or is another one now.
+/// Counts a pod that was added to these policies, removed from them, or changed.
 fn count(
     targets: &mut BTreeMap<ObjectKey, Targets>,
     policies: &BTreeSet<ObjectKey>,

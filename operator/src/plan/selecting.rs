@@ -1,4 +1,4 @@
-//! Which pods a policy is about. Pure: labels, selectors and names, and nothing that was decided before.
+//! Which pods a policy selects. Pure: a function of labels, selectors and names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::compile::{Compiled, Target};
 use crate::pod_ports::PodPorts;
 use crate::world::{Membership, ObjectKey, Workload};
 
-/// The workloads that exist, with the pods that each selects.
+/// The existing workloads, with the pods that each selects.
 pub(super) type Workloads = BTreeMap<Workload, Option<Selector>>;
 
-/// Whether a policy with this target, in this namespace, is about pods of that namespace with that membership.
+/// Whether a policy with this target and namespace selects pods of that namespace with that membership.
 pub(super) fn selects(
     workloads: &Workloads,
     of_policy: &str,
@@ -43,7 +43,7 @@ pub fn foresee(
     labels: BTreeMap<String, String>,
 ) -> Content {
     let membership = Membership::Pod(labels, PodPorts::default());
-    // Sorted by namespace: others' policies are not even looked at.
+    // The map is sorted by namespace, so policies of other namespaces are skipped.
     let of_namespace =
         compiled.range(ObjectKey::new(namespace, "")..).take_while(|(policy, _)| policy.namespace == namespace);
     let on_pod = of_namespace.filter(|(_, compiled)| {
@@ -52,7 +52,7 @@ pub fn foresee(
     Content::new(in_order(on_pod))
 }
 
-/// What these policies bring to a pod, oldest first, then by name.
+/// The rules of these policies, oldest policy first, then by name.
 pub(super) fn in_order<'a>(policies: impl Iterator<Item = (&'a ObjectKey, &'a Compiled)>) -> Vec<Arc<PolicyRules>> {
     let mut policies: Vec<_> = policies.collect();
     policies.sort_by_key(|(key, policy)| (policy.created, *key));

@@ -18,7 +18,7 @@ fn member(labels: BTreeMap<String, String>) -> Membership {
     Membership::Pod(labels, PodPorts::default())
 }
 
-/// As in pods of a template with an agent at 8480 in front of an app at 8080.
+/// The ports of a template with an agent at 8480 in front of an app at 8080.
 fn guarded(labels: BTreeMap<String, String>) -> Membership {
     Membership::Pod(labels, PodPorts { guarded: Some(8080), agent: 8480, names: BTreeMap::new() })
 }
@@ -59,7 +59,7 @@ fn apply(world: &mut World, change: Change) {
     world.apply(change, &mut DirtySet::default());
 }
 
-/// Everything, worked out from nothing.
+/// A plan of the whole world, computed from the beginning.
 fn planned(world: &World) -> Plan {
     let mut compiler = Compiler::default();
     let dirty = DirtySet {
@@ -209,8 +209,7 @@ fn changes(plan: &Plan) -> BTreeMap<ObjectKey, u64> {
 }
 
 proptest! {
-    /// However it came to be: a plan that was kept up to date is the one that is worked out from nothing, and no policy's
-    /// targets change without being told.
+    /// An updated plan equals a plan computed from the beginning, and every change of a policy's targets is reported.
     #[test]
     fn step_by_step_is_the_same_as_all_at_once(steps in vec((0..8_u8, 0..4_usize, 0..3_usize, 0..3_usize), 1..60)) {
         const APPS: [&str; 3] = ["web", "db", "cache"];
@@ -334,7 +333,7 @@ fn ways_past_an_agent_come_and_go_with_services_pods_and_policies() {
         let before = of_p(&plan);
         let planned = plan.update(world, compiler.compiled(), &dirty);
         let is_told = of_p(&plan) == before || planned.policies.contains(&key("p"));
-        assert!(is_told, "it changed, and nobody says so");
+        assert!(is_told, "the change was not reported");
         plan.targets(&key("p")).map_or(Vec::new(), |targets| targets.bypasses.clone())
     };
     let past = vec![Bypass::Port { service: "web".to_owned(), port: 80, app: 8080, agent: 8480 }];
@@ -348,11 +347,11 @@ fn ways_past_an_agent_come_and_go_with_services_pods_and_policies() {
     assert_eq!(ways(&mut world, Change::Service(key("web"), Some(service(web.clone(), 8480)))), []);
     assert_eq!(ways(&mut world, Change::Service(key("web"), Some(service(web.clone(), 8080)))), past);
     assert_eq!(ways(&mut world, Change::Service(key("db"), Some(service(labels(&[("app", "db")]), 8080)))), past);
-    assert_eq!(ways(&mut world, Change::Pod(key("a"), None)), [], "nobody is there to be reached");
+    assert_eq!(ways(&mut world, Change::Pod(key("a"), None)), [], "there is no pod to reach");
     assert_eq!(ways(&mut world, Change::Pod(key("a"), Some(pod))), past);
     assert_eq!(ways(&mut world, Change::Service(key("web"), None)), []);
 
-    // Another policy that lets everything through, and one that does so only in part.
+    // Another policy that admits every request, and one that does so only for some.
     for (name, rule, expected) in [
         ("q", json!({"name": "open", "action": "Bypass", "match": [{"paths": ["/healthz"]}]}), vec![]),
         ("q", json!({"name": "open", "action": "Bypass"}), vec![("q", "open")]),
@@ -369,7 +368,7 @@ fn ways_past_an_agent_come_and_go_with_services_pods_and_policies() {
     assert_eq!(ways(&mut world, Change::Policy(key("q"), None)), []);
 }
 
-/// Logs of 57 MiB each, by the words that an agent holds: five do not fit into one pod, and agents would refuse them all.
+/// Logs of 57 MiB each, counted in the agent's words. Five do not fit into one pod, and agents would refuse them all.
 #[test]
 fn policies_whose_logs_do_not_fit_into_a_pod_are_left_out() {
     let web = labels(&[("app", "web")]);
@@ -442,11 +441,11 @@ fn what_does_not_fit_into_a_snapshot_is_left_out_and_what_has_grown_stays_as_it_
     let mut dirty = DirtySet::default();
     add(&mut world, &mut dirty, "c", 2, 2, 500);
     let (fits, out, told) = update(&world, &dirty, &mut compiler, &names);
-    assert_eq!(fits, r#"[("a", 300), ("b", 300), ("c", 300), ("small", 1)]"#, "its last rules went away");
+    assert_eq!(fits, r#"[("a", 300), ("b", 300), ("c", 300), ("small", 1)]"#, "its last good rules were removed");
     assert_eq!(out, r#"["c", "d"]"#);
     assert!(told.contains(&key("c")));
 
-    // NamespaceBounds for what was left out, which is told of it.
+    // The space goes to the policy that was left out, and the update reports it.
     let mut dirty = DirtySet::default();
     world.apply(Change::Policy(key("a"), None), &mut dirty);
     let (fits, out, told) = update(&world, &dirty, &mut compiler, &names);

@@ -1,7 +1,7 @@
-//! How many Events one policy may cause. Pure.
+//! Limits how many Events one policy may cause. Pure.
 //!
-//! What is told once is not told again (see [`crate::announcer`]), but pods that come and go are different facts each time. The
-//! numbers are those of the filter that client-go has for the same purpose.
+//! The announcer announces each fact once (see [`crate::announcer`]), but each pod that comes and goes is a new fact.
+//! The numbers are those of client-go's filter for the same purpose.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use tokio::time::Instant;
 
 use crate::world::ObjectKey;
 
-/// So many at once.
+/// The most Events at once.
 const BURST: u32 = 25;
-/// One more each time this has passed.
+/// One more Event after each such time.
 const EACH: Duration = Duration::from_secs(300);
 
-/// What is left to each policy that has caused any.
+/// The remaining budget of each policy that caused an Event.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     spent: HashMap<ObjectKey, Spent>,
@@ -23,13 +23,13 @@ pub(super) struct Budget {
 
 #[derive(Debug)]
 struct Spent {
-    /// When all of the burst is there again.
+    /// When the whole burst is available again.
     full_at: Instant,
     untold: u64,
 }
 
 impl Budget {
-    /// Whether one more may be told, and then how many were not since the last one.
+    /// Whether one more Event may be written. If so, returns how many were dropped since the last one.
     pub(super) fn spend(&mut self, now: Instant, key: &ObjectKey) -> Option<u64> {
         let spent = self.spent.entry(key.clone()).or_insert(Spent { full_at: now, untold: 0 });
         let full_at = spent.full_at.max(now);
@@ -41,7 +41,7 @@ impl Budget {
         Some(std::mem::take(&mut spent.untold))
     }
 
-    /// The policy is gone.
+    /// Removes a deleted policy.
     pub(super) fn forget(&mut self, key: &ObjectKey) {
         self.spent.remove(key);
     }
@@ -64,7 +64,7 @@ mod tests {
             }
         }
         assert_eq!(told, 25 + 24 * 12 - 1);
-        // Nobody is left to wonder: each says how many it stands for, but for those after the last.
+        // Each Event says how many dropped ones it stands for, so none is lost but those after the last.
         assert!((24 * 3600 - told - untold) < 300, "{told} {untold}");
         assert_eq!(
             budget.spend(now, &ObjectKey::new("shop", "other")),

@@ -1,4 +1,4 @@
-//! Statuses by server-side apply, announcements as Events.
+//! Writes statuses by server-side apply, and announcements as Events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,7 +15,7 @@ use super::{Announcement, Report, SinkError, Stored};
 use crate::clock;
 use crate::source::objects;
 
-/// The owner of the status fields, and the reporter of the Events.
+/// The field manager of statuses, and the reporter of Events.
 const FIELD_MANAGER: &str = "weir-operator";
 const CONTROLLER: &str = "weir.dev/operator";
 
@@ -23,9 +23,9 @@ const CONTROLLER: &str = "weir.dev/operator";
 #[derive(Clone)]
 pub struct ClusterSink {
     client: Client,
-    /// Which operator this is, for Events.
+    /// The name of this operator, for Events.
     instance: String,
-    /// Whether the cluster's definition of policies was found to be older than this program.
+    /// Whether the cluster's CRD turned out to be older than this program.
     is_behind: Arc<AtomicBool>,
 }
 
@@ -36,13 +36,13 @@ impl std::fmt::Debug for ClusterSink {
 }
 
 impl ClusterSink {
-    /// `instance` is this operator's name among several: its pod.
+    /// `instance` is the name of this operator among several: its pod.
     pub fn new(client: Client, instance: String) -> Self {
         Self { client, instance, is_behind: Arc::default() }
     }
 
     pub(super) async fn write(&self, report: &Report) -> Result<Stored, SinkError> {
-        // Only the status of the answer is read: a spec that this program cannot read must not make a write fail.
+        // Only the status of the response is parsed. An unknown field in the spec must not make a write fail.
         let resource = ApiResource::erase::<RateLimitPolicy>(&());
         let policies: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &report.key.namespace, &resource);
         let mut patch = json!({
@@ -72,11 +72,11 @@ impl ClusterSink {
                 let status = objects::take_status(&mut policy);
                 Ok(Stored { status, version: policy.metadata.resource_version })
             }
-            // Any other 404 comes from an apiserver that does not serve policies at the moment.
+            // Any other 404 comes from an apiserver that does not serve policies now.
             Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Err(SinkError::Gone),
-            // Either another policy took the name, or somebody wrote at the same time.
+            // Either the name belongs to a new policy, or another write was faster.
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                // Listed, because that is all that the operator is allowed to do with policies.
+                // A list instead of a get, because the operator may only list policies.
                 let named = ListParams::default().fields(&format!("metadata.name={}", report.key.name));
                 let found = policies.list_metadata(&named).await.map_err(Box::new)?.items.pop();
                 match found.map(|policy| policy.metadata) {
@@ -90,14 +90,14 @@ impl ClusterSink {
         }
     }
 
-    /// The Event for an announcement. It has its name from the beginning, so that writing it twice makes one of it.
+    /// The Event for an announcement. Its name is fixed here, so a repeated write does not create a second one.
     pub(super) fn event(&self, announcement: &Announcement) -> Event {
         let Announcement { key, uid, warning, reason, note, .. } = announcement;
         let now = clock::timestamp();
         tracing::info!(policy = %key, reason, note, "event");
         Event {
             metadata: ObjectMeta {
-                // An event of its own each time: a series would keep the first note for different facts.
+                // A new Event each time. A series would keep the first note for different facts.
                 name: Some(format!("{}.{:x}", key.name, now.as_nanosecond())),
                 namespace: Some(key.namespace.clone()),
                 ..ObjectMeta::default()
@@ -121,29 +121,29 @@ impl ClusterSink {
         }
     }
 
-    /// Writes an Event, unless it is there.
+    /// Writes an Event, unless it exists.
     pub(super) async fn announce(&self, event: &Event) -> Result<(), kube::Error> {
         let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
         let events: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         match events.create(&PostParams::default(), event).await {
-            // An earlier try got through, and its answer got lost.
+            // An earlier attempt succeeded, and its response got lost.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             answer => answer.map(drop),
         }
     }
 }
 
-/// Server-side apply takes a status with a field that the definition does not have for a fault of the server.
+/// Server-side apply answers with a server error if a status has a field that the CRD does not have.
 fn is_of_an_unknown_field(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.message.contains("field not declared in schema"))
 }
 
-/// Takes out what older definitions do not have: the rest of a status is worth more than none.
+/// Removes the fields that older CRDs do not have. The rest of the status is still useful.
 fn without_newest(status: &mut Value) -> bool {
     status.as_object_mut().is_some_and(|fields| fields.remove("lastKnownGood").is_some())
 }
 
-/// The apiserver refuses notes above 1024 bytes.
+/// Cuts a note: the apiserver refuses notes above 1024 bytes.
 fn shorten(note: &str, most: usize) -> String {
     if note.len() <= most {
         return note.to_owned();

@@ -1,34 +1,34 @@
-//! Tells the echoes of the operator's own writes from edits by somebody else. Pure, one [`Echo`] per policy.
+//! Distinguishes echoes of the operator's own writes from edits by others. Pure, one [`Echo`] per policy.
 //!
-//! Every write comes back through the source, sometimes before its answer, sometimes behind a newer write. So nothing is
-//! judged while a write is on its way, what is shown is compared with what was *stored* by the newest write (the
-//! apiserver may default, order and merge), and a difference must last for a moment. Only something that was shown
-//! makes a difference: a source that falls silent never causes writes.
+//! Every write comes back through the source, sometimes before its response, sometimes after a newer write. So
+//! nothing is judged while a write is in progress. The shown status is compared with the *stored* result of the
+//! newest write, because the apiserver may default, order and merge. A difference must last for a moment. Only a
+//! shown status can differ, so a silent source never causes a write.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_api::RateLimitPolicyStatus;
 
-/// How long a difference must last: the echo of the newest write may be right behind.
+/// How long a difference must last, because the echo of the newest write may be about to arrive.
 const HOLD: Duration = Duration::from_millis(250);
-/// Somebody who insists is answered this often at most.
+/// The minimum time between two corrections, if someone edits the status repeatedly.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// A status as its source shows it; none if it has none, or one that cannot be read.
+/// A status as the source shows it; `None` if it is absent or cannot be read.
 pub type Shown = Option<Box<RateLimitPolicyStatus>>;
 
-/// Remembers what was stored.
+/// What was stored.
 #[derive(Debug)]
 pub struct Echo {
     stored: Shown,
-    /// What is there, as far as is known: what was last shown, or stored since.
+    /// The current status as far as known: what was shown last, or stored since.
     known: Shown,
-    /// The newest write, and when it was asked for.
+    /// The number of the newest write, and when it was requested.
     sent: u64,
     sent_at: Option<Instant>,
     landed: u64,
-    /// What was last shown while a write was on its way.
+    /// The status that was shown last while a write was in progress.
     meanwhile: Option<Shown>,
     foreign_since: Option<Instant>,
 }
@@ -40,7 +40,7 @@ impl Echo {
         Self { stored, known, sent: 0, sent_at: None, landed: 0, meanwhile: None, foreign_since: None }
     }
 
-    /// A write is asked for: its number. Whatever is shown before it has landed is overwritten by it, or judged then.
+    /// Starts a write; returns its number. A status shown before it lands is overwritten by it, or judged afterwards.
     pub fn send(&mut self, now: Instant) -> u64 {
         self.sent += 1;
         self.sent_at = Some(now);
@@ -49,7 +49,7 @@ impl Echo {
         self.sent
     }
 
-    /// A write has landed, and this is what became of it.
+    /// Reports that a write landed, with the stored result.
     pub fn landed(&mut self, now: Instant, number: u64, stored: Shown) {
         if number != self.sent {
             return;
@@ -62,7 +62,7 @@ impl Echo {
         }
     }
 
-    /// The source shows this status.
+    /// Reports that the source shows this status.
     pub fn shown(&mut self, now: Instant, status: Shown) {
         self.known.clone_from(&status);
         if self.landed == self.sent {
@@ -72,13 +72,13 @@ impl Echo {
         }
     }
 
-    /// What is there, as far as is known. A write that has not landed is not in it: perhaps it never will, for what is left
-    /// of a term that is over is not written.
+    /// The current status as far as known. It ignores a write in progress, which may never land: the writer drops
+    /// writes of a term that is over.
     pub fn into_known(self) -> Shown {
         self.known
     }
 
-    /// Whether somebody else's status stands where the operator's should.
+    /// Whether another writer's status stands in place of the operator's.
     pub fn is_foreign(&self, now: Instant) -> bool {
         self.foreign_since.is_some_and(|since| now.duration_since(since) >= HOLD)
             && self.sent_at.is_none_or(|at| now.duration_since(at) >= BETWEEN)

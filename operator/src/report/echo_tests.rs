@@ -16,7 +16,7 @@ fn at_rest(now: Instant) -> Echo {
     echo
 }
 
-/// Looks every 50 ms for this long and writes whenever it should; each write lands at once and is shown at once.
+/// Checks every 50 ms for this long, and writes whenever necessary. Each write lands and is shown at once.
 fn writes(echo: &mut Echo, now: &mut Instant, time: Duration) -> u32 {
     let end = *now + time;
     let mut writes = 0;
@@ -62,7 +62,7 @@ async fn old_echoes_cause_nothing_in_whatever_order_they_come() {
     now += Duration::from_secs(60);
     let first = echo.send(now);
     let second = echo.send(now);
-    // Echoes before answers, answers before echoes, a newer write in between.
+    // Echoes before responses, responses before echoes, and a newer write in between.
     echo.shown(now, status("1/3"));
     echo.landed(now, first, status("1/3"));
     assert!(!echo.is_foreign(now + Duration::from_secs(60)), "the second is still on its way");
@@ -118,7 +118,7 @@ async fn what_the_apiserver_made_of_a_write_is_not_foreign() {
     let mut now = Instant::now();
     let mut echo = at_rest(now);
     let number = echo.send(now);
-    // Merged with what somebody else owns.
+    // Merged with fields of another owner.
     echo.landed(now, number, status("1/1 and more"));
     echo.shown(now, status("1/1 and more"));
     assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 0);
@@ -134,7 +134,7 @@ async fn what_is_known_is_what_was_shown_or_stored_last() {
     };
     let before = known(&|_| ());
     assert!(before.is_some());
-    // A write that is on its way may never land.
+    // A write in progress may never land.
     assert_eq!(known(&|echo| assert_eq!(echo.send(now), 2)), before);
     let land = |echo: &mut Echo| {
         let number = echo.send(now);

@@ -1,8 +1,9 @@
-//! Statuses as files beside the policies, announcements as lines on standard output.
+//! Writes statuses as files beside the policies, and announcements as lines on standard output.
 //!
-//! `checkout.yaml` gets `checkout.status.yaml`, with one document per policy, replaced as a whole: a reader never sees
-//! half of it. It also keeps the last good generation of each policy, with which the next operator begins where the file
-//! is broken meanwhile. Files of one stem (`a.yaml`, `a.yml`) share one: each document says which file it is about.
+//! `checkout.yaml` gets `checkout.status.yaml`, with one document per policy. It is replaced atomically, so a reader
+//! never sees a partial file. It also stores the last good generation of each policy, for an operator that starts
+//! while the policy's file is broken. Files with the same stem (`a.yaml`, `a.yml`) share one status file; each
+//! document names its policy's file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,9 +21,9 @@ use crate::source::directory::{Kept, STATUS_SUFFIX};
 use crate::source::listing;
 use crate::world::ObjectKey;
 
-/// The annotation of a status that names the file of its policy.
+/// The annotation of a status that names the policy's file.
 const FILE: &str = "weir.dev/file";
-/// How deep directories of statuses are followed.
+/// How many levels of status directories to follow.
 const DEPTH: usize = 16;
 
 type Documents = BTreeMap<ObjectKey, Value>;
@@ -31,7 +32,8 @@ type Documents = BTreeMap<ObjectKey, Value>;
 #[derive(Debug)]
 pub struct FileSink {
     directory: PathBuf,
-    /// The newest status of every policy, by status file. What was there at the start stays until there is something newer.
+    /// The newest status of every policy, by status file. A status from before the start stays until there is a newer
+    /// one.
     files: Mutex<BTreeMap<String, Documents>>,
 }
 
@@ -56,7 +58,7 @@ impl FileSink {
         });
         let status_file = status_file(file);
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        // A policy that moved to another file leaves the old one.
+        // A policy that moved to another file leaves the old status file.
         for (name, documents) in files.iter_mut().filter(|(name, _)| **name != status_file) {
             if documents.remove(&report.key).is_some() {
                 self.render(name, documents)?;
@@ -69,7 +71,7 @@ impl FileSink {
         next.insert(report.key.clone(), document);
         self.render(&status_file, &next)?;
         if is_new {
-            // The new name, too, outlasts a power cut. What the agents let through need not.
+            // A change of the file or its rules must survive a power cut. Traffic need not.
             let path = self.directory.join(&status_file);
             let folder = path.parent().unwrap_or(&self.directory);
             File::open(folder).and_then(|folder| folder.sync_all()).map_err(at(folder))?;
@@ -126,7 +128,7 @@ impl FileSink {
 ///
 /// # Errors
 ///
-/// The directory cannot be read. A status that cannot be read keeps nothing, and the log says so.
+/// The directory cannot be read. An unreadable status is logged and ignored.
 pub fn kept(directory: &Path) -> io::Result<BTreeMap<Arc<str>, Vec<Kept>>> {
     let mut kept: BTreeMap<Arc<str>, Vec<Kept>> = BTreeMap::new();
     for (status_file, documents) in documents(directory)? {
@@ -144,7 +146,7 @@ pub fn kept(directory: &Path) -> io::Result<BTreeMap<Arc<str>, Vec<Kept>>> {
     Ok(kept)
 }
 
-/// Judged like a new policy, because every writer of the status can write this.
+/// Validated like a new policy, because every writer of the status can change this.
 fn spec(key: &ObjectKey, good: &Value) -> Result<Kept, String> {
     let text = good["spec"].as_str().unwrap_or_default();
     let spec: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
@@ -160,7 +162,7 @@ fn spec(key: &ObjectKey, good: &Value) -> Result<Kept, String> {
     Ok(Kept { key: key.clone(), generation, spec: Arc::new(policy.spec) })
 }
 
-/// What the status files of a directory hold.
+/// The documents in the status files of a directory.
 fn documents(directory: &Path) -> io::Result<BTreeMap<String, Documents>> {
     let mut files = BTreeMap::new();
     collect(directory, "", DEPTH, &mut files)?;
@@ -192,7 +194,7 @@ fn collect(directory: &Path, prefix: &str, depth: usize, files: &mut BTreeMap<St
     Ok(())
 }
 
-/// The policy of a status; none if it is not the operator's.
+/// The policy of a status; `None` if the operator did not write it.
 fn key(document: &Value) -> Option<ObjectKey> {
     let is_status = document["kind"] == *RateLimitPolicy::kind(&()) && document.get("spec").is_none();
     let metadata = |field: &str| document["metadata"][field].as_str();
@@ -206,7 +208,7 @@ fn status_file(file: &str) -> String {
     path.with_file_name(format!("{stem}{STATUS_SUFFIX}")).to_string_lossy().into_owned()
 }
 
-/// Says in an error which file it is about, and the fix if there is one.
+/// Adds the path to an error, and the fix if there is one.
 fn at(path: &Path) -> impl Fn(io::Error) -> io::Error {
     move |error| {
         let fix = match error.kind() {
@@ -219,14 +221,14 @@ fn at(path: &Path) -> impl Fn(io::Error) -> io::Error {
     }
 }
 
-/// Puts a text in the place of what is there. After a power cut the one or the other is there, whole: the last good
-/// generations are in it. So the text is on the disk before the name points to it.
+/// Replaces a file atomically. After a power cut either the old file or the new one is there, complete, because it
+/// holds the last good generations. So the text is synced to the disk before the rename.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.tmp"));
     let replaced = write_through(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
     if replaced.is_err() {
-        // On a full disk, half of it is there. What could not be removed is written over the next time.
+        // On a full disk, the temporary file is partial. If it cannot be removed, the next write replaces it.
         let _ = std::fs::remove_file(&temporary);
     }
     replaced
@@ -238,7 +240,7 @@ fn write_through(path: &Path, text: &str) -> io::Result<()> {
     file.sync_data()
 }
 
-/// One line on standard output. A reader that went away is no reason to stop limiting.
+/// Writes one line to standard output. If the reader is gone, limiting goes on.
 fn say(text: &str) {
     let _ = writeln!(io::stdout().lock(), "{} {text}", clock::timestamp());
 }
@@ -252,7 +254,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.status.yaml");
         replace(&path, "before").unwrap();
-        // Where the text is to go first, there is a directory.
+        // A directory stands where the temporary file would go.
         let temporary = directory.path().join(".a.status.yaml.tmp");
         std::fs::create_dir(&temporary).unwrap();
         let error = replace(&path, "after").map_err(at(&path)).unwrap_err().to_string();

@@ -1,7 +1,7 @@
-//! Where statuses and events go: the apiserver, or files and standard output.
+//! Writes statuses and events: to the apiserver, or to files and standard output.
 //!
-//! The engine hands over what is to be written and never waits for it. The writer keeps only the newest status of
-//! each policy, tries again until it is written or there is a newer one, and tells the engine what landed.
+//! The engine hands reports over and never waits. The writer keeps only the newest status of each policy, retries
+//! until it is written or replaced by a newer one, and tells the engine what landed.
 
 mod budget;
 mod cluster;
@@ -28,18 +28,18 @@ use echo::Shown;
 pub struct Report {
     /// The policy.
     pub key: ObjectKey,
-    /// Its UID: a status must not land on a successor of the same name.
+    /// Its UID: a status must not be written to a new policy of the same name.
     pub uid: String,
-    /// The file that it is in, if it is in one.
+    /// The policy's file, if it is in one.
     pub file: Option<Arc<str>>,
     /// Grows with each status of the policy.
     pub number: u64,
-    /// What to write.
+    /// The status to write.
     pub status: RateLimitPolicyStatus,
-    /// The version of the policy that it was made from, if its source has versions: a status must not land on one that
-    /// somebody else, perhaps a later leader, has written to since.
+    /// The resource version that the status was computed from, if the source has versions. If another writer, perhaps
+    /// a later leader, has written since, the write must fail.
     pub version: Option<String>,
-    /// The term that it was made in: it is not written outside of it.
+    /// The term in which it was created. It is not written outside of it.
     pub term: Term,
 }
 
@@ -52,65 +52,65 @@ pub struct WrittenStatus {
     pub uid: String,
     /// The number of its [`Report`].
     pub number: u64,
-    /// What the policy has become.
+    /// The policy after the write.
     pub stored: Stored,
 }
 
 /// A policy after a status was written to it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stored {
-    /// The status as the source of policies will show it.
+    /// The status as the source will show it.
     pub status: Shown,
     /// The policy's version, if its source has versions.
     pub version: Option<String>,
 }
 
-/// Something worth telling a person, once.
+/// A fact to announce once.
 #[derive(Clone, Debug)]
 pub struct Announcement {
     /// The policy.
     pub key: ObjectKey,
     /// Its UID.
     pub uid: String,
-    /// Whether somebody should look.
+    /// Whether someone should look into it.
     pub warning: bool,
     /// One word in PascalCase.
     pub reason: &'static str,
     /// One sentence.
     pub note: String,
-    /// The term that it was made in: it is not told outside of it.
+    /// The term in which it was created. It is not written outside of it.
     pub term: Term,
 }
 
-/// What the engine sends to the writer.
+/// A message from the engine to the writer.
 #[derive(Clone, Debug)]
 pub enum Message {
     /// Write this status.
     Status(Box<Report>),
-    /// The policy is gone.
+    /// The policy was deleted.
     Removed(ObjectKey),
-    /// Tell this.
+    /// Write this announcement.
     Announce(Announcement),
-    /// Tell this about a file.
+    /// Print this notice about a file.
     Notice(String),
 }
 
 /// Why a status was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
-    /// The policy is gone or another one took its name: there is nothing to write to.
+    /// The policy was deleted, or another one has its name.
     #[error("the policy is gone")]
     Gone,
-    /// Somebody else wrote to the policy in the meantime.
-    #[error("it was changed meanwhile")]
+    /// Another writer changed the policy in the meantime.
+    #[error("the policy was changed in the meantime")]
     Conflict {
-        /// Its version now.
+        /// Its current version.
         version: Option<String>,
     },
-    /// The apiserver did not take it.
+    /// The apiserver refused the write.
     #[error("{0}")]
     Api(#[from] Box<kube::Error>),
-    /// Nobody knows what became of it.
+    /// The result is unknown.
     #[error("no answer in time")]
     Timeout,
     /// The file could not be written.
@@ -119,7 +119,7 @@ pub enum SinkError {
 }
 
 impl SinkError {
-    /// Whether the same may go well in a moment.
+    /// Whether a retry may succeed.
     fn may_pass(&self) -> bool {
         match self {
             Self::Gone => false,
@@ -132,7 +132,7 @@ impl SinkError {
     }
 }
 
-/// Where reports go.
+/// The destination of reports.
 #[derive(Debug)]
 pub enum Sink {
     /// The status subresource and Events.
@@ -145,10 +145,10 @@ impl Sink {
     async fn write(&self, report: &Report) -> Result<Stored, SinkError> {
         match self {
             Self::Cluster(sink) => sink.write(report).await,
-            // Policies in files are shown without a status: theirs is in another file.
+            // The source shows policies in files without a status, which is in another file.
             Self::Files(sink) => {
                 let (sink, report) = (sink.clone(), report.clone());
-                // A disk takes its time to say that it has something.
+                // A disk may take long to sync.
                 let written = tokio::task::spawn_blocking(move || sink.write(&report));
                 written.await.expect("writing does not panic and is not cancelled").map(|()| Stored::default())
             }

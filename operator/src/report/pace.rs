@@ -1,33 +1,33 @@
-//! When a status is worth writing. Pure, one [`Pace`] per policy.
+//! Decides when to write a status. Pure, one [`Pace`] per policy.
 //!
-//! What the pods enforce is written at once. A state in which pods are waited for is held back for a moment, so
-//! that a change that every pod acknowledges within milliseconds is one write and not two. Numbers of traffic are
-//! written now and then, when they moved by more than noise, and once more when they stopped moving: the last write
-//! agrees exactly with what the agents counted. A pod that stays away is no reason not to wait for the others.
+//! A change of what the pods enforce is written at once. A state that waits for pods is held back for a moment: then
+//! a change that every pod acknowledges within milliseconds takes one write and not two. Traffic is written from time
+//! to time, if it changed by more than noise, and once more when it has settled, so that the last write equals the
+//! agents' counts exactly. If one pod does not answer, the write still waits for the others.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_api::{DriftReason, RateLimitPolicyStatus, Traffic};
 
-/// How long pods must be waited for until that is written.
+/// How long pods must be waited for before that is written.
 const HOLD: Duration = Duration::from_millis(250);
-/// Where only the counts of pods and their names changed, and what is said of them did not: a rollout of thousands of pods
-/// is written so often at most.
+/// The minimum time between two writes in which only pod counts and names changed, as in a rollout of thousands of
+/// pods.
 const COUNTS: Duration = Duration::from_secs(1);
-/// Numbers that did not move for this long have settled.
+/// Traffic that did not change for this long has settled.
 const SETTLED: Duration = Duration::from_millis(2500);
-/// A number that moved by less than this share of it is noise.
+/// A change of less than one part in this many is noise.
 const NOISE: i64 = 50;
 
-/// Remembers what was written.
+/// What was written, and when.
 #[derive(Debug)]
 pub struct Pace {
-    /// Between two writes that only bring traffic.
+    /// The minimum time between two writes that only update traffic.
     interval: Duration,
     written: Option<RateLimitPolicyStatus>,
     written_at: Option<Instant>,
-    /// Whether pods were waited for in what was written.
+    /// Whether the last written status waited for pods.
     waited: bool,
     held_since: Option<Instant>,
     seen: Option<Traffic>,
@@ -35,22 +35,23 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// `written` is the status that the policy has already.
+    /// `written` is the status that the policy already has.
     pub fn new(interval: Duration, written: Option<RateLimitPolicyStatus>) -> Self {
         Self { interval, written, written_at: None, waited: false, held_since: None, seen: None, moved_at: None }
     }
 
-    /// What was last written.
+    /// The status that was written last.
     pub fn written(&self) -> Option<&RateLimitPolicyStatus> {
         self.written.as_ref()
     }
 
-    /// Whether this status has been written, so that the passing of time leads to nothing more.
+    /// Whether this status was written, and the passing of time causes no other write.
     pub fn rests_with(&self, status: &RateLimitPolicyStatus) -> bool {
         self.held_since.is_none() && self.written.as_ref() == Some(status)
     }
 
-    /// Whether to write this status now; `waits`: pods are expected to change it soon. If so, it counts as written.
+    /// Whether to write this status now. `waits` says whether pods are expected to change it soon. If true, the
+    /// status counts as written.
     pub fn admits(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> bool {
         if self.seen != status.traffic {
             self.seen.clone_from(&status.traffic);
@@ -64,8 +65,8 @@ impl Pace {
         admitted
     }
 
-    /// Whether to write this status although nothing is new, because what was written is no longer there. If so, it
-    /// counts as written. One that is held back is not: it is written in a moment, or there is a better one by then.
+    /// Whether to write this status although it is not new, because the written one was overwritten. If true, it
+    /// counts as written. A status that is held back is not repeated: it, or a better one, is written in a moment.
     pub fn repeats(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {
         let repeats = self.held_since.is_none();
         if repeats {
@@ -88,7 +89,7 @@ impl Pace {
                 return false;
             }
             let only_counts = self.written.as_ref().is_some_and(|written| said(written) == said(status));
-            // The last acknowledgement is news, however little came before it.
+            // The last acknowledgement is written at once, even if only counts changed.
             let is_over = self.waited && !waits;
             return !only_counts || is_over || self.written_at.is_none_or(|at| now.duration_since(at) >= COUNTS);
         }
@@ -102,7 +103,7 @@ impl Pace {
     }
 }
 
-/// The part of a status that is written without regard to traffic.
+/// The part of a status that does not depend on traffic.
 #[derive(PartialEq)]
 struct Essence<'a> {
     said: Said<'a>,

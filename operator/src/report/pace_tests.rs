@@ -107,7 +107,7 @@ async fn a_rollout_of_many_pods_is_written_once_a_second_and_its_end_in_any_case
     assert!(pace.admits(at + COUNTS, &status("Enforced", 1001, 0), false), "what was held back is written in the end");
 }
 
-/// A change among three pods of which one is away.
+/// A change for three pods, of which one does not answer.
 #[tokio::test(start_paused = true)]
 async fn a_silent_pod_hides_no_acknowledgement_of_the_others() {
     let now = Instant::now();
@@ -117,7 +117,7 @@ async fn a_silent_pod_hides_no_acknowledgement_of_the_others() {
     assert!(!pace.admits(now + millis(5), &changed(1), true));
     assert!(pace.admits(now + millis(10), &changed(2), false), "all who answer have answered");
 
-    // Those that take longer are waited for, and told as soon as they are in.
+    // Slower pods are waited for, and reported as soon as they answer.
     let at = now + millis(10_000);
     let changed = |enforcing| RateLimitPolicyStatus { observed_generation: Some(3), ..status("Drifted", enforcing, 0) };
     assert!(!pace.admits(at, &changed(1), true));

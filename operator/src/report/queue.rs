@@ -1,7 +1,8 @@
-//! Which status is to be written next. Pure.
+//! Decides which status to write next. Pure.
 //!
-//! Of each policy at most one status is being written and at most one waits, the newest. A write that failed waits
-//! longer each time, until it lands or the policy is gone; a newer status takes its place but not its turn.
+//! For each policy at most one status is being written and at most one waits, the newest. After each failure the
+//! pause grows, until the write succeeds or the policy is deleted. A newer status replaces a waiting one, but keeps
+//! its turn.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -11,12 +12,12 @@ use tokio::time::Instant;
 use super::Report;
 use crate::world::ObjectKey;
 
-/// The longest pause after the first failed write.
+/// The upper limit of the pause after the first failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause after many.
+/// The upper limit of the pause after many failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The statuses that have not landed.
+/// The statuses that were not written yet.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     slots: HashMap<ObjectKey, Slot>,
@@ -26,18 +27,18 @@ pub(super) struct Queue {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// What waits.
+    /// The waiting report.
     report: Option<Box<Report>>,
-    /// When it has its turn; none while another status of this policy is being written.
+    /// When it may be written; `None` while another status of this policy is being written.
     turn: Option<Instant>,
-    /// In a row.
+    /// Failures in a row.
     failures: u32,
-    /// The policy went away while a status was being written.
+    /// The policy was deleted while a status was being written.
     removed: bool,
 }
 
 impl Queue {
-    /// Adds a status, in place of an older one that waits.
+    /// Adds a status. It replaces an older one that waits.
     pub(super) fn put(&mut self, now: Instant, report: Box<Report>) {
         if let Some(slot) = self.slots.get_mut(&report.key) {
             slot.report = Some(report);
@@ -48,7 +49,7 @@ impl Queue {
         self.slots.insert(key, Slot { report: Some(report), turn: Some(now), ..Slot::default() });
     }
 
-    /// Takes out the status whose turn it is. It must come back by [`Self::ended`] or [`Self::failed`].
+    /// Takes the status whose turn it is. The caller must return it with [`Self::ended`] or [`Self::failed`].
     pub(super) fn take(&mut self, now: Instant) -> Option<Box<Report>> {
         if self.next_turn()? > now {
             return None;
@@ -59,7 +60,7 @@ impl Queue {
         slot.report.take()
     }
 
-    /// When the next status has its turn.
+    /// When the next status may be written.
     pub(super) fn next_turn(&self) -> Option<Instant> {
         self.turns.first().map(|(turn, _)| *turn)
     }
@@ -69,15 +70,15 @@ impl Queue {
         self.slots.is_empty()
     }
 
-    /// A write landed, or there is nothing left to write to. True if the policy went away in the meantime.
+    /// Ends a write that succeeded, or whose policy is gone. Returns true if the policy was deleted in the meantime.
     pub(super) fn ended(&mut self, now: Instant, key: &ObjectKey) -> bool {
         let Some(slot) = self.slots.get_mut(key) else { return false };
         slot.failures = 0;
         self.next(key, now)
     }
 
-    /// A write failed. `share` of the longest pause passes before the next. True if the policy went away in the
-    /// meantime.
+    /// Ends a write that failed. The next attempt waits for `share` of the longest pause. Returns true if the policy
+    /// was deleted in the meantime.
     pub(super) fn failed(&mut self, now: Instant, report: Box<Report>, share: f64) -> bool {
         let key = report.key.clone();
         let Some(slot) = self.slots.get_mut(&key) else { return false };
@@ -89,7 +90,7 @@ impl Queue {
         self.next(&key, now + pause)
     }
 
-    /// Forgets a policy. True if none of its statuses is being written.
+    /// Removes a policy. Returns true if none of its statuses is being written.
     pub(super) fn remove(&mut self, key: &ObjectKey) -> bool {
         match self.slots.get_mut(key) {
             Some(slot) if slot.turn.is_none() => {
@@ -120,7 +121,7 @@ impl Queue {
     }
 }
 
-/// `share` of the longest pause after so many failures and one.
+/// `share` of the longest pause after `failures` earlier failures.
 pub(super) fn pause(failures: u32, share: f64) -> Duration {
     FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE).mul_f64(share)
 }

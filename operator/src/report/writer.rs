@@ -1,4 +1,5 @@
-//! The loop that writes: statuses side by side, announcements one after the other, neither waiting for the other.
+//! The writing loop. Statuses are written in parallel, announcements one after the other, and neither waits for the
+//! other.
 
 use std::time::Duration;
 
@@ -15,16 +16,16 @@ use crate::clock;
 use crate::metrics::Metrics;
 use crate::world::ObjectKey;
 
-/// How many statuses are written side by side.
+/// How many statuses to write in parallel.
 const WRITERS: usize = 8;
-/// How many announcements wait; more are given up, because a status says the same.
+/// How many announcements may wait. Further ones are dropped, because the status says the same.
 const ANNOUNCEMENTS: usize = 256;
-/// How long one write may take.
+/// The timeout of one write.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long an announcement is tried again. Those behind it wait.
+/// How long to retry an announcement. Later ones wait.
 const PERSISTENCE: Duration = Duration::from_secs(30);
 
-/// Writes until `messages` is closed, and what is left then. Tells of each status that landed.
+/// Writes until `messages` is closed and everything is written. Reports each status that landed.
 pub async fn run(
     sink: Sink,
     messages: mpsc::UnboundedReceiver<Message>,
@@ -49,7 +50,7 @@ async fn announce(sink: &Sink, mut announced: mpsc::Receiver<Announcement>) {
     }
 }
 
-/// Tries for a while: the next leader begins with what the status says, and does not announce it again.
+/// Retries for a while, because the next leader starts from the status and does not repeat the announcement.
 async fn tell(sink: &ClusterSink, announcement: &Announcement) -> Result<(), SinkError> {
     let event = sink.event(announcement);
     let until = clock::now() + PERSISTENCE;
@@ -130,13 +131,13 @@ impl Writer<'_> {
     fn announce(&mut self, mut announcement: Announcement) {
         let Announcement { key, reason, note, .. } = &mut announcement;
         match self.budget.spend(clock::now(), key) {
-            None => return tracing::debug!(policy = %key, reason, note, "an event too many"),
+            None => return tracing::debug!(policy = %key, reason, note, "the policy's event budget is exhausted, dropping this event"),
             Some(0) => {}
-            Some(untold) => note.push_str(&format!(" (after {untold} more events that were not written)")),
+            Some(untold) => note.push_str(&format!(" (after {untold} more events that were dropped)")),
         }
         if let Err(error) = self.announcements.try_send(announcement) {
             let Announcement { key, reason, .. } = error.into_inner();
-            tracing::warn!(policy = %key, reason, "too many events wait, giving this one up");
+            tracing::warn!(policy = %key, reason, "too many events wait, dropping this one");
         }
     }
 
@@ -147,7 +148,7 @@ impl Writer<'_> {
                 self.metrics.status_written(true);
                 let Report { key, uid, number, .. } = *report;
                 let removed = self.queue.ended(now, &key);
-                // Closed only while the process ends.
+                // The channel is closed only while the process ends.
                 let _ = self.landings.send(WrittenStatus { key: key.clone(), uid, number, stored }).await;
                 removed.then_some(key)
             }
@@ -159,7 +160,7 @@ impl Writer<'_> {
                     SinkError::Conflict { version } => Box::new(Report { version: version.clone(), ..*report }),
                     _ => report,
                 };
-                tracing::warn!(policy = %key, error = %format!("{error:#}"), "cannot write the status, trying again");
+                tracing::warn!(policy = %key, error = %format!("{error:#}"), "cannot write the status, retrying");
                 self.queue.failed(now, report, rand::rng().random_range(0.5..=1.0)).then_some(key)
             }
         };
@@ -168,7 +169,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A status is not written after all.
+    /// Drops a status without writing it.
     fn leave(&mut self, key: &ObjectKey) {
         if self.queue.ended(clock::now(), key) {
             self.sink.removed(key);

@@ -23,7 +23,7 @@ use crate::world::ObjectKey;
 const PATIENCE: Duration = Duration::from_secs(20);
 const UID: &str = "1";
 
-/// What becomes of a status write. The client of these tests tries again itself after 429, 503 and 504.
+/// The result of a status write. The client in these tests retries 429, 503 and 504 itself.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Status(u16),
@@ -31,18 +31,18 @@ enum Answer {
     Garbage,
 }
 
-/// The scripted answers to status writes (then all succeed), and what was asked.
+/// The scripted responses to status writes (after them all writes succeed), and the requests that arrived.
 #[derive(Debug, Default)]
 struct Script {
     answers: VecDeque<Answer>,
-    /// The UID that the policy has now.
+    /// The policy's current UID.
     uid: String,
     writes: Vec<Value>,
-    /// The versions that they were made from.
+    /// The resource versions in the writes.
     versions: Vec<Value>,
-    /// The scripted answers to Events; then there is none.
+    /// The scripted responses to Events; after them there is no response.
     event_answers: VecDeque<u16>,
-    /// The Events that were asked for.
+    /// The Events that arrived.
     events: Vec<Value>,
 }
 
@@ -84,7 +84,7 @@ fn failure(code: u16) -> Value {
 }
 
 impl Script {
-    /// What becomes of an Event.
+    /// The result of writing an Event.
     fn event(&mut self, event: &[u8]) -> Option<u16> {
         self.events.push(serde_json::from_slice(event).unwrap());
         self.event_answers.pop_front()
@@ -97,7 +97,7 @@ struct Stage {
     messages: mpsc::UnboundedSender<Message>,
     landed: mpsc::Receiver<WrittenStatus>,
     writer: JoinHandle<()>,
-    /// Where the apiserver is, or will be.
+    /// The address of the apiserver, even if it is not running.
     address: SocketAddr,
     apiserver: Option<JoinHandle<()>>,
 }
@@ -143,7 +143,7 @@ impl Stage {
         assert_eq!((landed.number, landed.stored.status), (number, Some(Box::new(status(number)))));
     }
 
-    /// Nothing more is written: the writer has nothing left to do.
+    /// The writer ends without any further write.
     async fn ends(self) -> usize {
         drop(self.messages);
         timeout(PATIENCE, self.writer).await.expect("nothing is left to write").unwrap();
@@ -269,7 +269,7 @@ async fn an_event_is_tried_again_and_stays_one() {
     }
 }
 
-/// Each of them is a fact of its own: another pod each time.
+/// Each Event is a separate fact, about another pod.
 #[tokio::test]
 async fn pods_that_flap_do_not_flood_the_events_of_their_policy() {
     let stage = Stage::set(&[]).await;

@@ -1,6 +1,6 @@
 //! The agents of standalone mode: those of the command line, and those of a file that may change.
 //!
-//! A file that cannot be read, holds nothing or has a fault takes no agent away: the last good list holds.
+//! A file that is unreadable, empty or invalid removes no agent: the last good list stays in use.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::listing;
 use crate::identity::host;
 use crate::world::{Agent, Change, Membership, ObjectKey, Pod};
 
-/// The namespace that stands for agents outside of any cluster.
+/// The namespace of agents outside of a cluster.
 const NAMESPACE: &str = "agents";
 
 /// An agent of standalone mode.
@@ -19,14 +19,14 @@ const NAMESPACE: &str = "agents";
 pub struct StandaloneAgent {
     /// Base URL of its control API, without a slash at its end.
     pub url: String,
-    /// What selectors see. Without labels every policy targets it.
+    /// The labels for selectors. Without labels every policy targets the agent.
     pub labels: BTreeMap<String, String>,
 }
 
-/// Why a text names no agent.
+/// Why a text does not describe an agent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidAgent {
-    /// It cannot be called.
+    /// The URL is invalid.
     #[error("{0:?} must be a URL with a host and a port, and nothing behind it, such as http://127.0.0.1:8481")]
     Url(String),
     /// A label without a value.
@@ -63,7 +63,7 @@ impl std::str::FromStr for StandaloneAgent {
 }
 
 impl StandaloneAgent {
-    /// What stands for it in place of a pod.
+    /// The pod that stands for the agent.
     fn pod(&self) -> (ObjectKey, Pod) {
         let name = self.url.split_once("://").map_or(&*self.url, |(_, authority)| authority).to_owned();
         let membership =
@@ -73,7 +73,7 @@ impl StandaloneAgent {
     }
 }
 
-/// Why a list of agents cannot be used.
+/// Why a list of agents is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentsError {
     /// The file cannot be read.
@@ -81,41 +81,41 @@ pub enum AgentsError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A line names no agent.
+    /// A line does not describe an agent.
     #[error("{}:{line}: {source}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
         /// Which line, from 1.
         line: usize,
-        /// Why.
+        /// The cause.
         source: InvalidAgent,
     },
-    /// It cannot be called as its URL says.
+    /// The URL needs mutual TLS, for which there is no certificate.
     #[error(
-        "agent {0} must be called over mutual TLS: say --agent-ca, --client-cert and --client-key, or call it by http://"
+        "agent {0} must be called over mutual TLS: set --agent-ca, --client-cert and --client-key, or use http://"
     )]
     NoCertificate(String),
-    /// There is none.
+    /// The list is empty.
     #[error("{}: names no agent: write one URL[,LABEL=VALUE...] on each line", path.display())]
     None {
         /// The file.
         path: PathBuf,
     },
-    /// Two are one.
-    #[error("agent {0} is named twice: name it once, with all its labels")]
+    /// Two agents have one URL.
+    #[error("agent {0} is listed twice: list it once, with all its labels")]
     Twice(String),
 }
 
-/// The list, as it is and as it was last said.
+/// The list of agents, and the problem that was logged last.
 #[derive(Debug, Default)]
 pub(super) struct Agents {
     fixed: Vec<StandaloneAgent>,
     file: Option<PathBuf>,
-    /// Whether there is a certificate to show to agents.
+    /// Whether there is a certificate to present to agents.
     has_certificate: bool,
     current: BTreeMap<ObjectKey, Pod>,
 }
@@ -125,7 +125,7 @@ impl Agents {
     ///
     /// # Errors
     ///
-    /// It cannot be used.
+    /// The list is invalid.
     pub(super) fn open(
         fixed: Vec<StandaloneAgent>,
         file: Option<PathBuf>,
@@ -136,16 +136,16 @@ impl Agents {
         Ok(agents)
     }
 
-    /// The file, to watch it.
+    /// The path of the file, to watch it.
     pub(super) fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// What is different now.
+    /// The changes of the list.
     ///
     /// # Errors
     ///
-    /// The list cannot be used, and the last one holds.
+    /// The list is invalid, and the last one stays in use.
     pub(super) fn changes(&mut self) -> Result<Vec<Change>, AgentsError> {
         let wanted = self.read()?;
         let gone = self.current.keys().filter(|key| !wanted.contains_key(*key));
@@ -236,7 +236,7 @@ mod tests {
             ("http://a:1\nb:1\n", "agents:2: "),
             ("http://a:1\nhttp://a:1/,app=web\n", "named twice"),
             ("http://fixed:1\n", "named twice"),
-            ("http://a:1\nhttps://b:1\n", "agent https://b:1 must be called over mutual TLS: say --agent-ca"),
+            ("http://a:1\nhttps://b:1\n", "agent https://b:1 must be called over mutual TLS: set --agent-ca"),
         ] {
             write(bad);
             let error = said(&mut agents).unwrap_err().to_string();

@@ -1,7 +1,7 @@
 //! The apiserver as a source: one watch per kind and namespace.
 //!
-//! Objects are cut down to what the world needs as they arrive; nothing of them is kept here but their names, so that
-//! a new listing can tell what is gone.
+//! Objects are reduced to what the world needs when they arrive. Only their names are kept here, so that a new
+//! listing shows what was deleted.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -30,7 +30,7 @@ use crate::world::{Change, ObjectKey, Update, WorkloadKind};
 /// How many watches have not sent their first listing.
 type Unlisted = Arc<AtomicUsize>;
 
-/// Watches until `updates` is closed. No `namespaces`: all of them.
+/// Watches until `updates` is closed. Empty `namespaces`: all of them.
 pub async fn run(client: Client, namespaces: Vec<String>, proof: Proof, updates: mpsc::Sender<Update>) {
     let scopes: Vec<Option<String>> =
         if namespaces.is_empty() { vec![None] } else { namespaces.into_iter().map(Some).collect() };
@@ -97,8 +97,8 @@ impl Sink {
         self.updates.send(Update { changes, complete: false }).await.is_ok()
     }
 
-    /// Says that one watch has sent its first listing. The last one to say so completes the picture: all the others
-    /// have put their listings into the same channel before.
+    /// Records that one watch has sent its first listing. The last one makes the world complete: the others have sent
+    /// their listings through the same channel before.
     async fn listed(&self) -> bool {
         if self.unlisted.fetch_sub(1, Ordering::AcqRel) > 1 {
             return true;
@@ -163,7 +163,7 @@ async fn follow<K>(
     }
 }
 
-/// Whether the apiserver does not know the kind that is watched.
+/// Whether the apiserver does not know the watched kind.
 fn is_undefined(error: &watcher::Error) -> bool {
     let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) = error else {
         return false;
@@ -173,7 +173,7 @@ fn is_undefined(error: &watcher::Error) -> bool {
 
 fn what_is_missing(kind: &str) -> &'static str {
     if kind == "RateLimitPolicy" {
-        "its definition is not there; install the chart weir-crds. Until then agents keep what they have"
+        "its CRD is missing; install the chart weir-crds. Until then agents keep their rules"
     } else {
         "every Kubernetes does; is this the apiserver of a cluster?"
     }
@@ -183,8 +183,8 @@ fn key_of(object: &impl ResourceExt) -> ObjectKey {
     ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// Jittered delays that never grow beyond a few seconds: a CRD that is installed after the operator, or an apiserver
-/// that comes back, should be noticed within seconds.
+/// Jittered delays of at most a few seconds, so that a CRD that is installed after the operator, or an apiserver that
+/// comes back, is noticed within seconds.
 #[derive(Default)]
 pub(crate) struct ShortBackoff {
     failures: u32,

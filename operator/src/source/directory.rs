@@ -1,8 +1,8 @@
 //! A directory of policy files and a list of agents as a source.
 //!
-//! Files are read again as soon as the system says that something moved and then kept still for a moment; a slow
-//! second look covers file systems that say nothing, and a call to reload those that cannot wait. Status files, which the
-//! operator writes, and editors' droppings are no input.
+//! Files are read again as soon as the system reports a change and then none for a moment. A slow rescan covers file
+//! systems that report nothing, and a reload can be requested at any time. Status files, which the operator writes,
+//! and editors' temporary files are ignored.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -27,34 +27,34 @@ use crate::metrics::Metrics;
 use crate::report::{self, Message};
 use crate::world::Update;
 
-/// Files are read once nothing moved for this long.
+/// Files are read when nothing changed for this long.
 const QUIET: Duration = Duration::from_millis(20);
-/// They are read after this long even if something always moves.
+/// Files are read after this long even if they keep changing.
 const RESTLESS: Duration = Duration::from_millis(200);
-/// The second look.
+/// The interval of the rescan.
 const RESCAN: Duration = Duration::from_secs(2);
-/// A file that is broken at the start may be on its way: agents are told nothing for so long, at most.
+/// How long to wait at most, before the first push, for a file that is broken at the start: it may be half written.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// What standalone mode works on.
+/// The inputs of standalone mode.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
     /// The directory of policies.
     pub policies: PathBuf,
-    /// Where statuses are written, and read at the start; none: beside the policies.
+    /// Where to write statuses, and read them at the start; `None`: beside the policies.
     pub state: Option<PathBuf>,
-    /// Whether the directories below count.
+    /// Whether to include subdirectories.
     pub recursive: bool,
-    /// Agents that stay.
+    /// The agents of the command line.
     pub agents: Vec<StandaloneAgent>,
-    /// A file that names more of them, a line each.
+    /// A file with more agents, one per line.
     pub agents_file: Option<PathBuf>,
-    /// How those are called whose URL says `https`.
+    /// The files for agents whose URL begins with `https`.
     pub tls: Option<TlsFiles>,
 }
 
 impl Place {
-    /// Where statuses are.
+    /// The directory of statuses.
     pub fn state(&self) -> &Path {
         self.state.as_deref().unwrap_or(&self.policies)
     }
@@ -68,7 +68,7 @@ pub enum DirectoryError {
     Unreadable {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// It cannot be watched.
@@ -76,21 +76,21 @@ pub enum DirectoryError {
     Unwatchable {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: notify::Error,
     },
-    /// Statuses cannot be kept there.
-    #[error("cannot keep statuses in {}: name another directory with --state-dir", path.display())]
+    /// Statuses cannot be stored there.
+    #[error("cannot store statuses in {}: choose another directory with --state-dir", path.display())]
     State {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The agents are not known.
+    /// The list of agents is invalid.
     #[error(transparent)]
     Agents(#[from] AgentsError),
-    /// No agent can be called over mutual TLS with these files.
+    /// The files for mutual TLS are not usable.
     #[error(transparent)]
     Tls(#[from] InvalidTls),
 }
@@ -112,8 +112,8 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// It cannot be read or watched, statuses cannot be kept, or the agents are not known. A policy file that is broken is
-    /// none: see [`Kept`].
+    /// It cannot be read or watched, statuses cannot be stored, or the list of agents is invalid. A broken policy
+    /// file is not an error: see [`Kept`].
     pub fn open(place: &Place) -> Result<Self, DirectoryError> {
         let path = &place.policies;
         let (tell, moved) = mpsc::channel(1);
@@ -131,7 +131,7 @@ impl Directory {
             let is_input =
                 |event: &notify::Event| !event.kind.is_access() && event.paths.iter().any(|path| !is_status_file(path));
             if event.as_ref().map_or(true, is_input) {
-                // Full means that somebody is about to look anyway.
+                // A full channel means that a read is pending already.
                 let _ = tell.try_send(());
             }
         })
@@ -139,11 +139,11 @@ impl Directory {
         let mode = if place.recursive { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
         watcher.watch(path, mode).map_err(unwatchable)?;
         let files = agents.file().into_iter().chain(calling.iter().flat_map(|calling| calling.files().paths()));
-        // Their directories, because a file that is replaced is another one.
+        // Watches the parent directories, because a replaced file is a new file.
         let parents = files.filter_map(Path::parent);
         let parents = parents.map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
         for parent in parents.collect::<BTreeSet<_>>() {
-            // The directory of policies is watched already, maybe with all below it.
+            // The directory of policies is watched already, maybe with its subdirectories.
             if parent != path.as_path() {
                 watcher.watch(parent, RecursiveMode::NonRecursive).map_err(unwatchable)?;
             }
@@ -159,12 +159,13 @@ impl Directory {
         })
     }
 
-    /// How agents are called over mutual TLS, and the files that say so.
+    /// How to call agents over mutual TLS, and the files for it.
     pub(crate) fn calling(&self) -> Option<(Held, Arc<TlsFiles>)> {
         self.calling.as_ref().map(|calling| (calling.held(), calling.files().clone()))
     }
 
-    /// Sends what is in the directory, and every change of it, until `updates` is closed. `reload`: look again, now.
+    /// Sends the content of the directory, and every change, until `updates` is closed. `reload` asks for a read at
+    /// once.
     pub async fn run(
         mut self,
         updates: mpsc::Sender<Update>,
@@ -182,18 +183,18 @@ impl Directory {
             let mut has_converged = true;
             let refreshed = self.calling.as_mut().map_or(Ok(()), CallingFiles::refresh);
             if let Some(problem) = certificates.changed(refreshed) {
-                tracing::warn!(problem, "agents are called with the certificates from before");
+                tracing::warn!(problem, "the previous certificates for agents stay in use");
             }
             let found = self.agents.changes().map(|found| changes.extend(found));
             if let Some(problem) = agents.changed(found) {
-                tracing::warn!(problem, "the agents stay as they were");
+                tracing::warn!(problem, "the previous agents stay in use");
             }
             let listing = self.list().await;
             match listing {
                 Ok(listing) => {
                     let outcome = self.folder.absorb(clock::now(), listing);
                     changes.extend(outcome.changes);
-                    // Closed only while the process ends.
+                    // The channel is closed only while the process ends.
                     for notice in outcome.notices {
                         let _ = reports.send(Message::Notice(notice.to_string()));
                     }
@@ -205,10 +206,10 @@ impl Directory {
                     metrics.set_files(self.folder.counts());
                     unreadable.changed(Ok::<_, io::Error>(()));
                 }
-                // The whole directory being away says nothing about its policies.
+                // A missing directory says nothing about its policies.
                 Err(error) => {
                     if let Some(problem) = unreadable.changed(Err(error)) {
-                        tracing::warn!(path = %self.path.display(), problem, "cannot read the policies: they stay as they were");
+                        tracing::warn!(path = %self.path.display(), problem, "cannot read the policies: the previous ones stay in force");
                     }
                 }
             }
@@ -225,14 +226,14 @@ impl Directory {
             }
             tokio::select! {
                 () = self.wait_for_quiet() => {}
-                () = reload.notified() => tracing::info!("reading the policies, agents and certificates again, as asked"),
+                () = reload.notified() => tracing::info!("reading the policies, agents and certificates again, as requested"),
                 () = sleep_until(look_again) => {}
                 () = updates.closed() => return,
             }
         }
     }
 
-    /// Away from the threads that serve agents: ten thousand files take a while.
+    /// On another thread than those that serve agents, because ten thousand files take a while.
     async fn list(&mut self) -> io::Result<Listing> {
         let mut reader = self.reader.take().expect("it is put back below");
         let now = SystemTime::from(clock::timestamp());

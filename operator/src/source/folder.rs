@@ -1,11 +1,12 @@
-//! What a directory of policy files means, listing by listing. Pure: text and time in, changes out.
+//! Interprets a directory of policy files, listing by listing. Pure: text and time in, changes out.
 //!
-//! Editors replace files by renaming, truncate them before they write, and save halves. So nothing that got worse is
-//! believed at first sight: a policy that is gone, or a file that no longer parses, must still be so after
-//! [`CONFIRM`]. A broken file never takes its policies out of force; it makes them invalid, and says so. Nor does one that
-//! was emptied or cut off: a full disk does that. Who wants a policy to go deletes its file, or its document from it.
+//! Editors replace files by renaming, truncate them before they write, and save partial files. So a bad change is not
+//! accepted at once: a policy that is gone, or a file that no longer parses, must still be so after [`CONFIRM`]. A
+//! broken file never removes its policies; it makes them invalid, and its status says so. The same holds for a file
+//! that was emptied or cut off, as a full disk does it. To remove a policy, users delete its file, or its document in
+//! the file.
 //!
-//! A broken file stops no other, at the start either: what was good of it is known from its status file.
+//! A broken file does not affect other files, at the start either: its last good content is in its status file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,20 +21,20 @@ use crate::compile::revision_of;
 use crate::documents::{self, Broken as Faulty, Finding, Place, Specs};
 use crate::world::{Change, Fault, ObjectKey, Policy, StoredStatus};
 
-/// How long something bad must last to be believed.
+/// How long a bad state must last to be accepted.
 pub(super) const CONFIRM: Duration = Duration::from_millis(250);
 
-/// The namespace of what stands for a file that names no policy.
+/// The namespace of the placeholder for a file without any readable policy.
 const UNNAMED: &str = "default";
 
-/// Something to tell the person at the keyboard.
+/// A message for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The file meant.
+    /// The file.
     pub file: Arc<str>,
-    /// Where in it, if it is about a place.
+    /// The place in it, if there is one.
     pub place: Option<Place>,
-    /// What about it.
+    /// The message.
     pub message: String,
 }
 
@@ -46,19 +47,19 @@ impl fmt::Display for Notice {
     }
 }
 
-/// A policy of a file as it was last good, before this operator started.
+/// A policy's last good generation from before this operator's start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
     /// The policy.
     pub key: ObjectKey,
-    /// The generation that was good.
+    /// The good generation.
     pub generation: i64,
-    /// What it asked for.
+    /// Its spec.
     pub spec: Arc<RateLimitPolicySpec>,
 }
 
 impl Kept {
-    /// As the status that it is from shows it.
+    /// The generation as the status would show it.
     fn stored(&self) -> StoredStatus {
         let spec = serde_json::to_string(&*self.spec).expect("a spec is plain data, which always has a JSON form");
         let last_known_good = Some(LastKnownGood { generation: self.generation, spec });
@@ -67,41 +68,41 @@ impl Kept {
     }
 }
 
-/// How many files are in which state.
+/// The number of files in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileCounts {
-    /// Read well.
+    /// Valid.
     pub good: usize,
-    /// Do not, and their last good content is in force.
+    /// Broken, with their last good content in force.
     pub kept: usize,
-    /// Do not, and nothing of them is in force.
+    /// Broken, with nothing of them in force.
     pub broken: usize,
 }
 
-/// What follows from a listing.
+/// The result of a listing.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) changes: Vec<Change>,
     pub(super) notices: Vec<Notice>,
-    /// Policies that were kept from before and are in no file any more.
+    /// Policies that were stored before the start and are in no file any more.
     pub(super) forgotten: Vec<ObjectKey>,
-    /// When to look again although nothing moves.
+    /// When to look again without a change.
     pub(super) look_again: Option<Instant>,
 }
 
-/// The directory as it was last understood.
+/// The directory as understood so far.
 #[derive(Debug, Default)]
 pub(super) struct Folder {
     files: BTreeMap<Arc<str>, File>,
     current: BTreeMap<ObjectKey, Policy>,
     gone_since: BTreeMap<ObjectKey, Instant>,
-    /// Policies that are in a second file as well, so that it is told once.
+    /// Policies that a second file has as well, so that it is reported once.
     doubled: BTreeSet<(ObjectKey, Arc<str>)>,
-    /// What is known from before, by file, until the directory was looked at.
+    /// The stored generations, by file, until the directory was read.
     kept: BTreeMap<Arc<str>, Vec<Kept>>,
-    /// The same by policy.
+    /// The stored generations by policy.
     generations: BTreeMap<ObjectKey, Kept>,
-    /// Whether all that was there at the start has been sent.
+    /// Whether everything from the start was sent.
     is_complete: bool,
 }
 
@@ -110,7 +111,7 @@ struct File {
     seen: Result<Arc<str>, String>,
     /// The last good content.
     good: Specs,
-    /// Whether the text of that ended with a line.
+    /// Whether its text ended with a line break.
     has_last_line: bool,
     broken: Option<Broken>,
 }
@@ -129,25 +130,25 @@ impl Broken {
 }
 
 impl File {
-    /// Whether it is known for a moment to be broken.
+    /// Whether it has been broken for long enough to be reported.
     fn is_told(&self) -> bool {
         self.broken.as_ref().is_some_and(|broken| broken.told)
     }
 }
 
 impl Folder {
-    /// Begins with what is kept from before.
+    /// Starts from the stored generations.
     pub(super) fn new(kept: BTreeMap<Arc<str>, Vec<Kept>>) -> Self {
         let generations = kept.values().flatten().map(|kept| (kept.key.clone(), kept.clone())).collect();
         Self { kept, generations, ..Self::default() }
     }
 
-    /// All that was there at the start has been sent, and is looked after.
+    /// Records that everything from the start was sent and compiled.
     pub(super) fn complete(&mut self) {
         self.is_complete = true;
     }
 
-    /// How the files are.
+    /// The state of the files.
     pub(super) fn counts(&self) -> FileCounts {
         let mut counts = FileCounts::default();
         for file in self.files.values() {
@@ -161,7 +162,7 @@ impl Folder {
         counts
     }
 
-    /// Compares a listing with what was known.
+    /// Compares a listing with the previous state.
     pub(super) fn absorb(&mut self, now: Instant, listing: Listing) -> Outcome {
         let mut outcome = Outcome::default();
         self.files.retain(|file, _| listing.contains_key(file));
@@ -179,7 +180,7 @@ impl Folder {
                 let findings = broken.faulty.findings.iter();
                 outcome.notices.extend(findings.map(|it| tell(Some(it.place), it.fault.to_string())));
                 let rest = if file.good.is_empty() {
-                    "nothing of it is in force, because no good content of it is known"
+                    "no policy of it is in force, because no good content is known"
                 } else {
                     "its last good content stays in force"
                 };
@@ -209,7 +210,7 @@ impl Folder {
                     outcome.notices.push(Notice {
                         file: name.clone(),
                         place: None,
-                        message: "reads well again".into(),
+                        message: "is valid again".into(),
                     });
                 }
                 let has_last_line = seen.as_ref().is_ok_and(|text| text.ends_with('\n'));
@@ -224,7 +225,7 @@ impl Folder {
         self.files.insert(name, file);
     }
 
-    /// What should be in force, and what is wrong where nothing can be.
+    /// What should be in force, and the faults where nothing can be.
     #[expect(clippy::type_complexity, reason = "a spec or its faults, with the file that they are from")]
     fn wanted(
         &mut self,
@@ -232,7 +233,7 @@ impl Folder {
     ) -> BTreeMap<ObjectKey, (Arc<str>, Result<Arc<RateLimitPolicySpec>, Vec<Fault>>)> {
         let mut wanted: BTreeMap<ObjectKey, (Arc<str>, _)> = BTreeMap::new();
         let mut doubled = BTreeSet::new();
-        // A policy that moved out of a file before that was emptied or broken is where it reads well.
+        // If a policy moved to another file before its first file was emptied or broken, the valid file counts.
         let (told, good): (Vec<_>, Vec<_>) = self.files.iter().partition(|(_, file)| file.is_told());
         for (name, file) in good.iter().chain(&told) {
             let name = *name;
@@ -256,7 +257,7 @@ impl Folder {
                 wanted.insert(key.clone(), (name.clone(), spec));
             }
         }
-        // What never was valid has a status, too; a file that does not even name a policy stands for one.
+        // A policy that never was valid has a status, too. A file without any readable policy gets a placeholder.
         for (name, file) in told {
             let Some(broken) = &file.broken else { continue };
             let mut named: Vec<ObjectKey> = broken.faulty.named.iter().cloned().collect();
@@ -302,10 +303,10 @@ impl Folder {
                 None => 1,
             },
         };
-        // The same name gives the same UID, also after a restart: the agents' counters belong to it.
+        // The same name gives the same UID, also after a restart, because the agents' counters belong to the UID.
         let uid = revision_of(&(&key.namespace, &key.name));
         let policy = Policy { uid, generation, created: None, spec, file: Some(file) };
-        // Nobody has compiled what was good before if the file is known to be broken by then.
+        // Needed only if the file is broken before the engine has compiled its good content.
         let kept = self.generations.get(&key).filter(|_| policy.spec.is_err() && !self.is_complete);
         let stored = kept.map(Kept::stored).unwrap_or_default();
         self.current.insert(key.clone(), policy.clone());
@@ -319,7 +320,7 @@ impl Outcome {
     }
 }
 
-/// The policies of a file, where so much of it was good before.
+/// The policies of a file. `known` is its earlier state.
 fn read(seen: &Result<Arc<str>, String>, known: Option<&File>) -> Result<Specs, Faulty> {
     let text = match seen {
         Ok(text) => text,
@@ -328,16 +329,16 @@ fn read(seen: &Result<Arc<str>, String>, known: Option<&File>) -> Result<Specs, 
     let held_something = known.is_some_and(|file| !file.good.is_empty());
     let read = documents::read(text);
     if read.is_empty() && held_something {
-        let message = "holds nothing, and what it held stays in force: delete the file to end that";
+        let message = "is empty, and its last good content stays in force: delete the file to remove its policies";
         return Err(faulty(Place { line: 1, column: 1 }, message.to_owned()));
     }
     let specs = read.policies()?;
-    // A text in brackets that was cut off does not parse.
+    // A text in brackets that was cut off does not parse anyway.
     let is_block = !text.trim_start().starts_with(['{', '[']);
     if held_something && is_block && known.is_some_and(|file| file.has_last_line) && !text.ends_with('\n') {
         let last = text.lines().last().unwrap_or_default();
         let place = Place { line: text.lines().count(), column: last.chars().count() + 1 };
-        let message = "ends within a line, as if it had been cut off: end the last line with a line break";
+        let message = "ends within a line, as if it were cut off: end the last line with a line break";
         return Err(faulty(place, message.to_owned()));
     }
     Ok(specs)

@@ -90,7 +90,7 @@ async fn a_broken_file_makes_its_policies_invalid_and_says_so_once() {
     let fixed = folder.absorb(now + CONFIRM * 3, listing(&[("a.yaml", &good)]));
     assert_eq!(
         (said(&fixed), notices(&fixed)),
-        (vec!["p 3 50".to_owned()], vec!["a.yaml: reads well again".to_owned()])
+        (vec!["p 3 50".to_owned()], vec!["a.yaml: is valid again".to_owned()])
     );
 }
 
@@ -107,7 +107,7 @@ async fn a_policy_in_two_files_is_taken_from_the_first() {
     assert_eq!(said(&folder.absorb(now, listing(&[("b.yaml", &second)]))), ["p 2 60"], "it moved, and was never gone");
 }
 
-/// What a full disk and an interrupted copy leave.
+/// The results of a full disk and an interrupted copy.
 #[tokio::test(start_paused = true)]
 async fn a_file_that_is_emptied_or_cut_off_keeps_its_policies() {
     let now = Instant::now();
@@ -117,17 +117,17 @@ async fn a_file_that_is_emptied_or_cut_off_keeps_its_policies() {
         (
             "emptied",
             String::new(),
-            "a.yaml:1:1: holds nothing, and what it held stays in force: delete the file to end that",
+            "a.yaml:1:1: is empty, and its last good content stays in force: delete the file to remove its policies",
         ),
         (
             "only comments",
             "# a\n".to_owned(),
-            "a.yaml:1:1: holds nothing, and what it held stays in force: delete the file to end that",
+            "a.yaml:1:1: is empty, and its last good content stays in force: delete the file to remove its policies",
         ),
         (
             "cut off between fields",
             text[..text.len() - 1].to_owned(),
-            "a.yaml:19:40: ends within a line, as if it had been cut off: end the last line with a line break",
+            "a.yaml:19:40: ends within a line, as if it were cut off: end the last line with a line break",
         ),
         ("cut off in a number", text[..cut].to_owned(), "a.yaml:19:"),
     ] {
@@ -143,7 +143,7 @@ async fn a_file_that_is_emptied_or_cut_off_keeps_its_policies() {
         assert!(later.changes.is_empty(), "{what}: {:?}", later.changes);
         let again = folder.absorb(now + CONFIRM * 1001, listing(&[("a.yaml", &text)]));
         assert_eq!(said(&again), ["p 3 50", "q 3 600"], "{what}");
-        // Its file being deleted is what says that it is to go.
+        // Only deleting the file removes its policies.
         folder.absorb(now + CONFIRM * 1002, listing(&[]));
         assert_eq!(said(&folder.absorb(now + CONFIRM * 1003, listing(&[]))), ["p gone", "q gone"], "{what}");
     }
@@ -177,7 +177,7 @@ async fn a_broken_file_stops_no_other_and_what_never_was_valid_is_known() {
     let outcome = folder.absorb(now + CONFIRM, files);
     assert_eq!(said(&outcome), ["a.yaml 1 invalid", "q 1 invalid"]);
     assert_eq!(folder.counts(), FileCounts { good: 3, kept: 0, broken: 2 });
-    let last = "c.yaml: nothing of it is in force, because no good content of it is known";
+    let last = "c.yaml: no policy of it is in force, because no good content is known";
     assert_eq!(notices(&outcome).last().map(String::as_str), Some(last));
     let well = listing(&[("a.yaml", ""), ("b.yaml", &policy("p", "50")), ("c.yaml", &policy("q", "5"))]);
     assert_eq!(said(&folder.absorb(now + CONFIRM * 2, well.clone())), ["q 2 5"]);
@@ -199,7 +199,7 @@ async fn what_was_good_before_a_restart_holds_while_the_file_is_broken() {
         ("c.yaml".into(), vec![kept("r", 4, "70")]),
         ("gone.yaml".into(), vec![kept("s", 1, "80")]),
     ]));
-    // One is broken, one is as it was, one has changed, one was deleted.
+    // One file is broken, one is unchanged, one has changed, one was deleted.
     let files = listing(&[("a.yaml", "a: ["), ("b.yaml", &policy("q", "60")), ("c.yaml", &policy("r", "71"))]);
     let outcome = folder.absorb(now, files.clone());
     assert_eq!(said(&outcome), ["p 7 50", "q 3 60", "r 5 71"]);

@@ -1,4 +1,4 @@
-//! What is in a directory of policy files, read with as little work as can be: a file that did not change is not read again.
+//! Reads a directory of policy files. An unchanged file is not read again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, Metadata};
@@ -8,34 +8,35 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// How the files end that the operator writes.
+/// The suffix of the operator's status files.
 pub const STATUS_SUFFIX: &str = ".status.yaml";
 /// The largest file that is read. A policy that fits a cluster is smaller than 1.5 MiB.
 pub(crate) const LARGEST: u64 = 8 * 1024 * 1024;
-/// How deep directories are followed.
+/// How many levels of directories to follow.
 const DEPTH: usize = 16;
-/// A file that changed so shortly before it was read may change again without a sign: clocks of file systems are coarse.
+/// A file that was read so soon after a change may change again with the same signature, because clocks of file
+/// systems are coarse.
 const COARSE: Duration = Duration::from_secs(2);
 
-/// File name, below the directory, to text, or to why it cannot be read.
+/// The text of each file, or why it cannot be read, by the file's path below the directory.
 pub(super) type Listing = BTreeMap<Arc<str>, Text>;
 
 type Text = Result<Arc<str>, String>;
 
-/// Reads a directory again and again.
+/// Reads a directory repeatedly.
 #[derive(Debug)]
 pub(super) struct Reader {
     directory: PathBuf,
     recursive: bool,
-    /// Which directory it was, by device and inode, when it last held something.
+    /// The directory's device and inode when it last had a policy file.
     held: Option<(u64, u64)>,
     /// Files that were good before the operator started, if their statuses are in another directory.
     awaited: Vec<Arc<str>>,
-    /// What is known of each file.
+    /// The last text of each file.
     known: HashMap<Arc<str>, (Signature, Text)>,
 }
 
-/// What differs when a file is written to.
+/// The metadata that changes when a file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Signature {
     device: u64,
@@ -62,12 +63,12 @@ impl Reader {
         Self { directory: directory.to_owned(), recursive, held: None, awaited, known: HashMap::new() }
     }
 
-    /// What is there, at that time.
+    /// The files at this time.
     ///
     /// # Errors
     ///
-    /// The directory cannot be read, or is an empty one in the place of the one that held the policies. Of a file that
-    /// cannot be read, the listing says so.
+    /// The directory cannot be read, or an empty one has replaced the one with the policies. An unreadable file is an
+    /// entry of the listing.
     pub(super) fn list(&mut self, now: SystemTime) -> io::Result<Listing> {
         let mut listing = Listing::new();
         let directory = fs::metadata(&self.directory)?;
@@ -77,8 +78,8 @@ impl Reader {
             self.held = Some(directory);
         } else if self.held.is_some_and(|held| held != directory) {
             return Err(io::Error::other(
-                "it is empty, and not the directory that held the policies, as if a volume had been unmounted: bring that \
-                 back, or restart the operator if the policies are to go",
+                "it is empty, and not the directory that held the policies, as if a volume had been unmounted: restore \
+                 that one, or restart the operator to remove the policies",
             ));
         } else if self.held.is_none() {
             let missing = "the directory of policies is empty, as if its volume were not mounted: mount it, or, to end the policy, \
@@ -88,7 +89,7 @@ impl Reader {
         for name in names {
             let path = self.directory.join(&*name);
             let Ok(metadata) = fs::metadata(&path) else {
-                // Gone since, or a link to nothing.
+                // The file was deleted since, or is a dangling link.
                 continue;
             };
             let signature = Signature::of(&metadata);
@@ -113,11 +114,11 @@ impl Reader {
     }
 }
 
-/// The names of the files in a directory that are input, below it, in order.
+/// The names of the input files of a directory, in order.
 ///
 /// # Errors
 ///
-/// The directory cannot be read. One within it that cannot be read is left out, and the log says so.
+/// The directory cannot be read. An unreadable subdirectory is logged and ignored.
 pub fn names(directory: &Path, recursive: bool) -> io::Result<Vec<Arc<str>>> {
     let mut names = Vec::new();
     collect(directory, "", if recursive { DEPTH } else { 0 }, &mut names)?;
@@ -129,7 +130,7 @@ fn collect(directory: &Path, prefix: &str, depth: usize, names: &mut Vec<Arc<str
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-            tracing::debug!(path = %path.display(), "not looked at: its name is no UTF-8");
+            tracing::debug!(path = %path.display(), "ignoring a file: its name is not UTF-8");
             continue;
         };
         if name.starts_with('.') {
@@ -153,11 +154,11 @@ fn collect(directory: &Path, prefix: &str, depth: usize, names: &mut Vec<Arc<str
 ///
 /// # Errors
 ///
-/// It cannot be read, is too large, or is not a file: a pipe would hold up its reader.
+/// It cannot be read, is too large, or is not a regular file: a pipe would block the reader.
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidData, message);
     if !fs::metadata(path)?.is_file() {
-        return Err(invalid("is no file".to_owned()));
+        return Err(invalid("is not a regular file".to_owned()));
     }
     let mut bytes = Vec::new();
     fs::File::open(path)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
@@ -165,11 +166,11 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
         return Err(invalid(format!("is larger than {LARGEST} bytes: split it")));
     }
     String::from_utf8(bytes).map_err(|error| {
-        invalid(format!("is no UTF-8 from byte {} on: save it as UTF-8", error.utf8_error().valid_up_to()))
+        invalid(format!("is not UTF-8 from byte {} on: save it as UTF-8", error.utf8_error().valid_up_to()))
     })
 }
 
-/// Whether a file of this name is read.
+/// Whether a file of this name is input.
 pub(crate) fn is_input(name: &str) -> bool {
     let is_yaml = name.ends_with(".yaml") || name.ends_with(".yml") || name.ends_with(".json");
     is_yaml && !name.starts_with('.') && !name.ends_with(STATUS_SUFFIX)
@@ -191,7 +192,7 @@ mod tests {
         fs::write(policies.join("a.yaml"), "a").unwrap();
         assert_eq!(list().unwrap(), 1);
 
-        // The mount point of a volume that went away.
+        // The mount point of a volume that was unmounted.
         fs::rename(&policies, &aside).unwrap();
         assert_eq!(list().unwrap_err().kind(), io::ErrorKind::NotFound);
         fs::create_dir(&policies).unwrap();
@@ -201,7 +202,7 @@ mod tests {
         fs::rename(&aside, &policies).unwrap();
         assert_eq!(list().unwrap(), 1);
 
-        // Another release of the same policies, and the last file that is deleted.
+        // Another release of the same policies, and the deletion of the last file.
         fs::rename(&policies, &aside).unwrap();
         fs::create_dir(&policies).unwrap();
         fs::write(policies.join("a.yaml"), "b").unwrap();

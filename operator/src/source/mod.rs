@@ -1,4 +1,4 @@
-//! Where policies, pods and workloads come from: a cluster, or a directory and a list of agents.
+//! The sources of policies, pods and workloads: a cluster, or a directory and a list of agents.
 //!
 //! A source turns what it sees into [`Update`](crate::world::Update)s and sends them in order. It keeps no world of
 //! its own and never judges a policy.

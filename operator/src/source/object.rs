@@ -1,4 +1,4 @@
-//! One object of the apiserver, followed by its name.
+//! Watches one object of the apiserver by its name.
 
 use std::fmt::Debug;
 
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::cluster::ShortBackoff;
 
-/// One object whenever it changes; none while it does not exist.
+/// The object whenever it changes; `None` while it does not exist.
 pub(crate) fn object<K>(api: &Api<K>, name: &str) -> impl Stream<Item = Option<K>> + use<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,

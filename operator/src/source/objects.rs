@@ -1,4 +1,4 @@
-//! Kubernetes objects to what the world needs of them.
+//! Converts Kubernetes objects to what the world needs.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,16 +16,17 @@ use crate::inject::{INJECT, NOT_INJECTED};
 use crate::pod_ports::{PodPorts, Service as Ports};
 use crate::world::{Agent, Change, Fault, Membership, ObjectKey, Policy, StoredStatus, Workload, WorkloadKind};
 
-/// A pod takes part in Weir when it carries this label with the value `enabled`.
+/// A pod has an agent if this label is `enabled`.
 pub(crate) const AGENT_LABEL: &str = "weir.dev/agent";
 /// The annotation that names the agent's control port.
 pub(crate) const CONTROL_PORT_ANNOTATION: &str = "weir.dev/control-port";
-/// The annotation of pods whose agent speaks plain HTTP on its control port, where others prove who they are: `plaintext`.
+/// The annotation of pods whose agent's control port is plain HTTP, while other agents prove their identity:
+/// `plaintext`.
 pub(crate) const CONTROL_ANNOTATION: &str = "weir.dev/control";
 /// The control port of a pod without the annotation.
 const DEFAULT_CONTROL_PORT: u16 = 8481;
 
-/// A policy. One that this program cannot read is still a policy: its last good rules stay in force.
+/// A policy. If this program cannot read its spec, it is still a policy, and its last good rules stay in force.
 pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
     let spec = object.data.get_mut("spec").map(serde_json::Value::take).unwrap_or_default();
     let spec: Result<RateLimitPolicySpec, _> = serde_path_to_error::deserialize(spec);
@@ -44,22 +45,22 @@ pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
     Change::Policy(key, Some((policy, StoredStatus { status, version: object.metadata.resource_version })))
 }
 
-/// A policy's status. One that another version wrote may be unreadable, which is as good as none.
+/// A policy's status. One of another version may be unreadable; then it counts as absent.
 pub(crate) fn take_status(object: &mut DynamicObject) -> Option<Box<RateLimitPolicyStatus>> {
     let status = object.data.get_mut("status").map(serde_json::Value::take)?;
     serde_json::from_value(status).ok().map(Box::new)
 }
 
-/// Whether agents prove which pod they are, unless their pod says that they cannot.
+/// Whether agents prove which pod they are, unless their pod opts out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// Nobody is asked: the operator has no authority to do it with.
+    /// No agent does: the operator has no authority.
     Nobody,
-    /// Everybody, by the certificate that the operator gave out for the pod.
+    /// Every agent does, with the certificate that the operator issued for its pod.
     Everybody,
 }
 
-/// A pod, unless it has ended or is about to.
+/// A pod, unless it has ended or is being deleted.
 pub(super) fn pod(key: ObjectKey, pod: Pod, proof: Proof) -> Change {
     let status = pod.status.unwrap_or_default();
     let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
@@ -93,28 +94,28 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: Proof) -> Change {
     Change::Pod(key, Some(pod))
 }
 
-/// Why a pod carries no agent, as far as it tells. Whether its namespace asks for agents is not known here.
+/// Why a pod has no agent, as far as its metadata shows. The namespace's label is not known here.
 fn why_absent(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> Cow<'static, str> {
     if let Some(why) = annotations.get(NOT_INJECTED) {
         return format!("it was left alone at its creation: {why}").into();
     }
     let says = |place: &BTreeMap<String, String>, value: &str| place.get(INJECT).is_some_and(|it| it == value);
     if says(labels, "disabled") || says(annotations, "disabled") {
-        "it says weir.dev/inject: disabled: take that away, or target other pods"
+        "it has weir.dev/inject: disabled: remove that, or target other pods"
     } else if says(labels, "enabled") {
         "it asks for the agent (weir.dev/inject: enabled), but the webhook did not answer when it was created, or its \
          namespace is left out: delete it, or kubectl rollout restart its workload"
     } else if says(annotations, "enabled") {
         "weir.dev/inject is an annotation of it: make it a label, of the pod template or of the namespace"
     } else {
-        "it has no agent: if its template or namespace says weir.dev/inject: enabled, no operator answered when it was \
+        "it has no agent: if its template or namespace has weir.dev/inject: enabled, no operator answered when it was \
          created, and kubectl rollout restart gives it one; else label it so first, or add the sidecar yourself, labelled \
          weir.dev/agent: enabled"
     }
     .into()
 }
 
-/// What is misspelled gives nothing up.
+/// A misspelled annotation does not opt out.
 fn is_plaintext(key: &ObjectKey, annotations: &BTreeMap<String, String>) -> bool {
     match annotations.get(CONTROL_ANNOTATION).map(String::as_str) {
         None => false,
@@ -129,7 +130,7 @@ fn is_plaintext(key: &ObjectKey, annotations: &BTreeMap<String, String>) -> bool
 fn control_port(key: &ObjectKey, annotations: &BTreeMap<String, String>) -> u16 {
     let Some(text) = annotations.get(CONTROL_PORT_ANNOTATION) else { return DEFAULT_CONTROL_PORT };
     text.parse().unwrap_or_else(|_| {
-        tracing::warn!(pod = %key, value = text, "annotation {CONTROL_PORT_ANNOTATION} is no port, using {DEFAULT_CONTROL_PORT}");
+        tracing::warn!(pod = %key, value = text, "annotation {CONTROL_PORT_ANNOTATION} is not a port, using {DEFAULT_CONTROL_PORT}");
         DEFAULT_CONTROL_PORT
     })
 }
@@ -146,7 +147,7 @@ pub(super) fn daemon_set(key: ObjectKey, object: DaemonSet) -> Change {
     workload(WorkloadKind::DaemonSet, key, object.spec.map(|spec| spec.selector))
 }
 
-/// A Service without a selector selects nothing: its endpoints are somebody else's business.
+/// A Service without a selector selects no pods; its endpoints are managed elsewhere.
 pub(super) fn service(key: ObjectKey, object: Service) -> Change {
     let ports = Ports::of(&object);
     let labels = object.spec.and_then(|spec| spec.selector).filter(|labels| !labels.is_empty());
@@ -235,7 +236,7 @@ mod tests {
         for (metadata, expected) in [
             (
                 json!({}),
-                "it has no agent: if its template or namespace says weir.dev/inject: enabled, no operator answered",
+                "it has no agent: if its template or namespace has weir.dev/inject: enabled, no operator answered",
             ),
             (json!({"labels": {"weir.dev/agent": "disabled"}}), "it has no agent"),
             (
@@ -243,7 +244,7 @@ mod tests {
                 "it asks for the agent (weir.dev/inject: enabled), but",
             ),
             (json!({"annotations": {"weir.dev/inject": "enabled"}}), "weir.dev/inject is an annotation of it"),
-            (json!({"labels": {"weir.dev/inject": "disabled"}}), "it says weir.dev/inject: disabled"),
+            (json!({"labels": {"weir.dev/inject": "disabled"}}), "it has weir.dev/inject: disabled"),
             (
                 json!({"labels": {"weir.dev/inject": "enabled"}, "annotations": {"weir.dev/not-injected": "no ports"}}),
                 "it was left alone at its creation: no ports",
@@ -251,7 +252,7 @@ mod tests {
         ] {
             let pod = seen(json!({"metadata": metadata, "status": {"podIP": "10.0.0.1"}})).unwrap();
             let Agent::Absent(why) = pod.agent else { panic!("{metadata} has an agent") };
-            // It must fit the message of a drifted pod.
+            // It must fit into the message of a drifted pod.
             assert!(why.starts_with(expected) && why.len() <= 256, "{metadata}: {why}");
         }
     }

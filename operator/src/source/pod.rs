@@ -1,7 +1,6 @@
-//! A pod as it is watched: its metadata, what its containers say of ports, and the two fields of its status that say where
-//! it is and whether it has ended.
+//! The watched parts of a pod: its metadata, its containers' ports, and the status fields with its address and phase.
 //!
-//! A page of a listing has hundreds of pods. Read as this, what nobody here asks for is skipped, not kept.
+//! A page of a listing has hundreds of pods. Parsing into this type skips all other fields.
 
 use std::borrow::Cow;
 
@@ -16,7 +15,7 @@ use crate::pod_ports::Container;
 /// A pod.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Pod {
-    /// Who it is, with labels and annotations.
+    /// Its metadata, with labels and annotations.
     pub(super) metadata: ObjectMeta,
     pub(super) spec: Option<PodSpec>,
     pub(super) status: Option<PodStatus>,
@@ -32,7 +31,7 @@ pub(super) struct PodSpec {
     pub(super) init_containers: Vec<Container>,
 }
 
-/// Where it is, and whether it has ended.
+/// The pod's address, and whether it has ended.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct PodStatus {
     pub(super) phase: Option<String>,

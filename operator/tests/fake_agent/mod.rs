@@ -1,4 +1,4 @@
-//! An agent for tests: speaks the control API, enforces nothing, and misbehaves on demand.
+//! An agent for tests. It serves the control API, enforces nothing, and misbehaves on demand.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,21 +21,21 @@ use weir_wire::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
     Good,
-    /// Takes connections and requests and never answers.
+    /// Accepts connections and requests, and never responds.
     Silent,
-    /// Answers 200 with something that no agent says.
+    /// Responds with 200 and a body that no agent sends.
     Garbage,
-    /// Answers with more than anybody should read.
+    /// Responds with an endless body.
     Endless,
-    /// Begins to answer and closes the connection.
+    /// Starts a response and closes the connection.
     Closing,
-    /// Answers byte by byte, and comes to no end.
+    /// Responds byte by byte, without an end.
     Trickling,
-    /// Acknowledges something else than it was sent, and takes nothing.
+    /// Acknowledges another revision than the one it was sent, and applies nothing.
     Lying,
     /// Refuses every snapshot.
     Invalid,
-    /// Takes a while for each answer.
+    /// Takes this long for each response.
     Slow(Duration),
 }
 
@@ -49,7 +49,7 @@ struct Inner {
     counts: (u64, u64),
 }
 
-/// How many agents are being told something.
+/// How many agents have a request in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Crowd {
     now: AtomicUsize,
@@ -57,7 +57,7 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// At most at the same time, so far.
+    /// The most requests in progress at the same time so far.
     pub(crate) fn most(&self) -> usize {
         self.most.load(Ordering::Relaxed)
     }
@@ -69,7 +69,7 @@ impl Crowd {
     }
 }
 
-/// One of a crowd; also gone when its caller has hung up.
+/// Counts a request in progress, also if its client disconnects.
 struct Present(Arc<Crowd>);
 
 impl Drop for Present {
@@ -93,7 +93,7 @@ impl FakeAgent {
         Self::start_in(manner, Arc::default()).await
     }
 
-    /// One of a crowd.
+    /// An agent that counts its requests in `crowd`.
     pub(crate) async fn start_in(manner: Manner, crowd: Arc<Crowd>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -113,7 +113,7 @@ impl FakeAgent {
         self.inner.lock().unwrap().manner = manner;
     }
 
-    /// As a new process at the same address: nothing in force, counters at zero.
+    /// Acts like a new process at the same address: nothing in force, counters at zero.
     pub(crate) fn restart(&self) {
         let mut inner = self.inner.lock().unwrap();
         inner.instance += 1;
@@ -121,7 +121,7 @@ impl FakeAgent {
         inner.counts = (0, 0);
     }
 
-    /// As if somebody had put this sequence with other content.
+    /// Acts as if another client had pushed this sequence with other content.
     pub(crate) fn pretend(&self, sequence: u64) {
         let other = Snapshot { wire_version: WIRE_VERSION, sequence, revision: "other".to_owned(), policies: vec![] };
         self.inner.lock().unwrap().in_force = Some(other);
@@ -143,7 +143,7 @@ impl FakeAgent {
         self.inner.lock().unwrap().in_force.clone()
     }
 
-    /// Waits until the snapshot in force is as wanted; the caller bounds the time.
+    /// Waits until the snapshot in force satisfies `wanted`; the caller limits the time.
     pub(crate) async fn until(&self, wanted: impl Fn(&Snapshot) -> bool) -> Snapshot {
         let mut changed = self.changed.subscribe();
         loop {
