@@ -39,7 +39,7 @@ pub struct Announcer {
     /// The rules before the newest, until every pod has the newest.
     change: Option<Change>,
     /// The reason of `Enforced` that was announced last, or that held at the start.
-    told: Option<String>,
+    announced: Option<String>,
     /// The bypass that was announced last.
     bypass: Option<String>,
     recent: HashMap<&'static str, (String, Instant)>,
@@ -58,11 +58,18 @@ impl Announcer {
         let known = status.filter(|status| {
             status.revision.is_some() && status.revision.as_deref() == rules.as_ref().map(|r| r.revision.as_str())
         });
-        let told = known.and_then(|status| status.conditions.iter().find(|c| c.type_ == ENFORCED));
+        let announced = known.and_then(|status| status.conditions.iter().find(|c| c.type_ == ENFORCED));
         let found = status.and_then(|status| status.conditions.iter().find(|c| c.type_ == BYPASSABLE));
         let bypass = found.map(|condition| condition.message.clone());
         let change = known.is_none().then_some(Change { from: None, timed: true });
-        Self { rules, since: now, change, told: told.map(|c| c.reason.clone()), bypass, recent: HashMap::new() }
+        Self {
+            rules,
+            since: now,
+            change,
+            announced: announced.map(|c| c.reason.clone()),
+            bypass,
+            recent: HashMap::new(),
+        }
     }
 
     /// When the newest rules became wanted.
@@ -82,8 +89,8 @@ impl Announcer {
     }
 
     /// What to announce, given the reason and message of `Enforced`.
-    pub fn tell(&mut self, now: Instant, reason: &str, message: &str, tally: Tally) -> Option<Notice> {
-        let telling = match reason {
+    pub fn announce(&mut self, now: Instant, reason: &str, message: &str, tally: Tally) -> Option<Notice> {
+        let notice = match reason {
             "Enforced" => self.enforced(now, message, tally),
             "Drifted" => self.warn("Drifted", message),
             "Invalid" => self.warn("Invalid", message),
@@ -92,20 +99,20 @@ impl Announcer {
                 if let Some(change) = &mut self.change {
                     change.timed = false;
                 }
-                self.told = Some(reason.to_owned());
+                self.announced = Some(reason.to_owned());
                 None
             }
             _ => None,
         }?;
-        if telling.took.is_none()
-            && let Some((note, at)) = self.recent.get(telling.reason)
-            && *note == telling.note
+        if notice.took.is_none()
+            && let Some((note, at)) = self.recent.get(notice.reason)
+            && *note == notice.note
             && now.duration_since(*at) < ONCE_IN
         {
             return None;
         }
-        self.recent.insert(telling.reason, (telling.note.clone(), now));
-        Some(telling)
+        self.recent.insert(notice.reason, (notice.note.clone(), now));
+        Some(notice)
     }
 
     /// What to announce about bypasses: each change, but not their end, which the condition shows.
@@ -116,7 +123,7 @@ impl Announcer {
     }
 
     fn enforced(&mut self, now: Instant, message: &str, tally: Tally) -> Option<Notice> {
-        let was_enforced = self.told.replace("Enforced".to_owned()).is_some_and(|told| told == "Enforced");
+        let was_enforced = self.announced.replace("Enforced".to_owned()).is_some_and(|reason| reason == "Enforced");
         let change = self.change.take();
         let took = change.as_ref().filter(|change| change.timed).map(|_| now.duration_since(self.since));
         let within = took.map(|took| format!(" within {} ms", took.as_millis())).unwrap_or_default();
@@ -138,7 +145,7 @@ impl Announcer {
     }
 
     fn warn(&mut self, reason: &'static str, message: &str) -> Option<Notice> {
-        let before = self.told.replace(reason.to_owned());
+        let before = self.announced.replace(reason.to_owned());
         (before.as_deref() != Some(reason)).then(|| Notice {
             warning: true,
             reason,

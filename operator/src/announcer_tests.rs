@@ -21,19 +21,19 @@ fn told(telling: Option<Notice>) -> Option<(&'static str, String)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_is_told_with_what_changed_and_how_long_it_took() {
+async fn a_change_is_announced_with_its_differences_and_duration() {
     let start = Instant::now();
     let at = |millis| start + Duration::from_millis(millis);
     let mut announcer = Announcer::begin(start, Some(rules(50)), None);
-    assert_eq!(announcer.tell(at(1), "Pending", "", pods(0)), None);
-    let first = announcer.tell(at(80), "Enforced", "3 of 3", pods(3)).unwrap();
+    assert_eq!(announcer.announce(at(1), "Pending", "", pods(0)), None);
+    let first = announcer.announce(at(80), "Enforced", "3 of 3", pods(3)).unwrap();
     assert_eq!((first.reason, first.note.as_str()), ("Enforced", "3 of 3 within 80 ms"));
     assert_eq!(first.took, Some(Duration::from_millis(80)));
-    assert_eq!(announcer.tell(at(90), "Enforced", "3 of 3", pods(3)), None);
+    assert_eq!(announcer.announce(at(90), "Enforced", "3 of 3", pods(3)), None);
 
     announcer.want(at(1000), Some(&rules(100)));
     assert_eq!(announcer.since(), at(1000));
-    let second = announcer.tell(at(1040), "Enforced", "3 of 3", pods(3)).unwrap();
+    let second = announcer.announce(at(1040), "Enforced", "3 of 3", pods(3)).unwrap();
     assert_eq!(second.reason, "LimitsChanged");
     let revision = &rules(100).revision;
     assert_eq!(
@@ -43,33 +43,33 @@ async fn a_change_is_told_with_what_changed_and_how_long_it_took() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_that_was_overtaken_is_told_from_what_was_in_force() {
+async fn an_overtaken_change_is_described_from_the_rules_in_force() {
     let start = Instant::now();
     let mut announcer = Announcer::begin(start, Some(rules(50)), None);
-    announcer.tell(start, "Enforced", "", pods(1));
+    announcer.announce(start, "Enforced", "", pods(1));
     announcer.want(start, Some(&rules(70)));
     announcer.want(start, Some(&rules(90)));
-    let (_, note) = told(announcer.tell(start, "Enforced", "", pods(1))).unwrap();
+    let (_, note) = told(announcer.announce(start, "Enforced", "", pods(1))).unwrap();
     assert!(note.starts_with("all/a 50 per 1s to 90 per 1s"), "{note}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_come_later_are_no_measure_of_propagation() {
+async fn later_pods_do_not_count_for_the_propagation_time() {
     let start = Instant::now();
     let mut announcer = Announcer::begin(start, Some(rules(50)), None);
-    assert_eq!(announcer.tell(start, "NoPods", "", pods(0)), None);
-    let telling = announcer.tell(start + Duration::from_secs(600), "Enforced", "1 of 1", pods(1)).unwrap();
+    assert_eq!(announcer.announce(start, "NoPods", "", pods(0)), None);
+    let telling = announcer.announce(start + Duration::from_secs(600), "Enforced", "1 of 1", pods(1)).unwrap();
     assert_eq!((telling.note.as_str(), telling.took), ("1 of 1", None));
 }
 
 #[tokio::test(start_paused = true)]
-async fn drift_is_told_once_and_so_is_its_end() {
+async fn drift_and_its_end_are_announced_once() {
     let start = Instant::now();
     let minutes = |count: u64| start + Duration::from_secs(count * 60);
     let mut announcer = Announcer::begin(start, Some(rules(50)), None);
-    announcer.tell(start, "Enforced", "3 of 3", pods(3));
-    let drifted = |announcer: &mut Announcer, at| told(announcer.tell(at, "Drifted", "2 of 3", pods(2)));
-    let enforced = |announcer: &mut Announcer, at| told(announcer.tell(at, "Enforced", "3 of 3", pods(3)));
+    announcer.announce(start, "Enforced", "3 of 3", pods(3));
+    let drifted = |announcer: &mut Announcer, at| told(announcer.announce(at, "Drifted", "2 of 3", pods(2)));
+    let enforced = |announcer: &mut Announcer, at| told(announcer.announce(at, "Enforced", "3 of 3", pods(3)));
     assert_eq!(drifted(&mut announcer, minutes(1)), Some(("Drifted", "2 of 3".to_owned())));
     assert_eq!(drifted(&mut announcer, minutes(1)), None);
     assert_eq!(enforced(&mut announcer, minutes(2)), Some(("Enforced", "3 of 3".to_owned())));
@@ -79,7 +79,7 @@ async fn drift_is_told_once_and_so_is_its_end() {
 }
 
 #[test]
-fn a_way_past_the_agents_is_told_once_and_not_again_after_a_restart() {
+fn a_bypass_is_announced_once_and_not_again_after_a_restart() {
     let now = crate::clock::now();
     let way = || Some("port 80 of Service web".to_owned());
     let mut announcer = Announcer::begin(now, Some(rules(50)), None);
@@ -102,7 +102,7 @@ fn a_way_past_the_agents_is_told_once_and_not_again_after_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_so_before_the_start_is_not_told() {
+async fn facts_from_before_the_start_are_not_announced() {
     let start = Instant::now();
     let condition = Condition {
         type_: ENFORCED.to_owned(),
@@ -118,7 +118,7 @@ async fn what_was_so_before_the_start_is_not_told() {
         ..RateLimitPolicyStatus::default()
     };
     let mut same = Announcer::begin(start, Some(rules(50)), Some(&status(&rules(50).revision)));
-    assert_eq!(same.tell(start, "Enforced", "", pods(1)), None);
+    assert_eq!(same.announce(start, "Enforced", "", pods(1)), None);
     let mut other = Announcer::begin(start, Some(rules(50)), Some(&status("other")));
-    assert!(other.tell(start, "Enforced", "", pods(1)).is_some());
+    assert!(other.announce(start, "Enforced", "", pods(1)).is_some());
 }

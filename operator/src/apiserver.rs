@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_caller_that_is_told_when_to_come_back_comes_back_then_and_not_for_ever() {
+    async fn retry_after_is_obeyed_a_bounded_number_of_times() {
         for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE] {
             let (ended, asked) = ask(status, Some("2")).await;
             let pauses: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -123,7 +123,7 @@ mod tests {
 
     /// The caller has its own backoff.
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_is_told_nothing_is_told_so_at_once() {
+    async fn responses_without_retry_after_go_to_the_caller_at_once() {
         for (status, retry_after) in [
             (StatusCode::TOO_MANY_REQUESTS, None),
             (StatusCode::SERVICE_UNAVAILABLE, None),

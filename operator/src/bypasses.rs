@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_pods_are_noted_and_fail_nothing() {
+    fn headless_services_are_noted_but_do_not_fail() {
         assert_eq!(judge(&[]).unwrap(), "no Service and no policy leads past the limits of 0 policies");
         let noted = judge(&[policy("a", Some(HEADLESS_SERVICE)), policy("b", None)]).unwrap();
         assert!(noted.ends_with("of 2 policies; but look at these:\n  shop/a: see a"), "{noted}");

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_before_and_after() {
+    fn changed_numbers_are_described_before_and_after() {
         let old = rules(Mode::Enforce, &[("second", 50, 1000), ("hour", 7, 3_600_000)]);
         for (what, new, expected) in [
             ("nothing", old.clone(), ""),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn strategies_debts_and_deadlines_are_told_where_they_differ() {
+    fn changed_strategies_debts_and_deadlines_are_described() {
         let old = rules(Mode::Enforce, &[("second", 50, 1000)]);
         let mut new = old.clone();
         new.deadline_millis = Some(1500);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn other_changes_of_a_rule_are_told_by_its_name() {
+    fn other_changes_are_described_by_the_rules_name() {
         let old = rules(Mode::Enforce, &[("second", 50, 1000)]);
         let mut new = old.clone();
         new.rules[0].max_keys = Some(3);

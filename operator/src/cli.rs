@@ -17,16 +17,16 @@ use tracing_subscriber::EnvFilter;
 
 use crate::apiserver;
 use crate::bypasses::Bypasses;
-use crate::check::{self, Question, Verdict};
+use crate::check::{self, CheckOptions, Verdict};
 use crate::identity::{Identity, IdentityFlags, TlsFiles};
 use crate::inject::{InjectFlags, Injection};
-use crate::leader::{LeaseName, Timing};
+use crate::leader::{LeaseName, LeaseTiming};
 use crate::open_files;
 use crate::operator::{Candidacy, Operator};
 use crate::prove::Prove;
 use crate::pulled::Pulled;
 use crate::source::agents::StandaloneAgent;
-use crate::source::directory::Place;
+use crate::source::directory::StandaloneInputs;
 
 /// The program failed while running.
 const FAILED: u8 = 1;
@@ -182,7 +182,7 @@ impl Cli {
 
 fn run_check(arguments: Check) -> ExitCode {
     let Check { files: paths, output, require_policies, recursive } = arguments;
-    let answer = Question { paths, recursive, require_policies }.answer();
+    let answer = CheckOptions { paths, recursive, require_policies }.answer();
     match io::stdout().lock().write_all(answer.render(output).as_bytes()) {
         // A reader such as `head` may close the pipe early.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -235,7 +235,7 @@ fn in_runtime(format: LogFormat, work: impl Future<Output = Result<(), Failed>>)
 }
 
 async fn run_cluster(arguments: Run) -> Result<(), Failed> {
-    let timing = Timing::new(arguments.lease_duration, arguments.lease_renewal).or_exit(WRONG)?;
+    let timing = LeaseTiming::new(arguments.lease_duration, arguments.lease_renewal).or_exit(WRONG)?;
     let listener = listen("telemetry", arguments.telemetry).await.or_exit(FAILED)?;
     let injection = match arguments.inject.listen() {
         Some(address) => {
@@ -313,8 +313,8 @@ async fn run_standalone(arguments: Standalone) -> Result<(), Failed> {
         _ => None,
     };
     let Standalone { policies, state_dir, recursive, agents, agents_file, .. } = arguments;
-    let place = Place { policies, state: state_dir, recursive, agents, agents_file, tls };
-    let operator = Operator::standalone(&place, reload_on_signal().or_exit(FAILED)?).or_exit(WRONG)?;
+    let inputs = StandaloneInputs { policies, state: state_dir, recursive, agents, agents_file, tls };
+    let operator = Operator::standalone(&inputs, reload_on_signal().or_exit(FAILED)?).or_exit(WRONG)?;
     let operator = operator.traffic_interval(arguments.status_interval);
     operator.run(listener, stop_on_signal().or_exit(FAILED)?).await.or_exit(FAILED)
 }
@@ -356,7 +356,8 @@ fn stop_on_signal() -> io::Result<CancellationToken> {
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.trim_end_matches('s').parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
+    let seconds: f64 =
+        text.trim_end_matches('s').parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chart_may_say_the_log_format_behind_the_command() {
+    fn the_log_format_may_follow_the_command() {
         for args in [&["weir-operator", "run", "--log-format=json"][..], &["weir-operator", "--log-format=json", "run"]]
         {
             assert_eq!(Cli::try_parse_from(args).unwrap().log_format, LogFormat::Json, "{args:?}");

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::compile::Compiler;
 use crate::inject::Question;
-use crate::leader::{Term, Terms};
+use crate::leader::{Term, TermReceiver};
 use crate::link::{Link, Observation, Seen, Shared};
 use crate::metrics::Metrics;
 use crate::observed::Observed;
@@ -154,7 +154,7 @@ impl Engine {
         mut observations: mpsc::Receiver<Observation>,
         mut landings: mpsc::Receiver<WrittenStatus>,
         questions: &mut mpsc::Receiver<Question>,
-        mut terms: Terms,
+        mut terms: TermReceiver,
         stop: CancellationToken,
     ) -> Result<Known, SourceEnded> {
         let mut tick = interval(TICK);

@@ -26,7 +26,7 @@ fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSende
 
 /// As a list shows it after a watch that missed the deletion of the first pod.
 #[tokio::test]
-async fn another_pod_of_the_same_name_at_the_same_address_is_talked_to_again() {
+async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
     // Nothing listens there. The error names the pod that was called.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url: Arc<str> = format!("http://{}", listener.local_addr().unwrap()).into();
@@ -47,7 +47,7 @@ async fn another_pod_of_the_same_name_at_the_same_address_is_talked_to_again() {
 
 /// A policy that was replaced by one of the same name: its status must not be written to the new object.
 #[tokio::test]
-async fn another_policy_of_the_same_name_is_followed_again() {
+async fn a_new_policy_of_the_same_name_gets_a_new_record() {
     let ((observations, _observed), (reports, mut reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
     let mut engine = engine(observations, reports);
     engine.serve(clock::now(), Some(Term::unbounded()));
@@ -72,7 +72,7 @@ async fn another_policy_of_the_same_name_is_followed_again() {
 
 /// A webhook continues for seconds after its engine.
 #[tokio::test]
-async fn what_an_engine_knew_is_told_after_its_end_and_nothing_before_it_knows_all() {
+async fn an_engine_answers_after_its_end_but_not_before_its_world_is_complete() {
     for complete in [true, false] {
         let (updates, incoming) = mpsc::channel(1);
         let (observations, observed) = mpsc::channel(1);

@@ -1,5 +1,5 @@
-//! The operator: watches `RateLimitPolicy` objects, compiles each once, pushes the rules to the agents of the targeted
-//! pods and reports what is really enforced.
+//! The operator: watches `RateLimitPolicy` objects, compiles each once, pushes the rules to the agents of the
+//! targeted pods, and reports what they enforce.
 //!
 //! ```text
 //! source ──Update──► engine ──► compile ──► plan ──► link ──PUT /v1/config──► agent
@@ -8,8 +8,8 @@
 //!                       └──► observed, traffic ──► status, story ──► report ──► apiserver or files
 //! ```
 //!
-//! The operator decides nothing about single requests and is never in their path: without it agents go on with what
-//! they have.
+//! The operator never decides about single requests and is not in their path. Without it agents keep enforcing their
+//! rules.
 
 pub mod announcer;
 mod apiserver;

@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_is_told_once_until_it_is_gone() {
+    fn a_problem_is_logged_once_until_it_is_fixed() {
         let mut told = LogOnce::default();
         for (outcome, expected) in [
             (Ok(()), None),

@@ -119,7 +119,7 @@ impl Default for Metrics {
             ),
             propagation: seconds(
                 "weir_operator_propagation_seconds",
-                "Time from seeing a changed policy to the acknowledgement of its last pod.",
+                "Time from the first sight of a changed policy to the acknowledgement of its last pod.",
             ),
             policies: gauges("weir_operator_policies", "Policies, by whether they are accepted.", &["accepted"]),
             files: gauges(
@@ -135,7 +135,7 @@ impl Default for Metrics {
             ),
             contested: gauge(
                 "weir_operator_contested_agents",
-                "Agents to which another operator writes as well: each overwrites what the other has pushed.",
+                "Agents to which another operator also pushes: each overwrites the other's snapshots.",
             ),
             status_writes: counters(
                 "weir_operator_status_writes_total",
@@ -145,7 +145,7 @@ impl Default for Metrics {
             ),
             reviews: counters(
                 "weir_operator_pod_reviews_total",
-                "Pods that the injection webhook was asked about, by what became of them.",
+                "Pods that the injection webhook reviewed, by result.",
                 "outcome",
                 &[],
             ),
@@ -162,7 +162,7 @@ impl Default for Metrics {
             ),
             lease_age: age(
                 "weir_operator_lease_age_seconds",
-                "Time since the lease was last seen to be made or renewed, by whomever.",
+                "Time since the lease was last seen created or renewed by any operator.",
             ),
             lease_duration: age(
                 "weir_operator_lease_duration_seconds",
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_result_is_there_before_it_first_happens() {
+    fn every_series_exists_from_the_start() {
         let (metrics, at) = (Metrics::default(), Duration::ZERO);
         let text = metrics.render(at);
         let lines = PUSH_RESULTS.map(|result| format!("weir_operator_pushes_total{{result=\"{result}\"}} 0\n"));

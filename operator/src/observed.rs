@@ -205,7 +205,7 @@ impl Observed {
             Agent::At(_) => {}
         }
         let Some(view) = self.views.get(key).filter(|view| view.pod_uid == pod.uid) else {
-            return Standing::Waiting(DriftReason::Pending, "the agent has not been asked yet".into());
+            return Standing::Waiting(DriftReason::Pending, "the agent was not contacted yet".into());
         };
         let enforces = view.in_force.revision(wanted.uid) == Some(wanted.revision);
         match &view.failure {

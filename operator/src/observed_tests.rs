@@ -38,7 +38,7 @@ fn enforces(revision: Option<&str>) -> Seen {
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_a_pod_stands_after_what_was_heard() {
+async fn the_standing_of_a_pod_follows_its_observations() {
     use DriftReason::{NoAgent, Outdated, Pending, Refused, Unreachable};
     use FailureKind as Kind;
     let (soon, late) = (Duration::from_secs(1), PATIENCE + Duration::from_secs(1));
@@ -103,7 +103,7 @@ async fn how_a_pod_stands_after_what_was_heard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_predecessor_said_does_not_count() {
+async fn observations_of_an_earlier_pod_do_not_count() {
     let now = Instant::now();
     let mut observed = Observed::default();
     observed.expect(now, &key(), "pod");
@@ -113,7 +113,7 @@ async fn what_a_predecessor_said_does_not_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_news_is_news() {
+async fn only_changed_observations_count_as_changes() {
     let now = Instant::now();
     let mut observed = Observed::default();
     observed.expect(now, &key(), "pod");

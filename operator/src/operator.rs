@@ -15,12 +15,12 @@ use crate::clock;
 use crate::engine::{Engine, SourceEnded};
 use crate::identity::Identity;
 use crate::inject::Injection;
-use crate::leader::{self, Campaign, LeaseName, Term, Terms};
+use crate::leader::{self, Campaign, LeaseName, Term, TermReceiver};
 use crate::link::{Lanes, Poll, Shared, Timing};
 use crate::metrics::Metrics;
 use crate::report::{self, ClusterSink, FileSink, Message, Sink};
 use crate::source::cluster;
-use crate::source::directory::{Directory, DirectoryError, Place};
+use crate::source::directory::{Directory, DirectoryError, StandaloneInputs};
 use crate::source::objects::Proof;
 use crate::telemetry::{self, Heartbeat, Ready};
 use crate::world::Update;
@@ -55,7 +55,7 @@ pub struct Candidacy {
     /// Its name in the Lease. No other running process may have it.
     pub identity: String,
     /// How long the Lease lasts.
-    pub timing: leader::Timing,
+    pub timing: leader::LeaseTiming,
 }
 
 enum Source {
@@ -84,9 +84,9 @@ impl Operator {
     /// # Errors
     ///
     /// The directory cannot be read or watched, or the list of agents is invalid.
-    pub fn standalone(place: &Place, reload: Arc<Notify>) -> Result<Self, DirectoryError> {
-        let directory = Box::new(Directory::open(place)?);
-        Ok(Self::new(Source::Directory { state: place.state().to_owned(), directory, reload }))
+    pub fn standalone(inputs: &StandaloneInputs, reload: Arc<Notify>) -> Result<Self, DirectoryError> {
+        let directory = Box::new(Directory::open(inputs)?);
+        Ok(Self::new(Source::Directory { state: inputs.state().to_owned(), directory, reload }))
     }
 
     fn new(source: Source) -> Self {
@@ -229,7 +229,7 @@ impl Operator {
 }
 
 /// Competes for leadership, unless there are no rivals.
-fn start_campaign(source: &Source, metrics: &Metrics, resign: CancellationToken) -> (Terms, JoinHandle<()>) {
+fn start_campaign(source: &Source, metrics: &Metrics, resign: CancellationToken) -> (TermReceiver, JoinHandle<()>) {
     match source {
         Source::Cluster { client, candidacy, .. } => {
             let Candidacy { lease, identity, timing } = &**candidacy;

@@ -20,7 +20,7 @@ fn service(spec: &Value) -> Service {
 }
 
 #[test]
-fn where_agent_and_app_are_is_in_the_arguments() {
+fn the_ports_of_agent_and_app_are_read_from_the_arguments() {
     let names = [("http", 8480), ("weir-control", 8481), ("metrics", 9090)];
     let names: BTreeMap<_, _> = names.map(|(name, port)| (name.to_owned(), port)).into();
     assert_eq!(injected(), PodPorts { guarded: Some(8080), agent: 8480, names });
@@ -89,7 +89,7 @@ fn a_service_leads_through_the_agent_or_past_it() {
 }
 
 #[test]
-fn what_is_meant_to_lead_past_the_agent_is_not_told() {
+fn an_intended_bypass_is_not_reported() {
     for (value, count) in [("allowed", 0), ("true", 1)] {
         let object =
             json!({"metadata": {"annotations": {BYPASS_ANNOTATION: value}}, "spec": {"ports": [{"port": 8080}]}});

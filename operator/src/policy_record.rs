@@ -123,7 +123,7 @@ mod tests {
 
     /// A leader's term ends while its write fails. After it is elected again, the status must still be written.
     #[test]
-    fn what_was_not_stored_is_written_in_the_next_term() {
+    fn an_unwritten_status_is_written_in_the_next_term() {
         let now = crate::clock::now();
         let found = StoredStatus { status: Some(Box::new(status(1))), version: Some("7".to_owned()) };
         let mut followed = begin(found);
@@ -139,7 +139,7 @@ mod tests {
 
     /// When the minute is over, the status must no longer show its traffic.
     #[test]
-    fn a_policy_that_had_traffic_is_looked_at_until_that_is_no_longer_told() {
+    fn a_policy_with_traffic_is_reported_until_the_minute_is_over() {
         let now = crate::clock::now();
         let looked = |all: Counts| {
             let mut followed = begin(StoredStatus { status: Some(Box::new(status(1))), version: None });

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_are_counted() {
+    async fn the_client_counts_responses() {
         let counts = ask(agent(5, StatusCode::TOO_MANY_REQUESTS).await, 20).await.unwrap();
         assert_eq!(counts, Counts { admitted: 5, refused: 15, without_retry_after: 0 });
         let error = ask(agent(5, StatusCode::BAD_GATEWAY).await, 20).await.unwrap_err();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_limit_says_passes() {
+    fn the_counts_must_match_the_limit() {
         let good = Counts { admitted: 5, refused: 15, without_retry_after: 0 };
         judge(good, 5, 5).unwrap();
         for (counts, reached, admits) in

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_runs_is_good_and_one_that_is_on_its_way_is_waited_for() {
+    fn a_running_image_passes_and_a_pending_one_is_waited_for() {
         let ran = judge(&pod(&json!({"terminated": {"exitCode": 0}})), "agent").unwrap();
         assert_eq!(ran, Seen::Ran("image weir.dev/agent:0.1.0 was pulled, and runs".to_owned()));
         // A registry may fail for a while, and the kubelet tries again.

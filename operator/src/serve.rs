@@ -27,7 +27,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The address of the client.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer(pub(crate) IpAddr);
+pub(crate) struct PeerAddress(pub(crate) IpAddr);
 
 /// TLS with this certificate, for HTTP/1.1 only: clients send one request at a time over a connection.
 ///
@@ -67,7 +67,7 @@ pub(crate) async fn run(
         };
         // Without a certificate no connection can be served.
         let Some(tls) = current() else { continue };
-        let router = router.clone().layer(Extension(Peer(peer.ip())));
+        let router = router.clone().layer(Extension(PeerAddress(peer.ip())));
         tokio::spawn(async move {
             let _place = place;
             if let Err(error) = serve(stream, tls, router, idle).await {

@@ -240,8 +240,10 @@ pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
         Bypass::Policy { .. } => "OtherPolicy",
     };
     let is_service = |way: &&Bypass| !matches!(way, Bypass::Policy { .. });
-    let meant =
-        bypasses.iter().find(is_service).map(|_| " (if a Service should do that: annotate it weir.dev/bypass: allowed)");
+    let meant = bypasses
+        .iter()
+        .find(is_service)
+        .map(|_| " (if a Service should do that: annotate it weir.dev/bypass: allowed)");
     Some((true, reason, sentence(bypasses, "; ") + meant.unwrap_or_default()))
 }
 

@@ -119,7 +119,7 @@ fn said<'a>(status: &'a RateLimitPolicyStatus, type_: &str) -> Option<(&'a str, 
 }
 
 #[test]
-fn other_tools_see_what_is_done_what_goes_on_and_what_needs_somebody() {
+fn conditions_for_other_tools_follow_the_state() {
     let missing = vec![Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") }];
     let fault = vec![Fault { path: "spec.rules".to_owned(), message: "bad".to_owned() }];
     let none = Vec::new();
@@ -164,7 +164,7 @@ fn other_tools_see_what_is_done_what_goes_on_and_what_needs_somebody() {
 }
 
 #[test]
-fn a_way_past_the_agents_is_told_and_nothing_is_enforced_where_it_is_the_main_one() {
+fn a_bypass_is_reported_and_a_main_way_prevents_enforced() {
     let (compiled, others) = (compiled(true, vec![]), []);
     let traffic: (&[_], _) = (&[], Counts::default());
     let service = || "web".to_owned();

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn health_is_a_loop_that_turns_over() {
+    async fn healthz_follows_the_engines_loop() {
         let now = clock::since_boot();
         let heartbeat = Heartbeat::new(now);
         assert_eq!(healthz(State(heartbeat.clone())).await.0, StatusCode::OK);

@@ -54,7 +54,7 @@ async fn differences_count_for_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_waited_are_counted_like_all_others() {
+async fn requests_that_waited_are_counted_like_all_others() {
     let start = Instant::now();
     let waiting = |uptime, waited| {
         let mut status = says("i", uptime, &[("p", "r", 100, 0)]);
@@ -70,7 +70,7 @@ async fn those_that_waited_are_counted_like_all_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_counts_at_first_sight() {
+async fn the_first_totals_of_a_pod_count_only_if_recent() {
     let start = Instant::now();
     let first = says("i", 1000, &[("p", "r", 500, 50)]);
     for (what, known, next, expected) in [
@@ -97,7 +97,7 @@ async fn what_counts_at_first_sight() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_was_away_for_a_poll_starts_again() {
+async fn a_policy_absent_for_one_poll_starts_again() {
     let start = Instant::now();
     let mut traffic = Traffic::default();
     traffic.observe(start, &pod(), &says("i", 1000, &[("p", "r", 500, 0)]));
@@ -107,7 +107,7 @@ async fn a_policy_that_was_away_for_a_poll_starts_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_pod_let_through_outlives_it() {
+async fn a_pods_traffic_outlives_it() {
     let start = Instant::now();
     let mut traffic = Traffic::default();
     traffic.observe(start, &pod(), &says("i", 5, &[("p", "r", 10, 1)]));

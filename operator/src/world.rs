@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_alone_changes_nothing() {
+    fn a_new_status_alone_dirties_nothing() {
         let key = ObjectKey::new("shop", "checkout");
         let change = |generation, revision: &str| {
             let policy = Policy {

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use weir_operator::Operator;
 use weir_operator::source::agents::StandaloneAgent;
-use weir_operator::source::directory::Place;
+use weir_operator::source::directory::StandaloneInputs;
 use weir_wire::Snapshot;
 
 /// The limit of every wait; after it the test panics.
@@ -36,13 +36,13 @@ struct Running {
 impl Running {
     fn start(directory: tempfile::TempDir, agents: &[&FakeAgent]) -> Self {
         let agents = agents.iter().map(|agent| StandaloneAgent { url: agent.url.clone(), labels: [].into() }).collect();
-        let place = Place { policies: directory.path().to_owned(), agents, ..Place::default() };
-        Self::start_at(directory, &place)
+        let inputs = StandaloneInputs { policies: directory.path().to_owned(), agents, ..StandaloneInputs::default() };
+        Self::start_at(directory, &inputs)
     }
 
-    fn start_at(directory: tempfile::TempDir, place: &Place) -> Self {
+    fn start_at(directory: tempfile::TempDir, inputs: &StandaloneInputs) -> Self {
         let reload = Arc::<Notify>::default();
-        let operator = Operator::standalone(place, reload.clone()).unwrap();
+        let operator = Operator::standalone(inputs, reload.clone()).unwrap();
         let operator = operator.traffic_interval(Duration::from_millis(100));
         let metrics = operator.metrics();
         let stop = CancellationToken::new();
@@ -190,7 +190,7 @@ async fn the_newest_wins_over_a_slow_agent() {
 }
 
 #[tokio::test]
-async fn silence_garbage_and_floods_show_as_drift_within_the_bound_and_harm_nobody_else() {
+async fn misbehaving_agents_show_as_drift_in_time_and_affect_no_other() {
     let good = FakeAgent::start(Manner::Good).await;
     for manner in
         [Manner::Silent, Manner::Garbage, Manner::Endless, Manner::Closing, Manner::Trickling, Manner::Slow(PATIENCE)]
@@ -215,7 +215,7 @@ async fn silence_garbage_and_floods_show_as_drift_within_the_bound_and_harm_nobo
 
 /// Pushes run in parallel, but within a limit. Agents that did not answer the last time have a limit of their own.
 #[tokio::test]
-async fn so_many_are_pushed_to_at_once_and_no_more() {
+async fn concurrent_pushes_are_bounded() {
     let crowd = Arc::<Crowd>::default();
     let mut agents = Vec::new();
     for _ in 0..200 {
@@ -231,7 +231,7 @@ async fn so_many_are_pushed_to_at_once_and_no_more() {
 }
 
 #[tokio::test]
-async fn an_agent_that_acknowledges_something_else_has_not_taken_it() {
+async fn a_wrong_acknowledgement_does_not_count() {
     let (good, bad) = (FakeAgent::start(Manner::Good).await, FakeAgent::start(Manner::Good).await);
     let operator = started(50, &[&good, &bad]).await;
     operator.until("2/2", |status| count(status) == "2/2").await;
@@ -274,7 +274,7 @@ async fn a_refusal_shows_with_its_faults() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_ahead_is_overtaken() {
+async fn an_agent_with_a_larger_sequence_is_overtaken() {
     let agent = FakeAgent::start(Manner::Good).await;
     let ahead = u64::MAX / 2;
     agent.pretend(ahead);
@@ -287,7 +287,7 @@ async fn an_agent_that_is_ahead_is_overtaken() {
 }
 
 #[tokio::test]
-async fn a_restarted_agent_and_one_that_somebody_else_wrote_to_get_their_policy_back() {
+async fn restarted_and_overwritten_agents_get_their_policy_back() {
     let agent = FakeAgent::start(Manner::Good).await;
     let operator = started(50, &[&agent]).await;
     operator.until("1/1", |status| count(status) == "1/1").await;
@@ -300,7 +300,7 @@ async fn a_restarted_agent_and_one_that_somebody_else_wrote_to_get_their_policy_
 }
 
 #[tokio::test]
-async fn a_deleted_policy_leaves_agents_empty_and_takes_its_status_along() {
+async fn a_deleted_policy_is_removed_from_agents_with_its_status() {
     let agent = FakeAgent::start(Manner::Good).await;
     let operator = started(50, &[&agent]).await;
     operator.until("1/1", |status| count(status) == "1/1").await;
@@ -332,7 +332,7 @@ async fn a_broken_file_keeps_the_last_good_rules_in_force() {
 }
 
 #[tokio::test]
-async fn an_editor_that_renames_takes_no_limit_away() {
+async fn an_editor_that_renames_removes_no_limit() {
     let agent = FakeAgent::start(Manner::Good).await;
     let operator = started(50, &[&agent]).await;
     operator.until("1/1", |status| count(status) == "1/1").await;
@@ -371,7 +371,7 @@ async fn traffic_ends_up_exactly_as_counted() {
 }
 
 #[tokio::test]
-async fn a_file_that_never_was_valid_stops_no_other_and_has_a_status() {
+async fn a_never_valid_file_affects_no_other_and_has_a_status() {
     let agent = FakeAgent::start(Manner::Good).await;
     let directory = tempfile::tempdir().unwrap();
     write_policy(directory.path(), 50);
@@ -400,7 +400,7 @@ async fn a_file_that_never_was_valid_stops_no_other_and_has_a_status() {
 }
 
 #[tokio::test]
-async fn what_is_broken_at_a_start_stays_in_force_as_it_last_was() {
+async fn a_file_broken_at_the_start_keeps_its_last_good_content() {
     let agent = FakeAgent::start(Manner::Good).await;
     let operator = started(50, &[&agent]).await;
     operator.until("1/1", |status| count(status) == "1/1").await;
@@ -431,14 +431,14 @@ async fn what_is_broken_at_a_start_stays_in_force_as_it_last_was() {
 async fn a_volume_that_is_not_mounted_at_a_start_takes_no_limit_away() {
     let (agent, state) = (FakeAgent::start(Manner::Good).await, tempfile::tempdir().unwrap());
     let directory = tempfile::tempdir().unwrap();
-    let place = |policies: &Path, agent: &FakeAgent| Place {
+    let inputs = |policies: &Path, agent: &FakeAgent| StandaloneInputs {
         policies: policies.to_owned(),
         state: Some(state.path().to_owned()),
         agents: vec![agent.url.parse().unwrap()],
-        ..Place::default()
+        ..StandaloneInputs::default()
     };
     write_policy(directory.path(), 50);
-    let first = place(directory.path(), &agent);
+    let first = inputs(directory.path(), &agent);
     let operator = Running::start_at(directory, &first);
     soon("the policy", agent.until(|snapshot| requests(snapshot) == Some(50))).await;
     let has_status =
@@ -453,7 +453,7 @@ async fn a_volume_that_is_not_mounted_at_a_start_takes_no_limit_away() {
 
     // The mount point without its volume, and an agent that has nothing.
     let (fresh, mount) = (FakeAgent::start(Manner::Good).await, tempfile::tempdir().unwrap());
-    let second = place(mount.path(), &fresh);
+    let second = inputs(mount.path(), &fresh);
     let operator = Running::start_at(mount, &second);
     soon("the limits from before", fresh.until(|snapshot| requests(snapshot) == Some(50))).await;
     operator.until_metric("weir_operator_policy_files{state=\"kept\"} 1").await;
@@ -468,21 +468,21 @@ async fn a_volume_that_is_not_mounted_at_a_start_takes_no_limit_away() {
 }
 
 #[tokio::test]
-async fn statuses_stand_in_a_directory_of_their_own_and_files_of_one_stem_share_one() {
+async fn statuses_have_their_own_directory_and_files_of_one_stem_share_one() {
     let agent = FakeAgent::start(Manner::Good).await;
     let (directory, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::create_dir(directory.path().join("team")).unwrap();
     for (file, name) in [("a.yaml", "a"), ("a.yml", "b"), ("team/a.yaml", "c"), (".hidden.yaml", "d")] {
         fs::write(directory.path().join(file), policy(name, "5")).unwrap();
     }
-    let place = Place {
+    let inputs = StandaloneInputs {
         policies: directory.path().to_owned(),
         state: Some(state.path().join("below")),
         recursive: true,
         agents: vec![agent.url.parse().unwrap()],
-        ..Place::default()
+        ..StandaloneInputs::default()
     };
-    let operator = Running::start_at(directory, &place);
+    let operator = Running::start_at(directory, &inputs);
     soon("all", agent.until(|snapshot| snapshot.policies.len() == 3)).await;
     let names = |file: &str| -> Vec<String> {
         let text = fs::read_to_string(state.path().join("below").join(file)).unwrap_or_default();
@@ -501,7 +501,7 @@ async fn statuses_stand_in_a_directory_of_their_own_and_files_of_one_stem_share_
 
 /// The mount of a ConfigMap: links into a directory that is replaced by renaming a link.
 #[tokio::test]
-async fn a_mounted_config_map_may_change() {
+async fn a_mounted_config_map_is_followed() {
     let agent = FakeAgent::start(Manner::Good).await;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_owned();
@@ -525,7 +525,7 @@ async fn a_mounted_config_map_may_change() {
 /// A pipe without a writer, a directory, a dangling link and a link to itself, a large file, and a file that is not
 /// UTF-8.
 #[tokio::test]
-async fn what_is_no_text_holds_nobody_up() {
+async fn unreadable_files_do_not_delay_others() {
     let agent = FakeAgent::start(Manner::Good).await;
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
@@ -554,8 +554,12 @@ async fn agents_come_and_go_with_their_file() {
     let file = elsewhere.path().join("agents");
     fs::write(&file, format!("{}\n", a.url)).unwrap();
     write_policy(directory.path(), 50);
-    let place = Place { policies: directory.path().to_owned(), agents_file: Some(file.clone()), ..Place::default() };
-    let operator = Running::start_at(directory, &place);
+    let inputs = StandaloneInputs {
+        policies: directory.path().to_owned(),
+        agents_file: Some(file.clone()),
+        ..StandaloneInputs::default()
+    };
+    let operator = Running::start_at(directory, &inputs);
     operator.until("1/1", |status| count(status) == "1/1").await;
     fs::write(&file, format!("# both\n{}\n{}\n", a.url, b.url)).unwrap();
     operator.until("2/2", |status| count(status) == "2/2").await;
@@ -568,7 +572,10 @@ async fn agents_come_and_go_with_their_file() {
     fs::write(&file, &b.url).unwrap();
     operator.until("1/1 again", |status| count(status) == "1/1").await;
     assert_eq!(requests(&a.in_force().unwrap()), Some(60), "a removed agent keeps its limits");
-    assert!(Operator::standalone(&Place { agents_file: Some("/nowhere".into()), ..place }, Arc::default()).is_err());
+    assert!(
+        Operator::standalone(&StandaloneInputs { agents_file: Some("/nowhere".into()), ..inputs }, Arc::default())
+            .is_err()
+    );
 }
 
 #[tokio::test]
@@ -585,7 +592,7 @@ async fn a_reload_reads_everything_again() {
 }
 
 #[tokio::test]
-async fn it_ends_when_told_to_and_leaves_the_agents_as_they_are() {
+async fn it_stops_on_request_and_leaves_agents_unchanged() {
     let agent = FakeAgent::start(Manner::Good).await;
     let operator = started(50, &[&agent]).await;
     operator.until("1/1", |status| count(status) == "1/1").await;

@@ -41,7 +41,7 @@ fn issue(authorities: &Authorities, now: u64) -> Leaf {
 }
 
 #[test]
-fn a_certificate_is_for_its_names_and_its_time() {
+fn a_certificate_is_valid_for_its_names_and_its_time() {
     let authorities = first();
     let (bundle, leaf) = (authorities.certificates(), issue(&authorities, START));
     for (name, now, expected) in [
@@ -81,7 +81,7 @@ fn what_is_written_is_read_again() {
 /// Simulates two replicas for three years. A client always trusts both certificates, even if it receives new bundles
 /// late.
 #[test]
-fn no_rotation_is_seen_by_a_client_that_is_half_an_hour_late() {
+fn a_client_half_an_hour_late_notices_no_rotation() {
     const STEP: u64 = HOUR / 2;
     let mut authorities = first();
     let mut leaves = [issue(&authorities, START), issue(&authorities, START)];
@@ -132,7 +132,7 @@ fn a_new_authority_is_published_before_it_signs() {
 
 /// The clock is set forward by years, and back again. Peers that trust the earlier authority continue to work.
 #[test]
-fn a_clock_that_was_years_ahead_for_a_while_costs_no_trust() {
+fn trust_survives_a_clock_that_was_years_ahead() {
     let known = first();
     let ahead = START + 20 * TERMS.lives;
     let both = known.renewed(ahead).unwrap().expect("by that clock it has ended");

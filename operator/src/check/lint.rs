@@ -34,17 +34,14 @@ pub(super) fn lint(spec: &RateLimitPolicySpec) -> Vec<Warning> {
         warnings.lists(rule, &path);
         if rule.action == Action::Bypass {
             if all(rule) {
-                let message = "lets every request through, whatever limits it, in this policy and all others of its pods: give it \
-                               a match that is narrower, or use mode Disabled";
+                let message = "lets every request through, past all limits of this policy and of others on its pods: give it a \
+                               narrower match, or use mode Disabled";
                 warnings.add(BYPASS, path, message.to_owned());
             }
             continue;
         }
         if let Some(bypass) = bypasses.iter().find(|bypass| !all(bypass) && is_within(rule, bypass)) {
-            let message = format!(
-                "can never refuse: all that it matches is let through by rule {:?}, which bypasses",
-                bypass.name
-            );
+            let message = format!("can never refuse: rule {:?} bypasses everything that it matches", bypass.name);
             warnings.add(IDLE, path.clone(), message);
         }
         warnings.limits(rule, &path);
@@ -67,7 +64,7 @@ impl Warnings {
         for (index, matches) in rule.matches.iter().enumerate() {
             let path = format!("{path}.match[{index}]");
             if rule.matches[..index].contains(matches) {
-                self.add(DUPLICATE, path, "is there already: remove it".to_owned());
+                self.add(DUPLICATE, path, "is a duplicate: remove it".to_owned());
                 continue;
             }
             let Match { methods, hosts, paths, path_regexes, .. } = matches;
@@ -77,14 +74,14 @@ impl Warnings {
                     self.add(
                         DUPLICATE,
                         format!("{path}.{field}[{index}]"),
-                        format!("{item:?} is there already: remove it"),
+                        format!("{item:?} is a duplicate: remove it"),
                     );
                 }
             }
         }
         for (index, part) in rule.key.iter().enumerate() {
             if rule.key[..index].contains(part) {
-                self.add(DUPLICATE, format!("{path}.key[{index}]"), "is there already: remove it".to_owned());
+                self.add(DUPLICATE, format!("{path}.key[{index}]"), "is a duplicate: remove it".to_owned());
             }
         }
     }
@@ -103,8 +100,7 @@ impl Warnings {
             } else if let Some((_, strict)) =
                 others.into_iter().find(|(_, other)| !is_same(other, limit) && is_never_reached(limit, other))
             {
-                let message =
-                    format!("can never refuse: limit {:?} beside it always refuses before: remove it", strict.name);
+                let message = format!("can never refuse: limit {:?} always refuses first: remove it", strict.name);
                 self.add(IDLE, path, message);
             }
         }

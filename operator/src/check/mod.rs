@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use crate::documents::{self, Finding, Place};
+use crate::documents::{self, Finding, Position};
 use crate::source::directory::names;
 use crate::source::listing::LARGEST;
 use crate::world::{Fault, ObjectKey};
@@ -48,7 +48,7 @@ pub enum Format {
 
 /// What to check, and how strictly.
 #[derive(Clone, Debug, Default)]
-pub struct Question {
+pub struct CheckOptions {
     /// Files, directories of files, and `-` for standard input.
     pub paths: Vec<PathBuf>,
     /// Whether to include subdirectories.
@@ -80,7 +80,7 @@ struct Problem {
     finding: Finding,
 }
 
-impl Question {
+impl CheckOptions {
     /// Checks all paths.
     pub fn answer(&self) -> Answer {
         let mut answer = Answer::default();
@@ -164,7 +164,7 @@ impl Answer {
 impl Problem {
     fn at_start(rule: &'static str, message: &str) -> Self {
         let fault = Fault { path: String::new(), message: message.to_owned() };
-        Self { is_warning: false, rule, finding: Finding { place: Place { line: 1, column: 1 }, fault } }
+        Self { is_warning: false, rule, finding: Finding { place: Position { line: 1, column: 1 }, fault } }
     }
 }
 
@@ -193,7 +193,7 @@ fn check(name: String, bytes: &[u8]) -> (Checked, Vec<(ObjectKey, Finding)>) {
             let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]).into_owned();
             let mut problem = Problem::at_start(INVALID, "is no UTF-8 from here on: save it as UTF-8");
             let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-            problem.finding.place = Place { line: before.matches('\n').count() + 1, column };
+            problem.finding.place = Position { line: before.matches('\n').count() + 1, column };
             checked.problems.push(problem);
             return (checked, Vec::new());
         }

@@ -16,24 +16,24 @@ fn rule(requests: &str) -> String {
 }
 
 /// The result for these files, by their names in a directory.
-fn answer(files: &[(&str, &str)], question: &Question, format: Format) -> (Verdict, String) {
+fn answer(files: &[(&str, &str)], options: &CheckOptions, format: Format) -> (Verdict, String) {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = directory.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
-    let answer = Question { paths: vec![directory.path().to_owned()], ..question.clone() }.answer();
+    let answer = CheckOptions { paths: vec![directory.path().to_owned()], ..options.clone() }.answer();
     let prefix = format!("{}/", directory.path().display());
     (answer.verdict(), answer.render(format).replace(&prefix, "").replace(prefix.trim_end_matches('/'), "."))
 }
 
 fn text(files: &[(&str, &str)]) -> (Verdict, String) {
-    answer(files, &Question::default(), Format::Text)
+    answer(files, &CheckOptions::default(), Format::Text)
 }
 
 #[test]
-fn every_fault_is_told_at_its_place() {
+fn every_fault_is_reported_at_its_place() {
     let good = policy("p", &rule("5"));
     assert_eq!(text(&[("a.yaml", &good)]), (Verdict::Good, "a.yaml: ok (1 policy)\n".to_owned()));
     let broken = format!("\u{feff}{}---\r\nb: [\r\n---\r\n{}", policy("p", &rule("five")), policy("q", &rule("0")));
@@ -63,22 +63,23 @@ fn names_must_differ_within_a_directory() {
 }
 
 #[test]
-fn what_is_no_text_is_a_fault_and_what_is_not_there_is_not() {
+fn invalid_utf8_is_a_fault_and_a_missing_file_is_unreadable() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("latin.yaml");
     fs::write(&path, b"a: 1\nb: \xe9\n").unwrap();
-    let answer = Question { paths: vec![path], ..Question::default() }.answer();
+    let answer = CheckOptions { paths: vec![path], ..CheckOptions::default() }.answer();
     assert_eq!(answer.verdict(), Verdict::Faulty);
     assert!(answer.render(Format::Text).ends_with("latin.yaml:2:4: is no UTF-8 from here on: save it as UTF-8\n"));
-    let answer = Question { paths: vec![directory.path().join("nothing.yaml")], ..Question::default() }.answer();
+    let answer =
+        CheckOptions { paths: vec![directory.path().join("nothing.yaml")], ..CheckOptions::default() }.answer();
     assert_eq!(answer.verdict(), Verdict::Unreadable);
 }
 
 #[test]
 fn policies_may_be_required() {
     let other = "kind: ConfigMap\napiVersion: v1\n";
-    let required = Question { require_policies: true, ..Question::default() };
-    assert_eq!(answer(&[("a.yaml", other)], &Question::default(), Format::Text).0, Verdict::Good);
+    let required = CheckOptions { require_policies: true, ..CheckOptions::default() };
+    assert_eq!(answer(&[("a.yaml", other)], &CheckOptions::default(), Format::Text).0, Verdict::Good);
     let (verdict, said) = answer(&[("a.yaml", other)], &required, Format::Text);
     assert_eq!(
         (verdict, said.lines().last()),
@@ -90,21 +91,21 @@ fn policies_may_be_required() {
     );
     let below = [("a.yaml", other), ("team/b.yaml", &*policy("p", &rule("5")))];
     assert_eq!(answer(&below, &required, Format::Text).0, Verdict::Faulty);
-    assert_eq!(answer(&below, &Question { recursive: true, ..required }, Format::Text).0, Verdict::Good);
+    assert_eq!(answer(&below, &CheckOptions { recursive: true, ..required }, Format::Text).0, Verdict::Good);
 }
 
 #[test]
-fn programs_read_the_same() {
+fn machine_formats_report_the_same_faults() {
     let files = [("a,b.yaml", &*policy("p", &rule("\"5%\"")))];
     let message = "spec.rules[0].limits[0].requests: must be a whole number, not the text \"5%\"";
-    let (_, json) = answer(&files, &Question::default(), Format::Json);
+    let (_, json) = answer(&files, &CheckOptions::default(), Format::Json);
     let json: Value = serde_json::from_str(&json).unwrap();
     let problem = &json["files"][0]["problems"][0];
     assert_eq!((&json["verdict"], &problem["line"], &problem["column"]), (&"faulty".into(), &8.into(), &24.into()));
     assert_eq!((&problem["severity"], &problem["path"]), (&"error".into(), &"spec.rules[0].limits[0].requests".into()));
-    let (_, github) = answer(&files, &Question::default(), Format::Github);
+    let (_, github) = answer(&files, &CheckOptions::default(), Format::Github);
     assert_eq!(github, format!("::error file=a%2Cb.yaml,line=8,col=24::{}\n", message.replace('%', "%25")));
-    let (_, sarif) = answer(&files, &Question::default(), Format::Sarif);
+    let (_, sarif) = answer(&files, &CheckOptions::default(), Format::Sarif);
     let sarif: Value = serde_json::from_str(&sarif).unwrap();
     let result = &sarif["runs"][0]["results"][0];
     assert_eq!(
@@ -118,7 +119,7 @@ fn programs_read_the_same() {
 }
 
 #[test]
-fn odd_policies_are_warned_of_and_good_all_the_same() {
+fn odd_policies_are_valid_with_a_warning() {
     let limit = "limits: [{name: a, requests: 10, per: 1s}]";
     let bypass = |matches: &str| format!("  - {{name: open, action: Bypass{matches}}}\n");
     for (what, rules, told) in [
@@ -127,12 +128,12 @@ fn odd_policies_are_warned_of_and_good_all_the_same() {
         (
             "a rule below a bypass",
             bypass(", match: [{paths: [/api/**]}]") + &format!("  - {{name: x, match: [{{paths: [/api/x], methods: [GET]}}], {limit}}}\n"),
-            "8:5: warning: spec.rules[1]: can never refuse: all that it matches is let through by rule \"open\", which bypasses",
+            "8:5: warning: spec.rules[1]: can never refuse: rule \"open\" bypasses everything that it matches",
         ),
         (
             "a limit behind a stricter one",
             "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s}\n    - {name: b, requests: 601, per: 1m, burst: 700}\n".to_owned(),
-            "10:7: warning: spec.rules[0].limits[1]: can never refuse: limit \"a\" beside it always refuses before: remove it",
+            "10:7: warning: spec.rules[0].limits[1]: can never refuse: limit \"a\" always refuses first: remove it",
         ),
         (
             "a window that a bucket does not fill",
@@ -142,7 +143,7 @@ fn odd_policies_are_warned_of_and_good_all_the_same() {
         (
             "the same path twice",
             format!("  - {{name: x, match: [{{paths: [/a, /b, /a]}}], {limit}}}\n"),
-            "7:40: warning: spec.rules[0].match[0].paths[2]: \"/a\" is there already: remove it",
+            "7:40: warning: spec.rules[0].match[0].paths[2]: \"/a\" is a duplicate: remove it",
         ),
         (
             "the same rule twice",
@@ -163,7 +164,7 @@ fn odd_policies_are_warned_of_and_good_all_the_same() {
 }
 
 #[test]
-fn what_may_be_meant_is_not_warned_of() {
+fn policies_that_may_be_intended_get_no_warning() {
     for rules in [
         // Fewer in a minute than in sixty seconds at full speed.
         "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s}\n    - {name: b, requests: 609, per: 1m, strategy: FixedWindow}\n",
@@ -176,6 +177,6 @@ fn what_may_be_meant_is_not_warned_of() {
         assert_eq!(said, "a.yaml: ok (1 policy)\n", "{rules}");
     }
     let examples = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples"));
-    let said = Question { paths: vec![examples.to_owned()], recursive: true, ..Question::default() }.answer();
+    let said = CheckOptions { paths: vec![examples.to_owned()], recursive: true, ..CheckOptions::default() }.answer();
     assert!(!said.render(Format::Text).contains("warning"), "{}", said.render(Format::Text));
 }

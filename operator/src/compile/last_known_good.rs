@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_status_keeps_is_what_was_enforced() {
+    fn the_status_stores_what_was_enforced() {
         let good = compiled(vec![(policy(3, &json!([rule(50)])), None)]);
         let kept = good.good.as_ref().and_then(GoodGeneration::kept).unwrap();
         assert_eq!(kept.generation, 3);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_that_is_known_holds() {
+    fn the_newest_known_generation_is_enforced() {
         let kept = |generation, requests| {
             let spec = spec(&json!([rule(requests)])).to_string();
             Some(LastKnownGood { generation, spec })
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_wrote_into_a_status_is_judged_like_a_policy() {
+    fn an_edited_status_is_validated_like_a_policy() {
         let elsewhere =
             json!({"targetRefs": [{"kind": "Deployment", "name": "web", "namespace": "other"}], "rules": [rule(1)]});
         for (spec, told) in [
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spec_that_would_not_fit_beside_itself_is_not_kept() {
+    fn a_spec_too_long_for_the_status_is_not_stored() {
         let long = json!({"name": "all", "match": [{"paths": ["/a"]}], "limits": rule(50)["limits"]});
         let paths = |count: usize| {
             let mut rule = long.clone();

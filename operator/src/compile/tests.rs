@@ -188,7 +188,7 @@ fn a_deadline_reaches_the_wire_and_has_a_revision_of_its_own() {
 }
 
 #[test]
-fn what_only_a_parser_can_judge_is_told_in_one_line() {
+fn parse_errors_are_reported_in_one_line() {
     let limit = json!({"name": "a", "requests": 50, "per": "1s"});
     for (entry, path, part) in [
         (
@@ -349,7 +349,7 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
 }
 
 #[test]
-fn a_cost_that_a_limit_can_bear_is_none_of_our_business() {
+fn costs_up_to_the_limits_maximum_are_accepted() {
     for (limit, most) in [
         (json!({"name": "a", "requests": 5, "per": "1s", "strategy": "FixedWindow"}), 5),
         (json!({"name": "a", "requests": 5, "per": "1s", "burst": 8}), 8),
@@ -366,7 +366,7 @@ fn a_cost_that_a_limit_can_bear_is_none_of_our_business() {
 }
 
 #[test]
-fn logs_that_would_take_too_much_memory_are_told_where() {
+fn logs_that_take_too_much_memory_are_faults_with_their_path() {
     let log = |name: &str, requests: u64| json!({"name": name, "requests": requests, "per": "1m", "strategy": "SlidingWindowLog"});
     let other = |name: &str, requests: u64| json!({"name": name, "requests": requests, "per": "1m"});
     let gold = |requests: u64, keys: usize| {

@@ -14,7 +14,7 @@ use kube::Resource;
 use serde_json::Value;
 use weir_api::{RateLimitPolicy, RateLimitPolicySpec, check};
 
-pub use self::yaml::Place;
+pub use self::yaml::Position;
 use self::yaml::Tree;
 use crate::compile::compile;
 use crate::world::{Fault, ObjectKey};
@@ -29,7 +29,7 @@ pub type Specs = BTreeMap<ObjectKey, Arc<RateLimitPolicySpec>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The place of the field, or of its parent if the field is absent.
-    pub place: Place,
+    pub place: Position,
     /// What is wrong.
     pub fault: Fault,
 }

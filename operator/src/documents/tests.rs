@@ -14,7 +14,7 @@ fn findings(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_list_is_looked_into() {
+fn policies_in_a_list_are_found() {
     let item = policy("p", "0").replace('\n', "\n  ");
     let text = format!("apiVersion: v1\nkind: List\nitems:\n- {item}\n- kind: ConfigMap\n  apiVersion: v1\n");
     let found = findings(&text);
@@ -25,7 +25,7 @@ fn a_list_is_looked_into() {
 }
 
 #[test]
-fn the_other_documents_of_a_broken_text_are_judged() {
+fn other_documents_of_a_broken_text_are_still_checked() {
     let text = format!("{}---\na: [\n---\n{}", policy("p", "0"), policy("q", "-1"));
     let found = findings(&text);
     let starts = ["9:17: spec.rules[0].limits[0].requests", "1", "21:17: spec.rules[0].limits[0].requests"];
@@ -36,7 +36,7 @@ fn the_other_documents_of_a_broken_text_are_judged() {
 }
 
 #[test]
-fn two_of_one_name_are_found_at_the_second() {
+fn a_duplicate_name_is_reported_at_the_second_policy() {
     let text = format!("{}---\n{}", policy("p", "5"), policy("p", "5"));
     assert_eq!(
         findings(&text),

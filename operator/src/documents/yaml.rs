@@ -16,20 +16,20 @@ const VALUES: usize = 1 << 20;
 
 /// A place in a text, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Position {
     /// The line.
     pub line: usize,
     /// The column, in characters.
     pub column: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)
     }
 }
 
-impl From<Marker> for Place {
+impl From<Marker> for Position {
     fn from(marker: Marker) -> Self {
         Self { line: marker.line().max(1), column: marker.col() + 1 }
     }
@@ -41,15 +41,15 @@ pub(super) struct Tree {
     /// The value; `None` if it cannot be read.
     pub(super) value: Option<Value>,
     /// Faults of form, as place, path and message.
-    pub(super) faults: Vec<(Place, String, String)>,
-    start: Place,
+    pub(super) faults: Vec<(Position, String, String)>,
+    start: Position,
     /// The place of each field, by its path, such as `spec.rules[0].name`.
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, Position>,
 }
 
 impl Tree {
     /// The place of a field, or of its parent if the field is absent.
-    pub(super) fn place(&self, path: &str) -> Place {
+    pub(super) fn place(&self, path: &str) -> Position {
         let mut path = path;
         loop {
             if let Some(place) = self.places.get(path) {
@@ -92,7 +92,7 @@ pub(super) fn read(text: &str) -> Vec<Tree> {
 
 /// Why parsing a document stops early.
 struct Stop {
-    place: Place,
+    place: Position,
     message: String,
 }
 
@@ -116,12 +116,12 @@ struct Node {
 
 impl<'a, 'text> Builder<'a, 'text> {
     fn new(parser: &'a mut Parser<'text, StrInput<'text>>, text: &'text str) -> Self {
-        let start = Place { line: 1, column: 1 };
+        let start = Position { line: 1, column: 1 };
         let tree = Tree { value: None, faults: Vec::new(), start, places: BTreeMap::new() };
         Self { text, parser, tree, anchors: HashMap::new(), values: 0, brackets: 0 }
     }
 
-    fn next(&mut self) -> Result<Option<(Event<'text>, Place)>, Stop> {
+    fn next(&mut self) -> Result<Option<(Event<'text>, Position)>, Stop> {
         match self.parser.next_event() {
             None => Ok(None),
             Some(Ok((event, span))) => {
@@ -165,11 +165,11 @@ impl<'a, 'text> Builder<'a, 'text> {
         Ok(None)
     }
 
-    fn fault(&mut self, place: Place, path: &str, message: impl Into<String>) {
+    fn fault(&mut self, place: Position, path: &str, message: impl Into<String>) {
         self.tree.faults.push((place, path.to_owned(), message.into()));
     }
 
-    fn node(&mut self, event: Event<'text>, place: Place, path: &str, depth: usize) -> Result<Node, Stop> {
+    fn node(&mut self, event: Event<'text>, place: Position, path: &str, depth: usize) -> Result<Node, Stop> {
         self.count(1, place)?;
         let (anchor, node) = match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -212,7 +212,7 @@ impl<'a, 'text> Builder<'a, 'text> {
         Ok(node)
     }
 
-    fn count(&mut self, values: usize, place: Place) -> Result<(), Stop> {
+    fn count(&mut self, values: usize, place: Position) -> Result<(), Stop> {
         self.values += values;
         if self.values > VALUES {
             let message = format!("must not have more than {VALUES} values, with those that aliases repeat");

@@ -112,7 +112,7 @@ fn every_field_has_its_place() {
 }
 
 #[test]
-fn a_broken_document_ends_no_other() {
+fn a_broken_document_does_not_affect_others() {
     for broken in ["a: [", "a: b: c", "\tx: 1", "a: 'x", "*none", "a: {b: 1]", "a:\n\tb: 1", "a:\n  \t- 1"] {
         let text = format!("first: 1\n---\n{broken}\n---\nthird: 3\n");
         let documents = read(&text);
@@ -138,7 +138,7 @@ fn a_field_that_is_given_twice_is_a_fault() {
 }
 
 #[test]
-fn anchors_repeat_and_merges_fill() {
+fn anchors_and_merges_are_resolved() {
     let text = "base: &base {per: 1s, requests: 5}\none: *base\ntwo: {<<: *base, requests: 9}\nthree: {<<: [*base, {burst: 3}]}\n";
     let base = json!({"per": "1s", "requests": 5});
     let expected = json!({
@@ -149,7 +149,7 @@ fn anchors_repeat_and_merges_fill() {
 
 /// 400 KB of brackets took 60 s, and a bomb of aliases took all memory.
 #[test]
-fn hostile_texts_end_soon() {
+fn hostile_texts_are_refused_quickly() {
     let nested = |open: &str, count: usize| format!("a: {}", open.repeat(count));
     let bomb = {
         let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();

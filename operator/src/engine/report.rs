@@ -67,7 +67,7 @@ impl Engine {
             };
             let (_, reason, message) = status::enforced(&facts, tally);
             let way = status::bypassable(&targets.bypasses).map(|(_, _, message)| message);
-            let notices = [record.announcer.tell(now, reason, &message, tally), record.announcer.bypass(way)];
+            let notices = [record.announcer.announce(now, reason, &message, tally), record.announcer.bypass(way)];
             for notice in notices.into_iter().flatten() {
                 if let Some(took) = notice.took {
                     self.metrics.propagated(took);

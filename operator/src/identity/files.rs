@@ -122,8 +122,8 @@ impl TlsFiles {
             roots.add(authority).map_err(|error| of_ca(format!("has no valid authority: {error}")))?;
         }
         let chain = certificates(client_cert).map_err(&of_cert)?;
-        let (_, leaf) =
-            X509Certificate::from_der(&chain[0]).map_err(|error| of_cert(format!("has no valid certificate: {error}")))?;
+        let (_, leaf) = X509Certificate::from_der(&chain[0])
+            .map_err(|error| of_cert(format!("has no valid certificate: {error}")))?;
         let not_after = u64::try_from(leaf.validity().not_after.timestamp()).unwrap_or(0);
         let key = client_key.as_ref().map_err(|problem| of_key(problem.clone()))?;
         let key = PrivateKeyDer::from_pem_slice(key)

@@ -45,7 +45,7 @@ impl Folder {
 }
 
 #[test]
-fn what_is_no_good_is_named_with_its_flag_and_its_file() {
+fn invalid_files_are_named_with_their_flag() {
     let (cert, key) = leaf(&authority());
     for (name, text, flag, problem) in [
         ("ca.crt", "", "--agent-ca", "holds no certificate in PEM"),
@@ -68,7 +68,7 @@ fn what_is_no_good_is_named_with_its_flag_and_its_file() {
 }
 
 #[test]
-fn files_that_change_are_taken_once_they_fit_together() {
+fn changed_files_are_used_once_they_match() {
     let folder = Folder::new();
     let mut calling = CallingFiles::open(folder.files.clone()).unwrap();
     let mut held = calling.held();

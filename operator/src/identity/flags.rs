@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_url_is_where_and_under_which_name() {
+    fn the_url_has_the_host_of_the_service() {
         for (url, host) in [
             ("https://weir-operator-identity.weir-system.svc/", "weir-operator-identity.weir-system.svc"),
             ("https://127.0.0.1:8492", "127.0.0.1"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn lifetimes_leave_time_to_hear_of_a_new_authority() {
+    fn lifetimes_must_leave_time_to_learn_of_a_new_authority() {
         for (lifetime, authority, good) in [("10s", "2m", true), ("10s", "119s", false), ("24h", "288h", true)] {
             let flags = flags(&["--identity-lifetime", lifetime, "--identity-authority-lifetime", authority]).unwrap();
             assert_eq!(flags.check().is_ok(), good, "{lifetime} {authority}");

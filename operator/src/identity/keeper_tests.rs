@@ -52,7 +52,7 @@ fn trusts_client(bundle: &str, leaf: &Leaf, now: u64) -> bool {
 }
 
 #[test]
-fn what_is_for_agents_is_not_for_the_operator() {
+fn agent_certificates_are_not_valid_for_the_operator() {
     let authorities = Authorities::none(TERMS).renewed(START).unwrap().unwrap();
     let bundle = authorities.certificates();
     let agent = leaf(&authorities, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, START);
@@ -139,7 +139,7 @@ fn no_push_fails_while_authorities_come_and_go() {
 }
 
 #[test]
-fn an_emptied_secret_gets_back_what_is_remembered() {
+fn an_emptied_secret_is_restored_from_memory() {
     let known = Authorities::none(TERMS).renewed(START).unwrap().unwrap();
     let none = Authorities::none(TERMS);
     let back = wanted(&none, Some(&known), None, START + 1).unwrap().expect("something is missing");
@@ -153,7 +153,7 @@ fn an_emptied_secret_gets_back_what_is_remembered() {
 /// Someone replaces the Secret with that of another cluster. Running agents continue to work, and learn of the new
 /// authorities at their next renewal.
 #[test]
-fn other_authorities_come_beside_those_that_are_remembered() {
+fn foreign_authorities_are_added_beside_the_remembered_ones() {
     let [known, other] = [10, 15].map(|lives| Authorities::none(TERMS).renewed(START - lives * LIFE).unwrap().unwrap());
     let now = START + 1;
     let both = wanted(&other, Some(&known), None, now).unwrap().expect("agents would believe nobody");
@@ -209,7 +209,7 @@ fn company(from: u64, name: &str) -> (String, String) {
 }
 
 #[test]
-fn an_authority_of_somebody_else_signs_and_none_is_made_beside_it() {
+fn an_external_authority_signs_and_none_is_created_beside_it() {
     let (certificate, key) = company(START, "company");
     let made = Authorities::made_elsewhere(TERMS, &certificate, &key).unwrap();
     let none = Authorities::none(TERMS);
@@ -236,7 +236,7 @@ fn an_authority_of_somebody_else_signs_and_none_is_made_beside_it() {
 }
 
 #[test]
-fn what_is_no_authority_is_refused_with_the_fix() {
+fn invalid_authorities_are_refused_with_the_fix() {
     let (certificate, key) = company(START, "company");
     let (_, other) = company(START, "other");
     let plain = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
@@ -249,7 +249,11 @@ fn what_is_no_authority_is_refused_with_the_fix() {
             "the key must be PKCS#8",
         ),
         (&certificate, &other, "tls.crt and tls.key do not match"),
-        (&plain.cert.pem(), &plain.signing_key.serialize_pem(), "tls.crt is not a certificate authority: issue it with isCA"),
+        (
+            &plain.cert.pem(),
+            &plain.signing_key.serialize_pem(),
+            "tls.crt is not a certificate authority: issue it with isCA",
+        ),
     ] {
         let error = Authorities::made_elsewhere(TERMS, certificate, key).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");

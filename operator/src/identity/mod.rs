@@ -1,16 +1,16 @@
-//! Who is who: the operator's own authority, certificates for agents, and the operator's side of mutual TLS.
+//! Identities: the operator's own authority, certificates for agents, and the operator's side of mutual TLS.
 //!
 //! ```text
 //! agent ──CSR, projected token──► service ──► pace ──► review ──TokenReview──► apiserver
-//!   ▲                                │ namespace, name and UID of the pod, as the apiserver says
+//!   ▲                                │ namespace, name and UID of the pod, as the apiserver confirms
 //!   └──certificate for that pod──────┘◄── keeper: the Secret with the authorities
 //!                                           │ Credentials
 //!                      link, inject ◄───────┘
 //! ```
 //!
-//! Every replica serves, leader or not: the authorities are in a Secret that all of them share. A certificate says
-//! what the apiserver says of the token, and nothing that the agent says of itself. Nothing here may hand out a
-//! certificate for a name that was asked for.
+//! Every replica serves, leader or not, because all share the authorities in a Secret. A certificate has the names
+//! that the apiserver confirmed for the token, and nothing that the agent claims. This module must never issue a
+//! certificate for a name that the agent requested.
 
 mod files;
 mod flags;

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_names_that_kubernetes_knows_are_names() {
+    fn the_longest_kubernetes_names_fit_a_certificate() {
         let pod = PodIdentity {
             key: ObjectKey::new("n".repeat(63), "p".repeat(253)),
             uid: "3f0c2f5e-6a51-4d3b-9a68-0d8f8d2c7c11".to_owned(),

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_keeps_nobody_else_out() {
+    fn one_address_does_not_block_others() {
         let mut pace = Pace::default();
         let at = |millis| Duration::from_millis(millis);
         let admitted = (0..1000).filter(|_| pace.admit(at(7_000), address(1))).count();
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn all_together_are_bounded_and_so_is_what_is_remembered() {
+    fn the_total_rate_and_the_memory_are_bounded() {
         let mut pace = Pace::default();
         let admitted = (0..100_000).filter(|&number| pace.admit(Duration::ZERO, address(number))).count();
         assert_eq!((admitted, pace.by_address.len()), (200, 200));

@@ -29,7 +29,7 @@ pub(super) enum ReviewError {
     )]
     NoPod { user: String },
     /// The apiserver gave no answer.
-    #[error("the apiserver cannot be asked whose token it is: {0}")]
+    #[error("the apiserver cannot review the token: {0}")]
     Unavailable(String),
 }
 
@@ -50,7 +50,7 @@ pub(super) async fn review(client: &Client, token: &str, audience: &str) -> Resu
 fn judge(status: TokenReviewStatus, audience: &str) -> Result<PodIdentity, ReviewError> {
     let refused = |problem: String| ReviewError::Unauthenticated { audience: audience.to_owned(), problem };
     if status.authenticated != Some(true) {
-        let problem = status.error.unwrap_or_else(|| "it says no more".to_owned());
+        let problem = status.error.unwrap_or_else(|| "it gave no reason".to_owned());
         return Err(refused(problem));
     }
     if !status.audiences.iter().flatten().any(|it| it == audience) {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_pods_token_for_this_audience_names_none() {
+    fn only_a_pods_token_for_this_audience_names_a_pod() {
         let without = |pointer: &str, value: Value| {
             let mut status = good();
             *status.pointer_mut(pointer).unwrap() = value;

@@ -26,7 +26,7 @@ use super::{Issuing, PodIdentity};
 use crate::authority::{Order, Signer};
 use crate::clock;
 use crate::metrics::Metrics;
-use crate::serve::{self, Peer};
+use crate::serve::{self, PeerAddress};
 
 /// A token and a certificate request have a few kilobytes.
 const MAX_REQUEST: usize = 32 * 1024;
@@ -67,7 +67,7 @@ impl Service {
         serve::run(listener, router(Arc::new(self)), IDLE, current).await;
     }
 
-    async fn identify(&self, from: Peer, body: Result<Bytes, BytesRejection>) -> Result<IdentityReply, Refused> {
+    async fn identify(&self, from: PeerAddress, body: Result<Bytes, BytesRejection>) -> Result<IdentityReply, Refused> {
         let malformed = |problem: String| Refused(IdentityRefusalKind::Malformed, problem);
         let admitted = self.pace.lock().unwrap_or_else(PoisonError::into_inner).admit(clock::since_boot(), from.0);
         if !admitted {
@@ -131,7 +131,7 @@ fn router(service: Arc<Service>) -> Router {
 
 async fn answer(
     State(service): State<Arc<Service>>,
-    Extension(from): Extension<Peer>,
+    Extension(from): Extension<PeerAddress>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let (word, response) = match service.identify(from, body).await {

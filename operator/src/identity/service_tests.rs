@@ -75,7 +75,7 @@ fn csr(key: &KeyPair) -> String {
 }
 
 async fn ask(router: Router, body: impl Into<axum::body::Body>) -> (StatusCode, Value) {
-    let request = Request::post(IDENTITY_PATH).extension(Peer(PEER)).body(body.into()).unwrap();
+    let request = Request::post(IDENTITY_PATH).extension(PeerAddress(PEER)).body(body.into()).unwrap();
     let response = router.oneshot(request).await.unwrap();
     let status = response.status();
     let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -87,7 +87,7 @@ fn question(csr: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_certificate_names_the_tokens_pod_whatever_was_asked_for() {
+async fn a_certificate_names_the_tokens_pod_and_ignores_the_requested_name() {
     let key = KeyPair::generate().unwrap();
     let (status, reply) = ask(service(apiserver(201, good()), Some(credentials())), question(&csr(&key))).await;
     assert_eq!(status, 200, "{reply}");
@@ -109,7 +109,7 @@ async fn a_certificate_names_the_tokens_pod_whatever_was_asked_for() {
 }
 
 #[tokio::test]
-async fn what_gets_no_certificate_is_told_why() {
+async fn refused_requests_get_the_reason() {
     let key = KeyPair::generate().unwrap();
     let csr = csr(&key);
     // Another key's request with this signature.
@@ -147,7 +147,7 @@ async fn what_gets_no_certificate_is_told_why() {
 }
 
 #[tokio::test]
-async fn who_asks_too_often_is_told_to_come_back() {
+async fn frequent_requests_get_a_retry_after() {
     let router = service(apiserver(201, good()), Some(credentials()));
     let mut busy = 0;
     // More requests than the two seconds admit that this loop may touch.
@@ -170,7 +170,7 @@ fn to_pem(der: &[u8]) -> String {
 
 /// The authorities of the test credentials sign what the operator accepts.
 #[test]
-fn credentials_for_tests_are_credentials() {
+fn credentials_for_tests_trust_their_certificates() {
     let credentials = credentials();
     let again = Authorities::read(flags().terms(), &credentials.bundle, &credentials.authorities.keys()).unwrap();
     assert_eq!(again.certificates(), credentials.bundle);

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_asked_for_is_the_defaults() {
+    fn without_annotations_the_defaults_apply() {
         let expected = PodSettings {
             port: None,
             redirect: false,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_can_be_asked_for() {
+    fn every_annotation_is_read() {
         let (wishes, warnings) = read(&[
             ("weir.dev/port", "web"),
             ("weir.dev/redirect", "enabled"),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_gives_way_to_what_was_asked_for() {
+    fn an_explicit_value_overrides_a_contradicting_default() {
         let memory = |pairs| read(pairs).unwrap().0.resources.memory;
         let more = memory(&[("weir.dev/agent-memory-request", "1Gi")]);
         assert_eq!(more, Bounds { request: quantity("1Gi"), limit: quantity("1Gi") });
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_told_with_its_annotation_and_the_fix() {
+    fn an_invalid_value_is_reported_with_its_annotation_and_the_fix() {
         for (name, value, fix) in [
             ("weir.dev/port", "0", "it must be the name or the number (1 to 65535) of a container port"),
             ("weir.dev/port", "70000", "it must be the name or the number"),
@@ -280,6 +280,6 @@ mod tests {
     fn an_unknown_annotation_of_ours_is_a_warning() {
         let (_, warnings) = read(&[("weir.dev/ports", "http"), ("weir.dev/not-injected", "why")]).unwrap();
         assert_eq!(warnings.len(), 1);
-        assert!(warnings[0].starts_with("annotation weir.dev/ports says nothing to Weir: it knows weir.dev/inject, "));
+        assert!(warnings[0].starts_with("annotation weir.dev/ports is unknown to Weir, which knows weir.dev/inject, "));
     }
 }

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn files_are_taken_when_they_change_and_go_together() {
+    async fn files_are_used_when_they_changed_and_match() {
         let folder = tempfile::tempdir().unwrap();
         let write = |certificate: &str, key: &str| {
             fs::write(folder.path().join("tls.crt"), certificate).unwrap();

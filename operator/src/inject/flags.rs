@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resources_are_those_of_a_container() {
+    fn resources_have_the_form_of_a_container() {
         let resources =
             parse_resources(r#"{"requests": {"cpu": 1}, "limits": {"cpu": "2", "memory": "64Mi"}}"#).unwrap();
         let text = |quantity: &Option<Quantity>| quantity.as_ref().map(|quantity| quantity.text().to_owned());

@@ -77,18 +77,13 @@ fn choose(ports: &[Guarded]) -> Result<Guarded, String> {
         (None, 0) => Err("no container port to guard: declare the app's port with a name, or give its number in \
                           annotation weir.dev/port"
             .to_owned()),
-        (None, _) => {
-            Err("its ports have no names: give a name to the one that Services use and target it by that \
+        (None, _) => Err("its ports have no names: give a name to the one that Services use and target it by that \
                           name, or give its number in annotation weir.dev/port"
-                .to_owned())
-        }
+            .to_owned()),
         (Some(last), _) if named.is_empty() => Ok(last),
         (Some(last), _) => {
             let names: Vec<String> = named.into_iter().chain([last]).filter_map(|port| port.name).collect();
-            Err(format!(
-                "several ports could be meant ({}): name one in annotation weir.dev/port",
-                names.join(", ")
-            ))
+            Err(format!("several ports could be meant ({}): name one in annotation weir.dev/port", names.join(", ")))
         }
     }
 }

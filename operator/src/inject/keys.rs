@@ -85,9 +85,7 @@ struct Wished {
 impl Wished {
     fn decide(self, [config_map, url, refresh, ca]: [&str; 4]) -> Result<Option<Keys>, String> {
         match (self.config_map, self.url, self.authorities) {
-            (Some(_), Some(_), _) => {
-                Err(format!("{config_map} and {url} both set the source of the keys: remove one"))
-            }
+            (Some(_), Some(_), _) => Err(format!("{config_map} and {url} both set the source of the keys: remove one")),
             (None, Some(_), None) => Err(format!("{url}: name in {ca} the authorities that sign its certificate")),
             (None, Some(url), Some(authorities)) => Ok(Some(Keys::Url { url, refresh: self.refresh, authorities })),
             (_, None, authorities) if self.refresh.is_some() || authorities.is_some() => {

@@ -1,4 +1,4 @@
-//! Injection: a mutating webhook that gives the agent to pods that ask for it, before they exist.
+//! Injection: a mutating webhook that adds the agent to new pods that ask for it.
 //!
 //! ```text
 //! apiserver ──AdmissionReview──► server ──► Question to the engine: what will target this pod?
@@ -7,12 +7,12 @@
 //! registration: the Secret with the authorities ──► the webhook's caBundle, the server's certificate
 //! ```
 //!
-//! Who is asked for is the apiserver's business: the selectors of the MutatingWebhookConfiguration look at the label
-//! `weir.dev/inject` of namespaces and pods, so nothing here watches namespaces. Every replica serves, leader or not. A
-//! pod is never kept from starting because the agent does not suit it: it is left alone, and told why by a warning and
-//! by the annotation `weir.dev/not-injected`, which ends up in the status of the policies that target it. What the agent asks for is
-//! fitted to the quotas and limits of the pod's namespace. Only where the
-//! cluster's owner said so is a pod with a wrong annotation refused.
+//! The apiserver decides which pods it sends: the selectors of the MutatingWebhookConfiguration check the label
+//! `weir.dev/inject` of namespaces and pods, so this module watches no namespaces. Every replica serves, leader or
+//! not. If a pod does not suit the agent, it still starts, without an agent. A warning and the annotation
+//! `weir.dev/not-injected` give the reason, which also appears in the status of the policies that target the pod. The
+//! agent's resources are fitted to the quotas and limits of the pod's namespace. A pod with an invalid annotation is
+//! refused only if the cluster's owner configured that.
 
 mod annotations;
 mod bootstrap;

@@ -1,4 +1,4 @@
-//! Adds an agent to a pod. Pure: everything that it depends on is in [`Terms`].
+//! Adds an agent to a pod. Pure: everything that it depends on is in [`ClusterSettings`].
 //!
 //! It reads the pod through its type and edits the plain JSON, so that fields of future Kubernetes versions survive.
 //! Applied to its own output, it changes nothing.
@@ -17,7 +17,7 @@ use crate::source::objects::AGENT_LABEL;
 
 /// The cluster owner's settings, and the cluster's abilities.
 #[derive(Clone, Debug)]
-pub(super) struct Terms {
+pub(super) struct ClusterSettings {
     /// The container images.
     pub(super) images: Images,
     /// The default resources of agents.
@@ -36,7 +36,7 @@ pub(super) struct AgentStart<'a> {
     /// The identity service. Without one, the agent's control port accepts every client.
     pub(super) authority: Option<Authority>,
     /// The bounds of the pod's namespace.
-    pub(super) room: NamespaceBounds,
+    pub(super) bounds: NamespaceBounds,
 }
 
 /// The result for a pod.
@@ -70,7 +70,11 @@ pub(super) enum Outcome {
 /// # Errors
 ///
 /// The JSON is not a pod.
-pub(super) fn inject(pod: &Value, terms: &Terms, told: &AgentStart<'_>) -> Result<Outcome, serde_json::Error> {
+pub(super) fn inject(
+    pod: &Value,
+    cluster: &ClusterSettings,
+    start: &AgentStart<'_>,
+) -> Result<Outcome, serde_json::Error> {
     let typed: Pod = serde_json::from_value(pod.clone())?;
     let labels = typed.metadata.labels.unwrap_or_default();
     let annotations = typed.metadata.annotations.unwrap_or_default();
@@ -94,7 +98,7 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &AgentStart<'_>) -> Resul
     if let Err(why) = suits(&spec) {
         return Ok(Outcome::Unfit { why });
     }
-    let (mut wishes, mut warnings) = match PodSettings::read(&annotations, &terms.resources, &terms.settings) {
+    let (mut wishes, mut warnings) = match PodSettings::read(&annotations, &cluster.resources, &cluster.settings) {
         Ok(read) => read,
         Err(why) => return Ok(Outcome::Wrong { why }),
     };
@@ -110,14 +114,13 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &AgentStart<'_>) -> Resul
     if let Err(why) = ports_are_free(&spec, &wishes, guarded.number) {
         return Ok(Outcome::Unfit { why });
     }
-    if !terms.native && spec.restart_policy.as_deref().is_some_and(|policy| policy != "Always") {
-        let why =
-            "its restartPolicy lets it complete, and before Kubernetes 1.32 the agent would prevent that: \
+    if !cluster.native && spec.restart_policy.as_deref().is_some_and(|policy| policy != "Always") {
+        let why = "its restartPolicy lets it complete, and before Kubernetes 1.32 the agent would prevent that: \
                    upgrade the cluster, or set weir.dev/inject: disabled"
-                .to_owned();
+            .to_owned();
         return Ok(Outcome::Unfit { why });
     }
-    let redirect = match (&terms.images.redirect, wishes.redirect) {
+    let redirect = match (&cluster.images.redirect, wishes.redirect) {
         (_, false) => false,
         (Some(_), true) => true,
         (None, true) => {
@@ -127,24 +130,24 @@ pub(super) fn inject(pod: &Value, terms: &Terms, told: &AgentStart<'_>) -> Resul
             return Ok(Outcome::Wrong { why });
         }
     };
-    match told.room.fit(&spec, &wishes.resources) {
+    match start.bounds.fit(&spec, &wishes.resources) {
         Ok(resources) => wishes.resources = resources,
         Err(why) => return Ok(Outcome::Unfit { why }),
     }
     warnings.extend(caveats(&spec, &guarded, redirect));
 
-    let told = &AgentStart { authority: told.authority.clone().filter(|_| !wishes.plaintext), ..told.clone() };
-    let agent = sidecar::agent(&spec, &terms.images, &wishes, &guarded, terms.native, told);
+    let start = &AgentStart { authority: start.authority.clone().filter(|_| !wishes.plaintext), ..start.clone() };
+    let agent = sidecar::agent(&spec, &cluster.images, &wishes, &guarded, cluster.native, start);
     let mut pod = pod.clone();
     guarded.take_over(list(&mut pod["spec"], "containers"));
-    let redirect = terms.images.redirect.as_ref().filter(|_| redirect);
+    let redirect = cluster.images.redirect.as_ref().filter(|_| redirect);
     let redirect = redirect.map(|image| sidecar::redirect(image, &wishes, &guarded));
     list(&mut pod["spec"], "initContainers").extend(redirect);
     // The last init container, so that the earlier ones run without the agent.
-    let place = if terms.native { "initContainers" } else { "containers" };
+    let place = if cluster.native { "initContainers" } else { "containers" };
     list(&mut pod["spec"], place).push(agent);
     list(&mut pod["spec"], "volumes").extend(sidecar::volumes(&wishes));
-    list(&mut pod["spec"], "volumes").extend(told.authority.as_ref().map(sidecar::token));
+    list(&mut pod["spec"], "volumes").extend(start.authority.as_ref().map(sidecar::token));
     for field in ["initContainers", "volumes"] {
         if pod["spec"][field] == json!([]) {
             pod["spec"].as_object_mut().expect("a pod's spec is an object").remove(field);
@@ -175,11 +178,9 @@ pub(super) fn labels(pod: &Value) -> BTreeMap<String, String> {
 
 fn suits(spec: &PodSpec) -> Result<(), String> {
     if spec.host_network == Some(true) {
-        return Err(
-            "it uses the node's network (hostNetwork), where the agent's ports would be everybody's: put what \
-                    clients call into a pod with a network of its own"
-                .to_owned(),
-        );
+        return Err("it uses the node's network (hostNetwork), where other pods could use the agent's ports: move \
+                    what clients call to a pod with its own network"
+            .to_owned());
     }
     if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
         return Err("it does not run on Linux, and the agent needs Linux".to_owned());
@@ -202,7 +203,7 @@ fn ports_are_free(spec: &PodSpec, wishes: &PodSettings, guarded: u16) -> Result<
     match spec.containers.iter().chain(sidecars).find(taken) {
         None => Ok(()),
         Some(container) => Err(format!(
-            "container {} has a port that the agent needs ({PROXY_PORT}, {control}, {TELEMETRY_PORT}): let it use another",
+            "container {} has a port that the agent needs ({PROXY_PORT}, {control}, {TELEMETRY_PORT}): configure another port there",
             container.name,
         )),
     }
@@ -214,7 +215,7 @@ fn caveats(spec: &PodSpec, guarded: &guard::Guarded, redirected: bool) -> Vec<St
     let mut caveats = Vec::new();
     if guarded.name.is_none() && !redirected {
         caveats.push(format!(
-            "port {number} has no name: a Service that targets the number bypasses the agent; let it target port \
+            "port {number} has no name: a Service that targets the number bypasses the agent; let the Service target port \
              {PROXY_PORT}, or name the port, or set weir.dev/redirect: enabled"
         ));
     }

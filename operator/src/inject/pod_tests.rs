@@ -1,8 +1,8 @@
 use super::*;
 
-fn terms() -> Terms {
+fn cluster() -> ClusterSettings {
     let images = Images { agent: "weir/agent:1".to_owned(), pull_policy: None, redirect: None };
-    Terms { images, resources: Resources::default(), settings: Settings::default(), native: true }
+    ClusterSettings { images, resources: Resources::default(), settings: Settings::default(), native: true }
 }
 
 fn pod(spec: &Value) -> Value {
@@ -31,8 +31,8 @@ fn cache() -> Value {
 }
 
 #[track_caller]
-fn injected(pod: &Value, terms: &Terms) -> (Value, Vec<String>) {
-    match inject(pod, terms, &AgentStart { bootstrap: Some("{}"), ..AgentStart::default() }).unwrap() {
+fn injected(pod: &Value, cluster: &ClusterSettings) -> (Value, Vec<String>) {
+    match inject(pod, cluster, &AgentStart { bootstrap: Some("{}"), ..AgentStart::default() }).unwrap() {
         Outcome::Injected { pod, warnings } => (pod, warnings),
         other => panic!("{other:?}"),
     }
@@ -50,8 +50,8 @@ fn has_arg(agent: &Value, arg: &str) -> bool {
 
 /// The complete injected pod. A change here changes every pod.
 #[test]
-fn a_plain_pod_as_a_whole() {
-    let (pod, warnings) = injected(&http(), &terms());
+fn the_complete_injected_pod() {
+    let (pod, warnings) = injected(&http(), &cluster());
     assert_eq!(warnings, [""; 0]);
     let expected = json!({
         "apiVersion": "v1",
@@ -110,13 +110,13 @@ fn an_agent_is_told_how_to_prove_which_pod_it_is() {
         audience: "weir.dev".to_owned(),
         bundle: "PEM".to_owned(),
     };
-    let told = AgentStart { bootstrap: Some("{}"), authority: Some(authority), room: NamespaceBounds::default() };
+    let start = AgentStart { bootstrap: Some("{}"), authority: Some(authority), bounds: NamespaceBounds::default() };
     for volumes in [json!(null), json!([]), json!([{"name": "v", "emptyDir": {}}])] {
         let mut plain = http();
         if !volumes.is_null() {
             plain["spec"]["volumes"] = volumes.clone();
         }
-        let Outcome::Injected { pod, .. } = inject(&plain, &terms(), &told).unwrap() else { panic!("it fits") };
+        let Outcome::Injected { pod, .. } = inject(&plain, &cluster(), &start).unwrap() else { panic!("it fits") };
         let mut expected = volumes.as_array().cloned().unwrap_or_default();
         expected.push(cache());
         expected.push(json!({"name": "weir-identity", "projected": {"sources": [{"serviceAccountToken": {
@@ -132,31 +132,31 @@ fn an_agent_is_told_how_to_prove_which_pod_it_is() {
         assert!(!has_arg(agent, "--control-plaintext"), "{agent:#}");
         assert_eq!(agent["env"][1], json!({"name": "WEIR_IDENTITY_CA", "value": "PEM"}));
         assert!(pod["spec"]["containers"][0].get("volumeMounts").is_none(), "the app has no use for it");
-        assert_eq!(inject(&pod, &terms(), &told).unwrap(), Outcome::Untouched);
+        assert_eq!(inject(&pod, &cluster(), &start).unwrap(), Outcome::Untouched);
     }
     // A pod may opt out. Then the operator requires no proof either.
     let plain = annotated(http(), &[("weir.dev/control", "plaintext")]);
-    let Outcome::Injected { pod, .. } = inject(&plain, &terms(), &told).unwrap() else { panic!("it fits") };
+    let Outcome::Injected { pod, .. } = inject(&plain, &cluster(), &start).unwrap() else { panic!("it fits") };
     assert!(has_arg(agent(&pod), "--control-plaintext") && pod["spec"]["volumes"] == json!([cache()]), "{pod:#}");
 }
 
 #[test]
-fn done_again_it_changes_nothing() {
+fn injection_is_idempotent() {
     for native in [true, false] {
-        let terms = Terms { native, ..terms() };
-        let (mut once, _) = injected(&http(), &terms);
-        assert_eq!(inject(&once, &terms, &AgentStart::default()).unwrap(), Outcome::Untouched);
+        let cluster = ClusterSettings { native, ..cluster() };
+        let (mut once, _) = injected(&http(), &cluster);
+        assert_eq!(inject(&once, &cluster, &AgentStart::default()).unwrap(), Outcome::Untouched);
         // If another webhook removes the label, the pod does not get a second agent.
         once["metadata"]["labels"] = json!({});
-        assert_eq!(inject(&once, &terms, &AgentStart::default()).unwrap(), Outcome::Untouched);
+        assert_eq!(inject(&once, &cluster, &AgentStart::default()).unwrap(), Outcome::Untouched);
     }
     let mut by_hand = http();
     by_hand["metadata"]["labels"][AGENT_LABEL] = "enabled".into();
-    assert_eq!(inject(&by_hand, &terms(), &AgentStart::default()).unwrap(), Outcome::Untouched);
+    assert_eq!(inject(&by_hand, &cluster(), &AgentStart::default()).unwrap(), Outcome::Untouched);
     let why = left_alone(&http(), "why");
     assert_eq!(left_alone(&why, "why"), why);
     // If the webhook is called again after the pod became suitable, the earlier annotation is removed.
-    assert_eq!(injected(&why, &terms()).0["metadata"]["annotations"], json!({}));
+    assert_eq!(injected(&why, &cluster()).0["metadata"]["annotations"], json!({}));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn other_containers_and_unknown_fields_stay_as_they_are() {
         ],
         "volumes": [{"name": "v", "emptyDir": {}}],
     });
-    let (with, _) = injected(&pod(&spec), &terms());
+    let (with, _) = injected(&pod(&spec), &cluster());
     let mut expected = spec;
     expected["containers"][0]["ports"][0].as_object_mut().unwrap().remove("name");
     let init = with["spec"]["initContainers"].as_array().unwrap();
@@ -185,9 +185,9 @@ fn other_containers_and_unknown_fields_stay_as_they_are() {
 }
 
 #[test]
-fn a_patch_leads_from_the_one_to_the_other() {
+fn the_patch_turns_the_pod_into_the_injected_one() {
     let before = annotated(http(), &[("a/b", "c")]);
-    let (after, _) = injected(&before, &terms());
+    let (after, _) = injected(&before, &cluster());
     let mut patched = before.clone();
     json_patch::patch(&mut patched, &json_patch::diff(&before, &after)).unwrap();
     assert_eq!(patched, after);
@@ -195,11 +195,11 @@ fn a_patch_leads_from_the_one_to_the_other() {
 
 #[test]
 fn before_1_32_it_is_an_ordinary_container() {
-    let terms = Terms { native: false, ..terms() };
+    let cluster = ClusterSettings { native: false, ..cluster() };
     let mut pod = http();
     pod["spec"]["terminationGracePeriodSeconds"] = 60.into();
     pod["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 15}}});
-    let (with, _) = injected(&pod, &terms);
+    let (with, _) = injected(&pod, &cluster);
     assert!(with["spec"].get("initContainers").is_none());
     let containers = with["spec"]["containers"].as_array().unwrap();
     assert_eq!((containers.len(), &containers[0]["name"]), (2, &json!("app")), "the app stays the first");
@@ -211,11 +211,11 @@ fn before_1_32_it_is_an_ordinary_container() {
 
     let mut job = http();
     job["spec"]["restartPolicy"] = "Never".into();
-    let Outcome::Unfit { why } = inject(&job, &terms, &AgentStart::default()).unwrap() else {
+    let Outcome::Unfit { why } = inject(&job, &cluster, &AgentStart::default()).unwrap() else {
         panic!("a job would never end")
     };
     assert!(why.contains("1.32"), "{why}");
-    injected(&job, &self::terms());
+    injected(&job, &self::cluster());
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn the_drain_fits_the_grace_period() {
         let mut pod = http();
         pod["spec"]["terminationGracePeriodSeconds"] = grace;
         pod["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 15}}});
-        let (with, _) = injected(&pod, &terms());
+        let (with, _) = injected(&pod, &cluster());
         assert!(has_arg(agent(&with), &format!("--drain={drain}")), "{with}");
         let hook = agent(&with)["lifecycle"]["preStop"]["exec"]["command"].as_array().unwrap();
         assert_eq!(hook.len(), 3, "a native sidecar ends after the app anyway: {hook:?}");
@@ -241,7 +241,7 @@ fn probes_follow_the_app() {
     app["lifecycle"] =
         json!({"preStop": {"httpGet": {"path": "/bye", "port": "http"}}, "postStart": {"exec": {"command": ["x"]}}});
     app["ports"] = json!([{"name": "http", "containerPort": 8080}, {"name": "admin", "containerPort": 9000}]);
-    let (with, warnings) = injected(&pod, &terms());
+    let (with, warnings) = injected(&pod, &cluster());
     let mut expected = pod["spec"]["containers"][0].clone();
     expected["livenessProbe"]["httpGet"]["port"] = 8080.into();
     expected["readinessProbe"]["tcpSocket"]["port"] = 8080.into();
@@ -255,7 +255,7 @@ fn probes_follow_the_app() {
     pod["spec"]["containers"][0]["ports"] =
         json!([{"name": "http", "containerPort": 8080}, {"name": "admin", "containerPort": 9000}]);
     pod["spec"]["containers"][0]["livenessProbe"] = json!({"httpGet": {"port": "admin"}});
-    assert_eq!(injected(&pod, &terms()).0["spec"]["containers"][0]["livenessProbe"]["httpGet"]["port"], "admin");
+    assert_eq!(injected(&pod, &cluster()).0["spec"]["containers"][0]["livenessProbe"]["httpGet"]["port"], "admin");
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn which_port_is_guarded() {
         ("by number, not declared", json!(null), vec![(port, "8080")], 8080, "weir-proxy", true),
         ("by number, no name", unnamed, vec![(port, "8080")], 8080, "weir-proxy", true),
     ] {
-        let (with, warnings) = injected(&annotated(app(&ports), &annotations), &terms());
+        let (with, warnings) = injected(&annotated(app(&ports), &annotations), &cluster());
         let agent = agent(&with);
         assert!(has_arg(agent, &format!("--upstream=127.0.0.1:{upstream}")), "{what}: {agent}");
         assert_eq!(agent["ports"][0], json!({"name": name, "containerPort": 8480, "protocol": "TCP"}), "{what}");
@@ -292,7 +292,7 @@ fn which_port_is_guarded() {
         {"name": "mesh", "image": "m", "ports": [{"name": "http", "containerPort": 15090}]},
         {"name": "app", "image": "a", "ports": [{"name": "web", "containerPort": 80}]},
     ]});
-    let (with, _) = injected(&annotated(pod(&spec), &[("kubectl.kubernetes.io/default-container", "app")]), &terms());
+    let (with, _) = injected(&annotated(pod(&spec), &[("kubectl.kubernetes.io/default-container", "app")]), &cluster());
     assert!(has_arg(agent(&with), "--upstream=127.0.0.1:80"));
     assert_eq!(with["spec"]["containers"][0]["ports"][0]["name"], "http");
 }
@@ -318,35 +318,35 @@ fn pods_that_get_no_agent_and_why() {
         (
             "several",
             app(&json!([{"name": "a", "containerPort": 1}, {"name": "b", "containerPort": 2}])),
-            "(a, b): say which",
+            "(a, b): name one",
         ),
         ("8480", own(8480), "container app has a port that the agent needs (8480, 8481, 8482)"),
         ("8482", own(8482), "container app has a port that the agent needs"),
         ("its own", app(&json!([{"name": "http", "containerPort": 8481}])), "port 8481 is used by the agent"),
         ("one name twice", clash, "port name http is in containers a and b"),
     ] {
-        match inject(&pod, &terms(), &AgentStart::default()).unwrap() {
+        match inject(&pod, &cluster(), &AgentStart::default()).unwrap() {
             Outcome::Unfit { why } => assert!(why.contains(expected), "{what}: {why}"),
             other => panic!("{what}: {other:?}"),
         }
     }
     // The control port can be moved.
     let moved = annotated(own(8481), &[("weir.dev/control-port", "9481")]);
-    let (moved, _) = injected(&moved, &terms());
+    let (moved, _) = injected(&moved, &cluster());
     assert!(has_arg(agent(&moved), "--control=[::]:9481"));
     assert_eq!(agent(&moved)["lifecycle"]["preStop"]["exec"]["command"][2], "--control=127.0.0.1:9481");
-    assert!(inject(&json!({"spec": {"containers": "none"}}), &terms(), &AgentStart::default()).is_err());
+    assert!(inject(&json!({"spec": {"containers": "none"}}), &cluster(), &AgentStart::default()).is_err());
 }
 
 #[test]
-fn wrong_wishes_are_told_with_the_annotation_and_the_fix() {
+fn invalid_annotations_are_reported_with_the_fix() {
     for (name, value, fix) in [
         ("weir.dev/inject", "yes", "it must be enabled or disabled"),
         ("weir.dev/port", "htpp", "no container has a TCP port of that name (http)"),
         ("weir.dev/agent-memory-limit", "64MB", "it must be a quantity of memory such as 64Mi"),
         ("weir.dev/redirect", "enabled", "set injection.redirect.image of its chart"),
     ] {
-        match inject(&annotated(http(), &[(name, value)]), &terms(), &AgentStart::default()).unwrap() {
+        match inject(&annotated(http(), &[(name, value)]), &cluster(), &AgentStart::default()).unwrap() {
             Outcome::Wrong { why } => assert!(why.contains(name) && why.contains(fix), "{why}"),
             other => panic!("{name}: {other:?}"),
         }
@@ -354,16 +354,16 @@ fn wrong_wishes_are_told_with_the_annotation_and_the_fix() {
     let mut labelled = http();
     labelled["metadata"]["labels"][INJECT] = "true".into();
     assert!(
-        matches!(inject(&labelled, &terms(), &AgentStart::default()).unwrap(), Outcome::Wrong { why } if why.starts_with("label weir.dev/inject"))
+        matches!(inject(&labelled, &cluster(), &AgentStart::default()).unwrap(), Outcome::Wrong { why } if why.starts_with("label weir.dev/inject"))
     );
 }
 
 #[test]
-fn disabled_wins_wherever_it_stands() {
+fn disabled_wins_on_a_label_or_an_annotation() {
     for (label, annotation) in [("disabled", "enabled"), ("enabled", "disabled")] {
         let mut pod = annotated(http(), &[(INJECT, annotation)]);
         pod["metadata"]["labels"][INJECT] = label.into();
-        assert_eq!(inject(&pod, &terms(), &AgentStart::default()).unwrap(), Outcome::Declined);
+        assert_eq!(inject(&pod, &cluster(), &AgentStart::default()).unwrap(), Outcome::Declined);
     }
 }
 
@@ -371,26 +371,30 @@ fn disabled_wins_wherever_it_stands() {
 fn annotations_choose_image_and_resources() {
     let defaults = r#"{"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}}"#;
     let resources = super::super::flags::parse_resources(defaults).unwrap();
-    let images = Images { pull_policy: Some("Never".to_owned()), ..terms().images };
-    let terms = Terms { resources, images, ..terms() };
+    let images = Images { pull_policy: Some("Never".to_owned()), ..cluster().images };
+    let cluster = ClusterSettings { resources, images, ..cluster() };
     let pod = annotated(http(), &[("weir.dev/agent-image", "mine:2"), ("weir.dev/agent-cpu-limit", "1")]);
-    let (with, _) = injected(&pod, &terms);
+    let (with, _) = injected(&pod, &cluster);
     let agent = agent(&with);
     assert_eq!((&agent["image"], &agent["imagePullPolicy"]), (&json!("mine:2"), &json!("Never")));
     let expected = json!({"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "128Mi"}});
     assert_eq!(agent["resources"], expected);
-    let (_, warnings) = injected(&annotated(http(), &[("weir.dev/limits", "x")]), &terms);
-    assert!(warnings.iter().any(|warning| warning.contains("annotation weir.dev/limits is unknown to Weir")), "{warnings:?}");
+    let (_, warnings) = injected(&annotated(http(), &[("weir.dev/limits", "x")]), &cluster);
+    assert!(
+        warnings.iter().any(|warning| warning.contains("annotation weir.dev/limits is unknown to Weir")),
+        "{warnings:?}"
+    );
 }
 
 #[test]
 fn a_redirect_needs_an_image_and_warns_about_probes() {
-    let terms = Terms { images: Images { redirect: Some("iptables:1".to_owned()), ..terms().images }, ..terms() };
+    let cluster =
+        ClusterSettings { images: Images { redirect: Some("iptables:1".to_owned()), ..cluster().images }, ..cluster() };
     let mut pod = annotated(
         app(&json!([{"containerPort": 8080}])),
         &[("weir.dev/port", "8080"), ("weir.dev/redirect", "enabled")],
     );
-    let (with, warnings) = injected(&pod, &terms);
+    let (with, warnings) = injected(&pod, &cluster);
     assert_eq!(warnings, [""; 0], "nothing bypasses the agent");
     let init = with["spec"]["initContainers"].as_array().unwrap();
     assert_eq!((init.len(), &init[0]["image"], &init[1]["name"]), (2, &json!("iptables:1"), &json!(AGENT)));
@@ -405,15 +409,15 @@ fn a_redirect_needs_an_image_and_warns_about_probes() {
     assert_eq!((&security["privileged"], &security["readOnlyRootFilesystem"]), (&json!(null), &json!(true)));
 
     pod["spec"]["containers"][0]["livenessProbe"] = json!({"httpGet": {"path": "/live", "port": 8080}});
-    let (_, warnings) = injected(&pod, &terms);
+    let (_, warnings) = injected(&pod, &cluster);
     assert!(warnings.iter().any(|warning| warning.contains("probes of port 8080 reach the agent")), "{warnings:?}");
 }
 
 #[test]
-fn what_an_agent_starts_with() {
+fn the_bootstrap_snapshot_is_passed_to_the_agent() {
     let start = |bootstrap: Option<&str>| {
         let Outcome::Injected { pod, .. } =
-            inject(&http(), &terms(), &AgentStart { bootstrap, ..AgentStart::default() }).unwrap()
+            inject(&http(), &cluster(), &AgentStart { bootstrap, ..AgentStart::default() }).unwrap()
         else {
             panic!("it fits")
         };
@@ -448,8 +452,8 @@ fn the_agents_settings_are_the_clusters_unless_the_pod_says_otherwise() {
         "env": [{"name": "WEIR_IDLE_TIMEOUT", "value": "90s"}, {"name": "RUST_BACKTRACE", "value": "1"}],
         "securityContext": {"runAsNonRoot": true, "runAsUser": 1000}
     }"#;
-    let terms = Terms { settings: Settings::parse(settings).unwrap(), ..terms() };
-    let (pod, _) = injected(&http(), &terms);
+    let cluster = ClusterSettings { settings: Settings::parse(settings).unwrap(), ..cluster() };
+    let (pod, _) = injected(&http(), &cluster);
     for arg in [
         "--log-format=json",
         "--log-level=warn",
@@ -482,7 +486,7 @@ fn the_agents_settings_are_the_clusters_unless_the_pod_says_otherwise() {
             ("weir.dev/agent-security-context", r#"{"runAsUser": null, "runAsGroup": 5}"#),
         ],
     );
-    let (pod, warnings) = injected(&own, &terms);
+    let (pod, warnings) = injected(&own, &cluster);
     assert_eq!(warnings, [""; 0]);
     for arg in [
         "--log-format=text",
@@ -505,15 +509,15 @@ fn the_agents_settings_are_the_clusters_unless_the_pod_says_otherwise() {
 }
 
 #[test]
-fn a_drain_that_the_grace_period_does_not_leave_is_refused_and_a_default_gives_way() {
+fn a_drain_longer_than_the_grace_period_is_refused_and_a_default_is_shortened() {
     let long = annotated(http(), &[("weir.dev/agent-drain", "29s")]);
-    let Outcome::Wrong { why } = inject(&long, &terms(), &AgentStart::default()).unwrap() else {
+    let Outcome::Wrong { why } = inject(&long, &cluster(), &AgentStart::default()).unwrap() else {
         panic!("it would be killed")
     };
     assert_eq!(
         why,
         "annotation weir.dev/agent-drain is 29 s: its terminationGracePeriodSeconds leaves 28 s; raise it, or lower the drain"
     );
-    let terms = Terms { settings: Settings::parse(r#"{"drain": "1m"}"#).unwrap(), ..terms() };
-    assert!(has_arg(agent(&injected(&http(), &terms).0), "--drain=28s"));
+    let cluster = ClusterSettings { settings: Settings::parse(r#"{"drain": "1m"}"#).unwrap(), ..cluster() };
+    assert!(has_arg(agent(&injected(&http(), &cluster).0), "--drain=28s"));
 }

@@ -13,7 +13,7 @@ fn webhook(clients: &[Value]) -> MutatingWebhookConfiguration {
 }
 
 #[test]
-fn names_are_those_that_the_apiserver_asks_for() {
+fn names_are_the_hosts_that_the_apiserver_calls() {
     let service = json!({"service": {"name": "hook", "namespace": "weir-system"}});
     for (clients, expected) in [
         (vec![service.clone(), service.clone()], vec!["hook.weir-system.svc"]),
@@ -48,7 +48,7 @@ fn only_what_differs_is_applied() {
 }
 
 #[test]
-fn whom_to_trust_is_left_to_others_if_they_say_so() {
+fn an_external_issuer_keeps_its_ca_bundle() {
     let url = |path: &str, bundle: &str| json!({"url": format!("https://127.0.0.1:9443{path}"), "caBundle": STANDARD.encode(bundle)});
     assert_eq!(registered(&webhook(&[url("/p", "theirs")]), None, "/p"), None);
     let patch = registered(&webhook(&[url("/old", "theirs")]), None, "/p").expect("the path differs");

@@ -26,8 +26,8 @@ fn quota(hard: &Value, used: &Value) -> NamespaceBounds {
 
 /// Request and limit of CPU, then of memory, then of storage; empty if unset.
 #[track_caller]
-fn fitted(room: &NamespaceBounds) -> Vec<String> {
-    let Resources { cpu, memory, storage } = room.fit(&app(), &usual()).unwrap();
+fn fitted(bounds: &NamespaceBounds) -> Vec<String> {
+    let Resources { cpu, memory, storage } = bounds.fit(&app(), &usual()).unwrap();
     let all = [cpu.request, cpu.limit, memory.request, memory.limit, storage.request, storage.limit];
     all.iter().map(|quantity| quantity.as_ref().map_or("", Quantity::text).to_owned()).collect()
 }
@@ -48,7 +48,7 @@ fn what_a_quota_counts_is_named() {
 }
 
 #[test]
-fn what_a_quota_leaves_is_enough_for_a_smaller_agent() {
+fn an_agent_is_reduced_to_what_a_quota_leaves() {
     // Remaining limits: 300m and 192Mi, of which the app takes 200m and 128Mi. Remaining requests: 110m, of which it
     // takes 100m.
     let hard = json!({"limits.cpu": "1", "limits.memory": "1Gi", "cpu": "1"});
@@ -57,8 +57,8 @@ fn what_a_quota_leaves_is_enough_for_a_smaller_agent() {
 }
 
 #[test]
-fn less_than_an_agent_needs_is_told() {
-    for (room, expected) in [
+fn too_little_for_an_agent_is_an_error_with_the_fix() {
+    for (bounds, expected) in [
         (
             quota(&json!({"limits.memory": "1Gi"}), &json!({"limits.memory": "880Mi"})),
             "ResourceQuota team leaves 16Mi of limits.memory, and the agent's limit of memory is 32Mi at least",
@@ -80,7 +80,7 @@ fn less_than_an_agent_needs_is_told() {
             "LimitRange bounds lets a pod have 140Mi, and the agent's",
         ),
     ] {
-        let why = room.fit(&app(), &usual()).unwrap_err();
+        let why = bounds.fit(&app(), &usual()).unwrap_err();
         assert!(why.starts_with(expected), "{why}");
         // It must fit into the message of a drifted pod, after a few words.
         assert!(why.len() <= 220, "{} bytes: {why}", why.len());
@@ -89,13 +89,13 @@ fn less_than_an_agent_needs_is_told() {
 
 /// The pod is refused with or without an agent, which its owner must fix.
 #[test]
-fn a_pod_that_is_too_large_by_itself_is_no_reason() {
+fn a_pod_that_is_too_large_without_the_agent_is_not_judged() {
     let full = quota(&json!({"limits.memory": "1Gi"}), &json!({"limits.memory": "1000Mi"}));
     assert_eq!(fitted(&full), ["20m", "", "32Mi", "128Mi", "", ""]);
 }
 
 #[test]
-fn a_limit_range_is_kept() {
+fn an_agent_respects_a_limit_range() {
     for (item, expected) in [
         (json!({"min": {"cpu": "50m", "memory": "64Mi"}}), ["50m", "", "64Mi", "128Mi"]),
         (json!({"max": {"cpu": "500m", "memory": "64Mi"}}), ["20m", "500m", "32Mi", "64Mi"]),
@@ -114,7 +114,7 @@ fn a_limit_range_is_kept() {
 }
 
 #[test]
-fn quotas_that_do_not_count_this_pod_are_passed_by() {
+fn quotas_that_do_not_count_this_pod_are_ignored() {
     for (spec, counted) in [
         (json!({"scopes": ["NotTerminating"]}), true),
         (json!({"scopes": ["Terminating"]}), false),
@@ -129,12 +129,12 @@ fn quotas_that_do_not_count_this_pod_are_passed_by() {
             true,
         ),
     ] {
-        let mut room = quota(&json!({"limits.cpu": "10"}), &json!({}));
-        let mut whole = serde_json::to_value(&room.quotas[0]).unwrap();
+        let mut bounds = quota(&json!({"limits.cpu": "10"}), &json!({}));
+        let mut whole = serde_json::to_value(&bounds.quotas[0]).unwrap();
         for (field, value) in spec.as_object().unwrap() {
             whole["spec"][field] = value.clone();
         }
-        room.quotas = vec![serde_json::from_value(whole).unwrap()];
-        assert_eq!(fitted(&room)[1] == "1000m", counted, "{spec}");
+        bounds.quotas = vec![serde_json::from_value(whole).unwrap()];
+        assert_eq!(fitted(&bounds)[1] == "1000m", counted, "{spec}");
     }
 }

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::bootstrap::Question;
 use super::files::{Files, FilesError};
 use super::flags::InjectFlags;
-use super::pod::Terms;
+use super::pod::ClusterSettings;
 use super::published::{TERMS, authorities, fresh_token, names, registered, secret_with, token};
 use super::quota::QuotaSource;
 use super::server::{self, Reviewer, Serving, path};
@@ -67,7 +67,7 @@ impl Injection {
         let (serving, served) = watch::channel(None);
         let registration = Registration::new(&client, &flags, serving, ready);
         let work = async {
-            let terms = Terms {
+            let cluster = ClusterSettings {
                 images: Images {
                     agent: flags.inject_image.expect("clap: required with --inject-listen"),
                     pull_policy: flags.inject_image_pull_policy,
@@ -77,9 +77,9 @@ impl Injection {
                 settings: flags.inject_settings,
                 native: sidecars_have_named_ports(&client).await,
             };
-            let rooms = QuotaSource(client.clone());
+            let quotas = QuotaSource(client.clone());
             let reviewer =
-                Reviewer { terms, rooms, identity, refuse: flags.inject_refuse, engine, metrics, serving: served };
+                Reviewer { cluster, quotas, identity, refuse: flags.inject_refuse, engine, metrics, serving: served };
             tokio::join!(registration.run(), server::run(listener, Arc::new(reviewer)));
         };
         tokio::select! {
@@ -223,7 +223,7 @@ impl Registration {
         if let Some(patch) = registered(&webhook, bundle.as_deref(), &path(&token)) {
             let manager = PatchParams::apply(MANAGER).force();
             self.webhooks.patch(&self.webhook_name, &manager, &Patch::Apply(&patch)).await?;
-            tracing::info!(webhook = self.webhook_name, "the apiserver was told how to reach the webhook");
+            tracing::info!(webhook = self.webhook_name, "updated the webhook configuration of the apiserver");
         }
         Ok(())
     }
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_numbers_with_something_behind() {
+    fn versions_may_have_a_suffix() {
         for (major, minor, expected) in [
             ("1", "31", false),
             ("1", "32", true),

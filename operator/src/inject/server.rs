@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::bootstrap::{self, Question};
-use super::pod::{self, AgentStart, Outcome, Terms};
+use super::pod::{self, AgentStart, ClusterSettings, Outcome};
 use super::quota::QuotaSource;
 use super::sidecar::Authority;
 use crate::identity::Directions;
@@ -48,8 +48,8 @@ pub(super) struct Serving {
 /// The state of the server.
 #[derive(Debug)]
 pub(super) struct Reviewer {
-    pub(super) terms: Terms,
-    pub(super) rooms: QuotaSource,
+    pub(super) cluster: ClusterSettings,
+    pub(super) quotas: QuotaSource,
     /// The identity service for new agents; `None`: agents get no certificates.
     pub(super) identity: Option<Directions>,
     /// Refuse pods with invalid annotations instead of leaving them alone.
@@ -110,8 +110,9 @@ impl Reviewer {
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let bootstrap = bootstrap::snapshot(&self.engine, namespace, pod::labels(&pod)).await;
         let authority = self.authority().await;
-        let room = self.rooms.of(namespace).await;
-        let outcome = pod::inject(&pod, &self.terms, &AgentStart { bootstrap: bootstrap.as_deref(), authority, room })?;
+        let bounds = self.quotas.of(namespace).await;
+        let outcome =
+            pod::inject(&pod, &self.cluster, &AgentStart { bootstrap: bootstrap.as_deref(), authority, bounds })?;
 
         let name = object.metadata.name.as_ref().or(object.metadata.generate_name.as_ref());
         let name = name.map_or("", String::as_str);

@@ -8,7 +8,7 @@ fn overridden(settings: &str, annotations: &[(&str, &str)]) -> Result<Settings, 
 }
 
 #[test]
-fn nothing_said_is_the_agents_own_defaults() {
+fn without_settings_the_agents_own_defaults_apply() {
     let nothing = r#"{"logFormat": "", "logLevel": "", "drain": "", "env": [],
         "jwks": {"configMap": "", "url": "", "refresh": "", "caConfigMap": ""}}"#;
     assert_eq!(Settings::parse("{}").unwrap(), Settings::default());
@@ -18,7 +18,7 @@ fn nothing_said_is_the_agents_own_defaults() {
 }
 
 #[test]
-fn a_wrong_value_of_the_chart_is_named_with_the_fix() {
+fn an_invalid_chart_value_is_named_with_the_fix() {
     for (json, expected) in [
         (r#"{"logFormats": "json"}"#, "unknown field `logFormats`"),
         (r#"{"logFormat": "yaml"}"#, r#"logFormat is "yaml": it must be text or json"#),
@@ -48,7 +48,7 @@ fn a_wrong_value_of_the_chart_is_named_with_the_fix() {
 }
 
 #[test]
-fn a_wrong_annotation_is_named_with_the_fix_and_each_of_them() {
+fn each_invalid_annotation_is_named_with_the_fix() {
     for (name, value, expected) in [
         ("weir.dev/agent-log-format", "", "it must be text or json"),
         ("weir.dev/agent-log-level", "", "it must be a level such as info"),

@@ -10,17 +10,17 @@ use tokio_util::sync::CancellationToken;
 use super::election::{Claim, Election, Outcome, Record, Step};
 use super::lease::{LeaseName, Store};
 use super::term::Term;
-use super::timing::Timing;
+use super::timing::LeaseTiming;
 use crate::clock;
 use crate::metrics::Metrics;
 
 /// The receiver of terms; `None` while this operator does not lead.
-pub type Terms = watch::Receiver<Option<Term>>;
+pub type TermReceiver = watch::Receiver<Option<Term>>;
 
 /// One candidate.
 pub struct Campaign {
     store: Store,
-    timing: Timing,
+    timing: LeaseTiming,
     identity: String,
     election: Election,
     terms: watch::Sender<Option<Term>>,
@@ -35,7 +35,13 @@ impl std::fmt::Debug for Campaign {
 
 impl Campaign {
     /// A candidate for this Lease. No other candidate may have the same `identity`.
-    pub fn new(client: Client, lease: &LeaseName, identity: String, timing: Timing, metrics: Metrics) -> (Self, Terms) {
+    pub fn new(
+        client: Client,
+        lease: &LeaseName,
+        identity: String,
+        timing: LeaseTiming,
+        metrics: Metrics,
+    ) -> (Self, TermReceiver) {
         let (terms, handed_out) = watch::channel(None);
         let election = Election::new(identity.clone(), timing, rand::random());
         metrics.set_leader(false);

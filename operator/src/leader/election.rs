@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::term::micros;
-use super::timing::{LONGEST_LEASE, Timing};
+use super::timing::{LONGEST_LEASE, LeaseTiming};
 
 /// Time since this machine booted, including suspends. Never compare it with another machine's.
 pub type Moment = Duration;
@@ -93,7 +93,7 @@ pub struct Tenure {
 #[derive(Debug)]
 pub struct Election {
     identity: String,
-    timing: Timing,
+    timing: LeaseTiming,
     view: View,
     /// The version that was seen last, empty for no Lease. Seeing the same version again is no sign of life.
     seen: Option<String>,
@@ -118,7 +118,7 @@ enum View {
 
 impl Election {
     /// A candidate without observations. No other candidate may have the same `identity`.
-    pub fn new(identity: String, timing: Timing, seed: u64) -> Self {
+    pub fn new(identity: String, timing: LeaseTiming, seed: u64) -> Self {
         Self {
             identity,
             timing,

@@ -7,7 +7,7 @@ fn seconds(seconds: f64) -> Moment {
 }
 
 fn candidate() -> Election {
-    let timing = Timing::new(seconds(8.0), seconds(2.0)).unwrap();
+    let timing = LeaseTiming::new(seconds(8.0), seconds(2.0)).unwrap();
     Election::new("a".to_owned(), timing, 1)
 }
 
@@ -48,7 +48,7 @@ fn wakes(election: &mut Election, at: f64) -> f64 {
 }
 
 #[test]
-fn a_lease_that_never_was_is_made_at_once() {
+fn a_lease_that_never_existed_is_created_at_once() {
     let mut election = candidate();
     assert_eq!(election.next(seconds(1.0), UNIX), Step::Read);
     election.read(seconds(1.0), Ok(None));
@@ -61,7 +61,7 @@ fn a_lease_that_never_was_is_made_at_once() {
 }
 
 #[test]
-fn a_lease_that_is_held_is_waited_for_from_when_it_was_seen() {
+fn a_held_lease_is_waited_for_from_its_last_renewal() {
     let mut election = candidate();
     election.read(seconds(1.0), Ok(Some(record(5, Some("b")))));
     assert!((9.0..=9.2).contains(&wakes(&mut election, 1.0)));
@@ -77,7 +77,7 @@ fn a_lease_that_is_held_is_waited_for_from_when_it_was_seen() {
 }
 
 #[test]
-fn how_long_a_holder_keeps_it_is_bounded_on_both_sides() {
+fn a_holders_lease_duration_is_bounded_on_both_sides() {
     for (says, waits) in [(0.0, 8.0), (1.0, 8.0), (30.0, 30.0), (86_400.0, 300.0)] {
         let mut election = candidate();
         election.read(seconds(1.0), Ok(Some(Record { lease: seconds(says), ..record(5, Some("b")) })));
@@ -87,7 +87,7 @@ fn how_long_a_holder_keeps_it_is_bounded_on_both_sides() {
 }
 
 #[test]
-fn one_that_was_given_back_is_taken_at_once() {
+fn a_released_lease_is_taken_at_once() {
     let mut election = candidate();
     election.read(seconds(1.0), Ok(Some(record(5, Some("b")))));
     election.shown(seconds(2.0), Some(Record { lease: seconds(1.0), ..record(6, None) }));
@@ -111,7 +111,7 @@ fn a_leader_renews_and_keeps_its_term_and_its_sequences() {
 }
 
 #[test]
-fn a_leader_that_cannot_renew_stops_before_anybody_else_begins() {
+fn a_leader_that_cannot_renew_stops_before_another_begins() {
     let mut election = candidate();
     election.read(seconds(1.0), Ok(None));
     win(&mut election, 1.0, 1);
@@ -143,7 +143,7 @@ fn a_leader_that_cannot_renew_stops_before_anybody_else_begins() {
 }
 
 #[test]
-fn an_answer_that_comes_after_the_term_does_not_revive_it() {
+fn a_late_response_does_not_revive_a_term() {
     let mut election = candidate();
     election.read(seconds(1.0), Ok(None));
     win(&mut election, 1.0, 1);
@@ -155,7 +155,7 @@ fn an_answer_that_comes_after_the_term_does_not_revive_it() {
 }
 
 #[test]
-fn only_a_read_unmakes_a_leader() {
+fn only_a_read_ends_a_term_early() {
     let mut election = candidate();
     election.read(seconds(1.0), Ok(None));
     win(&mut election, 1.0, 9);
@@ -172,7 +172,7 @@ fn only_a_read_unmakes_a_leader() {
 }
 
 #[test]
-fn one_that_is_deleted_is_the_leader_s_at_once_and_nobody_else_s_before_its_time() {
+fn a_deleted_lease_is_recreated_by_its_leader_at_once_and_by_others_after_its_time() {
     let mut leader = candidate();
     leader.read(seconds(1.0), Ok(None));
     win(&mut leader, 1.0, 1);
@@ -191,7 +191,7 @@ fn one_that_is_deleted_is_the_leader_s_at_once_and_nobody_else_s_before_its_time
 }
 
 #[test]
-fn a_conflict_is_looked_into_at_once_and_failures_after_growing_pauses() {
+fn conflicts_are_read_at_once_and_failures_retried_with_growing_pauses() {
     let mut election = candidate();
     election.read(seconds(1.0), Ok(Some(record(5, None))));
     let lost = claim(&mut election, 1.0);
@@ -210,7 +210,7 @@ fn a_conflict_is_looked_into_at_once_and_failures_after_growing_pauses() {
 }
 
 #[test]
-fn sequences_begin_above_what_was_reserved_whatever_the_clock_says() {
+fn sequences_begin_above_the_reserved_ones_with_any_clock() {
     for (reserved, first) in [
         (0, UNIX),
         (UNIX - 1, UNIX),
@@ -226,7 +226,7 @@ fn sequences_begin_above_what_was_reserved_whatever_the_clock_says() {
 }
 
 #[test]
-fn what_is_held_is_given_back_with_its_reservation() {
+fn a_lease_is_released_with_its_reservation() {
     let mut election = candidate();
     assert_eq!(election.release(), None);
     election.read(seconds(1.0), Ok(Some(record(5, Some("b")))));

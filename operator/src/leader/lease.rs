@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_means_something_whatever_is_in_it() {
+    fn every_content_of_a_lease_has_a_meaning() {
         let held = json!({"metadata": {"resourceVersion": "7", "annotations": {SEQUENCES_BELOW: "99"}},
             "spec": {"holderIdentity": "a", "leaseDurationSeconds": 8, "leaseTransitions": 3}});
         let expected = Record {

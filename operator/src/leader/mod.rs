@@ -1,4 +1,4 @@
-//! Which of several operators leads: only the leader pushes to agents and writes statuses and events.
+//! Leader election: only the leader pushes to agents and writes statuses and events.
 //!
 //! ```text
 //! Lease ──watch──► campaign ──► election (pure) ──► Term ──► engine, links, writer
@@ -6,14 +6,14 @@
 //!    └──claim, renew──┘
 //! ```
 //!
-//! The candidates compete for one `coordination.k8s.io/v1` Lease. No two clocks are ever compared: a candidate without
-//! the Lease waits its whole duration, on its own clock, from the moment when it saw the last renewal; the holder
-//! stops writing a quarter earlier, counted from the moment when it *sent* the last renewal that went through. Every
-//! write to the Lease carries the version that it is based on.
+//! The candidates compete for one `coordination.k8s.io/v1` Lease. Clocks of two machines are never compared. A
+//! candidate waits for the whole lease duration, on its own clock, after it saw the last renewal. The holder stops
+//! writing a quarter earlier, counted from when it *sent* its last successful renewal. Every write to the Lease names
+//! the version that it is based on.
 //!
-//! A process can be stopped between looking at the clock and writing, for any length of time. What it sends when it
-//! wakes is refused by those who get it: agents, because a later leader's snapshots have larger sequences (see
-//! [`Term`]); the apiserver, because a status is written with the version of the policy that it was made from.
+//! A process can be suspended for any time between reading the clock and writing. The receivers refuse what it sends
+//! after that: agents, because a later leader's snapshots have larger sequences (see [`Term`]); the apiserver,
+//! because a status write names the policy's version that it is based on.
 
 mod campaign;
 pub mod election;
@@ -21,7 +21,7 @@ mod lease;
 mod term;
 mod timing;
 
-pub use campaign::{Campaign, Terms};
+pub use campaign::{Campaign, TermReceiver};
 pub use lease::{LeaseName, SEQUENCES_BELOW};
 pub use term::Term;
-pub use timing::{InvalidTiming, Timing};
+pub use timing::{InvalidLeaseTiming, LeaseTiming};

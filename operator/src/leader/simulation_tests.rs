@@ -297,7 +297,7 @@ impl World {
 }
 
 fn election(who: usize, seed: u64) -> Election {
-    let timing = Timing::new(Duration::from_secs_f64(LEASE), Duration::from_secs_f64(RENEW)).unwrap();
+    let timing = LeaseTiming::new(Duration::from_secs_f64(LEASE), Duration::from_secs_f64(RENEW)).unwrap();
     Election::new(format!("candidate-{who}"), timing, seed)
 }
 

@@ -7,14 +7,14 @@ pub(super) const LONGEST_LEASE: Duration = Duration::from_secs(300);
 
 /// How long a Lease lasts and how often it is renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct LeaseTiming {
     lease: Duration,
     renew: Duration,
 }
 
-/// An invalid [`Timing`].
+/// An invalid [`LeaseTiming`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidTiming {
+pub enum InvalidLeaseTiming {
     /// The Lease API has whole seconds only.
     #[error("a lease must last a whole number of seconds from 2 to 300, not {0:?}")]
     Lease(Duration),
@@ -30,18 +30,18 @@ pub enum InvalidTiming {
     },
 }
 
-impl Timing {
+impl LeaseTiming {
     /// Checks the two durations.
     ///
     /// # Errors
     ///
     /// The lease is not a whole number of seconds from 2 to 300, or is not renewed at least three times.
-    pub fn new(lease: Duration, renew: Duration) -> Result<Self, InvalidTiming> {
+    pub fn new(lease: Duration, renew: Duration) -> Result<Self, InvalidLeaseTiming> {
         if lease < Duration::from_secs(2) || lease > LONGEST_LEASE || lease.subsec_nanos() != 0 {
-            return Err(InvalidTiming::Lease(lease));
+            return Err(InvalidLeaseTiming::Lease(lease));
         }
         if renew.is_zero() || renew * 3 > lease {
-            return Err(InvalidTiming::Renew { renew, lease });
+            return Err(InvalidLeaseTiming::Renew { renew, lease });
         }
         Ok(Self { lease, renew })
     }
@@ -68,9 +68,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timings_leave_room_for_a_second_try() {
+    fn lease_timings_must_allow_a_second_attempt() {
         let timing =
-            |lease: f64, renew: f64| Timing::new(Duration::from_secs_f64(lease), Duration::from_secs_f64(renew));
+            |lease: f64, renew: f64| LeaseTiming::new(Duration::from_secs_f64(lease), Duration::from_secs_f64(renew));
         for (lease, renew) in [(8.0, 2.0), (2.0, 0.5), (300.0, 100.0)] {
             assert!(timing(lease, renew).is_ok(), "{lease} {renew}");
         }

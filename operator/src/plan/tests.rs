@@ -211,7 +211,7 @@ fn changes(plan: &Plan) -> BTreeMap<ObjectKey, u64> {
 proptest! {
     /// An updated plan equals a plan computed from the beginning, and every change of a policy's targets is reported.
     #[test]
-    fn step_by_step_is_the_same_as_all_at_once(steps in vec((0..8_u8, 0..4_usize, 0..3_usize, 0..3_usize), 1..60)) {
+    fn an_updated_plan_equals_a_full_computation(steps in vec((0..8_u8, 0..4_usize, 0..3_usize, 0..3_usize), 1..60)) {
         const APPS: [&str; 3] = ["web", "db", "cache"];
         const NAMESPACES: [&str; 3] = ["shop", "bank", "shop"];
         let (mut world, mut plan, mut compiler) = (World::default(), Plan::default(), Compiler::default());
@@ -288,7 +288,7 @@ proptest! {
 }
 
 #[test]
-fn a_pod_to_come_is_foreseen_as_it_will_be_planned() {
+fn foresee_agrees_with_the_later_plan() {
     let web = labels(&[("app", "web")]);
     let mut world = World::default();
     let workload = Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") };
@@ -320,7 +320,7 @@ fn a_pod_to_come_is_foreseen_as_it_will_be_planned() {
 }
 
 #[test]
-fn ways_past_an_agent_come_and_go_with_services_pods_and_policies() {
+fn bypasses_follow_services_pods_and_policies() {
     let web = labels(&[("app", "web")]);
     let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
     let key = |name: &str| ObjectKey::new("shop", name);
@@ -396,7 +396,7 @@ fn policies_whose_logs_do_not_fit_into_a_pod_are_left_out() {
 }
 
 #[test]
-fn what_does_not_fit_into_a_snapshot_is_left_out_and_what_has_grown_stays_as_it_was() {
+fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
     let web = labels(&[("app", "web")]);
     let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
     let key = |name: &str| ObjectKey::new("shop", name);

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn pods_that_flap_for_a_day_are_told_of_some_three_hundred_times() {
+    async fn pods_that_flap_for_a_day_cause_some_three_hundred_events() {
         let mut now = Instant::now();
         let (mut budget, key) = (Budget::default(), ObjectKey::new("shop", "checkout"));
         let (mut told, mut untold) = (0, 0);

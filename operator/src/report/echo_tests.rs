@@ -56,7 +56,7 @@ async fn an_edit_before_the_first_write_is_fixed_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn old_echoes_cause_nothing_in_whatever_order_they_come() {
+async fn old_echoes_cause_no_write_in_any_order() {
     let mut now = Instant::now();
     let mut echo = at_rest(now);
     now += Duration::from_secs(60);
@@ -73,7 +73,7 @@ async fn old_echoes_cause_nothing_in_whatever_order_they_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edit_right_behind_a_write_is_fixed_when_that_has_landed() {
+async fn an_edit_right_after_a_write_is_fixed_once_it_landed() {
     let mut now = Instant::now();
     let mut echo = at_rest(now);
     let number = echo.send(now);
@@ -85,7 +85,7 @@ async fn an_edit_right_behind_a_write_is_fixed_when_that_has_landed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_falls_silent_causes_one_write_at_most() {
+async fn a_silent_source_causes_at_most_one_write() {
     let mut now = Instant::now();
     let mut echo = at_rest(now);
     let mut writes = 0;
@@ -102,7 +102,7 @@ async fn a_source_that_falls_silent_causes_one_write_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn somebody_who_insists_is_answered_once_a_second() {
+async fn repeated_edits_are_fixed_once_a_second() {
     let mut now = Instant::now();
     let mut echo = at_rest(now);
     let mut answers = 0;
@@ -114,7 +114,7 @@ async fn somebody_who_insists_is_answered_once_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_apiserver_made_of_a_write_is_not_foreign() {
+async fn the_apiservers_form_of_a_write_is_not_foreign() {
     let mut now = Instant::now();
     let mut echo = at_rest(now);
     let number = echo.send(now);
@@ -125,7 +125,7 @@ async fn what_the_apiserver_made_of_a_write_is_not_foreign() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_known_is_what_was_shown_or_stored_last() {
+async fn the_known_status_is_the_last_shown_or_stored_one() {
     let now = Instant::now();
     let known = |change: &dyn Fn(&mut Echo)| {
         let mut echo = at_rest(now);

@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_that_cannot_be_written_is_named_and_leaves_the_one_before() {
+    fn a_failed_write_names_the_file_and_keeps_the_old_one() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.status.yaml");
         replace(&path, "before").unwrap();

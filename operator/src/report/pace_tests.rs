@@ -29,7 +29,7 @@ fn millis(count: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_pods_enforce_is_written_at_once() {
+async fn changes_of_enforcement_are_written_at_once() {
     let now = Instant::now();
     let mut pace = Pace::new(INTERVAL, None);
     assert!(pace.admits(now, &status("NoPods", 0, 0), false));
@@ -50,7 +50,7 @@ async fn pending_is_written_only_if_it_lasts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn noise_is_not_written_and_movement_now_and_then() {
+async fn traffic_is_written_from_time_to_time_without_noise() {
     let now = Instant::now();
     let mut pace = Pace::new(INTERVAL, None);
     assert!(pace.admits(now, &status("Enforced", 3, 1000), false));
@@ -81,7 +81,7 @@ async fn the_final_numbers_are_written_exactly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_back_is_not_repeated() {
+async fn a_held_back_status_is_not_repeated() {
     let now = Instant::now();
     let mut pace = Pace::new(INTERVAL, Some(status("Enforced", 3, 0)));
     assert!(pace.repeats(now, &status("Enforced", 3, 0)));
@@ -92,7 +92,7 @@ async fn what_is_held_back_is_not_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rollout_of_many_pods_is_written_once_a_second_and_its_end_in_any_case() {
+async fn a_rollout_is_written_once_a_second_and_always_at_its_end() {
     let now = Instant::now();
     let mut pace = Pace::new(INTERVAL, Some(status("Drifted", 0, 0)));
     let (mut at, mut written) = (now, 0);

@@ -43,7 +43,7 @@ async fn one_at_a_time_and_the_newest_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_write_is_tried_again_until_it_lands_ever_more_slowly() {
+async fn a_failed_write_is_retried_with_growing_pauses() {
     let mut now = Instant::now();
     let mut queue = Queue::default();
     queue.put(now, report("a", 1));
@@ -77,7 +77,7 @@ async fn a_newer_status_takes_the_place_of_a_failed_one_but_not_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_written_of_a_policy_that_is_gone() {
+async fn nothing_is_written_for_a_deleted_policy() {
     let now = Instant::now();
     let key = ObjectKey::new("shop", "a");
     let mut queue = Queue::default();

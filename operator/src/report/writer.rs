@@ -131,7 +131,9 @@ impl Writer<'_> {
     fn announce(&mut self, mut announcement: Announcement) {
         let Announcement { key, reason, note, .. } = &mut announcement;
         match self.budget.spend(clock::now(), key) {
-            None => return tracing::debug!(policy = %key, reason, note, "the policy's event budget is exhausted, dropping this event"),
+            None => {
+                return tracing::debug!(policy = %key, reason, note, "the policy's event budget is exhausted, dropping this event");
+            }
             Some(0) => {}
             Some(untold) => note.push_str(&format!(" (after {untold} more events that were dropped)")),
         }

@@ -163,7 +163,7 @@ fn status(number: u64) -> RateLimitPolicyStatus {
 }
 
 #[tokio::test]
-async fn a_write_that_fails_is_tried_again_until_it_lands() {
+async fn a_failed_write_is_retried_until_it_lands() {
     let failures = [Answer::Status(500), Answer::Status(409), Answer::Plain404, Answer::Garbage, Answer::Status(500)];
     let mut stage = Stage::set(&failures).await;
     stage.write(1);
@@ -175,7 +175,7 @@ async fn a_write_that_fails_is_tried_again_until_it_lands() {
 }
 
 #[tokio::test]
-async fn a_policy_that_was_changed_meanwhile_is_written_to_as_it_is_now() {
+async fn a_conflict_is_retried_with_the_new_version() {
     let mut stage = Stage::set(&[Answer::Status(409)]).await;
     stage.write(1);
     stage.lands(1).await;
@@ -208,7 +208,7 @@ async fn a_newer_status_is_written_instead_of_one_that_failed() {
 }
 
 #[tokio::test]
-async fn there_is_nothing_to_try_once_the_policy_is_gone_or_replaced() {
+async fn writes_to_a_deleted_or_replaced_policy_are_dropped() {
     let stage = Stage::set(&[Answer::Status(404)]).await;
     stage.write(1);
     assert_eq!(stage.ends().await, 1);
@@ -220,7 +220,7 @@ async fn there_is_nothing_to_try_once_the_policy_is_gone_or_replaced() {
 }
 
 #[tokio::test]
-async fn an_apiserver_that_is_away_gets_the_status_when_it_returns() {
+async fn a_status_is_written_when_the_apiserver_returns() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let mut stage = Stage::without_apiserver(free);
     stage.write(1);
@@ -244,7 +244,7 @@ fn announcement(policy: &str, note: &str) -> Message {
 }
 
 #[tokio::test]
-async fn events_that_hang_hold_up_no_status() {
+async fn hanging_events_do_not_delay_statuses() {
     let mut stage = Stage::set(&[]).await;
     for number in 1..=3 {
         for policy in 0..ANNOUNCEMENTS {
@@ -256,7 +256,7 @@ async fn events_that_hang_hold_up_no_status() {
 }
 
 #[tokio::test]
-async fn an_event_is_tried_again_and_stays_one() {
+async fn a_retried_event_is_written_once() {
     for (answers, tries) in [([500, 500, 201], 3), ([500, 409, 201], 2), ([403, 201, 201], 1)] {
         let stage = Stage::set(&[]).await;
         let script = stage.script.clone();

@@ -95,9 +95,7 @@ pub enum AgentsError {
         source: InvalidAgent,
     },
     /// The URL needs mutual TLS, for which there is no certificate.
-    #[error(
-        "agent {0} must be called over mutual TLS: set --agent-ca, --client-cert and --client-key, or use http://"
-    )]
+    #[error("agent {0} must be called over mutual TLS: set --agent-ca, --client-cert and --client-key, or use http://")]
     NoCertificate(String),
     /// The list is empty.
     #[error("{}: names no agent: write one URL[,LABEL=VALUE...] on each line", path.display())]
@@ -212,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_cannot_be_used_takes_no_agent_away() {
+    fn an_invalid_list_removes_no_agent() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("agents");
         let write = |text: &str| std::fs::write(&path, text).unwrap();
@@ -234,8 +232,8 @@ mod tests {
         for (bad, problem) in [
             ("", "names no agent"),
             ("http://a:1\nb:1\n", "agents:2: "),
-            ("http://a:1\nhttp://a:1/,app=web\n", "named twice"),
-            ("http://fixed:1\n", "named twice"),
+            ("http://a:1\nhttp://a:1/,app=web\n", "listed twice"),
+            ("http://fixed:1\n", "listed twice"),
             ("http://a:1\nhttps://b:1\n", "agent https://b:1 must be called over mutual TLS: set --agent-ca"),
         ] {
             write(bad);

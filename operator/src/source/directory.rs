@@ -17,7 +17,7 @@ use tokio::time::{sleep_until, timeout};
 
 use super::agents::{Agents, AgentsError, StandaloneAgent};
 use super::folder::Folder;
-pub use super::folder::{FileCounts, Kept, Notice};
+pub use super::folder::{FileCounts, FileNotice, Kept};
 use super::listing::{Listing, Reader};
 pub use super::listing::{STATUS_SUFFIX, names};
 use crate::clock;
@@ -38,7 +38,7 @@ const FIRST: Duration = Duration::from_secs(1);
 
 /// The inputs of standalone mode.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct StandaloneInputs {
     /// The directory of policies.
     pub policies: PathBuf,
     /// Where to write statuses, and read them at the start; `None`: beside the policies.
@@ -53,7 +53,7 @@ pub struct Place {
     pub tls: Option<TlsFiles>,
 }
 
-impl Place {
+impl StandaloneInputs {
     /// The directory of statuses.
     pub fn state(&self) -> &Path {
         self.state.as_deref().unwrap_or(&self.policies)
@@ -114,18 +114,18 @@ impl Directory {
     ///
     /// It cannot be read or watched, statuses cannot be stored, or the list of agents is invalid. A broken policy
     /// file is not an error: see [`Kept`].
-    pub fn open(place: &Place) -> Result<Self, DirectoryError> {
-        let path = &place.policies;
+    pub fn open(inputs: &StandaloneInputs) -> Result<Self, DirectoryError> {
+        let path = &inputs.policies;
         let (tell, moved) = mpsc::channel(1);
         let unwatchable = |source| DirectoryError::Unwatchable { path: path.clone(), source };
-        let calling = place.tls.clone().map(CallingFiles::open).transpose()?;
-        let agents = Agents::open(place.agents.clone(), place.agents_file.clone(), calling.is_some())?;
+        let calling = inputs.tls.clone().map(CallingFiles::open).transpose()?;
+        let agents = Agents::open(inputs.agents.clone(), inputs.agents_file.clone(), calling.is_some())?;
         std::fs::read_dir(path).map_err(|source| DirectoryError::Unreadable { path: path.clone(), source })?;
-        let state = |source| DirectoryError::State { path: place.state().to_owned(), source };
-        std::fs::create_dir_all(place.state()).map_err(state)?;
-        let kept = report::kept(place.state()).map_err(state)?;
+        let state = |source| DirectoryError::State { path: inputs.state().to_owned(), source };
+        std::fs::create_dir_all(inputs.state()).map_err(state)?;
+        let kept = report::kept(inputs.state()).map_err(state)?;
         // A status beside the policies proves that their volume is mounted.
-        let awaited = if place.state.is_some() { kept.keys().cloned().collect() } else { Vec::new() };
+        let awaited = if inputs.state.is_some() { kept.keys().cloned().collect() } else { Vec::new() };
 
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             let is_input =
@@ -136,7 +136,7 @@ impl Directory {
             }
         })
         .map_err(unwatchable)?;
-        let mode = if place.recursive { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
+        let mode = if inputs.recursive { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
         watcher.watch(path, mode).map_err(unwatchable)?;
         let files = agents.file().into_iter().chain(calling.iter().flat_map(|calling| calling.files().paths()));
         // Watches the parent directories, because a replaced file is a new file.
@@ -150,7 +150,7 @@ impl Directory {
         }
         Ok(Self {
             path: path.clone(),
-            reader: Some(Reader::new(path, place.recursive, awaited)),
+            reader: Some(Reader::new(path, inputs.recursive, awaited)),
             folder: Folder::new(kept),
             agents,
             calling,

@@ -18,7 +18,7 @@ use weir_api::{LastKnownGood, RateLimitPolicySpec, RateLimitPolicyStatus};
 
 use super::listing::Listing;
 use crate::compile::revision_of;
-use crate::documents::{self, Broken as Faulty, Finding, Place, Specs};
+use crate::documents::{self, Broken as Faulty, Finding, Position, Specs};
 use crate::world::{Change, Fault, ObjectKey, Policy, StoredStatus};
 
 /// How long a bad state must last to be accepted.
@@ -29,16 +29,16 @@ const UNNAMED: &str = "default";
 
 /// A message for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub struct FileNotice {
     /// The file.
     pub file: Arc<str>,
     /// The place in it, if there is one.
-    pub place: Option<Place>,
+    pub place: Option<Position>,
     /// The message.
     pub message: String,
 }
 
-impl fmt::Display for Notice {
+impl fmt::Display for FileNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
             Some(place) => write!(f, "{}:{place}: {}", self.file, self.message),
@@ -83,7 +83,7 @@ pub struct FileCounts {
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) changes: Vec<Change>,
-    pub(super) notices: Vec<Notice>,
+    pub(super) notices: Vec<FileNotice>,
     /// Policies that were stored before the start and are in no file any more.
     pub(super) forgotten: Vec<ObjectKey>,
     /// When to look again without a change.
@@ -176,7 +176,7 @@ impl Folder {
             if now.duration_since(broken.since) < CONFIRM {
                 outcome.look_again_at(broken.since + CONFIRM);
             } else if !std::mem::replace(&mut broken.told, true) {
-                let tell = |place, message| Notice { file: name.clone(), place, message };
+                let tell = |place, message| FileNotice { file: name.clone(), place, message };
                 let findings = broken.faulty.findings.iter();
                 outcome.notices.extend(findings.map(|it| tell(Some(it.place), it.fault.to_string())));
                 let rest = if file.good.is_empty() {
@@ -207,7 +207,7 @@ impl Folder {
         let file = match read(&seen, known.as_ref()) {
             Ok(good) => {
                 if known.as_ref().is_some_and(File::is_told) {
-                    outcome.notices.push(Notice {
+                    outcome.notices.push(FileNotice {
                         file: name.clone(),
                         place: None,
                         message: "is valid again".into(),
@@ -245,7 +245,7 @@ impl Folder {
                     let double = (key.clone(), name.clone());
                     if !self.doubled.contains(&double) {
                         let message = format!("policy {key} is ignored: it is in {first} already");
-                        outcome.notices.push(Notice { file: name.clone(), place: None, message });
+                        outcome.notices.push(FileNotice { file: name.clone(), place: None, message });
                     }
                     doubled.insert(double);
                     continue;
@@ -324,27 +324,27 @@ impl Outcome {
 fn read(seen: &Result<Arc<str>, String>, known: Option<&File>) -> Result<Specs, Faulty> {
     let text = match seen {
         Ok(text) => text,
-        Err(error) => return Err(faulty(Place { line: 1, column: 1 }, format!("cannot be read: {error}"))),
+        Err(error) => return Err(faulty(Position { line: 1, column: 1 }, format!("cannot be read: {error}"))),
     };
     let held_something = known.is_some_and(|file| !file.good.is_empty());
     let read = documents::read(text);
     if read.is_empty() && held_something {
         let message = "is empty, and its last good content stays in force: delete the file to remove its policies";
-        return Err(faulty(Place { line: 1, column: 1 }, message.to_owned()));
+        return Err(faulty(Position { line: 1, column: 1 }, message.to_owned()));
     }
     let specs = read.policies()?;
     // A text in brackets that was cut off does not parse anyway.
     let is_block = !text.trim_start().starts_with(['{', '[']);
     if held_something && is_block && known.is_some_and(|file| file.has_last_line) && !text.ends_with('\n') {
         let last = text.lines().last().unwrap_or_default();
-        let place = Place { line: text.lines().count(), column: last.chars().count() + 1 };
+        let place = Position { line: text.lines().count(), column: last.chars().count() + 1 };
         let message = "ends within a line, as if it were cut off: end the last line with a line break";
         return Err(faulty(place, message.to_owned()));
     }
     Ok(specs)
 }
 
-fn faulty(place: Place, message: String) -> Faulty {
+fn faulty(place: Position, message: String) -> Faulty {
     let fault = Fault { path: String::new(), message };
     Faulty { findings: vec![Finding { place, fault }], named: BTreeSet::new() }
 }

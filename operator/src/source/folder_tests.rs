@@ -33,7 +33,7 @@ fn notices(outcome: &Outcome) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_content_counts() {
+async fn only_changed_content_is_a_change() {
     let now = Instant::now();
     let mut folder = Folder::default();
     let [fifty, hundred] = ["50", "100"].map(|requests| policy("p", requests));
@@ -60,7 +60,7 @@ async fn a_file_that_is_replaced_or_truncated_for_a_moment_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_stays_away_is_gone() {
+async fn a_policy_that_stays_away_is_removed() {
     let now = Instant::now();
     let mut folder = Folder::default();
     let both = format!("{}---\n{}", policy("p", "50"), policy("q", "60"));
@@ -88,10 +88,7 @@ async fn a_broken_file_makes_its_policies_invalid_and_says_so_once() {
     let again = folder.absorb(now + CONFIRM * 2, broken);
     assert!(again.changes.is_empty() && again.notices.is_empty());
     let fixed = folder.absorb(now + CONFIRM * 3, listing(&[("a.yaml", &good)]));
-    assert_eq!(
-        (said(&fixed), notices(&fixed)),
-        (vec!["p 3 50".to_owned()], vec!["a.yaml: is valid again".to_owned()])
-    );
+    assert_eq!((said(&fixed), notices(&fixed)), (vec!["p 3 50".to_owned()], vec!["a.yaml: is valid again".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,7 +159,7 @@ async fn a_policy_may_move_out_of_a_file_that_stays_empty() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_file_stops_no_other_and_what_never_was_valid_is_known() {
+async fn a_broken_file_affects_no_other_and_never_valid_policies_are_reported() {
     let now = Instant::now();
     let mut folder = Folder::default();
     let files = listing(&[
@@ -185,7 +182,7 @@ async fn a_broken_file_stops_no_other_and_what_never_was_valid_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_good_before_a_restart_holds_while_the_file_is_broken() {
+async fn the_last_good_content_survives_a_restart_while_the_file_is_broken() {
     let now = Instant::now();
     let spec = |text: &str| documents::read(text).policies().unwrap().into_values().next().unwrap();
     let kept = |name: &str, generation, requests: &str| Kept {

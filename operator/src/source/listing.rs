@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_directory_in_the_place_of_another_holds_no_news() {
+    fn an_empty_directory_in_place_of_another_is_an_error() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
         let (policies, aside) = (path("policies"), path("aside"));
