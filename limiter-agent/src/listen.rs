@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_is_all_of_both_kinds_where_there_are_both() {
+    fn the_ipv6_wildcard_accepts_ipv4_and_ipv6() {
         let address = "[::]:0".parse().unwrap();
         let shared = bind_shared("--listen", address, 2).unwrap();
         let (shared, single) = (shared.listen().unwrap(), bind("--telemetry", address).unwrap());
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn without_ipv6_everybody_is_all_of_ipv4_and_nothing_else_is_changed() {
+    fn without_ipv6_only_the_ipv6_wildcard_falls_back_to_ipv4() {
         const NO_IPV6: i32 = 97;
         let without = |address: SocketAddr| {
             let error = || io::Error::from_raw_os_error(NO_IPV6);

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_connection_that_needs_its_place_least_gives_it_away() {
+    fn the_connection_of_the_lowest_rank_is_evicted_first() {
         let places = Places::new(MOST, MOST);
         let mut held: Vec<_> = (0..MOST).map(|moment| take(&places, Rank::Silent, moment).unwrap()).collect();
         held[0].rest(Rank::Writing, at(MOST));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_take_their_time_to_leave() {
+    fn only_a_bounded_number_of_evicted_connections_closes_politely() {
         let places = Places::new(MOST, MOST);
         let held: Vec<_> = (0..2 * MOST).map(|moment| take(&places, Rank::Idle, moment).unwrap()).collect();
         let count = |eviction| held.iter().filter(|place| place.eviction() == eviction).count();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_behind_one_address_costs_only_each_other() {
+    fn connections_of_one_address_evict_only_each_other() {
         let places = Places::new(MOST, MOST / 2);
         let other = places.try_take(peer(1), Rank::Silent, at(0)).unwrap();
         let crowd: Vec<_> =
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_waits_until_one_ends_or_has_nothing_to_do() {
+    fn a_new_connection_waits_until_one_ends_or_becomes_idle() {
         let clock = MonotonicClock::start();
         let places = Places::new(2, 2);
         let [first, second] = [0, 1].map(|moment| take(&places, Rank::Idle, moment).unwrap());
@@ -382,7 +382,7 @@ mod tests {
     proptest! {
         /// Compares with a list in which the first idle connection is always the oldest.
         #[test]
-        fn the_oldest_of_the_idle_gives_way_and_nobody_else(steps in steps()) {
+        fn only_the_longest_idle_connection_is_evicted(steps in steps()) {
             let places = Places::new(4, 4);
             let (mut idle, mut busy): (Vec<Place>, Vec<Place>) = Default::default();
             for (moment, step) in steps.into_iter().enumerate() {

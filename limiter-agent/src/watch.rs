@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_swapped_folder_a_rewritten_file_and_one_that_is_gone_are_changes() {
+    async fn swapped_folders_and_rewritten_or_deleted_files_are_changes() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         for (name, content) in [("one", "1"), ("two", "2")] {

@@ -40,7 +40,9 @@ impl Target {
     fn test(self) -> Option<[&'static str; 3]> {
         match self {
             Self::Core => None,
-            Self::Http => Some(["weir-agent", "--test=agent", "differential::any_connection_goes_both_ways_alike"]),
+            Self::Http => {
+                Some(["weir-agent", "--test=agent", "differential::any_connection_behaves_alike_on_both_paths"])
+            }
             Self::Snapshot => Some(["weir-agent", "--lib", "apply::fuzz::any_snapshot_is_refused_or_enforced"]),
             Self::Paths => {
                 Some(["weir-enforce", "--lib", "matching::fuzz::any_path_and_glob_agree_with_the_definition"])

@@ -14,7 +14,7 @@ fn policy(uid: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn removed_limiters_go_without_traffic_or_another_snapshot() {
+async fn removed_limiters_are_deleted_without_traffic_or_another_snapshot() {
     let rules: Arc<ArcSwap<RulesInForce>> = Arc::default();
     let snapshots = Arc::new(Snapshots::new(Arc::clone(&rules), MonotonicClock::of_tokio(), None));
     let put = |sequence: u64, policies: &[Value]| {

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_those_of_gep_2257() {
+    fn durations_follow_gep_2257() {
         for (text, expected) in [
             ("10s", Some(10_000)),
             ("500ms", Some(500)),

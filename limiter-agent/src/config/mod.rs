@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_control_port_must_be_asked_for() {
+    fn an_open_control_port_needs_a_flag() {
         for (address, open) in [
             ("127.0.0.1:1", false),
             ("127.9.9.9:1", false),

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_that_name_no_place_are_told_with_the_reason() {
+    fn invalid_flags_are_refused_with_the_reason() {
         let pem = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap().cert.pem();
         let identity = |url: &str, ca: &str| Identity::new(url, ca, "/token".into());
         let good = identity("https://weir-operator-identity.weir-system.svc", &pem).unwrap();

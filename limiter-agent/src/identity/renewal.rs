@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_next_one_is_asked_for_after_two_thirds_of_a_life() {
+    async fn a_certificate_is_renewed_after_two_thirds_of_its_life() {
         let asked = asked(20 * 24 * HOUR, None, |_| Ok(24 * HOUR)).await;
         let pauses: Vec<u64> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!((30..=36).contains(&asked.len()), "{asked:?}");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_are_tried_again_soon_and_then_less_often() {
+    async fn failures_are_retried_with_growing_pauses() {
         let asked = asked(600, None, |_| Err(NOBODY)).await;
         assert!(asked.iter().filter(|moment| **moment <= 4).count() >= 4, "{asked:?}");
         assert!((20..=60).contains(&asked.len()), "{asked:?}");
@@ -182,7 +182,7 @@ mod tests {
 
     /// An operator that was unreachable for an hour calls at its end.
     #[tokio::test(start_paused = true)]
-    async fn a_call_ends_the_wait_for_somebody_to_ask() {
+    async fn a_call_from_the_operator_ends_the_backoff() {
         fn from_the_end_of_the_hour(moment: u64) -> Result<u64, &'static str> {
             if moment < HOUR { Err(NOBODY) } else { Ok(24 * HOUR) }
         }
@@ -195,7 +195,7 @@ mod tests {
 
     /// A client that calls all the time shortens the wait to half a second, and not at all after a refusal.
     #[tokio::test(start_paused = true)]
-    async fn calls_without_end_hurry_nobody_beyond_measure() {
+    async fn endless_calls_shorten_the_backoff_only_to_its_minimum() {
         let unreachable = asked_and_called(600, None, Some(0), |_| Err(NOBODY)).await;
         assert!((600..=1_300).contains(&unreachable.len()), "{}", unreachable.len());
         let refused = asked_and_called(600, None, Some(0), |_| Err("no")).await;
@@ -205,7 +205,7 @@ mod tests {
     /// The operator is down from the 13th to the 19th hour. The first renewal falls into that time however early an
     /// agent asks. An agent that renews at two thirds still has a valid certificate.
     #[tokio::test(start_paused = true)]
-    async fn an_operator_that_is_away_for_a_quarter_of_a_life_is_not_missed() {
+    async fn certificates_survive_an_operator_that_is_down_for_a_quarter_of_their_life() {
         fn gone(moment: u64) -> bool {
             (13 * HOUR..19 * HOUR).contains(&moment)
         }
@@ -216,14 +216,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_has_expired_already_is_a_failure_and_no_reason_to_hurry() {
+    async fn an_expired_certificate_counts_as_a_failure() {
         let asked = asked(600, None, |_| Ok(0)).await;
         assert!((20..=60).contains(&asked.len()), "{asked:?}");
     }
 
     /// The test sets the clock forward by two days.
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_set_is_noticed_within_seconds() {
+    async fn a_clock_set_forward_is_noticed_within_seconds() {
         let moments = asked(200, Some((100, 48 * 3600)), |_| Ok(24 * HOUR)).await;
         assert!(moments.len() == 2 && (100..=106).contains(&moments[1]), "{moments:?}");
     }
@@ -231,14 +231,14 @@ mod tests {
     /// The clock was a month ahead when the certificate was issued. Until the certificate's start date, the operator
     /// would not accept it.
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_set_back_before_the_certificate_came_is_noticed_within_seconds() {
+    async fn a_clock_set_back_before_the_certificate_was_issued_is_noticed_within_seconds() {
         let moments = asked(200, Some((100, -30 * 24 * 3600)), |_| Ok(24 * HOUR)).await;
         assert!(moments.len() == 2 && (100..=106).contains(&moments[1]), "{moments:?}");
     }
 
     /// The peers' clocks did not change, so for them the certificate expires at the same time as before.
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_set_back_by_an_hour_holds_up_nothing() {
+    async fn a_clock_set_back_by_an_hour_does_not_delay_the_renewal() {
         let moments = asked(10 * HOUR, Some((100, -3600)), |_| Ok(HOUR)).await;
         assert!(moments.len() >= 15, "{moments:?}");
         assert!(moments.windows(2).all(|pair| pair[1] - pair[0] <= HOUR * 2 / 3 + 10), "{moments:?}");

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_that_name_no_place_are_refused_with_the_reason() {
+    fn invalid_urls_and_authorities_are_refused_with_the_reason() {
         let pem = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap().cert.pem();
         let source = |url: &str, ca: &str| Source::new(url, ca.to_owned());
         assert_eq!(source("https://[::1]:8443/keys?x=1", &pem).unwrap().host, "::1");

@@ -56,7 +56,7 @@ pub(super) fn tls(tls: &Tls) -> [MetricFamily; 3] {
         ),
         family(
             "weir_control_certificate_reloads_total",
-            "Changes of the control port's certificate, by result; where there was no good one, the old one stays in use.",
+            "Changes of the control port's certificate, by result; after a failure the old one stays in use.",
             MetricType::COUNTER,
             counters(&RELOADS, "result", &tls.reloads()),
         ),
@@ -74,7 +74,7 @@ pub(super) fn jwks(loads: &Loads) -> [MetricFamily; 2] {
     [
         family(
             "weir_jwks_loads_total",
-            "Attempts to load keys for tokens, by source and result; after one that failed, the keys from before stay in use.",
+            "Attempts to load keys for tokens, by source and result; after a failure the previous keys stay in use.",
             MetricType::COUNTER,
             LOADS.iter().zip(loads.counts()).map(|(result, n)| counter(&[source, ("result", result)], n)).collect(),
         ),

@@ -1,23 +1,23 @@
-//! What Prometheus sees. The only module that knows the prometheus crate.
+//! The metrics for Prometheus. Only this module uses the prometheus crate.
 //!
-//! Nothing is counted here: a scrape reads the counters that the proxy and the rules in force keep anyway, so that they
-//! cannot disagree with the status, no request pays for a label, and the series of a rule go when the rule does. Labels
-//! come from policies and closed sets, never from a request: no key, path or address is ever one.
+//! This module counts nothing. A scrape reads the counters that the proxy and the rules in force keep anyway. So
+//! metrics and status agree, no request pays for a label, and the series of a rule disappear with the rule. Labels
+//! come from policies and closed sets, never from a request: no key, path or address is a label.
 //!
 //! | metric | labels | what |
 //! |---|---|---|
 //! | `weir_connections` | | client connections open now |
 //! | `weir_connections_accepted_total` | | client connections so far |
-//! | `weir_connections_evicted_total` | | of those, closed while they were idle because `--max-connections` others came |
-//! | `weir_connections_parked` | | of those open, on which nothing is asked and for which no buffer is held |
-//! | `weir_protocol_connections` | `protocol` | open now, of those that have said something |
+//! | `weir_connections_evicted_total` | | of those, closed while idle to admit others within `--max-connections` |
+//! | `weir_connections_parked` | | of those open, idle and without a buffer |
+//! | `weir_protocol_connections` | `protocol` | open now, of those that have sent something |
 //! | `weir_protocol_connections_total` | `protocol` | so far; an upgraded connection was one of `http1` before |
-//! | `weir_protocol_requests_total` | `protocol` | requests that came, whatever became of them |
+//! | `weir_protocol_requests_total` | `protocol` | requests received, with any result |
 //! | `weir_predicates_over_budget_total` | | predicates that were not run because they would have taken too long |
-//! | `weir_requests_total` | rule, `decision` | requests and messages that matched a rule, by what it decided |
+//! | `weir_requests_total` | rule, `decision` | requests and messages that matched a rule, by decision |
 //! | `weir_unmatched_requests_total` | | requests that no rule matched |
-//! | `weir_wait_seconds` | rule | histogram: how long those waited who had to and got their turn |
-//! | `weir_deadline_expired_total` | rule | requests that the policy's deadline ended before the app had answered |
+//! | `weir_wait_seconds` | rule | histogram: how long admitted requests waited for their turn |
+//! | `weir_deadline_expired_total` | rule | requests that the policy's deadline ended before the app answered |
 //! | `weir_upstream_seconds` | | histogram: from sending a request to the app until its response begins |
 //! | `weir_upstream_errors_total` | `reason` | requests that the app did not answer |
 //! | `weir_limit_requests` | rule, `limit` | what the limit lets through in each period |
@@ -25,25 +25,25 @@
 //! | `weir_limit_burst` | rule, `limit` | what it lets through at once; not for windows |
 //! | `weir_key_table_keys` | rule | keys tracked now |
 //! | `weir_key_table_capacity` | rule | keys tracked at most |
-//! | `weir_key_headroom_ratio` | rule | what is left to the key that is nearest to its limit, of up to 4,096 looked at |
-//! | `weir_key_exhausted_ratio` | rule | the share of these keys that have nothing left |
-//! | `weir_key_evictions_total` | rule | idle keys given up for others |
+//! | `weir_key_headroom_ratio` | rule | headroom share of the key nearest to its limit, of up to 4,096 examined |
+//! | `weir_key_exhausted_ratio` | rule | the share of these keys without headroom |
+//! | `weir_key_evictions_total` | rule | idle keys evicted for others |
 //! | `weir_key_overflow_total` | rule | requests counted without a cell because the table was full |
 //! | `weir_policy_info` | `namespace`, `policy`, `revision`, `mode` | 1 for each policy in force |
 //! | `weir_snapshot_info` | `revision`, `origin` | 1 for the snapshot in force |
 //! | `weir_snapshot_sequence` | | its sequence; 0 before the first |
-//! | `weir_snapshot_in_force_since_timestamp_seconds` | | since when its revision is in force |
+//! | `weir_snapshot_in_force_since_timestamp_seconds` | | when its revision came into force |
 //! | `weir_snapshots_total` | `result` | snapshots put to the control port |
 //! | `weir_control_certificate_expiry_timestamp_seconds` | | with TLS on the control port: when its certificate expires |
-//! | `weir_control_certificate_reloads_total` | `result` | changes of it, and failures to get another |
+//! | `weir_control_certificate_reloads_total` | `result` | changes of it, and failed attempts to change it |
 //! | `weir_control_handshakes_total` | `result` | handshakes on it |
 //! | `weir_jwks_loads_total` | `source`, `result` | with keys for tokens: attempts to load them from the file or the URL |
-//! | `weir_jwks_last_load_successful` | `source` | 1 if the last attempt loaded keys, 0 if it failed: those from before stay in use |
+//! | `weir_jwks_last_load_successful` | `source` | 1 if the last attempt loaded keys, 0 if it failed and the previous keys stay in use |
 //! | `weir_build_info` | `version` | 1 |
 //!
-//! "rule" stands for the labels `namespace`, `policy` and `rule`. A limit's numbers are those without overrides, which are
-//! some keys' own. Beside these come the `process_*` metrics that Prometheus asks of every program; CPU time in fractions of a
-//! second, because a rate over whole ones is nothing or far too much for minutes.
+//! "rule" stands for the labels `namespace`, `policy` and `rule`. A limit's numbers are those without overrides. The
+//! `process_*` metrics that Prometheus recommends are included, with CPU time in fractions of a second, because a
+//! rate over whole seconds is zero or far too high for minutes.
 
 mod control;
 mod family;

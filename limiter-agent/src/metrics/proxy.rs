@@ -25,31 +25,31 @@ pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 10] {
         ),
         family(
             "weir_connections_evicted_total",
-            "Client connections that were closed while they were idle, to serve others within --max-connections.",
+            "Idle client connections closed to admit new ones within --max-connections.",
             MetricType::COUNTER,
             vec![counter(&[], proxy.places.evictions())],
         ),
         family(
             "weir_connections_parked",
-            "Client connections open now on which nothing is asked and for which no buffer is held.",
+            "Idle client connections open now that hold no buffer.",
             MetricType::GAUGE,
             vec![gauge(&[], traffic.parked())],
         ),
         family(
             "weir_protocol_connections",
-            "Client connections open now, by what they speak; those that have said nothing yet speak nothing.",
+            "Client connections open now, by protocol; connections that have sent nothing are not counted.",
             MetricType::GAUGE,
             by_protocol(&Protocol::ALL, |labels, protocol| gauge(labels, traffic.spoken(protocol).open)),
         ),
         family(
             "weir_protocol_connections_total",
-            "Client connections so far, by what they speak; one that was upgraded counts as HTTP/1 too.",
+            "Client connections so far, by protocol; an upgraded connection counts as HTTP/1, too.",
             MetricType::COUNTER,
             by_protocol(&Protocol::ALL, |labels, protocol| counter(labels, traffic.spoken(protocol).opened)),
         ),
         family(
             "weir_protocol_requests_total",
-            "Requests that came, whatever became of them.",
+            "Requests received, with any result.",
             MetricType::COUNTER,
             by_protocol(&[Protocol::Http1, Protocol::Http2], |labels, protocol| {
                 counter(labels, traffic.spoken(protocol).requests)
@@ -57,7 +57,7 @@ pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 10] {
         ),
         family(
             "weir_predicates_over_budget_total",
-            "Predicates that were not run for a request because they would have taken too long: limits count it, Bypass does not.",
+            "Predicates not run because they would have taken too long: limits count the request, Bypass does not match it.",
             MetricType::COUNTER,
             vec![counter(&[], over_budget())],
         ),
@@ -69,7 +69,7 @@ pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 10] {
         ),
         family(
             "weir_upstream_seconds",
-            "From sending a request to the app until its response begins.",
+            "Time from sending a request to the app until its response begins.",
             MetricType::HISTOGRAM,
             vec![histogram(&[], &proxy.upstream_time.snapshot())],
         ),

@@ -22,7 +22,7 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
     [
         family(
             "weir_requests_total",
-            "Requests and messages that matched a rule, by what it decided.",
+            "Requests and messages that matched a rule, by decision.",
             MetricType::COUNTER,
             each().flat_map(|(policy, rule)| decisions(policy, rule)).collect(),
         ),
@@ -34,7 +34,7 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
         ),
         family(
             "weir_wait_seconds",
-            "How long requests waited for their turn that had to and got it; in shadow mode, would have waited.",
+            "Time that admitted requests waited for their turn; in shadow mode, that they would have waited.",
             MetricType::HISTOGRAM,
             each()
                 .filter(|(_, rule)| rule.is_patient())
@@ -43,7 +43,7 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
         ),
         family(
             "weir_deadline_expired_total",
-            "Requests that the policy's deadline ended before the app had answered, at the first rule that they matched.",
+            "Requests that the policy's deadline ended before the app answered, counted at the first matching rule.",
             MetricType::COUNTER,
             each()
                 .map(|(policy, rule)| (policy, rule, rule.counts().expired))
@@ -54,19 +54,19 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
         ),
         family(
             "weir_limit_requests",
-            "Requests that a limit lets through in each period, overrides aside.",
+            "Requests that a limit lets through in each period, without overrides.",
             MetricType::GAUGE,
             limits().map(|(labels, quota)| gauge(&labels, quota.requests())).collect(),
         ),
         family(
             "weir_limit_period_seconds",
-            "The period of a limit, overrides aside.",
+            "The period of a limit, without overrides.",
             MetricType::GAUGE,
             limits().map(|(labels, quota)| seconds(&labels, quota.period())).collect(),
         ),
         family(
             "weir_limit_burst",
-            "Requests that a limit lets through at once, for LeakyBucket those that may wait, overrides aside.",
+            "Requests that a limit lets through at once, for LeakyBucket those that may wait, without overrides.",
             MetricType::GAUGE,
             limits()
                 .filter(|(_, quota)| has_burst(quota.strategy()))
@@ -87,25 +87,25 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
         ),
         family(
             "weir_key_headroom_ratio",
-            "What is left to the key of a rule that is nearest to its limit, as a share, of up to 4096 keys looked at.",
+            "The headroom share of the key that is nearest to its limit, among up to 4096 examined keys.",
             MetricType::GAUGE,
             of_keys(|survey| (survey.remaining, survey.of)),
         ),
         family(
             "weir_key_exhausted_ratio",
-            "The share of the keys of a rule that have nothing left, of up to 4096 keys looked at.",
+            "The share of keys without headroom, among up to 4096 examined keys.",
             MetricType::GAUGE,
             of_keys(|survey| (survey.exhausted, survey.keys.max(1))),
         ),
         family(
             "weir_key_evictions_total",
-            "Idle keys that a rule has given up to make room for others.",
+            "Idle keys that a rule evicted to make room for others.",
             MetricType::COUNTER,
             keyed().map(|(policy, rule, keys)| counter(&named(policy, rule), keys.evicted)).collect(),
         ),
         family(
             "weir_key_overflow_total",
-            "Requests counted in the overflow of a rule, by key, because its table of keys was full.",
+            "Requests counted in the overflow of a keyed rule because its key table was full.",
             MetricType::COUNTER,
             keyed().map(|(policy, rule, keys)| counter(&named(policy, rule), keys.overflowed)).collect(),
         ),

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_loopback_has_another_address_and_the_agent_is_never_it() {
+    fn only_loopback_has_another_address_and_never_the_agents_own() {
         for (named, listen, other) in [
             ("127.0.0.1:80", "[::]:8480", Some("[::1]:80")),
             ("[::1]:80", "[::]:8480", Some("127.0.0.1:80")),

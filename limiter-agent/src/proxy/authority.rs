@@ -52,7 +52,7 @@ mod tests {
 
         /// An independent parser finds the same host, and no user name.
         #[test]
-        fn what_is_sound_has_the_host_that_others_read(
+        fn a_sound_authority_has_the_host_that_another_parser_reads(
             pieces in prop::collection::vec(
                 prop::sample::select(&["a", "b.c", ".", ":", "80", "[", "]", "::1", "[::1]", "@", "%", "x", "-", " ", "\u{e4}"][..]),
                 0..6,
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_host_with_one_reading_is_sound() {
+    fn ambiguous_hosts_are_not_sound() {
         for sound in [
             "",
             "a",

@@ -20,7 +20,7 @@ use super::{
     activity::{Activity, OpenBody},
     expect::{self, Expectation},
     failure::Garbled,
-    forward::Lease,
+    forward::UpstreamConnection,
     headers,
 };
 
@@ -187,7 +187,7 @@ pub(crate) struct UpstreamBody {
     first: Option<Option<Result<Frame<Bytes>, hyper::Error>>>,
     /// A chunked body knows its end only after it was polled.
     ended: bool,
-    lease: Option<Lease>,
+    connection: Option<UpstreamConnection>,
 }
 
 impl ResponseBody {
@@ -207,13 +207,13 @@ impl ResponseBody {
     ///
     /// If the body is invalid from its first byte. The head is not sent yet, so the client can get a better response
     /// than a truncated one.
-    pub(super) fn upstream(mut incoming: Incoming, lease: Lease) -> Result<Self, Garbled> {
+    pub(super) fn upstream(mut incoming: Incoming, connection: UpstreamConnection) -> Result<Self, Garbled> {
         // In a body with a length, nothing but the length could be wrong.
         let is_chunked = incoming.size_hint().exact().is_none();
         let first = if is_chunked { incoming.frame().now_or_never() } else { None };
         match first {
             Some(Some(Err(error))) if is_invalid(&error) => Err(Garbled::Chunk),
-            first => Ok(Self::Upstream(UpstreamBody { incoming, first, ended: false, lease: Some(lease) })),
+            first => Ok(Self::Upstream(UpstreamBody { incoming, first, ended: false, connection: Some(connection) })),
         }
     }
 }
@@ -232,11 +232,11 @@ fn is_invalid(error: &hyper::Error) -> bool {
 
 impl Drop for UpstreamBody {
     fn drop(&mut self) {
-        // If the body has not ended, unread bytes remain. Then dropping the lease closes the connection.
+        // If the body has not ended, unread bytes remain. Then dropping `connection` closes it.
         if (self.ended || self.incoming.is_end_stream())
-            && let Some(lease) = self.lease.take()
+            && let Some(connection) = self.connection.take()
         {
-            lease.give_back();
+            connection.give_back();
         }
     }
 }

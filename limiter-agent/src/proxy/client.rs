@@ -457,7 +457,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_app_never_saw_is_given_back_where_clients_repeat_it() {
+    fn requests_that_the_app_never_saw_are_left_to_clients_that_retry() {
         for (protocol, used, repeatable, leaving, given_back) in [
             (Protocol::Http1, true, true, false, true),
             (Protocol::Http1, true, false, false, false),

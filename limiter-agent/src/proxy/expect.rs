@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_says_100_continue_waits_with_its_body() {
+    fn only_expect_100_continue_delays_the_body() {
         for (values, expected) in [
             (&[][..], false),
             (&["100-continue"], true),

@@ -45,17 +45,17 @@ pub(super) struct Way {
 
 /// The connection or stream of a response, for as long as it is needed.
 #[derive(Debug)]
-pub(super) enum Lease {
-    Http1(pool::Lease),
+pub(super) enum UpstreamConnection {
+    Http1(pool::PooledConnection),
     /// Held so that the stream counts as open.
     Http2(Stream),
 }
 
-impl Lease {
+impl UpstreamConnection {
     /// Call it once the response was read to its end.
     pub(super) fn give_back(self) {
         match self {
-            Self::Http1(lease) => lease.give_back(),
+            Self::Http1(connection) => connection.give_back(),
             Self::Http2(_stream) => {}
         }
     }
@@ -114,7 +114,7 @@ impl Way {
                 Protocol::Http2 => self.over_http2(request).await,
             }
         };
-        let (mut response, lease) = match self.proxy.settings.response_timeout {
+        let (mut response, connection) = match self.proxy.settings.response_timeout {
             None => exchange.await?,
             Some(limit) => tokio::time::timeout(limit, exchange).await.unwrap_or(Err(Failure::Unanswered(limit)))?,
         };
@@ -129,43 +129,49 @@ impl Way {
         headers::to_client(response.headers_mut());
         *response.version_mut() = Version::HTTP_11;
         let (head, incoming) = response.into_parts();
-        Ok(Response::from_parts(head, ResponseBody::upstream(incoming, lease)?))
+        Ok(Response::from_parts(head, ResponseBody::upstream(incoming, connection)?))
     }
 
     /// Sends the request. If the app turns out to have closed an idle connection, sends it once more on a new one.
-    async fn over_http1(&self, mut request: Request<RequestBody>) -> Result<(Response<Incoming>, Lease), Failure> {
+    async fn over_http1(
+        &self,
+        mut request: Request<RequestBody>,
+    ) -> Result<(Response<Incoming>, UpstreamConnection), Failure> {
         *request.version_mut() = Version::HTTP_11;
         if expect::is_expected(request.headers()) && !request.body().is_end_stream() {
             let expectation = Expectation::of(&mut request);
             request.body_mut().wait_for(expectation);
         }
         let pool = &self.app.pool;
-        let mut lease = pool.lease().await?;
-        if !lease.fresh {
+        let mut connection = pool.checkout().await?;
+        if !connection.fresh {
             let spare = copy_if_empty(&request).filter(|spare| spare.method().is_idempotent());
-            match lease.sender.try_send_request(request).await {
+            match connection.sender.try_send_request(request).await {
                 Ok(response) => {
-                    lease.answered(response.version());
-                    return Ok((response, Lease::Http1(lease)));
+                    connection.answered(response.version());
+                    return Ok((response, UpstreamConnection::Http1(connection)));
                 }
                 Err(failed) => request = again(failed, spare)?,
             }
-            lease = pool.connect().await?;
+            connection = pool.connect().await?;
         }
-        let response = lease.sender.send_request(request).await.map_err(Failure::of)?;
-        lease.answered(response.version());
-        Ok((response, Lease::Http1(lease)))
+        let response = connection.sender.send_request(request).await.map_err(Failure::of)?;
+        connection.answered(response.version());
+        Ok((response, UpstreamConnection::Http1(connection)))
     }
 
     /// Sends the request over HTTP/2. Other requests can make the app close the connection, so this may take more
     /// than one attempt.
-    async fn over_http2(&self, request: Request<RequestBody>) -> Result<(Response<Incoming>, Lease), Failure> {
+    async fn over_http2(
+        &self,
+        request: Request<RequestBody>,
+    ) -> Result<(Response<Incoming>, UpstreamConnection), Failure> {
         let mut request = to_http2(request)?;
         for _ in 1..MAX_ATTEMPTS {
             let stream = self.app.streams.open().await?;
             let spare = copy_if_empty(&request);
             let failed = match stream.sender().try_send_request(request).await {
-                Ok(response) => return Ok((response, Lease::Http2(stream))),
+                Ok(response) => return Ok((response, UpstreamConnection::Http2(stream))),
                 Err(failed) => failed,
             };
             let may_repeat = |spare: &Request<RequestBody>| {
@@ -176,7 +182,7 @@ impl Way {
         }
         let stream = self.app.streams.open().await?;
         let response = stream.sender().send_request(request).await.map_err(Failure::of)?;
-        Ok((response, Lease::Http2(stream)))
+        Ok((response, UpstreamConnection::Http2(stream)))
     }
 }
 

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_clients_connection_goes_on() {
+    fn hop_by_hop_fields_do_not_reach_the_app() {
         let mut request = headers(&[
             ("connection", "keep-alive, X-Private"),
             ("connection", "x-more, host, x-forwarded-for"),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_say_nothing_that_is_for_a_head() {
+    fn fields_for_heads_are_removed_from_trailers() {
         let mut trailers = headers(&[
             ("connection", "x-hop"),
             ("x-hop", "1"),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_said_once_if_it_can_be_read_in_one_way_only() {
+    fn equal_lengths_are_merged_into_one() {
         for (said, passed) in [
             (&["5"][..], &["5"][..]),
             (&["005"], &["005"]),

@@ -2,8 +2,8 @@
 //!
 //! All go to one address, so the pool is a stack: the connection used last is used next, and those at the bottom
 //! become idle. Two things must not happen. A connection with unread bytes must not be used again, so only a finished
-//! body gives its [`Lease`] back. And a connection that the app closed while it was idle must not fail a request (see
-//! [`Lease::fresh`] and [`IDLE_CHECK`](super::app::IDLE_CHECK)).
+//! body gives its [`PooledConnection`] back. And a connection that the app closed while it was idle must not fail a request (see
+//! [`PooledConnection::fresh`] and [`IDLE_CHECK`](super::app::IDLE_CHECK)).
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
@@ -39,7 +39,7 @@ struct Idle {
 
 /// One connection, for one request.
 #[derive(Debug)]
-pub(super) struct Lease {
+pub(super) struct PooledConnection {
     pub(super) sender: Sender,
     /// The connection was opened for this request. If it fails, another one would fail, too.
     pub(super) fresh: bool,
@@ -55,15 +55,15 @@ impl Pool {
     }
 
     /// An idle connection, or a new one if there is none.
-    pub(super) async fn lease(self: &Rc<Self>) -> Result<Lease, ConnectError> {
+    pub(super) async fn checkout(self: &Rc<Self>) -> Result<PooledConnection, ConnectError> {
         match self.pop() {
-            Some(sender) => Ok(Lease { sender, fresh: false, once: false, pool: Rc::clone(self) }),
+            Some(sender) => Ok(PooledConnection { sender, fresh: false, once: false, pool: Rc::clone(self) }),
             None => self.connect().await,
         }
     }
 
     /// A new connection, for a request that failed on an idle one.
-    pub(super) async fn connect(self: &Rc<Self>) -> Result<Lease, ConnectError> {
+    pub(super) async fn connect(self: &Rc<Self>) -> Result<PooledConnection, ConnectError> {
         let io = TokioIo::new(self.address.connect().await?);
         let (sender, connection) = http1::Builder::new()
             .max_headers(MAX_ANSWER_FIELDS)
@@ -82,7 +82,7 @@ impl Pool {
                 pool.address.suspect();
             }
         });
-        Ok(Lease { sender, fresh: true, once: false, pool: Rc::clone(self) })
+        Ok(PooledConnection { sender, fresh: true, once: false, pool: Rc::clone(self) })
     }
 
     /// Closes the connections that were idle since the last call.
@@ -122,7 +122,7 @@ impl Pool {
     }
 }
 
-impl Lease {
+impl PooledConnection {
     /// Reports the version of the response.
     pub(super) fn answered(&mut self, version: Version) {
         self.once |= version < Version::HTTP_11;
@@ -151,8 +151,8 @@ mod tests {
         let address = Arc::new(AppAddress::new(at, ([127, 0, 0, 2], 1).into(), &CancellationToken::new()));
         let pool = Pool::new(Arc::clone(&address));
         let noticed = async {
-            let (lease, app) = tokio::join!(pool.connect(), listener.accept());
-            lease.expect("connected").give_back();
+            let (connection, app) = tokio::join!(pool.connect(), listener.accept());
+            connection.expect("connected").give_back();
             drop(app);
             address.suspected().await;
         };

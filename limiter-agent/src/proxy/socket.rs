@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_trickles_is_not_read_for_ever() {
+    async fn a_client_that_sends_single_bytes_is_not_read_forever() {
         // The timer rounds up to the next millisecond.
         let about = |seconds: u64, measured: Duration| measured.abs_diff(Duration::from_secs(seconds)).as_millis() <= 2;
         assert!(about(2, closed_after(Duration::from_secs(60)).await), "a silent one");

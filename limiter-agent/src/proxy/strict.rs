@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn it_knows_whether_more_has_to_come() {
+    fn is_whole_tells_complete_requests_from_partial_ones() {
         let get = "GET / HTTP/1.1\r\nhost: a\r\n";
         for whole in [
             format!("{get}\r\n"),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_at_the_line_that_is_wrong_however_the_bytes_come() {
+    fn it_stops_at_the_invalid_line_with_any_splitting() {
         let get = "GET / HTTP/1.1\r\nhost: a\r\n";
         for (text, wrong) in [
             (format!("{get}\r\n{get}\r\n"), None),

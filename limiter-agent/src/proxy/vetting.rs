@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_quotation_mark_is_none() {
+    fn a_field_name_with_a_quotation_mark_is_refused() {
         let request = Request::builder().uri("/").header("host", "a");
         let mut request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
         // As h2 reads it.

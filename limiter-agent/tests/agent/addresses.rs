@@ -15,7 +15,7 @@ async fn told(request: Request<Incoming>) -> Response<crate::support::Body> {
 }
 
 #[tokio::test]
-async fn clients_of_both_kinds_are_served_on_one_port() {
+async fn ipv4_and_ipv6_clients_are_served_on_one_port() {
     if std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
         eprintln!("this machine has no IPv6");
         return;

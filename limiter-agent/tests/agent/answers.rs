@@ -97,7 +97,7 @@ async fn raw_app(answer: fn(&str) -> Vec<String>) -> std::net::SocketAddr {
 
 /// While nothing was sent, the client can get a better response than a truncated one.
 #[tokio::test]
-async fn an_answer_whose_first_chunk_makes_no_sense_is_a_502_and_a_later_one_is_cut_off() {
+async fn an_invalid_first_chunk_is_a_502_and_a_later_one_truncates_the_response() {
     const HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     const CHUNKS: [&str; 6] = [
         "zz\r\nok\r\n0\r\n\r\n",
@@ -141,7 +141,7 @@ fn fields(count: usize) -> impl Iterator<Item = String> {
 }
 
 #[tokio::test]
-async fn bytes_and_not_fields_are_the_limit_of_an_answers_head() {
+async fn the_head_of_a_response_is_limited_in_bytes_not_in_fields() {
     let app = raw_app(|path| {
         let (kind, count) = path[1..].split_once('/').expect("two parts");
         let count: usize = count.parse().expect("a number");
@@ -170,7 +170,7 @@ async fn bytes_and_not_fields_are_the_limit_of_an_answers_head() {
 }
 
 #[tokio::test]
-async fn an_answer_over_http2_may_have_as_many_fields() {
+async fn an_http2_response_may_have_as_many_fields() {
     let app = App::serve_http2(async |request: Request<Incoming>| {
         let (kind, count) = request.uri().path()[1..].split_once('/').expect("two parts");
         let count: usize = count.parse().expect("a number");

@@ -38,7 +38,7 @@ async fn the_first_request_meets_the_bootstrap_snapshot() {
 }
 
 #[tokio::test]
-async fn whatever_is_put_replaces_the_bootstrap_snapshot_and_keeps_counters() {
+async fn a_pushed_snapshot_replaces_the_bootstrap_snapshot_and_keeps_counters() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &["--bootstrap", &one_request(7).to_string()]);
     assert_eq!(agent.statuses("/", &[], 2).await, [200, 429]);
@@ -102,7 +102,7 @@ async fn an_agent_that_waits_can_be_stopped() {
 }
 
 #[tokio::test]
-async fn what_was_put_outlives_the_process() {
+async fn a_pushed_snapshot_survives_a_restart() {
     let app = App::start().await;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let cache = folder.path().join("cache.json");
@@ -128,7 +128,7 @@ async fn what_was_put_outlives_the_process() {
 }
 
 #[test]
-fn files_that_are_not_there_are_2() {
+fn missing_files_exit_with_code_2() {
     for (flag, path) in [("--bootstrap", "/nowhere/snapshot.json"), ("--snapshot-cache", "/nowhere/cache.json")] {
         let output = binary().args([flag, path]).output().expect("the agent runs");
         let text = String::from_utf8(output.stderr).expect("text");

@@ -13,7 +13,7 @@ fn debt(requests: u64, burst: u64, debt: u64, millis: u64) -> Value {
 }
 
 #[tokio::test]
-async fn a_request_tells_its_cost_within_bounds() {
+async fn a_request_header_sets_the_cost_within_bounds() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
     let told = json!({"cost": {"requestHeader": {"name": "X-Cost", "most": 60}}});
@@ -25,7 +25,7 @@ async fn a_request_tells_its_cost_within_bounds() {
 }
 
 #[tokio::test]
-async fn the_app_tells_the_cost() {
+async fn a_response_header_sets_the_cost() {
     let app = App::serve(async |request| {
         let mut response = Response::new(body("ok"));
         let units = request.uri().path()[1..].parse().expect("a number");

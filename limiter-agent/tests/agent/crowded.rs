@@ -122,7 +122,7 @@ async fn quick_app() -> App {
 }
 
 #[tokio::test]
-async fn the_connection_that_is_idle_longest_gives_way_whatever_it_speaks() {
+async fn the_longest_idle_connection_of_any_protocol_is_evicted() {
     let app = quick_app().await;
     let kinds = [
         Kind::Silent,
@@ -156,7 +156,7 @@ async fn the_connection_that_is_idle_longest_gives_way_whatever_it_speaks() {
 
 /// A client that sends nothing and does not close either.
 #[tokio::test]
-async fn newcomers_do_not_wait_for_the_goodbyes_of_others() {
+async fn new_connections_do_not_wait_for_evicted_ones_to_close() {
     let app = quick_app().await;
     let agent = Agent::start(app.address, &["--max-connections", "8", "--workers", "1"]);
     let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0";
@@ -242,7 +242,7 @@ async fn slow_app() -> (App, mpsc::UnboundedReceiver<mpsc::UnboundedSender<&'sta
 }
 
 #[tokio::test]
-async fn a_connection_with_a_request_in_flight_never_gives_way() {
+async fn a_connection_with_a_request_in_flight_is_never_evicted() {
     let (app, mut begun) = slow_app().await;
     let agent = Agent::start(app.address, &["--max-connections", "5", "--workers", "1"]);
     let mut parts = Vec::new();

@@ -58,7 +58,7 @@ fn get(uri: &str) -> Request<Body> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_in_flight_is_finished() {
+async fn a_drain_finishes_everything_in_flight() {
     const HTTP1: usize = 50;
     const STREAMS: usize = 50;
     for app_http2 in [false, true] {

@@ -10,7 +10,7 @@ async fn explain(agent: &Agent, request: &Value) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn what_is_explained_is_what_becomes_of_a_request() {
+async fn explain_predicts_what_happens_to_a_request() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
     assert_eq!(explain(&agent, &json!({"target": "/"})).await, (200, json!({"decision": "Allow", "rules": []})));

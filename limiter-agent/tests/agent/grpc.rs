@@ -36,7 +36,7 @@ fn of(service: &str) -> HealthCheckRequest {
 }
 
 #[tokio::test]
-async fn calls_beyond_the_limit_are_resource_exhausted_and_others_go_on() {
+async fn calls_over_the_limit_are_resource_exhausted_and_others_continue() {
     let (app, _reporter) = health().await;
     let agent = Agent::start(app, &[]);
     let limited = with(rule("checks", &[daily("limit", "FixedWindow", 3)]), json!({"match": [{"paths": [CHECK]}]}));

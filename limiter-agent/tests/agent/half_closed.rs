@@ -43,7 +43,7 @@ async fn app() -> (App, mpsc::UnboundedReceiver<Parts>) {
 }
 
 #[tokio::test]
-async fn a_client_that_sends_no_more_gets_its_whole_answer() {
+async fn a_half_closed_client_gets_its_whole_response() {
     let (app, mut asked) = app().await;
     let agent = Agent::start(app.address, &["--workers", "1"]);
     for sent in [
@@ -76,7 +76,7 @@ async fn a_client_that_sends_no_more_gets_its_whole_answer() {
 
 /// The agent sees the end before it has passed anything on.
 #[tokio::test]
-async fn a_client_that_has_said_all_before_the_agent_looks_gets_its_whole_answer() {
+async fn a_client_that_half_closes_at_once_gets_its_whole_response() {
     let app = App::serve(async |request: Request<Incoming>| Response::new(request.into_body().boxed())).await;
     let agent = Agent::start(app.address, &["--workers", "1"]);
     let long = "x".repeat(20_000);
@@ -107,7 +107,7 @@ async fn a_client_that_has_said_all_before_the_agent_looks_gets_its_whole_answer
 }
 
 #[tokio::test]
-async fn a_client_that_sends_no_more_in_the_middle_of_a_request_gets_no_answer() {
+async fn a_client_that_half_closes_in_a_request_gets_no_response() {
     let (app, _asked) = app().await;
     let agent = Agent::start(app.address, &[]);
     for sent in [
@@ -125,7 +125,7 @@ async fn a_client_that_sends_no_more_in_the_middle_of_a_request_gets_no_answer()
 }
 
 #[tokio::test]
-async fn an_app_that_sends_no_more_is_heard_to_its_end_and_not_asked_again() {
+async fn a_half_closed_app_is_read_to_its_end_and_not_reused() {
     const LENGTH: usize = 1_000_000;
     for framing in ["", "content-length: 1000000\r\n"] {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

@@ -90,7 +90,7 @@ async fn an_app_of_http1_is_asked_over_http1() {
 }
 
 #[tokio::test]
-async fn which_protocol_the_app_is_asked_over() {
+async fn the_protocol_to_the_app_follows_the_setting() {
     for (http2_app, http2_client, when, expected) in [
         (true, true, "auto", "HTTP/2.0"),
         (true, true, "always", "HTTP/2.0"),
@@ -232,7 +232,7 @@ async fn leaving_app(after: usize) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_app_that_goes_away_fails_no_request() {
+async fn a_goaway_from_the_app_fails_no_request() {
     let (address, connections) = leaving_app(10).await;
     let agent = Agent::start(address, &["--workers", "1"]);
     let sender = connect(&agent).await;

@@ -23,7 +23,7 @@ async fn answered(stream: &mut TcpStream) {
 }
 
 #[tokio::test]
-async fn idle_connections_are_put_away_and_answered_again_when_they_come_back() {
+async fn idle_connections_are_parked_and_served_again() {
     const CLIENTS: u8 = 50;
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);

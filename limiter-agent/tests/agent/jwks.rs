@@ -94,7 +94,7 @@ async fn issuer(answer: Arc<Mutex<(u16, String)>>) -> (String, String) {
 }
 
 #[tokio::test]
-async fn keys_of_a_url_are_asked_for_again_and_the_last_ones_stay_in_use() {
+async fn keys_of_a_url_are_fetched_again_and_the_last_good_ones_stay_in_use() {
     let answer = Arc::new(Mutex::new((503, String::new())));
     let say = |status, body: &str| *answer.lock().expect("not poisoned") = (status, body.to_owned());
     let (url, ca) = issuer(Arc::clone(&answer)).await;
@@ -140,7 +140,7 @@ async fn keys_of_a_url_are_asked_for_again_and_the_last_ones_stay_in_use() {
 }
 
 #[tokio::test]
-async fn keys_of_a_server_that_nobody_vouches_for_are_not_taken() {
+async fn keys_of_an_untrusted_server_are_not_used() {
     let (url, _) = issuer(Arc::new(Mutex::new((200, keys(b"first"))))).await;
     let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate").cert.pem();
     let app = App::start().await;

@@ -151,7 +151,7 @@ async fn bypasses_are_looked_at_first_and_charge_nothing() {
 }
 
 #[tokio::test]
-async fn a_shadow_counts_what_it_would_refuse() {
+async fn a_shadow_policy_counts_what_it_would_refuse() {
     let (_app, agent) = start().await;
     let shadow = json!({"mode": "Shadow"});
     let narrow = with(policy("narrow", &[rule("all", &[daily("d", "TokenBucket", 2)])]), shadow);
@@ -174,7 +174,7 @@ async fn a_bypass_in_shadow_opens_nothing() {
 }
 
 #[tokio::test]
-async fn clients_are_told_apart_by_header_and_some_have_other_numbers() {
+async fn clients_are_counted_by_header_and_overrides_apply() {
     let (_app, agent) = start().await;
     let keyed = json!({
         "key": [{"header": "X-Api-Key"}],
@@ -196,7 +196,7 @@ async fn clients_are_told_apart_by_header_and_some_have_other_numbers() {
 }
 
 #[tokio::test]
-async fn clients_are_told_apart_by_address_behind_trusted_proxies() {
+async fn clients_are_counted_by_address_behind_trusted_proxies() {
     let (_app, agent) = start().await;
     let keyed = json!({"key": [{"clientIP": {"trustedHops": 1, "ipv6Prefix": 64}}]});
     agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[daily("d", "TokenBucket", 1)]), keyed)])])).await;
@@ -230,7 +230,7 @@ async fn no_spelling_of_a_path_slips_past() {
 }
 
 #[tokio::test]
-async fn requests_are_told_apart_by_all_that_they_say() {
+async fn rules_match_and_count_by_every_part_of_a_request() {
     let (_app, agent) = start().await;
     let matches = json!([{
         "pathRegexes": ["^/v[0-9]+/"],
@@ -274,7 +274,7 @@ async fn requests_are_told_apart_by_all_that_they_say() {
 
 /// A large query neither bypasses a limit nor matches a Bypass rule, and delays no other client.
 #[tokio::test]
-async fn a_predicate_that_would_take_too_long_is_counted_and_lets_nobody_pass() {
+async fn a_predicate_over_its_budget_limits_and_does_not_bypass() {
     let (_app, agent) = start().await;
     let about = |predicate: &str| json!({"match": [{"predicate": predicate}]});
     let loops = "request.query.exists(k, k == 'x' && 'y' in request.headers)";

@@ -9,7 +9,7 @@ fn parse(line: &str) -> Value {
 }
 
 #[tokio::test]
-async fn many_refusals_are_few_lines_that_count_the_others() {
+async fn refusal_logs_are_limited_and_count_the_omitted_ones() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &["--log-format", "json"]);
     let keyed = with(rule("each", &[daily("d", "TokenBucket", 1)]), json!({"key": [{"header": "x-key"}]}));
@@ -55,7 +55,7 @@ async fn many_refusals_are_few_lines_that_count_the_others() {
 }
 
 #[tokio::test]
-async fn keys_are_named_only_if_that_is_asked_for() {
+async fn keys_are_logged_only_with_the_flag() {
     let app = App::start().await;
     let parts = json!([{"header": "x-key"}, {"cookie": "session"}, {"clientIP": {"trustedHops": 0, "ipv6Prefix": 64}}]);
     let each = with(rule("each", &[daily("d", "TokenBucket", 1)]), json!({"key": parts}));

@@ -69,7 +69,7 @@ async fn ask(agent: &Agent, fields: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn an_app_is_found_on_either_loopback_address_and_where_it_was_last_first() {
+async fn an_app_is_found_on_either_loopback_address_last_known_first() {
     // The second of each takes another path through the proxy.
     const WAYS: [&str; 3] = ["", "te: trailers\r\n", ""];
     for named in [IPV4, IPV6] {

@@ -61,7 +61,7 @@ async fn the_docs_name_every_family_and_no_other() {
 }
 
 #[tokio::test]
-async fn connections_and_requests_are_told_apart_by_protocol() {
+async fn connections_and_requests_are_counted_by_protocol() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &["--workers", "1"]);
     let of = |family: &str, protocol: &str| format!("weir_protocol_{family}{{protocol=\"{protocol}\"}}");
@@ -127,7 +127,7 @@ async fn requests_that_no_rule_matches_are_counted_over_both_protocols_and_acros
 }
 
 #[tokio::test]
-async fn cpu_time_is_told_in_fractions_of_a_second() {
+async fn cpu_time_has_fractions_of_a_second() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
     let used = async || agent.metric("process_cpu_seconds_total").await.expect("it is there");

@@ -19,7 +19,7 @@ fn run(args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn wrong_usage_is_2_and_names_the_flag() {
+fn wrong_usage_exits_with_code_2_and_names_the_flag() {
     for (args, env, word) in [
         (&["--control", "0.0.0.0:0"][..], &[][..], "--control-plaintext"),
         (&[], &[("WEIR_CONTROL", "192.0.2.1:8481")], "--control-plaintext"),
@@ -45,7 +45,7 @@ fn wrong_usage_is_2_and_names_the_flag() {
 }
 
 #[test]
-fn a_taken_port_is_1_and_names_the_flag() {
+fn a_taken_port_exits_with_code_1_and_names_the_flag() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("bound").to_string();
     for flag in ["--listen", "--control", "--telemetry"] {

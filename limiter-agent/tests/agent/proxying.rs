@@ -254,7 +254,7 @@ async fn a_refused_upload_gets_to_see_its_answer() {
 }
 
 #[tokio::test]
-async fn an_app_that_is_down_is_a_502_that_says_so() {
+async fn an_app_that_is_down_is_a_502_with_the_reason() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a free port").local_addr().expect("bound");
     let agent = Agent::start(nobody, &[]);
     let response = agent.get("/", &[]).await;
@@ -288,7 +288,7 @@ async fn closing_app() -> (std::net::SocketAddr, Arc<AtomicUsize>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_the_app_closed_do_not_surface() {
+async fn clients_do_not_notice_idle_connections_that_the_app_closed() {
     let (address, connections) = closing_app().await;
     let agent = Agent::start(address, &["--workers", "1"]);
     let statuses = agent.statuses("/", &[], 500).await;
@@ -297,7 +297,7 @@ async fn connections_that_the_app_closed_do_not_surface() {
 }
 
 #[tokio::test]
-async fn connections_to_the_app_are_used_again() {
+async fn connections_to_the_app_are_reused() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
     let agent = Agent::start(address, &[]);
@@ -317,7 +317,7 @@ async fn connections_to_the_app_are_used_again() {
 }
 
 #[tokio::test]
-async fn an_app_that_breaks_off_is_a_502_and_is_not_asked_twice() {
+async fn an_app_that_closes_early_is_a_502_without_a_retry() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
     let asked = Arc::new(AtomicUsize::new(0));
@@ -431,7 +431,7 @@ async fn connections_are_counted() {
 
 /// The agent does not pass on a coding that it has not decoded.
 #[tokio::test]
-async fn an_answer_in_a_coding_that_clients_are_not_told_of_is_a_502() {
+async fn a_response_with_an_unsupported_transfer_coding_is_a_502() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(async move {

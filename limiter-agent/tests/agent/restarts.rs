@@ -96,7 +96,7 @@ async fn said(answer: impl Future<Output = hyper::Result<Response<Incoming>>>) -
 }
 
 #[tokio::test]
-async fn between_requests_a_restart_fails_none_that_can_be_repeated() {
+async fn a_restart_between_requests_fails_no_retryable_request() {
     let app = Mortal::start().await;
     let agent = Agent::start(app.address, &["--workers", "1"]);
     let mut sender = connect(&agent).await;
@@ -109,7 +109,7 @@ async fn between_requests_a_restart_fails_none_that_can_be_repeated() {
 }
 
 #[tokio::test]
-async fn amid_requests_a_restart_fails_those_that_may_have_been_done() {
+async fn a_restart_during_requests_fails_those_that_may_have_been_processed() {
     let mut app = Mortal::start().await;
     let agent = Agent::start(app.address, &["--workers", "1"]);
     let mut sender = connect(&agent).await;
@@ -131,7 +131,7 @@ async fn amid_requests_a_restart_fails_those_that_may_have_been_done() {
 }
 
 #[tokio::test]
-async fn while_the_app_is_down_requests_fail_at_once_and_then_work_again() {
+async fn requests_fail_at_once_while_the_app_is_down_and_work_afterwards() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
     let (_lives, life) = watch::channel(1);

@@ -148,7 +148,7 @@ impl Line {
 }
 
 #[tokio::test]
-async fn a_pod_that_goes_serves_until_its_app_stops_and_sends_clients_elsewhere() {
+async fn a_leaving_pod_serves_until_its_app_stops_and_closes_connections() {
     for way in WAYS {
         let mut app = Stopping::start().await;
         let mut agent = Agent::start(app.address, &["--in-place", way]);
@@ -201,7 +201,7 @@ fn request(method: Method, path: &str) -> Request<Body> {
 }
 
 #[tokio::test]
-async fn clients_of_http2_are_told_at_once_and_lose_no_stream() {
+async fn http2_clients_get_a_goaway_at_once_and_lose_no_stream() {
     let mut app = Stopping::start().await;
     let agent = Agent::start(app.address, &[]);
     let (mut sender, connection) = http2(&agent).await;
@@ -221,7 +221,7 @@ async fn clients_of_http2_are_told_at_once_and_lose_no_stream() {
 
 /// No `weir-agent leave` was called: the hook ran too late, or the app crashed.
 #[tokio::test]
-async fn an_app_that_is_down_takes_no_client_along() {
+async fn clients_survive_an_app_that_stops_without_notice() {
     for way in WAYS {
         let mut app = Stopping::start().await;
         let agent = Agent::start(app.address, &["--in-place", way, "--workers", "1"]);
@@ -264,7 +264,7 @@ async fn an_app_that_is_down_takes_no_client_along() {
 
 /// A connection that was busy while the app was away, and is idle at the app's next stop.
 #[tokio::test]
-async fn a_connection_that_was_busy_while_the_app_was_away_is_closed_the_next_time() {
+async fn a_connection_busy_during_one_outage_is_closed_at_the_next() {
     for way in WAYS {
         let mut app = Stopping::start().await;
         let agent = Agent::start(app.address, &["--in-place", way, "--workers", "1"]);
@@ -317,12 +317,12 @@ async fn a_request_that_a_stopped_app_dropped_ends_as_it_would_without_the_agent
         let agent = Agent::start(app.address, &["--in-place", way]);
         let (mut get, mut post, mut new) =
             (Line::open(&agent).await, Line::open(&agent).await, Line::open(&agent).await);
-        for line in [&mut get, &mut post] {
-            assert_eq!(line.ask("GET").await, Some((200, false)), "{way}");
+        for connection in [&mut get, &mut post] {
+            assert_eq!(connection.ask("GET").await, Some((200, false)), "{way}");
         }
         let mut count = 0;
-        for (line, method) in [(&mut get, "GET"), (&mut post, "POST"), (&mut new, "GET")] {
-            line.send_to(method, "/dropped").await;
+        for (connection, method) in [(&mut get, "GET"), (&mut post, "POST"), (&mut new, "GET")] {
+            connection.send_to(method, "/dropped").await;
             count += 1;
             app.until_slow(count).await;
         }

@@ -108,7 +108,7 @@ async fn clients_that_never_read_are_held_back() {
 }
 
 #[tokio::test]
-async fn refusals_that_there_is_no_room_for_come_whole() {
+async fn refusals_that_do_not_fit_the_socket_arrive_whole() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &["--workers", "1"]);
     let no = "no".repeat(400 * 1024);
@@ -137,7 +137,7 @@ async fn refusals_that_there_is_no_room_for_come_whole() {
 
 /// All share the worker's one connection to the app.
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_that_are_never_read_hold_nobody_up() {
+async fn unread_streams_do_not_block_other_clients() {
     let app = App::serve_http2(async |request: Request<Incoming>| match request.uri().path() {
         "/long" => gibibyte(request).await,
         _ => Response::new(body("ok")),
@@ -172,7 +172,7 @@ async fn streams_that_are_never_read_hold_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_client_that_never_reads_is_disconnected_in_the_end() {
+async fn a_client_that_never_reads_is_finally_disconnected() {
     let app = App::serve(gibibyte).await;
     let agent = Agent::start(app.address, &["--stall-timeout", "1s"]);
     let stuck = raw(&agent, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
@@ -190,7 +190,7 @@ async fn a_client_that_never_reads_is_disconnected_in_the_end() {
 
 /// As over HTTP/1: the stream is reset, and the app's connection is released. A slow app is no reason for a reset.
 #[tokio::test]
-async fn streams_that_are_never_read_are_reset_and_the_app_is_freed() {
+async fn unread_streams_are_reset_and_release_the_app() {
     let dropped = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let app = {
         let dropped = std::sync::Arc::clone(&dropped);
@@ -238,7 +238,7 @@ async fn streams_that_are_never_read_are_reset_and_the_app_is_freed() {
 
 /// The kernel may have accepted more than the client has read. So this client reads for many times the stall timeout.
 #[tokio::test]
-async fn a_client_that_reads_slowly_and_steadily_is_not_cut() {
+async fn a_slow_steady_reader_is_not_disconnected() {
     let app = App::serve(gibibyte).await;
     let agent = Agent::start(app.address, &["--stall-timeout", "2s"]);
     for more in ["", "te: trailers\r\n"] {
@@ -259,7 +259,7 @@ async fn a_client_that_reads_slowly_and_steadily_is_not_cut() {
 /// Over HTTP/2, with one stream and with several that take turns. The client's windows are wide; it reads the
 /// connection slowly.
 #[tokio::test]
-async fn streams_of_a_client_that_reads_slowly_and_steadily_are_not_cut() {
+async fn streams_of_a_slow_steady_reader_are_not_reset() {
     const STREAMS: [u8; 2] = [1, 8];
     let app = App::serve(gibibyte).await;
     let agent = Agent::start(app.address, &["--stall-timeout", "2s", "--upstream-http2", "never"]);
@@ -323,7 +323,7 @@ impl Drop for Counted {
 const AT_ONCE: Duration = Duration::from_secs(4);
 
 #[tokio::test]
-async fn probes_and_snapshots_find_a_place_while_a_client_holds_the_others() {
+async fn probes_and_pushes_are_served_while_a_client_holds_all_other_slots() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
     let body_to_come = "POST /v1/explain HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n";

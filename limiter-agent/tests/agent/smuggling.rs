@@ -240,7 +240,7 @@ pub(crate) fn ambiguous() -> Vec<(String, u16)> {
 }
 
 #[tokio::test]
-async fn what_can_be_read_in_two_ways_is_refused() {
+async fn ambiguous_requests_are_refused() {
     let app = Recorder::start().await;
     let agent = Agent::start(app.address, &[]);
     agent.apply(&snapshot(1, &[policy("p", &[rule("all", &[daily("d", "FixedWindow", 1_000_000)])])])).await;
@@ -295,7 +295,7 @@ pub(crate) const WRONG_BODIES: &[&str] = &[
 /// client gets 400 and the connection closes, whether the body came with its head or later, and with each protocol to
 /// the app.
 #[tokio::test]
-async fn a_body_that_goes_wrong_is_never_ended() {
+async fn an_invalid_body_never_gets_an_end() {
     let app = Recorder::start().await;
     let agent = Agent::start(app.address, &[]);
     for rest in WRONG_BODIES {
@@ -329,7 +329,7 @@ async fn a_body_that_goes_wrong_is_never_ended() {
 }
 
 #[tokio::test]
-async fn what_passes_is_written_in_one_way() {
+async fn requests_reach_the_app_in_one_spelling() {
     let app = Recorder::start().await;
     let agent = Agent::start(app.address, &[]);
     let close = "connection: close\r\n\r\n";
@@ -493,7 +493,7 @@ const AMBIGUOUS: [&str; 9] = [
 ];
 
 #[tokio::test]
-async fn what_apps_read_in_different_ways_is_refused_or_read_as_was_chosen() {
+async fn ambiguous_paths_are_treated_as_configured() {
     let app = Recorder::start().await;
     let limited =
         with(rule("api", &[daily("d", "FixedWindow", 1)]), serde_json::json!({"match": [{"paths": ["/api/**"]}]}));
@@ -573,7 +573,7 @@ async fn no_spelling_of_a_field_is_a_key_of_its_own() {
 
 /// Rules and app must see the same host.
 #[tokio::test]
-async fn a_host_that_can_be_read_in_two_ways_is_refused() {
+async fn ambiguous_hosts_are_refused() {
     let app = Recorder::start().await;
     let agent = Agent::start(app.address, &[]);
     let limited = with(
@@ -657,7 +657,7 @@ async fn nothing_behind_a_clients_last_request_is_a_request() {
 
 /// Once the agent has closed its side, it reads only to see the client leave.
 #[tokio::test]
-async fn what_a_client_sends_when_it_was_told_to_go_is_no_request() {
+async fn bytes_after_the_agents_close_are_not_a_request() {
     let app = Recorder::start().await;
     let agent = Agent::start(app.address, &[]);
     for last in [

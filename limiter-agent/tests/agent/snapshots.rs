@@ -86,7 +86,7 @@ async fn counters_survive_every_change_to_anything_else() {
 
 /// `kubectl replace --force`, in one step and in two.
 #[tokio::test]
-async fn a_policy_made_again_goes_on_with_what_was_used() {
+async fn a_recreated_policy_keeps_its_counters() {
     let (_app, agent) = start().await;
     let made =
         |uid: &str, namespace: &str| with(policy("p", &[bucket(1)]), json!({"uid": uid, "namespace": namespace}));
@@ -196,7 +196,7 @@ async fn what_cannot_be_enforced_is_refused_whole() {
 }
 
 #[tokio::test]
-async fn every_word_that_is_not_known_is_named() {
+async fn every_unknown_field_is_named() {
     let (_app, agent) = start().await;
     let limits =
         json!({"limits": [{"name": "d"}, daily("e", "Surprise", 1), with(daily("f", "GCRA", 1), json!({"x": 1}))]});
@@ -225,7 +225,7 @@ async fn every_word_that_is_not_known_is_named() {
 }
 
 #[tokio::test]
-async fn requests_go_on_while_the_largest_snapshot_is_applied() {
+async fn requests_continue_while_the_largest_snapshot_is_applied() {
     let (_app, agent) = start().await;
     let mut sequence = 0;
     let mut largest = || {
@@ -259,7 +259,7 @@ async fn requests_go_on_while_the_largest_snapshot_is_applied() {
 }
 
 #[tokio::test]
-async fn a_whole_mebibyte_is_read() {
+async fn a_snapshot_of_one_mebibyte_is_read() {
     let (_app, agent) = start().await;
     let mut body = snapshot(1, &[]).to_string();
     body.push_str(&" ".repeat(1024 * 1024 - body.len()));
@@ -280,7 +280,7 @@ async fn other_calls_are_answered_in_json() {
 }
 
 #[tokio::test]
-async fn status_and_metrics_tell_the_same_and_outlive_snapshots() {
+async fn status_and_metrics_agree_and_survive_snapshots() {
     let (_app, agent) = start().await;
     let status = json_of(&agent.control("GET", "/v1/status", "").await);
     assert_eq!((status.get("inForce"), &status["policies"]), (None, &json!([])));
@@ -301,7 +301,7 @@ async fn status_and_metrics_tell_the_same_and_outlive_snapshots() {
 }
 
 #[tokio::test]
-async fn a_status_that_is_known_is_told_again_only_with_something_new() {
+async fn a_known_status_is_sent_again_only_after_a_change() {
     let (_app, agent) = start().await;
     agent.apply(&snapshot(1, &[policy("p", &[bucket(2)])])).await;
     let told = agent.control("GET", "/v1/status", "").await;
@@ -348,7 +348,7 @@ impl Lines {
 }
 
 #[tokio::test]
-async fn a_status_is_told_again_and_again_to_a_peer_that_asks_for_that() {
+async fn a_status_is_streamed_on_request() {
     let (_app, agent) = start().await;
     agent.apply(&snapshot(1, &[policy("p", &[bucket(2)])])).await;
     let url = agent.control_url("/v1/status?everyMillis=100");
@@ -373,7 +373,7 @@ async fn a_status_is_told_again_and_again_to_a_peer_that_asks_for_that() {
 }
 
 #[tokio::test]
-async fn how_often_to_tell_a_status_is_checked() {
+async fn the_interval_of_a_status_stream_is_validated() {
     let (_app, agent) = start().await;
     for every in ["", "99", "3600001", "-1", "1s", "99999999999999999999"] {
         let answer = agent.control("GET", &format!("/v1/status?everyMillis={every}"), "").await;

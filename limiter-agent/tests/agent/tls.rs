@@ -42,7 +42,7 @@ async fn count(agent: &Agent, series: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn only_clients_of_the_client_authority_come_in() {
+async fn only_clients_of_the_client_authority_are_accepted() {
     let (agents, clients) = (Authority::new(), Authority::new());
     let folder = files(&agents, &clients);
     let (_app, agent) = start(folder.path(), &[]).await;
@@ -72,7 +72,7 @@ async fn only_clients_of_the_client_authority_come_in() {
 }
 
 #[tokio::test]
-async fn a_client_of_another_name_is_told_so() {
+async fn a_client_of_another_name_is_refused_with_the_reason() {
     let (agents, clients) = (Authority::new(), Authority::new());
     let folder = files(&agents, &clients);
     let (_app, agent) = start(folder.path(), &["--control-client-name", OPERATOR]).await;
@@ -88,7 +88,7 @@ async fn a_client_of_another_name_is_told_so() {
 }
 
 #[tokio::test]
-async fn new_files_serve_new_connections_and_old_connections_go_on() {
+async fn new_files_apply_to_new_connections_and_old_ones_continue() {
     let (agents, clients) = (Authority::new(), Authority::new());
     let folder = files(&agents, &clients);
     let (_app, agent) = start(folder.path(), &[]).await;
@@ -145,7 +145,7 @@ async fn new_files_serve_new_connections_and_old_connections_go_on() {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_2_and_named() {
+fn unusable_files_exit_with_code_2_and_are_named() {
     let (agents, clients) = (Authority::new(), Authority::new());
     let another_key = agents.issue("agent.test").key;
     for (flag, file, content) in [

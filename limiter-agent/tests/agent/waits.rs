@@ -51,7 +51,7 @@ async fn a_burst_is_smoothed_and_its_tail_refused_at_once() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_gives_its_turn_back() {
+async fn a_client_that_leaves_the_queue_is_not_charged() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
     // One per day: the second in the queue would wait that long.
@@ -82,7 +82,7 @@ async fn a_client_that_leaves_gives_its_turn_back() {
 }
 
 #[tokio::test]
-async fn who_cannot_be_served_in_time_hears_so_at_once() {
+async fn requests_that_cannot_be_served_in_time_are_refused_at_once() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
     let patient = with(policy("p", &[line(1, 3_600_000, 86_400_000)]), json!({"deadlineMillis": 60_000}));
@@ -95,7 +95,7 @@ async fn who_cannot_be_served_in_time_hears_so_at_once() {
 }
 
 #[tokio::test]
-async fn an_app_that_does_not_answer_in_time_is_answered_for() {
+async fn an_app_that_misses_the_deadline_is_a_504() {
     let app = App::serve(async |request| {
         if request.uri().path() == "/never" {
             std::future::pending::<()>().await;

@@ -128,7 +128,7 @@ async fn opening_is_limited_and_messages_are_not() {
 }
 
 #[tokio::test]
-async fn what_both_sides_agree_on_is_theirs() {
+async fn uncounted_connections_may_use_any_extension() {
     let app = echoing().await;
     let agent = Agent::start(app.address, &[]);
     let (mut stream, head) = open_with_compression(&agent).await;
@@ -157,7 +157,7 @@ async fn open_with_compression(agent: &Agent) -> (TcpStream, String) {
 }
 
 #[tokio::test]
-async fn messages_beyond_the_limit_are_answered_with_notices() {
+async fn messages_over_the_limit_are_answered_with_notices() {
     let app = echoing().await;
     let agent = Agent::start(app.address, &[]);
     agent.apply(&messages(10, "Notice")).await;
@@ -194,7 +194,7 @@ async fn messages_beyond_the_limit_are_answered_with_notices() {
 }
 
 #[tokio::test]
-async fn a_message_beyond_the_limit_closes_by_choice() {
+async fn a_message_over_the_limit_closes_the_connection_if_configured() {
     let app = echoing().await;
     let agent = Agent::start(app.address, &[]);
     agent.apply(&messages(1, "Close")).await;
@@ -209,7 +209,7 @@ async fn a_message_beyond_the_limit_closes_by_choice() {
 }
 
 #[tokio::test]
-async fn counted_connections_have_no_compression_and_no_garbage() {
+async fn counted_connections_have_no_compression_and_no_invalid_frames() {
     let app = echoing().await;
     let agent = Agent::start(app.address, &[]);
     agent.apply(&messages(10, "Notice")).await;

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_lent_again_unless_it_grew() {
+    fn returned_buffers_are_lent_again_unless_they_grew() {
         let buffers = Rc::new(Buffers::default());
         let (mut one, two, answer) = (buffers.lend(), buffers.lend(), buffers.lend_for_answer());
         one.put(&[1; SIZE + 1]);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_few_large_ones_are_kept() {
+    fn only_a_few_large_buffers_are_kept() {
         let buffers = Rc::new(Buffers::default());
         let lent: Vec<_> = (0..=MAX_SPARE_LARGE).map(|_| buffers.lend_for_answer()).collect();
         drop(lent);

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_that_comes_is_read_whatever_room_there_is() {
+    async fn everything_is_read_with_any_buffer_size() {
         let (ours, mut theirs) = pair().await;
         assert!(poll!(pin!(read(&ours, 4))).is_pending());
         theirs.write_all(b"0123456789").await.expect("sent");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_fit_waits_for_room() {
+    async fn a_write_waits_for_space_in_the_socket() {
         let (ours, theirs) = pair().await;
         let bytes = vec![7; 1 << 20];
         let mut sent = 0;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_at_once_is_as_much_as_there_is_room_for() {
+    async fn write_at_once_fills_the_space_in_the_socket() {
         let (ours, theirs) = pair().await;
         ours.writable().await.expect("it is open");
         let bytes = vec![7; 1 << 20];
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_has_had_its_share_comes_again_later() {
+    async fn a_task_without_budget_yields() {
         let (ours, mut theirs) = pair().await;
         theirs.write_all(b"0").await.expect("sent");
         ours.readable().await.expect("it came");

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_make_no_sense_are_not_read_on() {
+    fn invalid_chunks_end_the_body() {
         let extensions = format!("1;{}\r\n", "x".repeat(MAX_EXTENSIONS));
         let trailers = format!("0\r\nx: {}\r\n\r\n", "y".repeat(MAX_TRAILER_BYTES));
         for chunks in [

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_right_to_the_second_and_written_again_with_the_next() {
+    fn the_date_is_formatted_once_a_second() {
         let mut written = Written { line: Vec::new(), until: Time::from_nanos(0) };
         let date = SystemTime::UNIX_EPOCH + Duration::from_millis(784_111_777_250);
         written.renew(Time::from_nanos(5_000_000_000), date);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_systems_date() {
+    fn the_date_is_the_systems() {
         let mut line = Vec::new();
         let before = wall::now() - Duration::from_secs(1);
         Date::new().write(Time::from_nanos(1), &mut line);

@@ -15,9 +15,9 @@ use weir_enforce::Fields;
 use super::{
     Client,
     buffer::Outbox,
-    field::Room,
+    client_connection::{ClientConnection, Gone},
+    field::FieldSpace,
     framing::Framing,
-    line::{Gone, Line},
     response::{self, Answer},
     upstream::Upstream,
     write::{self, Ending},
@@ -56,7 +56,7 @@ pub(super) struct Terms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Request,
-    /// Close it: the client knows that it ends, or the body's missing end shows it.
+    /// Close it. The client expects that, or sees it by the missing end of the body.
     Leave,
     /// Nothing: the client is gone, or counts as gone.
     Nothing,
@@ -90,28 +90,29 @@ struct Reply {
     clippy::manual_async_fn,
     reason = "the arguments of an async fn are held twice, and this is allocated for each request"
 )]
-pub(super) fn exchange(line: &mut Line<'_>, asked: Box<Asked>) -> impl Future<Output = Next> {
+pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>) -> impl Future<Output = Next> {
     async move {
-        let mut out = line.client.shared.buffers.outbox();
-        line.watch();
+        let mut out = connection.client.shared.buffers.outbox();
+        connection.watch();
         let repeatable = asked.repeatable;
-        match ask(line, asked.request, repeatable, &asked.terms, &mut out).await {
-            Ok(reply) => relay(line, reply, out).await,
+        match ask(connection, asked.request, repeatable, &asked.terms, &mut out).await {
+            Ok(reply) => relay(connection, reply, out).await,
             Err(Cut::Gone) => Next::Nothing,
             Err(Cut::Unfit) => Next::Leave,
             Err(Cut::Failure(failure)) => {
-                let failure = line.client.shared.proxy.upstream.blame(failure).await;
+                let proxy = &connection.client.shared.proxy;
+                let failure = proxy.upstream.blame(failure).await;
                 let app_gone = failure.app_gone().is_some();
-                let (head, body) = failure.respond(&line.client.shared.proxy.failures, Version::HTTP_11).into_parts();
-                if app_gone && repeatable && line.used {
+                let (head, body) = failure.respond(&proxy.failures, Version::HTTP_11).into_parts();
+                if app_gone && repeatable && connection.used {
                     // As `client::without_app` says.
                     return Next::Leave;
                 }
-                let ending = ending(line.client, asked.terms.last || app_gone, line.now());
+                let ending = ending(connection.client, asked.terms.last || app_gone, connection.now());
                 out.bytes.clear();
                 write::own(&head, &body.into_own(), asked.terms.to_head, &asked.terms.fields, ending, &mut out.bytes);
                 let closes = ending.closes;
-                finish(line, &out.bytes, &[], closes).await
+                finish(connection, &out.bytes, &[], closes).await
             }
         }
     }
@@ -125,8 +126,8 @@ pub(super) fn ending(client: &Client, last: bool, now: Time) -> Ending<'_> {
 }
 
 /// Sends the rest of a response.
-pub(super) async fn finish(line: &mut Line<'_>, head: &[u8], body: &[u8], closes: bool) -> Next {
-    match line.send(head, body).await {
+pub(super) async fn finish(connection: &mut ClientConnection<'_>, head: &[u8], body: &[u8], closes: bool) -> Next {
+    match connection.send(head, body).await {
         Ok(()) if closes => Next::Leave,
         Ok(()) => Next::Request,
         Err(Gone) => Next::Nothing,
@@ -136,28 +137,28 @@ pub(super) async fn finish(line: &mut Line<'_>, head: &[u8], body: &[u8], closes
 /// Sends the request. If the app turns out to have closed an idle connection, sends it once more on a new one.
 #[expect(clippy::manual_async_fn, reason = "as `exchange`")]
 fn ask(
-    line: &mut Line<'_>,
+    connection: &mut ClientConnection<'_>,
     request: Outbox,
     repeatable: bool,
     terms: &Terms,
     out: &mut Outbox,
 ) -> impl Future<Output = Result<Reply, Cut>> {
     async move {
-        let shared = &line.client.shared;
+        let shared = &connection.client.shared;
         let limit = shared.proxy.settings.response_timeout;
         let sent = shared.proxy.clock.now();
-        line.begin(limit);
+        connection.begin(limit);
         let mut app = match shared.pool.pop() {
             Some(stream) => Upstream::new(stream, false, request),
-            None => Upstream::new(Box::pin(connected(line, limit)).await?, true, request),
+            None => Upstream::new(Box::pin(connected(connection, limit)).await?, true, request),
         };
         loop {
-            match hear(line, &mut app, terms, sent, out).await {
+            match hear(connection, &mut app, terms, sent, out).await {
                 Ok((framing, kept, closes)) => return Ok(Reply { app, framing, kept, closes }),
                 // A request of which no byte left this program may be retried, whatever its method.
                 Err(Cut::Failure(Failure::Closed)) if !app.fresh && (repeatable || app.is_untouched()) => {
                     let request = app.into_request().ok_or(Failure::Closed)?;
-                    app = Upstream::new(Box::pin(connected(line, limit)).await?, true, request);
+                    app = Upstream::new(Box::pin(connected(connection, limit)).await?, true, request);
                 }
                 Err(cut) => return Err(cut),
             }
@@ -166,8 +167,8 @@ fn ask(
 }
 
 /// Boxed by its caller: few requests need a new connection, and its future is large.
-async fn connected(line: &Line<'_>, limit: Option<Duration>) -> Result<TcpStream, Cut> {
-    let connecting = line.client.shared.proxy.upstream.connect();
+async fn connected(connection: &ClientConnection<'_>, limit: Option<Duration>) -> Result<TcpStream, Cut> {
+    let connecting = connection.client.shared.proxy.upstream.connect();
     match limit {
         None => Ok(connecting.await?),
         Some(limit) => Ok(timeout(limit, connecting).await.map_err(|_| Failure::Unanswered(limit))??),
@@ -177,7 +178,7 @@ async fn connected(line: &Line<'_>, limit: Option<Duration>) -> Result<TcpStream
 /// Waits for the final response and writes its head. Returns how its body is framed, whether the app's connection
 /// stays open, and whether the client's closes.
 async fn hear(
-    line: &mut Line<'_>,
+    connection: &mut ClientConnection<'_>,
     app: &mut Upstream,
     terms: &Terms,
     sent: Time,
@@ -186,7 +187,7 @@ async fn hear(
     // How many bytes of an incomplete head were searched for its end.
     let mut looked_at = 0;
     loop {
-        match read(line, app, MAX_ANSWER_BYTES).await? {
+        match read(connection, app, MAX_ANSWER_BYTES).await? {
             Ok(1..) => {}
             Ok(0) | Err(_) => return Err(Failure::Closed.into()),
         }
@@ -197,10 +198,10 @@ async fn hear(
                 looked_at = length;
                 break;
             }
-            let mut room = Room::new();
+            let mut space = FieldSpace::new();
             let mut largest = None;
-            let read = match response::read(bytes, &mut room, terms.to_head) {
-                Err(Garbled::TooLarge) => response::read(bytes, largest.insert(Room::largest()), terms.to_head),
+            let read = match response::read(bytes, &mut space, terms.to_head) {
+                Err(Garbled::TooLarge) => response::read(bytes, largest.insert(FieldSpace::largest()), terms.to_head),
                 read => read,
             };
             let head = match read? {
@@ -214,17 +215,17 @@ async fn hear(
                     continue;
                 }
                 Answer::Switched => {
-                    note_time(line, sent);
+                    note_time(connection, sent);
                     return Err(Failure::UnaskedUpgrade.into());
                 }
                 Answer::Final(head) => head,
             };
-            note_time(line, sent);
+            note_time(connection, sent);
             // No body shows which length is right. hyper's server drops such a response, too.
             if terms.to_head && head.contradicts_itself() {
                 return Err(Cut::Unfit);
             }
-            let ending = ending(line.client, terms.last, line.now());
+            let ending = ending(connection.client, terms.last, connection.now());
             write::to_client(&head, terms.to_head, &terms.fields, ending, &mut out.bytes);
             let (length, framing, kept) = (head.length, head.framing, head.kept);
             app.consume(length);
@@ -238,24 +239,28 @@ async fn hear(
     }
 }
 
-fn note_time(line: &Line<'_>, sent: Time) {
-    let proxy = &line.client.shared.proxy;
+fn note_time(connection: &ClientConnection<'_>, sent: Time) {
+    let proxy = &connection.client.shared.proxy;
     proxy.upstream_time.record(proxy.clock.now().duration_since(sent));
 }
 
 /// Waits for more bytes from the app. Stops when the client leaves or a timeout expires.
-async fn read(line: &mut Line<'_>, app: &mut Upstream, most: usize) -> Result<io::Result<usize>, Cut> {
-    let shared = &line.client.shared;
+async fn read(
+    connection: &mut ClientConnection<'_>,
+    app: &mut Upstream,
+    most: usize,
+) -> Result<io::Result<usize>, Cut> {
+    let shared = &connection.client.shared;
     poll_fn(|cx| {
         if let Poll::Ready(read) = app.poll_read(most, &shared.buffers, cx) {
             return Poll::Ready(Ok(read));
         }
-        if line.poll_gone(cx).is_ready() {
+        if connection.poll_gone(cx).is_ready() {
             return Poll::Ready(Err(Cut::Gone));
         }
-        ready!(line.pause.poll_over(cx));
+        ready!(connection.pause.poll_over(cx));
         Poll::Ready(Err(match shared.proxy.settings.response_timeout {
-            Some(limit) if line.poll_gone(cx).is_pending() => Failure::Unanswered(limit).into(),
+            Some(limit) if connection.poll_gone(cx).is_pending() => Failure::Unanswered(limit).into(),
             _ => Cut::Gone,
         }))
     })
@@ -264,9 +269,9 @@ async fn read(line: &mut Line<'_>, app: &mut Upstream, most: usize) -> Result<io
 
 /// Relays the body after its head.
 #[expect(clippy::manual_async_fn, reason = "as `exchange`")]
-fn relay(line: &mut Line<'_>, mut reply: Reply, mut out: Outbox) -> impl Future<Output = Next> {
+fn relay(connection: &mut ClientConnection<'_>, mut reply: Reply, mut out: Outbox) -> impl Future<Output = Next> {
     async move {
-        let shared = &line.client.shared;
+        let shared = &connection.client.shared;
         loop {
             // Bytes that are passed on unchanged need no copy.
             let direct = reply.framing.take_long(reply.app.unread(), MAX_COPIED);
@@ -275,7 +280,7 @@ fn relay(line: &mut Line<'_>, mut reply: Reply, mut out: Outbox) -> impl Future<
                     Ok(count) => reply.app.consume(count),
                     Err(invalid) => {
                         tracing::debug!(%invalid, "the app's body broke off");
-                        return broken_off(line, &out.bytes).await;
+                        return broken_off(connection, &out.bytes).await;
                     }
                 }
             }
@@ -286,21 +291,21 @@ fn relay(line: &mut Line<'_>, mut reply: Reply, mut out: Outbox) -> impl Future<
                     shared.pool.push(idle);
                 }
                 let body = rest.as_ref().map_or(&[][..], |rest| &rest.unread()[..count]);
-                return finish(line, &out.bytes, body, reply.closes).await;
+                return finish(connection, &out.bytes, body, reply.closes).await;
             }
-            if line.send(&out.bytes, &reply.app.unread()[..count]).await.is_err() {
+            if connection.send(&out.bytes, &reply.app.unread()[..count]).await.is_err() {
                 return Next::Nothing;
             }
             reply.app.consume(count);
             out.bytes.clear();
             // The app may take as long as it needs.
-            line.begin(None);
-            match read(line, &mut reply.app, MAX_HELD).await {
+            connection.begin(None);
+            match read(connection, &mut reply.app, MAX_HELD).await {
                 Ok(Ok(1..)) => {}
                 Ok(Ok(0)) if reply.framing.closed(&mut out.bytes) => {
-                    return finish(line, &out.bytes, &[], reply.closes).await;
+                    return finish(connection, &out.bytes, &[], reply.closes).await;
                 }
-                Ok(Ok(0) | Err(_)) | Err(Cut::Failure(_) | Cut::Unfit) => return broken_off(line, &[]).await,
+                Ok(Ok(0) | Err(_)) | Err(Cut::Failure(_) | Cut::Unfit) => return broken_off(connection, &[]).await,
                 Err(Cut::Gone) => return Next::Nothing,
             }
         }
@@ -308,6 +313,6 @@ fn relay(line: &mut Line<'_>, mut reply: Reply, mut out: Outbox) -> impl Future<
 }
 
 /// Sends what there is. The client learns from the end of its connection that the body is incomplete.
-async fn broken_off(line: &mut Line<'_>, bytes: &[u8]) -> Next {
-    finish(line, bytes, &[], true).await
+async fn broken_off(connection: &mut ClientConnection<'_>, bytes: &[u8]) -> Next {
+    finish(connection, bytes, &[], true).await
 }

@@ -13,27 +13,27 @@ pub(super) const MAX_FIELDS: usize = 100;
 
 /// The fields of a request's head, each with its kind. Reserving the space costs almost nothing.
 #[derive(Debug, Default)]
-pub(super) struct Lines<'b> {
+pub(super) struct RequestFields<'b> {
     pub(super) fields: ArrayVec<FieldLine<'b>, MAX_FIELDS>,
     pub(super) kinds: ArrayVec<Field, MAX_FIELDS>,
 }
 
 /// Space for the fields of a response's head and their kinds: a small one for most responses, and a large one for as
 /// many fields as allowed.
-pub(super) struct Room<F, K> {
+pub(super) struct FieldSpace<F, K> {
     pub(super) fields: F,
     pub(super) kinds: K,
 }
 
 type Fields<'b, const COUNT: usize> = [MaybeUninit<Header<'b>>; COUNT];
 
-impl Room<Fields<'_, MAX_FIELDS>, [Field; MAX_FIELDS]> {
+impl FieldSpace<Fields<'_, MAX_FIELDS>, [Field; MAX_FIELDS]> {
     pub(super) const fn new() -> Self {
         Self { fields: [const { MaybeUninit::uninit() }; MAX_FIELDS], kinds: [Field::Other; MAX_FIELDS] }
     }
 }
 
-impl Room<Vec<MaybeUninit<Header<'_>>>, Vec<Field>> {
+impl FieldSpace<Vec<MaybeUninit<Header<'_>>>, Vec<Field>> {
     #[cold]
     pub(super) fn largest() -> Self {
         let most = MAX_ANSWER_FIELDS;
@@ -128,7 +128,7 @@ mod tests {
     use crate::proxy::headers::{HOP_BY_HOP, NEVER_DROPPED};
 
     #[test]
-    fn it_knows_what_the_ordinary_way_knows() {
+    fn fields_are_classified_as_on_hypers_path() {
         for name in HOP_BY_HOP {
             let field = Field::of(name.as_str().as_bytes());
             let of_one_connection =

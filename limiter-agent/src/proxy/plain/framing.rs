@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_with_its_connection_goes_on_in_chunks() {
+    fn a_body_until_close_is_sent_on_in_chunks() {
         let mut framing = Framing::UntilClose;
         let mut passed = Vec::new();
         framing.pass(b"hel", &mut passed).unwrap();

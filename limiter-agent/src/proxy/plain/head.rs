@@ -6,7 +6,7 @@
 
 use weir_enforce::{ByteSet, FieldLine};
 
-use super::field::{Field, Lines};
+use super::field::{Field, RequestFields};
 
 /// A request's head without its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) enum NoHead {
 type Read<'b, T> = Result<(T, &'b [u8]), NoHead>;
 
 /// Parses a head and puts its fields into `lines`, which is empty. Fails if there are more than `most` fields.
-pub(super) fn read<'b>(bytes: &'b [u8], lines: &mut Lines<'b>, most: usize) -> Result<Head<'b>, NoHead> {
+pub(super) fn read<'b>(bytes: &'b [u8], lines: &mut RequestFields<'b>, most: usize) -> Result<Head<'b>, NoHead> {
     let (method, rest) = method(bytes)?;
     let (target, rest) = target(rest)?;
     let mut rest = exactly(b"HTTP/1.1\r\n", rest)?;
@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn by_ours(bytes: &[u8]) -> Result<Heard, NoHead> {
-        let mut lines = Lines::default();
+        let mut lines = RequestFields::default();
         let head = read(bytes, &mut lines, MOST)?;
         let target = head.query.map_or_else(|| head.path.to_owned(), |query| format!("{}?{query}", head.path));
         let fields = lines.fields.iter().map(|line| {
@@ -234,7 +234,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(4_000))]
 
         #[test]
-        fn what_is_read_is_plain_and_is_what_httparse_reads(head in heads()) {
+        fn accepted_heads_are_plain_and_read_as_by_httparse(head in heads()) {
             match by_ours(&head) {
                 Ok(ours) => {
                     prop_assert!(is_plain(&head));
@@ -245,7 +245,7 @@ mod tests {
         }
 
         #[test]
-        fn a_part_of_a_plain_head_is_a_part(head in heads(), cut in any::<prop::sample::Index>()) {
+        fn a_prefix_of_a_plain_head_is_incomplete(head in heads(), cut in any::<prop::sample::Index>()) {
             let cut = cut.index(head.len().max(1));
             match (by_ours(&head), by_ours(&head[..cut])) {
                 (Ok((_, _, length)), cut_off) if cut < length => prop_assert_eq!(cut_off, Err(NoHead::Part)),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_byte_that_may_not_be_in_a_value_ends_it_wherever_it_is() {
+    fn a_value_ends_at_its_first_invalid_byte() {
         for odd in 0..=u8::MAX {
             for before in 0..20 {
                 for filler in [b' ', b'~', b'\t', 0x80, 0xff] {
@@ -278,7 +278,7 @@ mod tests {
     fn no_more_fields_are_read_than_are_allowed() {
         for (fields, most, read_all) in [(3, 3, true), (4, 3, false), (100, 500, true), (101, 500, false)] {
             let bytes = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(fields));
-            let mut lines = Lines::default();
+            let mut lines = RequestFields::default();
             assert_eq!(read(bytes.as_bytes(), &mut lines, most).is_ok(), read_all, "{fields} of {most}");
         }
     }

@@ -11,13 +11,13 @@
 mod buffer;
 mod calls;
 mod chunks;
+mod client_connection;
 mod date;
 mod drain;
 mod exchange;
 mod field;
 mod framing;
 mod head;
-mod line;
 mod pause;
 mod pool;
 mod refusals;

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_over_when_the_last_wait_is_too_long_whatever_came_before() {
+    async fn only_the_last_wait_counts() {
         let second = Duration::from_secs(1);
         let mut pause = Pause::new(MonotonicClock::of_tokio());
         assert!(!is_over(&mut pause).await, "no limit yet");

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_said_something_while_idle_is_not_used_again() {
+    async fn an_idle_connection_that_received_bytes_is_not_reused() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let pool = Pool::default();
         let (silent, _silent_app) = pair(&listener).await;
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_idle_for_a_whole_interval_is_closed() {
+    async fn a_connection_idle_for_a_whole_interval_is_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let pool = Pool::default();
         let (low, _app) = pair(&listener).await;

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_is_told_for_as_long_as_it_is_right() {
+    fn a_cached_refusal_is_used_while_its_date_is_valid() {
         let (time, rule) = (Time::from_nanos, snapshot(0));
         let rules: Arc<ArcSwap<RulesInForce>> = Arc::default();
         let clock = MonotonicClock::start();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_written_as_http_has_it() {
+    fn refusals_are_valid_http() {
         let mut rule = snapshot(0);
         rule.policies[0].rules[1].on_limit.as_mut().expect("a form").status = 499;
         let rules: Arc<ArcSwap<RulesInForce>> = Arc::default();
@@ -236,7 +236,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sent_again_is_what_would_be_written(events in prop::collection::vec(event(), 1..200)) {
+        fn a_cached_refusal_equals_a_newly_rendered_one(events in prop::collection::vec(event(), 1..200)) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
             runtime.expect("a runtime").block_on(async move {
                 let rules: Arc<ArcSwap<RulesInForce>> = Arc::default();

@@ -8,7 +8,7 @@
 use weir_enforce::{AmbiguousPaths, FieldLine, is_ambiguous};
 
 use super::{
-    field::{Field, Lines},
+    field::{Field, RequestFields},
     head::{self, Head, NoHead},
 };
 use crate::proxy::authority;
@@ -52,7 +52,7 @@ impl<'h, 'b> Request<'h, 'b> {
     /// Parses the first bytes of a request; no field is parsed twice. The fields are put into `lines`, which is
     /// empty.
     #[inline]
-    pub(super) fn look(bytes: &'b [u8], lines: &'h mut Lines<'b>, limits: Limits) -> Look<'h, 'b> {
+    pub(super) fn look(bytes: &'b [u8], lines: &'h mut RequestFields<'b>, limits: Limits) -> Look<'h, 'b> {
         let Head { method, path, query, length } = match head::read(bytes, lines, limits.fields) {
             Ok(head) if head.length <= limits.bytes => head,
             Err(NoHead::Part) if bytes.len() <= limits.bytes => return Look::Part(None),
@@ -61,7 +61,7 @@ impl<'h, 'b> Request<'h, 'b> {
         if limits.ambiguous_paths == AmbiguousPaths::Refuse && is_ambiguous(path) {
             return Look::Other;
         }
-        let Lines { fields, kinds } = lines;
+        let RequestFields { fields, kinds } = lines;
         let Some(Known { host, body, last }) = Known::of(fields, kinds) else { return Look::Other };
         let Some(whole) = length.checked_add(body) else { return Look::Other };
         let Some(body) = bytes.get(length..whole) else { return Look::Part(Some(whole)) };
@@ -136,7 +136,7 @@ mod tests {
     const LIMITS: Limits = Limits { bytes: 8192, fields: 20, ambiguous_paths: AmbiguousPaths::Refuse };
 
     fn is_plain(bytes: &[u8]) -> Option<bool> {
-        match Request::look(bytes, &mut Lines::default(), LIMITS) {
+        match Request::look(bytes, &mut RequestFields::default(), LIMITS) {
             Look::Part(_) => None,
             Look::Plain(_) => Some(true),
             Look::Other => Some(false),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_is_what_asks_for_nothing_but_an_answer() {
+    fn only_unambiguous_requests_without_extras_are_plain() {
         let long = format!("x: {}\r\n", "y".repeat(8192));
         let many = "x: y\r\n".repeat(20);
         for (head, plain) in [
@@ -211,13 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_plain_is_not_known_before_all_of_it_is_there() {
+    fn an_incomplete_request_is_not_plain_yet() {
         let whole = b"POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello";
         for end in 0..whole.len() {
             assert_eq!(is_plain(&whole[..end]), None, "{end}");
         }
         assert_eq!(is_plain(&[&whole[..], b"GET"].concat()), Some(true));
-        let Look::Part(Some(length)) = Request::look(&whole[..whole.len() - 1], &mut Lines::default(), LIMITS) else {
+        let Look::Part(Some(length)) = Request::look(&whole[..whole.len() - 1], &mut RequestFields::default(), LIMITS)
+        else {
             panic!("its head says how long it is");
         };
         assert_eq!(length, whole.len());
@@ -225,9 +226,9 @@ mod tests {
     }
 
     #[test]
-    fn its_parts_are_those_of_the_bytes() {
+    fn the_parts_of_a_request_are_found() {
         let bytes = b"PUT /a?b?c HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhiGET";
-        let mut lines = Lines::default();
+        let mut lines = RequestFields::default();
         let Look::Plain(request) = Request::look(bytes, &mut lines, LIMITS) else { panic!("plain") };
         assert_eq!((request.method, request.path, request.query), ("PUT", "/a", Some("b?c")));
         assert_eq!((request.host, request.body, request.length), (&b"a"[..], &b"hi"[..], bytes.len() - 3));

@@ -9,7 +9,7 @@ use httparse::{Header, Status};
 
 use super::{
     chunks::Chunks,
-    field::{Field, Room},
+    field::{Field, FieldSpace},
     framing::Framing,
 };
 use crate::proxy::{
@@ -47,10 +47,10 @@ pub(super) enum Answer<'h, 'b> {
 /// Parses one head. `to_head` says whether it answers a HEAD request.
 pub(super) fn read<'h, 'b>(
     bytes: &'b [u8],
-    room: &'h mut Room<impl AsMut<[MaybeUninit<Header<'b>>]>, impl AsMut<[Field]>>,
+    space: &'h mut FieldSpace<impl AsMut<[MaybeUninit<Header<'b>>]>, impl AsMut<[Field]>>,
     to_head: bool,
 ) -> Result<Answer<'h, 'b>, Garbled> {
-    let (fields, kinds) = (room.fields.as_mut(), room.kinds.as_mut());
+    let (fields, kinds) = (space.fields.as_mut(), space.kinds.as_mut());
     let mut head = httparse::Response::new(&mut []);
     let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut head, bytes, fields)?;
     let Status::Complete(length) = parsed else {
@@ -156,7 +156,7 @@ mod tests {
 
     /// How a body is read, and whether the connection stays open.
     fn summary(head: &str, to_head: bool) -> String {
-        match read(head.as_bytes(), &mut Room::new(), to_head) {
+        match read(head.as_bytes(), &mut FieldSpace::new(), to_head) {
             Ok(Answer::Part) => "part".into(),
             Ok(Answer::Interim(length)) => format!("interim {length}"),
             Ok(Answer::Switched) => "switched".into(),

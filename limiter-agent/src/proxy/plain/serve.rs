@@ -10,9 +10,9 @@ use weir_enforce::{Fields, Format, Headers, Refusal};
 use super::{
     Client,
     buffer::{Buffer, Outbox, SIZE},
+    client_connection::{Back, ClientConnection, Gone},
     exchange::{Asked, Next, Terms, ending, exchange, finish},
-    field::Lines,
-    line::{Back, Gone, Line},
+    field::RequestFields,
     request::{Look, Request},
     write,
 };
@@ -58,9 +58,9 @@ const _: () = assert!(size_of::<Judged>() <= 2 * size_of::<u64>());
 /// Serves plain requests. The bytes in `before` and on the socket belong to the first one. `used` says whether the
 /// connection has served requests before.
 pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) -> End {
-    let mut line = Line::new(stream, client, used);
+    let mut connection = ClientConnection::new(stream, client, used);
     if !before.is_empty() {
-        line.inbox.insert(client.shared.buffers.lend()).put(&before);
+        connection.inbox.insert(client.shared.buffers.lend()).put(&before);
     }
     let drain = &client.shared.drain;
     let mut times = drain.times();
@@ -72,7 +72,7 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
     // The time of the last decision, if the task has not waited since.
     let mut just_now = None;
     loop {
-        if line.inbox.is_none() {
+        if connection.inbox.is_none() {
             if drain.times() != times {
                 // The app went away and came back in the meantime.
                 times = drain.times();
@@ -81,70 +81,71 @@ pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &C
             }
             let _parked = client.shared.traffic.park();
             let now = just_now.take().unwrap_or_else(|| client.shared.proxy.clock.now());
-            line.pause.begin_at(now, client.shared.proxy.settings.idle_timeout);
+            connection.pause.begin_at(now, client.shared.proxy.settings.idle_timeout);
             client.open.rest(now);
             let mut now = Some(now);
             let first = poll_fn(|cx| {
-                if let Poll::Ready(read) = line.poll_fill(cx) {
+                if let Poll::Ready(read) = connection.poll_fill(cx) {
                     return Poll::Ready(Some(read));
                 }
                 // A client that has already sent a request gets a response.
-                let over =
-                    drain.has_begun() || client.open.is_evicted() || line.pause.poll_over_by(now.take(), cx).is_ready();
+                let over = drain.has_begun()
+                    || client.open.is_evicted()
+                    || connection.pause.poll_over_by(now.take(), cx).is_ready();
                 if over { Poll::Ready(None) } else { Poll::Pending }
             });
             match first.await {
                 Some(Ok(1..)) if client.open.work() => {}
                 Some(Ok(1..)) => return End::Closed,
-                Some(Ok(0)) | None => return End::Leave(line.stream),
+                Some(Ok(0)) | None => return End::Leave(connection.stream),
                 Some(Err(Gone)) => return End::Closed,
             }
         }
-        let next = match judge(&mut line) {
+        let next = match judge(&mut connection) {
             // Boxed, so that an idle connection does not hold memory for it.
-            Judged::Admitted(asked) => Box::pin(exchange(&mut line, asked)).await,
+            Judged::Admitted(asked) => Box::pin(exchange(&mut connection, asked)).await,
             Judged::Closed => Next::Leave,
             Judged::Refused(now) => {
                 just_now = Some(now);
                 Next::Request
             }
-            Judged::Answered(rest) => finish(&mut line, &rest.text.bytes, &[], rest.closes).await,
+            Judged::Answered(rest) => finish(&mut connection, &rest.text.bytes, &[], rest.closes).await,
             Judged::Gone => Next::Nothing,
-            Judged::Part if comes(&mut line).await => continue,
+            Judged::Part if comes(&mut connection).await => continue,
             Judged::Part | Judged::Other => {
-                let bytes = Bytes::copy_from_slice(line.inbox.as_ref().map_or(&[], Buffer::unread));
-                return End::HandOver(line.stream, bytes, line.used);
+                let bytes = Bytes::copy_from_slice(connection.inbox.as_ref().map_or(&[], Buffer::unread));
+                return End::HandOver(connection.stream, bytes, connection.used);
             }
         };
         match next {
-            Next::Request => line.used = true,
-            Next::Leave => return End::Leave(line.stream),
+            Next::Request => connection.used = true,
+            Next::Leave => return End::Leave(connection.stream),
             Next::Nothing => return End::Closed,
         }
     }
 }
 
 /// Waits for more of an incomplete request.
-async fn comes(line: &mut Line<'_>) -> bool {
-    let Some(inbox) = &mut line.inbox else { return false };
+async fn comes(connection: &mut ClientConnection<'_>) -> bool {
+    let Some(inbox) = &mut connection.inbox else { return false };
     if !inbox.make_room(SIZE) {
         return false;
     }
-    line.pause.begin(Some(MOMENT));
-    poll_fn(|cx| match line.poll_fill(cx) {
+    connection.pause.begin(Some(MOMENT));
+    poll_fn(|cx| match connection.poll_fill(cx) {
         Poll::Ready(read) => Poll::Ready(matches!(read, Ok(1..))),
-        Poll::Pending => line.pause.poll_over(cx).map(|()| false),
+        Poll::Pending => connection.pause.poll_over(cx).map(|()| false),
     })
     .await
 }
 
 /// Parses the bytes that were read, and decides on them if they are a plain request.
 #[inline(always)] // as `calls` says
-fn judge(line: &mut Line<'_>) -> Judged {
-    let client = line.client;
-    let Some((bytes, back)) = line.ends() else { return Judged::Part };
+fn judge(connection: &mut ClientConnection<'_>) -> Judged {
+    let client = connection.client;
+    let Some((bytes, back)) = connection.ends() else { return Judged::Part };
     let (judged, used) = judge_bytes(client, back, bytes);
-    line.consume(used);
+    connection.consume(used);
     judged
 }
 
@@ -152,7 +153,7 @@ fn judge(line: &mut Line<'_>) -> Judged {
 #[inline(always)] // as `calls` says
 fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize) {
     let Client { shared, gate, peer, .. } = client;
-    let mut lines = Lines::default();
+    let mut lines = RequestFields::default();
     let request = match Request::look(bytes, &mut lines, shared.limits) {
         Look::Plain(request) => request,
         Look::Part(whole) if whole.is_none_or(|whole| whole <= SIZE) => return (Judged::Part, 0),

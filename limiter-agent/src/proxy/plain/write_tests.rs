@@ -7,7 +7,7 @@ use super::*;
 use crate::proxy::{
     headers,
     plain::{
-        field::{Lines, Room},
+        field::{FieldSpace, RequestFields},
         request::{Limits, Look},
         response::{self, Answer},
     },
@@ -37,7 +37,7 @@ fn map(lines: &str) -> HeaderMap {
 }
 
 #[test]
-fn the_app_sees_what_it_sees_by_the_ordinary_way() {
+fn the_app_gets_the_same_request_as_on_hypers_path() {
     for lines in [
         "Host: a\r\n",
         "host: a\r\nAccept: */*\r\naccept: b\r\nconnection: close\r\nkeep-alive: timeout=5\r\n",
@@ -50,7 +50,7 @@ fn the_app_sees_what_it_sees_by_the_ordinary_way() {
         "host: a\r\ncontent-length: 000\r\n",
     ] {
         let bytes = format!("PUT /a?b HTTP/1.1\r\n{lines}\r\n");
-        let mut read = Lines::default();
+        let mut read = RequestFields::default();
         let Look::Plain(plain) = Request::look(bytes.as_bytes(), &mut read, LIMITS) else { panic!("plain: {lines}") };
         let mut written = Vec::new();
         to_app(&plain, &peer(), &mut written);
@@ -65,7 +65,7 @@ fn the_app_sees_what_it_sees_by_the_ordinary_way() {
 #[test]
 fn the_body_follows_its_head() {
     let bytes = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi";
-    let mut read = Lines::default();
+    let mut read = RequestFields::default();
     let Look::Plain(plain) = Request::look(bytes, &mut read, LIMITS) else { panic!("plain") };
     let mut written = Vec::new();
     to_app(&plain, &peer(), &mut written);
@@ -75,8 +75,8 @@ fn the_body_follows_its_head() {
 /// The head that a client gets, without its date.
 fn passed(lines: &str, to_head: bool, closes: bool) -> (String, HeaderMap) {
     let bytes = format!("HTTP/1.1 {lines}\r\n");
-    let mut room = Room::new();
-    let Ok(Answer::Final(head)) = response::read(bytes.as_bytes(), &mut room, to_head) else { panic!("final") };
+    let mut space = FieldSpace::new();
+    let Ok(Answer::Final(head)) = response::read(bytes.as_bytes(), &mut space, to_head) else { panic!("final") };
     let date = Date::new();
     let mut written = Vec::new();
     let ending = Ending { closes, date: &date, now: Time::from_nanos(1) };
@@ -88,7 +88,7 @@ fn passed(lines: &str, to_head: bool, closes: bool) -> (String, HeaderMap) {
 }
 
 #[test]
-fn the_client_sees_what_it_sees_by_the_ordinary_way() {
+fn the_client_gets_the_same_response_as_on_hypers_path() {
     for (lines, to_head, expected) in [
         ("200 OK\r\nContent-Length: 5\r\nX: y\r\nx: z\r\n", false, "content-length: 5\r\nx: y\r\nx: z\r\n"),
         ("200 OK\r\ncontent-length: 5, 5\r\ncontent-length: 5\r\n", false, "content-length: 5\r\n"),
@@ -128,8 +128,8 @@ fn the_client_sees_what_it_sees_by_the_ordinary_way() {
 #[test]
 fn the_apps_date_stays_and_there_is_only_one() {
     let bytes = b"HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\ncontent-length: 0\r\n\r\n";
-    let mut room = Room::new();
-    let Ok(Answer::Final(head)) = response::read(bytes, &mut room, false) else { panic!("final") };
+    let mut space = FieldSpace::new();
+    let Ok(Answer::Final(head)) = response::read(bytes, &mut space, false) else { panic!("final") };
     let (mut written, date) = (Vec::new(), Date::new());
     let ending = Ending { closes: false, date: &date, now: Time::from_nanos(1) };
     to_client(&head, false, &Fields::default(), ending, &mut written);
@@ -138,7 +138,7 @@ fn the_apps_date_stays_and_there_is_only_one() {
 }
 
 #[test]
-fn a_response_of_ones_own_is_as_long_as_it_says() {
+fn the_agents_own_response_has_the_right_length() {
     let parts = |status: u16| {
         let response = http::Response::builder().status(status).header("x", "y").body(()).expect("valid");
         response.into_parts().0

@@ -127,7 +127,7 @@ proptest! {
 
     /// For all input, in all pieces, the app never gets bytes that it could misinterpret.
     #[test]
-    fn what_passes_is_frames_in_order_whatever_comes(
+    fn only_valid_frames_in_order_pass(
         bytes in anything(),
         verdicts in vec(any::<bool>(), 1..4),
         cuts in vec(any::<Index>(), 0..12),
@@ -212,7 +212,7 @@ fn each_violation_is_found_at_the_header() {
 }
 
 #[test]
-fn a_message_is_asked_about_once_however_long_it_is() {
+fn each_message_is_decided_once() {
     // The first frame announces 2^30 bytes; they need not be there.
     let first = [&[0x02, 0xff][..], &(1_u64 << 30).to_be_bytes(), &[0; 4]].concat();
     let mut frames = ClientFrames::default();

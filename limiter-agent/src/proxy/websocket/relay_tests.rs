@@ -109,7 +109,7 @@ async fn expect_end(from: &mut DuplexStream) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_messages_with_a_limit_of_ten() {
+async fn ten_of_a_hundred_messages_pass_a_limit_of_ten() {
     let quota = Quota::of(10);
     let ended = conversing(&quota, 1 << 16, async |mut client, mut app| {
         for number in 0..100 {
@@ -141,7 +141,7 @@ async fn a_hundred_messages_with_a_limit_of_ten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_closes_by_choice() {
+async fn a_refused_message_closes_the_connection_if_configured() {
     let quota = Quota { close: true, ..Quota::of(1) };
     let ended = conversing(&quota, 1 << 10, async |mut client, mut app| {
         client.feed(Message::text("one")).await.expect("sent");
@@ -234,7 +234,7 @@ async fn messages_of_any_length_go_through_buffers_of_any_length() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_is_answered_with_1002_and_reaches_nobody() {
+async fn invalid_frames_are_answered_with_1002_and_do_not_reach_the_app() {
     let quota = Quota::of(9);
     let garbage: &[&[u8]] = &[b"GET / HTTP/1.1\r\n\r\n", &[0x81, 1, b'x'], &[0xff; 100], &masked(0x81, b"")];
     for bytes in garbage {
@@ -260,7 +260,7 @@ async fn garbage_is_answered_with_1002_and_reaches_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_says_goodbye_to_both() {
+async fn a_drain_sends_a_close_to_both_sides() {
     let drain = CancellationToken::new();
     let ended = relayed(&Quota::of(9), 1 << 10, &drain, async |mut client, mut app| {
         // Both are in the middle of a message's frame.
@@ -285,7 +285,7 @@ async fn a_drain_says_goodbye_to_both() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_answer_a_close_is_left() {
+async fn a_peer_that_does_not_answer_a_close_is_disconnected() {
     let drain = CancellationToken::new();
     drain.cancel();
     let begun = tokio::time::Instant::now();
@@ -301,7 +301,7 @@ async fn who_does_not_answer_a_close_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_of_the_app_that_does_not_end_holds_nobody_up() {
+async fn an_endless_message_of_the_app_does_not_block_the_client() {
     let quota = Quota::of(0);
     let ended = relayed(&quota, 100, &CancellationToken::new(), async |mut client, mut app| {
         app.write_all(&plain(0x01, b"a")).await.expect("sent");
@@ -325,7 +325,7 @@ async fn a_message_of_the_app_that_does_not_end_holds_nobody_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_read_is_not_read() {
+async fn the_relay_stops_reading_a_client_that_does_not_read() {
     let ended = relayed(&Quota::of(0), 100, &CancellationToken::new(), async |mut client, app| {
         let mut sent = 0;
         let stuck = tokio::time::timeout(Duration::from_secs(3600), async {
@@ -372,7 +372,7 @@ async fn each_side_may_end_its_half() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_words_of_an_app_are_told_whatever_the_client_does() {
+async fn frames_sent_before_the_app_left_reach_the_client() {
     let ended = relayed(&Quota::of(usize::MAX), 1 << 10, &CancellationToken::new(), async |mut client, mut app| {
         app.write_all(&closing(1009, "too big")).await.expect("sent");
         drop(app);

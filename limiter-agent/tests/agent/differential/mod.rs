@@ -82,7 +82,7 @@ fn connection(messages: &[&[u8]]) -> Case {
 }
 
 #[tokio::test]
-async fn what_could_be_read_in_two_ways_is_read_in_one() {
+async fn ambiguous_requests_are_read_alike_on_both_paths() {
     let plain: &[u8] = b"GET /plain HTTP/1.1\r\nhost: a\r\n\r\n";
     let bodies = smuggling::WRONG_BODIES
         .iter()
@@ -102,7 +102,7 @@ async fn what_could_be_read_in_two_ways_is_read_in_one() {
 
 /// On a connection that was used before, an idempotent request without a body is retried, and no other.
 #[tokio::test]
-async fn a_request_that_gets_no_answer_is_repeated_or_not() {
+async fn requests_without_a_response_are_retried_alike() {
     let methods = ["GET", "HEAD", "OPTIONS", "DELETE", "PUT", "TRACE", "POST", "PATCH", "PURGE"];
     let requests = methods.into_iter().flat_map(|method| {
         let head = format!("{method} /b/c HTTP/1.1\r\nhost: a\r\n");
@@ -137,7 +137,7 @@ async fn a_request_that_gets_no_answer_is_repeated_or_not() {
 
 /// An HTTP/1.0 app that keeps its connections would take a body without chunks for the next request.
 #[tokio::test]
-async fn an_app_that_answers_as_http10_is_told_where_bodies_end() {
+async fn an_http10_app_gets_bodies_with_an_end() {
     let body = "1f\r\nGET /hidden HTTP/1.1\r\nhost: a\r\n\r\n\r\n0\r\n\r\n";
     let chunked = format!("POST /b/c HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n{body}");
     let cases = ["keep-alive", "close"].into_iter().flat_map(|connections| {
@@ -157,7 +157,7 @@ async fn an_app_that_answers_as_http10_is_told_where_bodies_end() {
 
 /// The body that HEAD does not request has a length only in its fields.
 #[tokio::test]
-async fn lengths_of_no_body_are_told_alike() {
+async fn lengths_without_a_body_are_passed_on_alike() {
     let lengths: [&[&str]; 8] =
         [&["5", "5"], &["5", "6"], &["", "300"], &["5, 5"], &["+5"], &[""], &["5, 6"], &["05", "5,5 , 5"]];
     let cases = ["200 OK", "304 Not Modified"].into_iter().flat_map(|status| {
@@ -179,7 +179,7 @@ async fn lengths_of_no_body_are_told_alike() {
 
 /// If an app repeats its length, the client gets it once (RFC 9110 section 8.6); different lengths are an error.
 #[tokio::test]
-async fn a_length_that_is_said_twice_is_passed_on_once() {
+async fn a_repeated_length_is_passed_on_once() {
     let lengths: [&[&str]; 7] = [&["5"], &["005"], &["5", "5"], &["5, 5"], &["5", "05,5"], &["5", "6"], &["5, 6"]];
     let cases = ["GET", "POST"].into_iter().flat_map(|method| {
         lengths.into_iter().map(move |lengths| {
@@ -199,7 +199,7 @@ async fn a_length_that_is_said_twice_is_passed_on_once() {
 
 /// Fields that the app names in `Connection` are between the app and the agent (RFC 9110 section 7.6.1).
 #[tokio::test]
-async fn what_an_answer_says_about_its_connection_goes_no_further() {
+async fn hop_by_hop_fields_of_a_response_do_not_reach_the_client() {
     let connections: [&[&str]; 6] = [
         &["x-a"],
         &["close, X-A"],
@@ -229,7 +229,7 @@ async fn what_an_answer_says_about_its_connection_goes_no_further() {
 /// An invalid head from the app, and one without an end. The error comes at once or at the end of the head, and the
 /// request is retried only if the app closed early.
 #[tokio::test]
-async fn an_answer_in_pieces_that_makes_no_sense_is_told_alike() {
+async fn invalid_responses_in_pieces_are_reported_alike() {
     let endless = "x".repeat(500_000);
     let pieces = [
         ("HTP", "/1.1 200 OK\r\n\r\n"),
@@ -265,7 +265,7 @@ async fn an_answer_in_pieces_that_makes_no_sense_is_told_alike() {
 
 /// Bytes after a response would be taken for the next one.
 #[tokio::test]
-async fn a_connection_that_says_more_than_it_is_asked_is_not_used_again() {
+async fn a_connection_with_extra_bytes_is_not_reused() {
     let extras = ["x", "\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"];
     let framings = ["content-length: 2\r\n\r\nok", "transfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"];
     let cases = extras.into_iter().flat_map(|extra| {
@@ -291,7 +291,7 @@ fn said_whole(bytes: &[u8], then: Then) -> Answer {
 
 /// One split, at each possible offset.
 #[tokio::test]
-async fn it_does_not_matter_where_the_bytes_are_cut() {
+async fn the_splitting_of_bytes_does_not_matter() {
     let request = b"POST /b/c?x=1 HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1\r\nContent-Length: 3\r\n\r\nabc";
     let length = b"HTTP/1.1 200 OK\r\nx-answer: 0\r\nContent-Length: 3\r\n\r\n";
     let chunked = b"HTTP/1.1 200 OK\r\nx-answer: 1\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -317,7 +317,7 @@ async fn it_does_not_matter_where_the_bytes_are_cut() {
 }
 
 #[tokio::test]
-async fn any_connection_goes_both_ways_alike() {
+async fn any_connection_behaves_alike_on_both_paths() {
     let budget = Arc::new(Budget::told(CASES, FIRST_SEED));
     let cases = in_lanes(move |index| {
         let seed = budget.seed.wrapping_add(index);

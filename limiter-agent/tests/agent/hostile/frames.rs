@@ -156,7 +156,7 @@ fn digits(bytes: &[u8]) -> u16 {
 }
 
 #[test]
-fn a_status_is_read_however_it_is_coded() {
+fn a_status_is_read_in_every_encoding() {
     assert_eq!(of_block(&[0x20, 0x88]), 200);
     assert_eq!(of_block(&[0x48, 3, b'4', b'3', b'1']), 431);
     // 4: 011010, 2: 00010, 9: 011111, and ones.

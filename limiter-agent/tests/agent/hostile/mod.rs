@@ -89,17 +89,17 @@ async fn hold(rows: Vec<Row>) {
 }
 
 #[tokio::test]
-async fn hostile_requests_are_refused_or_read_in_one_way_over_both_protocols() {
+async fn hostile_requests_have_one_meaning_over_both_protocols() {
     hold(rows_of_all()).await;
 }
 
 #[tokio::test]
-async fn each_byte_is_refused_or_read_in_one_way_over_both_protocols() {
+async fn each_byte_has_one_meaning_over_both_protocols() {
     hold(rows_of_bytes()).await;
 }
 
 #[tokio::test]
-async fn frames_that_make_no_request_make_none_for_the_app() {
+async fn invalid_frames_make_no_request_for_the_app() {
     let lane = Lane::start().await;
     let connections = raw::connections();
     let mut wrong = Vec::new();

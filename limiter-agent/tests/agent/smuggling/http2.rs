@@ -50,7 +50,7 @@ pub(crate) async fn send_http2(agent: &Agent, fields: &[(&str, &str)], data: Opt
 }
 
 #[tokio::test]
-async fn http2_cannot_say_what_http1_would_misread() {
+async fn http2_requests_that_http1_would_misread_are_refused() {
     const OK: Result<u8, u8> = Ok(8);
     const BAD_REQUEST: Result<u8, u8> = Ok(12);
     const PROTOCOL_ERROR: Result<u8, u8> = Err(1);

@@ -118,7 +118,7 @@ pub(super) const CRATES: &[Crate] = &[
             ("proxy::body", "proxy::failure"),
             ("proxy::body", "proxy::forward"),
             ("proxy::headers", "proxy::failure"),
-            ("proxy::plain::line", "proxy::client"),
+            ("proxy::plain::client_connection", "proxy::client"),
             ("proxy::settings", "config::duration"),
             ("proxy::worker", "leaving"),
             ("proxy::worker", "proxy::client"),

@@ -20,7 +20,7 @@ use super::{Client, buffer::Buffer, calls, pause::Pause};
 use crate::proxy::client::HALF_CLOSED_TIMEOUT;
 
 #[derive(Debug)]
-pub(super) struct Line<'a> {
+pub(super) struct ClientConnection<'a> {
     pub(super) stream: TcpStream,
     pub(super) client: &'a Client,
     pub(super) pause: Pause,
@@ -76,7 +76,7 @@ impl Leaving {
     }
 }
 
-impl<'a> Line<'a> {
+impl<'a> ClientConnection<'a> {
     pub(super) fn new(stream: TcpStream, client: &'a Client, used: bool) -> Self {
         let pause = Pause::new(client.shared.proxy.clock);
         Self { stream, client, pause, used, inbox: None, leaving: Leaving::Unknown, asked: false }
