@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 pub(crate) const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 
 /// The length of a limit's period: 1 ms to 24 h.
-pub type Period = Bounded<Per>;
+pub type Period = Bounded<PeriodBounds>;
 
 /// How long a request may wait for its turn: 1 ms to 5 min.
-pub type MaxWait = Bounded<Wait>;
+pub type MaxWait = Bounded<MaxWaitBounds>;
 
 /// How long a request may take in total: 1 ms to 1 h.
-pub type Deadline = Bounded<Whole>;
+pub type Deadline = Bounded<DeadlineBounds>;
 
 /// The field that a duration belongs to, and its bounds.
 pub trait Bounds {
@@ -29,9 +29,9 @@ pub trait Bounds {
 
 /// Bounds of [`Period`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Per {}
+pub enum PeriodBounds {}
 
-impl Bounds for Per {
+impl Bounds for PeriodBounds {
     const FIELD: &'static str = "per";
     const LONGEST: &'static str = "24h";
     const FIX: &'static str =
@@ -40,9 +40,9 @@ impl Bounds for Per {
 
 /// Bounds of [`MaxWait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {}
+pub enum MaxWaitBounds {}
 
-impl Bounds for Wait {
+impl Bounds for MaxWaitBounds {
     const FIELD: &'static str = "maxWait";
     const LONGEST: &'static str = "5m";
     const FIX: &'static str = "to let no request wait use action Reject and leave maxWait out";
@@ -50,9 +50,9 @@ impl Bounds for Wait {
 
 /// Bounds of [`Deadline`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whole {}
+pub enum DeadlineBounds {}
 
-impl Bounds for Whole {
+impl Bounds for DeadlineBounds {
     const FIELD: &'static str = "deadline";
     const LONGEST: &'static str = "1h";
     const FIX: &'static str = "for no deadline leave it out";
