@@ -1,11 +1,11 @@
 //! Admission of the connections of one port: at most so many, and a new one can evict an idle one.
 //!
-//! Idle connections must not keep others out. When all slots are taken, a new connection evicts the one that needs
-//! its slot least: the lowest [`Rank`], and within a rank the connection that has had it for the longest time. A busy
+//! Idle connections must not keep others out. When all places are taken, a new connection evicts the one that needs
+//! its place least: the lowest [`Rank`], and within a rank the connection that has had it for the longest time. A busy
 //! connection is never evicted.
 //!
 //! A connection pays for this with one word of its own, which it writes when its rank changes. Only a new connection
-//! that finds no free slot reads all words. It keeps the candidates that it found for the connections after it.
+//! that finds no free place reads all words. It keeps the candidates that it found for the connections after it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -58,14 +58,14 @@ pub(crate) enum Eviction {
     AtOnce,
 }
 
-/// The connection slots of one port.
+/// The places of one port: one for each connection that it may serve at once.
 #[derive(Debug)]
 pub(crate) struct Places {
     most: usize,
-    /// How many slots one client address may have.
+    /// How many places one client address may have.
     most_of_one: usize,
     table: Mutex<Table>,
-    /// How many new connections wait for a slot.
+    /// How many new connections wait for a place.
     wanted: AtomicUsize,
     freed: Notify,
     evictions: AtomicU64,
@@ -78,7 +78,7 @@ struct Table {
     /// The next candidates for eviction, with their words when the search found them. A candidate whose word changed
     /// since then stays.
     found: VecDeque<(u64, u64, Arc<Seat>)>,
-    /// How many evicted connections are still closing politely. Their slots are taken already.
+    /// How many evicted connections are still closing politely. Their places are taken already.
     leaving: usize,
 }
 
@@ -90,7 +90,7 @@ struct Seat {
     gone: Notify,
 }
 
-/// A taken slot. Dropping it frees the slot.
+/// A taken place. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
@@ -113,11 +113,11 @@ impl Places {
         self.evictions.load(Relaxed)
     }
 
-    /// Takes a slot for a connection from `peer`; `None` while all connections are busy.
+    /// Takes a place for a connection from `peer`; `None` while all connections are busy.
     pub(crate) fn try_take(self: &Arc<Self>, peer: IpAddr, rank: Rank, now: Time) -> Option<Place> {
         let mut table = self.lock();
         let is_peer = |seat: &Seat| seat.peer == peer;
-        // Only ports with few slots count connections per address.
+        // Only ports with few places count connections per address.
         let full_of_one = self.most_of_one < self.most
             && table.taken.values().filter(|seat| is_peer(seat)).count() >= self.most_of_one;
         let evicted = if full_of_one {
@@ -139,7 +139,7 @@ impl Places {
         Some(Place { places: Arc::clone(self), id, seat })
     }
 
-    /// Takes a slot for a connection from `peer`; waits until there is one.
+    /// Takes a place for a connection from `peer`; waits until there is one.
     pub(crate) async fn take(self: &Arc<Self>, peer: IpAddr, rank: Rank, clock: MonotonicClock) -> Place {
         let _wanting = Wanting::new(&self.wanted);
         loop {

@@ -12,7 +12,7 @@ pub fn raise_limit() {
     match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
         Ok(()) => tracing::debug!(before = current, after = maximum, "may open more files"),
         Err(error) => {
-            tracing::warn!(%error, limit = current, "cannot raise the number of open files: one agent needs one");
+            tracing::warn!(%error, limit = current, "cannot raise the limit of open files: each agent needs one");
         }
     }
 }

@@ -60,7 +60,7 @@ pub enum InvalidConfig {
     )]
     OpenControl(SocketAddr),
     /// The two flags contradict each other.
-    #[error("--control-plaintext and --control-cert contradict each other: leave one of them out")]
+    #[error("--control-plaintext and --control-cert contradict each other: remove one")]
     PlaintextTls,
     /// The TLS files of the control port are unusable.
     #[error(transparent)]

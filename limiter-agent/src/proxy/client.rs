@@ -424,7 +424,7 @@ impl Patience {
     }
 }
 
-/// Closes without a reset, unless other connections need the slot.
+/// Closes without a reset, unless other connections need the place.
 async fn leave(mut stream: TcpStream, open: &Open) {
     if open.eviction() == Eviction::AtOnce {
         return;

@@ -36,7 +36,7 @@ pub(super) enum Failure {
     ConnectMethod,
     #[error(transparent)]
     Unsound(#[from] Unsound),
-    #[error("the request's body broke off: {0}")]
+    #[error("the request's body was cut off: {0}")]
     ClientBody(hyper::Error),
     #[error("the request's body stalled: no data for {0:?}")]
     ClientStalled(Duration),

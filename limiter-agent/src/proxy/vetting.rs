@@ -23,7 +23,7 @@ pub(super) enum Unsound {
     #[error("the target * is for OPTIONS alone")]
     Asterisk,
     #[error(
-        "the path has an encoded slash, a backslash, a parameter behind a dot segment or a zero byte, which apps read in \
+        "the path has an encoded slash, a backslash, a parameter after a dot segment or a zero byte, which apps read in \
          different ways (--ambiguous-paths)"
     )]
     Path,

@@ -63,7 +63,7 @@ pub(crate) struct Proxy {
     pub(crate) traffic: Arc<Traffic>,
     /// Whether a line about a refusal names the key that was refused.
     pub(crate) log_keys: bool,
-    /// One slot for each client connection that may be served at once.
+    /// One place for each client connection that may be served at once.
     pub(crate) places: Arc<Places>,
     /// While leaving, each response is the last one on its connection.
     pub(crate) leaving: Arc<Leaving>,
@@ -121,7 +121,7 @@ impl Worker {
         let mut down = false;
         let mut idle_check = tokio::time::interval(IDLE_CHECK);
         idle_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // An accepted connection without a slot yet. All others wait in the kernel's queue.
+        // An accepted connection without a place yet. All others wait in the kernel's queue.
         let mut waiting = None;
         loop {
             tokio::select! {
@@ -175,7 +175,7 @@ impl Worker {
     }
 }
 
-/// Waits for a slot for a waiting connection.
+/// Waits for a place for a waiting connection.
 async fn place_for(proxy: &Proxy, waiting: Option<&(TcpStream, SocketAddr)>) -> Place {
     match waiting {
         Some((_, peer)) => proxy.places.take(peer.ip(), Rank::Idle, proxy.clock).await,

@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::support::{Agent, App, Body, body, empty};
 
-/// Shorter than any timeout of the agent that would free a slot.
+/// Shorter than any timeout of the agent that would free a place.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 const OPEN: &str = "weir_connections";
@@ -175,7 +175,7 @@ async fn new_connections_do_not_wait_for_evicted_ones_to_close() {
         }
         Idle::open(&agent, Kind::KeptAlive(IN_PLACE)).await.is_served().await;
     }
-    // 160 connections came for 8 slots, and 4 new ones. One of them may have left by itself before the next one came.
+    // 160 connections came for 8 places, and 4 new ones. One of them may have left by itself before the next one came.
     let evicted = agent.metric(EVICTED).await.expect("a number");
     assert!((150.0..=156.0).contains(&evicted), "{evicted}");
     let mut last = held.split_off(held.len() - 40);

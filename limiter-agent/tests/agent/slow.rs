@@ -323,7 +323,7 @@ impl Drop for Counted {
 const AT_ONCE: Duration = Duration::from_secs(4);
 
 #[tokio::test]
-async fn probes_and_pushes_are_served_while_a_client_holds_all_other_slots() {
+async fn probes_and_pushes_are_served_while_a_client_holds_all_other_places() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
     let body_to_come = "POST /v1/explain HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n";

@@ -68,9 +68,9 @@ pub(crate) enum KeeperError {
     Tls(#[from] rustls::Error),
     #[error("the authorities are not PEM: {0}")]
     Pem(#[from] rustls::pki_types::pem::Error),
-    #[error("Secret {0} does not exist: install the chart, which makes it")]
+    #[error("Secret {0} does not exist: install the chart, which creates it")]
     Missing(String),
-    #[error("--identity-authority {0}: {1}; the authorities from before stay in use")]
+    #[error("--identity-authority {0}: {1}; the previous authorities stay in use")]
     MadeElsewhere(PathBuf, String),
 }
 

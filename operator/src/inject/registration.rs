@@ -153,7 +153,7 @@ enum RegistrationError {
     Tls(#[from] rustls::Error),
     #[error("{0}")]
     Files(#[from] FilesError),
-    #[error("{0} {1} does not exist: install the chart, which makes it")]
+    #[error("{0} {1} does not exist: install the chart, which creates it")]
     Missing(&'static str, String),
 }
 

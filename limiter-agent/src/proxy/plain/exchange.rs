@@ -279,7 +279,7 @@ fn relay(connection: &mut ClientConnection<'_>, mut reply: Reply, mut out: Outbo
                 match reply.framing.pass(reply.app.unread(), &mut out.bytes) {
                     Ok(count) => reply.app.consume(count),
                     Err(invalid) => {
-                        tracing::debug!(%invalid, "the app's body broke off");
+                        tracing::debug!(%invalid, "the app's body was cut off");
                         return broken_off(connection, &out.bytes).await;
                     }
                 }
