@@ -8,6 +8,7 @@ mod examples;
 mod layers;
 mod profile;
 mod sources;
+mod type_names;
 mod words;
 
 use std::{fmt, process::ExitCode};
@@ -40,6 +41,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     violations.extend(layers::check(workspace)?);
     violations.extend(charts::check(workspace)?);
     violations.extend(profile::check(workspace)?);
+    violations.extend(type_names::check(workspace)?);
     violations.extend(words::check(workspace)?);
     let sources = sources::check(workspace)?;
     violations.extend(sources.violations);

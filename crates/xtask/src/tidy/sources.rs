@@ -120,11 +120,11 @@ fn check_length(place: &str, text: &str) -> Option<Violation> {
 }
 
 /// Such a file is about the module that it tests, which has said already what it is for.
-fn holds_only_tests(place: &str) -> bool {
+pub(super) fn holds_only_tests(place: &str) -> bool {
     place.contains("/tests/") || place.ends_with("_tests.rs") || place.ends_with("/tests.rs")
 }
 
-fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub(super) fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     if !folder.is_dir() {
         return Ok(files);
@@ -144,11 +144,11 @@ fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn place(workspace: &Workspace, path: &Path) -> String {
+pub(super) fn place(workspace: &Workspace, path: &Path) -> String {
     path.strip_prefix(workspace.root()).unwrap_or(path).display().to_string()
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
+pub(super) fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
 

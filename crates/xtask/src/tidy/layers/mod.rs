@@ -10,6 +10,7 @@ use std::{
     path::Path,
 };
 
+pub(super) use self::read::is_for_tests;
 use self::{
     read::{Import, Module, Source},
     table::Crate,

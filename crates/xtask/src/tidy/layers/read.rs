@@ -119,7 +119,7 @@ fn read_items(
 }
 
 /// Whether this is compiled for tests only.
-fn is_for_tests(attributes: &[Attribute]) -> bool {
+pub(in crate::tidy) fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         if attribute.path().is_ident("test") {
             return true;
