@@ -457,21 +457,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_that_the_app_never_saw_are_left_to_clients_that_retry() {
-        for (protocol, used, repeatable, leaving, given_back) in [
-            (Protocol::Http1, true, true, false, true),
-            (Protocol::Http1, true, false, false, false),
-            (Protocol::Http1, true, false, true, false),
-            (Protocol::Http1, false, true, true, false),
-            (Protocol::Http2, true, false, false, true),
-            (Protocol::Http2, false, false, true, true),
-            (Protocol::Http2, false, true, false, false),
+    fn clients_that_retry_get_back_what_a_stopped_app_left() {
+        use AppGone::{InFlight, Unseen};
+        for (app_gone, protocol, used, repeatable, leaving, given_back) in [
+            (Unseen, Protocol::Http1, true, true, false, true),
+            (Unseen, Protocol::Http1, true, false, false, false),
+            (Unseen, Protocol::Http1, true, false, true, false),
+            (Unseen, Protocol::Http1, false, true, true, false),
+            (Unseen, Protocol::Http2, true, false, false, true),
+            (Unseen, Protocol::Http2, false, false, true, true),
+            (Unseen, Protocol::Http2, false, true, false, false),
+            (InFlight, Protocol::Http1, true, true, false, true),
+            (InFlight, Protocol::Http1, true, false, true, false),
+            (InFlight, Protocol::Http1, false, true, true, false),
+            (InFlight, Protocol::Http2, true, true, true, false),
         ] {
-            let said = unseen(protocol, used, repeatable, leaving);
+            let said = without_app(app_gone, protocol, used, repeatable, leaving);
             assert_eq!(
                 said.is_err(),
                 given_back,
-                "{protocol:?}, used {used}, repeatable {repeatable}, leaving {leaving}"
+                "{app_gone:?}, {protocol:?}, used {used}, repeatable {repeatable}, leaving {leaving}"
             );
         }
     }
