@@ -46,3 +46,7 @@ pub(crate) fn start(snapshots: &Snapshots, given: Option<&[u8]>, cache: Option<&
     }
     start
 }
+
+#[cfg(test)]
+#[path = "bootstrap_fuzz.rs"]
+mod fuzz;

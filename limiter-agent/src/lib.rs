@@ -13,8 +13,6 @@ mod bootstrap;
 mod cache;
 mod config;
 mod control;
-#[cfg(test)]
-mod fuzz;
 mod identity;
 mod jwks;
 mod leave;

@@ -228,6 +228,10 @@ impl<B: Bounds> JsonSchema for Bounded<B> {
 }
 
 #[cfg(test)]
+#[path = "duration_fuzz.rs"]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

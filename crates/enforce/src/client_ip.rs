@@ -31,7 +31,7 @@ fn entries_backwards(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// An address as proxies write it: with or without brackets and port.
 fn parse(entry: &[u8]) -> Option<IpAddr> {
     let entry = str::from_utf8(entry).ok()?.trim_matches('"');
-    let bare = || entry.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    let bare = || entry.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
     entry.parse().ok().or_else(|| entry.parse::<SocketAddr>().ok().map(|address| address.ip())).or_else(bare)
 }
 
@@ -60,6 +60,7 @@ mod tests {
             (vec!["2001:db8::1"], 1, "2001:db8::1"),
             (vec!["::ffff:192.0.2.1"], 1, "192.0.2.1"),
             (vec!["192.0.2.1, unknown"], 1, peer),
+            (vec!["[192.0.2.1]"], 1, peer),
             // What is no text is the client's own part of the field, and nothing else.
             (vec!["\u{e4}, 192.0.2.1"], 1, "192.0.2.1"),
             (vec!["6.6.6.6, \u{e4}, 192.0.2.1, 10.0.0.1"], 2, "192.0.2.1"),

@@ -49,7 +49,10 @@ impl RulesInForce {
             return Err(InvalidRequest::new("target", message));
         }
         let fields = request.headers.iter();
-        let lines = fields.map(|(name, value)| FieldLine { name: name.as_bytes(), value: value.trim().as_bytes() });
+        let lines = fields.map(|(name, value)| FieldLine {
+            name: name.as_bytes(),
+            value: value.trim_matches([' ', '\t']).as_bytes(),
+        });
         let lines: Vec<FieldLine<'_>> = lines.collect();
         let peer = request.peer.unwrap_or(std::net::Ipv4Addr::LOCALHOST.into());
         let view = RequestView::of_parts(&request.method, &target, Headers::Lines(&lines), peer).reading(paths);

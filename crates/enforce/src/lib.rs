@@ -48,7 +48,6 @@ mod deferred;
 mod explain;
 mod fields;
 #[cfg(test)]
-#[path = "../../../limiter-agent/src/fuzz.rs"]
 mod fuzz;
 mod gate;
 pub mod histogram;

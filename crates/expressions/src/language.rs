@@ -4,7 +4,12 @@
 //! regular expressions of a predicate are compiled once, with bounds, when the predicate is parsed. A predicate can use
 //! no other regular expressions.
 
-use std::{cell::RefCell, collections::HashMap, sync::Arc};
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use cel::{Context, FunctionContext, ResolveResult, Value, extractors::This};
 use regex::{Regex, RegexBuilder};
@@ -39,12 +44,14 @@ fn matches(call: &FunctionContext<'_, '_>, This(text): This<Arc<String>>, patter
     found.map(Value::Bool).ok_or_else(|| call.error("is no expression of this predicate"))
 }
 
-/// Calls `run` with these regular expressions.
-pub(crate) fn with<R>(patterns: &Arc<Patterns>, run: impl FnOnce() -> R) -> R {
+/// Calls `run` with these regular expressions. None if the library panics, as it does when it negates the smallest number:
+/// what a client sends must not end a thread.
+pub(crate) fn with<R>(patterns: &Arc<Patterns>, run: impl FnOnce() -> R) -> Option<R> {
     let before = RUNNING.replace(Some(Arc::clone(patterns)));
-    let outcome = run();
+    // `run` only reads what it is given.
+    let outcome = catch_unwind(AssertUnwindSafe(run));
     RUNNING.set(before);
-    outcome
+    outcome.ok()
 }
 
 /// Compiles a regular expression. The error says in one line what is wrong.

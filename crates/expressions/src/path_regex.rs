@@ -39,6 +39,10 @@ pub fn path_regex(text: &str) -> Result<Regex, InvalidRegex> {
 }
 
 #[cfg(test)]
+#[path = "path_regex_fuzz.rs"]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -100,7 +100,8 @@ impl Predicate {
     /// Whether it is true for the request in `context`, which must have the functions of
     /// [`language`](crate::language()). A predicate that fails is not true.
     pub fn holds(&self, context: &Context<'_>) -> bool {
-        language::with(&self.patterns, || matches!(self.program.execute(context), Ok(Value::Bool(true))))
+        language::with(&self.patterns, || self.program.execute(context))
+            .is_some_and(|value| matches!(value, Ok(Value::Bool(true))))
     }
 }
 
@@ -158,8 +159,9 @@ fn parse(text: &str) -> Result<Predicate, InvalidPredicate> {
     }
     let patterns = Arc::new(patterns);
     match language::with(&patterns, || program.execute(&blank())) {
-        Ok(Value::Bool(_)) | Err(_) => Ok(Predicate { program, weight, patterns }),
-        Ok(_) => Err(InvalidPredicate::NotBoolean),
+        None => Err(InvalidPredicate::Syntax("the interpreter gave up".to_owned())),
+        Some(Ok(Value::Bool(_)) | Err(_)) => Ok(Predicate { program, weight, patterns }),
+        Some(Ok(_)) => Err(InvalidPredicate::NotBoolean),
     }
 }
 
@@ -276,6 +278,10 @@ fn walk<'a>(
     }
     own + inner
 }
+
+#[cfg(test)]
+#[path = "predicate_fuzz.rs"]
+mod fuzz;
 
 #[cfg(test)]
 mod tests {

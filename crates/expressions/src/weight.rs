@@ -10,13 +10,16 @@ use cel::common::ast::{EntryExpr, Expr, IdedExpr};
 /// The one variable that an expression has.
 pub(crate) const REQUEST: &str = "request";
 
+/// How many fields it has itself, which a loop may pass through.
+const FIELDS: u64 = 6;
+
 /// The most that a predicate may cost for one request, in steps of the interpreter: some milliseconds.
-const BUDGET: u64 = 1 << 18;
+pub(crate) const BUDGET: u64 = 1 << 18;
 
 /// How many bytes of text count as one step, for functions that read texts and for `matches`, which does more work per
 /// byte.
-const BYTES_READ: u64 = 1024;
-const BYTES_MATCHED: u64 = 16;
+pub(crate) const BYTES_READ: u64 = 1024;
+pub(crate) const BYTES_MATCHED: u64 = 16;
 
 /// How large a request is, as predicates see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,8 +76,13 @@ impl Weight {
 
     /// Whether the expression may run for a request of this size.
     pub(crate) fn fits(&self, size: Size) -> bool {
+        self.cost(size) <= BUDGET
+    }
+
+    /// The most steps for a request of this size.
+    pub(crate) fn cost(&self, size: Size) -> u64 {
         let each = self.loops.iter().map(|each| each.range.of(size).saturating_mul(each.body.of(size)));
-        each.fold(self.once.of(size), u64::saturating_add) <= BUDGET
+        each.fold(self.once.of(size), u64::saturating_add)
     }
 
     /// `looped` is the loop that the expression is a part of.
@@ -101,10 +109,11 @@ impl Weight {
                 }
                 self.loops.push(Loop { range, body });
                 let looped = Some(self.loops.len() - 1);
-                for part in [&each.iter_range, &each.accu_init] {
+                // The result is asked for once, also of an empty list.
+                for part in [&each.iter_range, &each.accu_init, &each.result] {
                     self.add(part, None)?;
                 }
-                for part in [&each.loop_cond, &each.loop_step, &each.result] {
+                for part in [&each.loop_cond, &each.loop_step] {
                     self.add(part, looped)?;
                 }
                 return Ok(());
@@ -119,7 +128,7 @@ impl Range {
     /// A list that an expression builds has no more elements than its parts.
     fn of_list(expression: &IdedExpr) -> Self {
         let own = match &expression.expr {
-            Expr::Ident(name) if name == REQUEST => Self { requests: 1, elements: 0 },
+            Expr::Ident(name) if name == REQUEST => Self { requests: 1, elements: FIELDS },
             Expr::List(list) => Self { requests: 0, elements: list.elements.len() as u64 },
             Expr::Map(map) => Self { requests: 0, elements: map.entries.len() as u64 },
             Expr::Comprehension(each) => return Self::of_list(&each.iter_range),

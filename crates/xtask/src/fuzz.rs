@@ -1,77 +1,274 @@
-//! Random input for a while, until something fails: `weir-core` by a program of its own (`crates/core/fuzz/main.rs`), the
-//! agent and `weir-enforce` by the same tests that `cargo test` runs for a moment (`limiter-agent/src/fuzz.rs` and
-//! `limiter-agent/tests/agent/differential`).
+//! Random input for a while, until something fails. Each target is a test that `cargo test` runs for a moment; `weir-core` is fuzzed
+//! by a program of its own, in release. CONTRIBUTING.md lists the parsers, their targets and their oracles.
 
 use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
+use clap::ValueEnum;
 
 use crate::workspace::Workspace;
 
 #[derive(clap::Args)]
 pub(crate) struct FuzzArgs {
     /// What to fuzz
-    #[arg(value_enum)]
-    target: Target,
+    #[arg(value_enum, required_unless_present = "list")]
+    target: Option<Target>,
+    /// Name all targets, and what each is about
+    #[arg(long)]
+    list: bool,
     /// For how long
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Run only this input, as it was printed by a failure: hex, or a seed of `http`
+    /// Run only this input, as it was printed by a failure: hex, or a seed of `http` and `protocols`
     #[arg(long, value_name = "HEX|SEED")]
     replay: Option<String>,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Target {
+    /// Addresses in `X-Forwarded-For`
+    Addresses,
+    /// Pods of admission reviews
+    Admissions,
+    /// Lines of an agents file
+    Agents,
+    /// `Host`, `:authority` and targets that name a host
+    Authorities,
+    /// Certificates in PEM
+    Certificates,
+    /// Cookies
+    Cookies,
     /// Quotas, retunes and decisions of `weir-core`
     Core,
-    /// Connections of HTTP/1.1 through both paths of the agent, which must behave the same
-    Http,
-    /// Snapshots: refused with a path, or enforced without a panic
-    Snapshot,
-    /// Normal forms, globs and the index of rules
-    Paths,
+    /// Costs that a header tells
+    Costs,
+    /// Durations of policies
+    Durations,
+    /// Requests that are only described
+    Explain,
+    /// `X-Forwarded-*`, `Forwarded` and the fields of a connection
+    Forwarded,
     /// Frames of WebSocket
     Frames,
+    /// Hosts of requests, and patterns of hosts
+    Hosts,
+    /// Connections of HTTP/1.1 through both paths of the agent, which must behave the same
+    Http,
+    /// JSON Web Key Sets
+    Jwks,
+    /// Messages between operator and agents, statuses apart
+    Messages,
+    /// Normal forms, globs and the index of rules
+    Paths,
+    /// YAML of policies
+    Policies,
+    /// Predicates in CEL
+    Predicates,
+    /// Requests of HTTP/2 and of HTTP/1.1, which must mean the same
+    Protocols,
+    /// Quantities of resources
+    Quantities,
+    /// Parameters of a query
+    Queries,
+    /// Regular expressions for paths
+    Regexes,
+    /// Snapshots: refused with a path, or enforced without a panic
+    Snapshot,
+    /// Cache files and bootstrap snapshots
+    Starts,
+    /// Statuses of agents
+    Statuses,
+    /// JSON Web Tokens
+    Tokens,
 }
 
 impl Target {
     /// The test that it is: its package, where, and its name.
     fn test(self) -> Option<[&'static str; 3]> {
+        let lib = |package, test| Some([package, "--lib", test]);
         match self {
             Self::Core => None,
             Self::Http => {
                 Some(["weir-agent", "--test=agent", "differential::any_connection_behaves_alike_on_both_paths"])
             }
-            Self::Snapshot => Some(["weir-agent", "--lib", "apply::fuzz::any_snapshot_is_refused_or_enforced"]),
-            Self::Paths => {
-                Some(["weir-enforce", "--lib", "matching::fuzz::any_path_and_glob_agree_with_the_definition"])
+            Self::Protocols => {
+                Some(["weir-agent", "--test=agent", "hostile::any_request_is_the_same_in_both_protocols"])
             }
-            Self::Frames => {
-                Some(["weir-agent", "--lib", "proxy::websocket::fuzz::any_frames_are_read_as_others_read_them"])
+            Self::Statuses => Some(["weir-wire", "--test=fuzz", "any_status_is_refused_or_read_as_it_was_written"]),
+            Self::Messages => Some(["weir-wire", "--test=fuzz", "any_message_is_refused_or_read_as_it_was_written"]),
+            Self::Snapshot => lib("weir-agent", "apply::fuzz::any_snapshot_is_refused_or_enforced"),
+            Self::Frames => lib("weir-agent", "proxy::websocket::fuzz::any_frames_are_read_as_others_read_them"),
+            Self::Authorities => lib("weir-agent", "proxy::fuzz::any_authority_has_one_reading_or_is_refused"),
+            Self::Forwarded => lib("weir-agent", "proxy::fuzz::any_forwarded_field_is_continued_by_the_peer"),
+            Self::Certificates => {
+                lib("weir-agent", "identity::fuzz::any_certificate_is_refused_or_read_as_others_read_it")
+            }
+            Self::Starts => {
+                lib("weir-agent", "bootstrap::fuzz::any_start_is_with_the_first_snapshot_that_can_be_enforced")
+            }
+            Self::Paths => lib("weir-enforce", "matching::fuzz::any_path_and_glob_agree_with_the_definition"),
+            Self::Addresses => {
+                lib("weir-enforce", "fuzz::addresses::any_forwarded_for_names_the_client_that_the_definition_names")
+            }
+            Self::Cookies => lib("weir-enforce", "fuzz::cookies::any_cookie_is_the_one_that_the_definition_finds"),
+            Self::Costs => lib("weir-enforce", "fuzz::costs::any_told_cost_is_the_number_of_the_definition"),
+            Self::Explain => {
+                lib("weir-enforce", "fuzz::explain::any_described_request_is_refused_or_explained_as_it_is_decided")
+            }
+            Self::Hosts => lib("weir-enforce", "fuzz::hosts::any_host_and_pattern_agree_with_the_definition"),
+            Self::Jwks => lib("weir-enforce", "fuzz::jwks::any_key_set_is_refused_or_verifies_what_its_keys_signed"),
+            Self::Queries => lib("weir-enforce", "fuzz::queries::any_query_has_the_parameters_that_others_read"),
+            Self::Tokens => lib("weir-enforce", "fuzz::tokens::any_token_has_the_claims_that_were_signed_or_none"),
+            Self::Predicates => {
+                lib("weir-expressions", "predicate::fuzz::any_predicate_is_refused_or_runs_within_its_budget")
+            }
+            Self::Regexes => lib(
+                "weir-expressions",
+                "path_regex::fuzz::any_regex_is_refused_in_one_line_or_matches_by_its_definition",
+            ),
+            Self::Durations => lib("weir-api", "duration::fuzz::any_duration_is_the_sum_of_its_parts_or_none"),
+            Self::Admissions => lib("weir-operator", "inject::pod::fuzz::any_pod_is_left_alone_or_given_one_agent"),
+            Self::Agents => {
+                lib("weir-operator", "source::agents::fuzz::any_agent_is_called_at_the_url_that_was_written_or_refused")
+            }
+            Self::Policies => lib(
+                "weir-operator",
+                "documents::yaml::fuzz::any_text_is_read_within_bounds_and_as_another_library_reads_it",
+            ),
+            Self::Quantities => {
+                lib("weir-operator", "inject::quantity::fuzz::any_quantity_is_the_number_of_its_definition")
             }
         }
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    fn about(self) -> String {
+        self.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string)).unwrap_or_default()
     }
 }
 
 pub(crate) fn run(workspace: &Workspace, args: &FuzzArgs) -> anyhow::Result<ExitCode> {
-    let seconds = args.seconds.to_string();
+    let Some(target) = args.target.filter(|_| !args.list) else {
+        for target in Target::value_variants() {
+            println!("{:14}{}", target.name(), target.about());
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
     let mut command = Command::new("cargo");
-    command.current_dir(workspace.root());
-    if let Some([package, place, test]) = args.target.test() {
+    command.current_dir(workspace.root()).env("WEIR_FUZZ_SECONDS", args.seconds.to_string());
+    if let Some(replay) = &args.replay {
+        command.env("WEIR_FUZZ_REPLAY", replay);
+    }
+    if let Some([package, place, test]) = target.test() {
         // Not in release: an overflow is to be seen, and the tests are built already.
         command.args(["test", "--quiet", "-p", package, place, test, "--", "--exact", "--nocapture"]);
-        command.env("WEIR_FUZZ_SECONDS", &seconds);
-        if let Some(replay) = &args.replay {
-            command.env("WEIR_FUZZ_REPLAY", replay);
-        }
     } else {
-        command.args(["run", "--quiet", "--release", "-p", "weir-core", "--example", "fuzz", "--"]);
-        command.args(["--seconds", &seconds]);
-        if let Some(hex) = &args.replay {
-            command.args(["--replay", hex]);
-        }
+        command.args(["run", "--quiet", "--release", "-p", "weir-core", "--example", "fuzz"]);
     }
     let status = command.status().context("run cargo")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// The first lines of a row: what is read, its target, its oracle.
+    fn rows(contributing: &str) -> Vec<[String; 3]> {
+        let table = contributing.split("\n## Fuzzing\n").nth(1).unwrap_or_default();
+        let table = table.split("\n## ").next().unwrap_or_default();
+        let lines = table.lines().filter(|line| line.starts_with('|')).skip(2);
+        let cells =
+            |line: &str| line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+        lines.map(|line| cells(line).try_into().unwrap_or_else(|cells| panic!("{cells:?} is no row"))).collect()
+    }
+
+    #[test]
+    fn the_table_names_every_target_once_and_no_other() {
+        let workspace = Workspace::find().expect("these tests run in it");
+        let text = fs::read_to_string(workspace.root().join("CONTRIBUTING.md")).expect("CONTRIBUTING.md");
+        let rows = rows(&text);
+        let mut named: Vec<String> = rows.iter().map(|[_, target, _]| target.trim_matches('`').to_owned()).collect();
+        named.sort();
+        let mut targets: Vec<String> = Target::value_variants().iter().map(|target| target.name()).collect();
+        targets.sort();
+        assert_eq!(named, targets);
+        assert!(rows.iter().flatten().all(|cell| !cell.is_empty()), "{rows:?}");
+        assert!(Target::value_variants().iter().all(|target| !target.about().is_empty()));
+    }
+
+    /// Every test of a target is where its name says, and every test with the harness is the test of a target.
+    #[test]
+    fn the_tests_that_exist_are_those_of_the_targets() {
+        let workspace = Workspace::find().expect("these tests run in it");
+        let mut found = BTreeSet::new();
+        for folder in ["crates", "limiter-agent", "operator"] {
+            collect(&workspace.root().join(folder), &mut found);
+        }
+        let targets = Target::value_variants().iter().filter(|target| target.test().is_some());
+        let harness = targets.clone().filter(|target| !matches!(target, Target::Http | Target::Protocols));
+        let named = harness.map(|target| {
+            let [_, _, test] = target.test().expect("it has one");
+            (target.name(), test.rsplit("::").next().unwrap_or_default().to_owned())
+        });
+        assert_eq!(found, named.collect());
+        for (target, file) in [
+            (Target::Http, "limiter-agent/tests/agent/differential/mod.rs"),
+            (Target::Protocols, "limiter-agent/tests/agent/hostile/mod.rs"),
+        ] {
+            let [_, _, test] = target.test().expect("it has one");
+            let text = fs::read_to_string(workspace.root().join(file)).expect(file);
+            let name = test.rsplit("::").next().unwrap_or_default();
+            assert!(text.contains(&format!("async fn {name}()")), "{file} has no {name}");
+            assert!(text.contains(&format!("cargo xtask fuzz {}", target.name())), "{file} does not say how to run it");
+        }
+    }
+
+    /// Name of a target and of its test, for every `Target::new` in a file of tests.
+    fn collect(folder: &Path, found: &mut BTreeSet<(String, String)>) {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                collect(&path, found);
+                continue;
+            }
+            let name = path.display().to_string();
+            let is_target = name.ends_with("fuzz.rs") || name.contains("/fuzz/");
+            let is_own =
+                name.contains("crates/xtask/") || name.contains("crates/fuzz/") || name.contains("crates/core/");
+            if !is_target || is_own || !name.ends_with(".rs") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("a file");
+            for (at, call) in text.match_indices("Target::new(\"") {
+                let target = text[at + call.len()..].split('"').next().unwrap_or_default();
+                let test =
+                    text[..at].rsplit("\nfn ").next().and_then(|rest| rest.split('(').next()).unwrap_or_default();
+                let before = text[..at].rsplit_once(&format!("\nfn {test}")).map_or("", |(before, _)| before);
+                assert!(before.ends_with("#[test]"), "{name}: {test} is no test");
+                assert!(found.insert((target.to_owned(), test.to_owned())), "{name}: {target} is there twice");
+            }
+        }
+    }
+
+    #[test]
+    fn a_target_or_the_list_is_asked_for() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: FuzzArgs,
+        }
+        let parse = |words: &[&str]| <Line as clap::Parser>::try_parse_from(words);
+        assert!(parse(&["fuzz"]).is_err() && parse(&["fuzz", "nothing"]).is_err());
+        assert!(parse(&["fuzz", "--list"]).is_ok_and(|line| line.args.list));
+        assert!(parse(&["fuzz", "statuses"]).is_ok_and(|line| line.args.target == Some(Target::Statuses)));
+        assert!(Line::command().render_long_help().to_string().contains("--list"));
+    }
 }

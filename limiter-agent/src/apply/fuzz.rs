@@ -8,13 +8,11 @@ use http::{Request, Response};
 use serde_json::{Value, json};
 use tower::{Layer, Service};
 use weir_enforce::{AmbiguousPaths, GateOptions, Gates, LimitLayer};
+use weir_fuzz::{Choices, Target, json::change};
 use weir_wire::ExplainRequest;
 
 use super::*;
-use crate::{
-    fuzz::{self, Choices},
-    proxy::ResponseBody,
-};
+use crate::proxy::ResponseBody;
 
 /// What once failed, as hex: text that is not UTF-8 was a fault at a path that did not exist; a control character in the
 /// name of a limit made a panic.
@@ -95,38 +93,9 @@ const WORDS: &[&str] = &[
     "text/plain\nx",
 ];
 
-const NUMBERS: &[u64] = &[
-    0,
-    1,
-    2,
-    3,
-    8,
-    63,
-    64,
-    100,
-    128,
-    129,
-    200,
-    400,
-    429,
-    599,
-    600,
-    1000,
-    65_536,
-    1_000_000,
-    1_000_001,
-    86_400_000,
-    1 << 20,
-    1 << 30,
-    1 << 32,
-    1 << 53,
-    i64::MAX as u64,
-    u64::MAX,
-];
-
 #[test]
 fn any_snapshot_is_refused_or_enforced() {
-    fuzz::run("snapshot", CORPUS, 100, script);
+    Target::new("snapshot").corpus(CORPUS).run(100, script);
 }
 
 fn script(bytes: &[u8]) -> Result<(), String> {
@@ -142,7 +111,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     while !choices.is_over() {
         let mut changed = snapshot.clone();
         for _ in 0..1 + choices.below(3) {
-            change(&mut changed, &mut choices);
+            change(&mut changed, WORDS, &mut choices);
         }
         if let Some(fields) = changed.as_object_mut()
             && !choices.rarely(10)
@@ -170,73 +139,6 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// Puts something else in the place of something, takes it out, or puts it in twice.
-fn change(value: &mut Value, choices: &mut Choices<'_>) {
-    let count = nodes(value);
-    // Something that is somewhere else in it is more often right than what is made up.
-    let copy = node(value, &mut choices.below(count)).cloned().unwrap_or_default();
-    let Some(target) = node_mut(value, &mut choices.below(count)) else { return };
-    match target {
-        Value::Array(list) if choices.rarely(2) => match choices.below(3) {
-            0 if !list.is_empty() => drop(list.remove(choices.below(list.len()))),
-            1 if !list.is_empty() => list.push(list[choices.below(list.len())].clone()),
-            _ => list.push(copy),
-        },
-        Value::Object(fields) if choices.rarely(2) && !fields.is_empty() => {
-            let names: Vec<String> = fields.keys().cloned().collect();
-            let name = choices.one(&names);
-            match choices.below(3) {
-                0 => drop(fields.remove(name)),
-                1 => drop(fields.insert(name.clone(), copy)),
-                _ => drop(fields.insert((*choices.one(WORDS)).to_owned(), copy)),
-            }
-        }
-        Value::Number(_) if !choices.rarely(8) => *target = json!(choices.one(NUMBERS)),
-        Value::String(_) if !choices.rarely(8) => *target = json!(choices.one(WORDS)),
-        _ => {
-            *target = match choices.below(8) {
-                0 => Value::Null,
-                1 => json!(choices.one(NUMBERS)),
-                2 => json!(choices.one(WORDS)),
-                3 => json!(true),
-                4 => json!([]),
-                5 => json!({}),
-                6 => json!(-1.5),
-                _ => copy,
-            }
-        }
-    }
-}
-
-fn nodes(value: &Value) -> usize {
-    1 + children(value).map(nodes).sum::<usize>()
-}
-
-fn children(value: &Value) -> impl Iterator<Item = &Value> {
-    let list = value.as_array().into_iter().flatten();
-    list.chain(value.as_object().into_iter().flat_map(serde_json::Map::values))
-}
-
-fn node<'a>(value: &'a Value, place: &mut usize) -> Option<&'a Value> {
-    if *place == 0 {
-        return Some(value);
-    }
-    *place -= 1;
-    children(value).find_map(|child| node(child, place))
-}
-
-fn node_mut<'a>(value: &'a mut Value, place: &mut usize) -> Option<&'a mut Value> {
-    if *place == 0 {
-        return Some(value);
-    }
-    *place -= 1;
-    match value {
-        Value::Array(list) => list.iter_mut().find_map(|child| node_mut(child, place)),
-        Value::Object(fields) => fields.values_mut().find_map(|child| node_mut(child, place)),
-        _ => None,
-    }
 }
 
 /// A refusal says what is wrong and where; the last word of a path may be what is missing.

@@ -6,6 +6,8 @@
 //! force.
 
 mod ask;
+#[cfg(test)]
+mod fuzz;
 mod renewal;
 
 use std::{convert::Infallible, fs, path::PathBuf};

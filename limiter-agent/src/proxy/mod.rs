@@ -21,6 +21,8 @@ mod client;
 mod expect;
 mod failure;
 mod forward;
+#[cfg(test)]
+mod fuzz;
 mod headers;
 mod plain;
 mod pool;

@@ -346,5 +346,9 @@ fn number(text: &str) -> Option<Number> {
 }
 
 #[cfg(test)]
+#[path = "yaml_fuzz.rs"]
+mod fuzz;
+
+#[cfg(test)]
 #[path = "yaml_tests.rs"]
 mod tests;

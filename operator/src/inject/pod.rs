@@ -250,5 +250,9 @@ fn set(metadata: &mut Value, map: &str, name: &str, value: &str) {
 }
 
 #[cfg(test)]
+#[path = "pod_fuzz.rs"]
+mod fuzz;
+
+#[cfg(test)]
 #[path = "pod_tests.rs"]
 mod tests;

@@ -40,37 +40,39 @@ impl FromStr for Quantity {
 pub(super) fn amount(text: &str) -> Option<f64> {
     let number = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
     let (number, suffix) = text.split_at(number);
-    let number: f64 = number.parse().ok()?;
-    Some(number * scale(suffix)?).filter(|value| value.is_finite())
-}
-
-fn scale(suffix: &str) -> Option<f64> {
-    Some(match suffix {
-        "n" => 1e-9,
-        "u" => 1e-6,
-        "m" => 1e-3,
-        "" => 1.0,
-        "k" => 1e3,
-        "M" => 1e6,
-        "G" => 1e9,
-        "T" => 1e12,
-        "P" => 1e15,
-        "E" => 1e18,
-        "Ki" => 1024.0,
-        "Mi" => 1024f64.powi(2),
-        "Gi" => 1024f64.powi(3),
-        "Ti" => 1024f64.powi(4),
-        "Pi" => 1024f64.powi(5),
-        "Ei" => 1024f64.powi(6),
+    let decimal = |power: i32| format!("{number}e{power}").parse::<f64>().ok();
+    let binary = |power: i32| Some(number.parse::<f64>().ok()? * 1024f64.powi(power));
+    let value = match suffix {
+        "n" => decimal(-9),
+        "u" => decimal(-6),
+        "m" => decimal(-3),
+        "" => decimal(0),
+        "k" => decimal(3),
+        "M" => decimal(6),
+        "G" => decimal(9),
+        "T" => decimal(12),
+        "P" => decimal(15),
+        "E" => decimal(18),
+        "Ki" => binary(1),
+        "Mi" => binary(2),
+        "Gi" => binary(3),
+        "Ti" => binary(4),
+        "Pi" => binary(5),
+        "Ei" => binary(6),
         _ => {
             let exponent = suffix.strip_prefix(['e', 'E'])?;
             let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
             // No node has a resource that needs an exponent above two digits.
             let plain = (1..=2).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
-            10f64.powi(exponent.parse().ok().filter(|_| plain)?)
+            decimal(exponent.parse().ok().filter(|_| plain)?)
         }
-    })
+    };
+    value.filter(|value| value.is_finite())
 }
+
+#[cfg(test)]
+#[path = "quantity_fuzz.rs"]
+mod fuzz;
 
 #[cfg(test)]
 mod tests {
@@ -94,6 +96,9 @@ mod tests {
             let [less, more] = [less, more].map(|text| text.parse::<Quantity>().unwrap());
             assert!(more.exceeds(&less) && !less.exceeds(&more), "{less:?} {more:?}");
         }
-        assert!(!"1".parse::<Quantity>().unwrap().exceeds(&"1000m".parse().unwrap()));
+        for (one, same) in [("1", "1000m"), ("912", "9.12E2")] {
+            let [one, same] = [one, same].map(|text| text.parse::<Quantity>().unwrap());
+            assert!(!one.exceeds(&same) && !same.exceeds(&one), "{one:?} {same:?}");
+        }
     }
 }

@@ -29,9 +29,20 @@ pub enum InvalidAgent {
     /// The URL is invalid.
     #[error("{0:?} must be a URL with a host and a port, and nothing behind it, such as http://127.0.0.1:8481")]
     Url(String),
+    /// Something stands behind the authority that would never be called.
+    #[error("{url:?} has {sign:?}, and an agent is called at a host and a port alone: remove what begins with it")]
+    Behind {
+        /// What was written.
+        url: String,
+        /// `?` or `#`.
+        sign: char,
+    },
     /// A label without a value.
     #[error("{0:?} must be a label such as app=web")]
     Label(String),
+    /// A label with two values.
+    #[error("{0:?} is a label that stands there already: keep one of them")]
+    LabelTwice(String),
 }
 
 impl std::str::FromStr for StandaloneAgent {
@@ -40,25 +51,37 @@ impl std::str::FromStr for StandaloneAgent {
     /// `URL[,LABEL=VALUE...]`.
     fn from_str(text: &str) -> Result<Self, InvalidAgent> {
         let mut parts = text.split(',').map(str::trim);
-        let url = parts.next().unwrap_or_default().trim_end_matches('/');
+        let written = parts.next().unwrap_or_default();
+        let url = written.strip_suffix('/').unwrap_or(written);
+        if let Some(sign) = url.chars().find(|sign| matches!(sign, '?' | '#')) {
+            return Err(InvalidAgent::Behind { url: url.to_owned(), sign });
+        }
         let invalid = || InvalidAgent::Url(url.to_owned());
         let uri: http::Uri = url.parse().map_err(|_| invalid())?;
         let is_known = matches!(uri.scheme_str(), Some("http" | "https"));
-        let is_bare = uri.path() == "/" && uri.query().is_none();
+        let is_bare = uri.path() == "/" && !url.ends_with('/');
         let can_be_named = uri.authority().is_some_and(|authority| {
             let authority = authority.as_str();
-            !authority.contains('@') && ServerName::try_from(host(authority)).is_ok()
+            // The library takes `a:1[::1]:80` for the host `a` and the port 80.
+            let behind = authority.strip_prefix(uri.host().unwrap_or_default()).and_then(|rest| rest.strip_prefix(':'));
+            let is_whole = behind.is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+            is_whole && ServerName::try_from(host(authority)).is_ok()
         });
-        if !is_known || !is_bare || !can_be_named || uri.port_u16().is_none_or(|port| port == 0) {
+        let port = uri.port_u16().filter(|port| *port > 0 && is_known && is_bare && can_be_named);
+        let (Some(scheme), Some(host), Some(port)) = (uri.scheme_str(), uri.host(), port) else {
             return Err(invalid());
-        }
+        };
+        // In one spelling, so that an agent that is named twice is found.
+        let url = format!("{scheme}://{}:{port}", host.to_ascii_lowercase());
         let mut labels = BTreeMap::new();
         for part in parts {
             let label = part.split_once('=').filter(|(name, _)| !name.is_empty());
             let (name, value) = label.ok_or_else(|| InvalidAgent::Label(part.to_owned()))?;
-            labels.insert(name.trim().to_owned(), value.trim().to_owned());
+            if labels.insert(name.trim().to_owned(), value.trim().to_owned()).is_some() {
+                return Err(InvalidAgent::LabelTwice(part.to_owned()));
+            }
         }
-        Ok(Self { url: url.to_owned(), labels })
+        Ok(Self { url, labels })
     }
 }
 
@@ -174,8 +197,7 @@ fn read(path: &Path) -> Result<Vec<StandaloneAgent>, AgentsError> {
     let text = listing::read(path).map_err(|source| AgentsError::Unreadable { path: path.to_owned(), source })?;
     let mut agents = Vec::new();
     for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
-        let line = line.split('#').next().unwrap_or_default().trim();
-        if !line.is_empty() {
+        if let Some(line) = listed(line) {
             let agent = line.parse();
             let wrong = |source| AgentsError::Line { path: path.to_owned(), line: index + 1, source };
             agents.push(agent.map_err(wrong)?);
@@ -183,6 +205,17 @@ fn read(path: &Path) -> Result<Vec<StandaloneAgent>, AgentsError> {
     }
     if agents.is_empty() { Err(AgentsError::None { path: path.to_owned() }) } else { Ok(agents) }
 }
+
+/// A line without its comment, which begins behind a blank or at the start: within a URL, `#` is a fault. None if nothing is left.
+fn listed(line: &str) -> Option<&str> {
+    let is_comment = |at: usize| line[..at].chars().next_back().is_none_or(char::is_whitespace);
+    let end = line.match_indices('#').map(|(at, _)| at).find(|at| is_comment(*at)).unwrap_or(line.len());
+    Some(line[..end].trim()).filter(|line| !line.is_empty())
+}
+
+#[cfg(test)]
+#[path = "agents_fuzz.rs"]
+mod fuzz;
 
 #[cfg(test)]
 mod tests {
@@ -201,6 +234,10 @@ mod tests {
             "http://a/path",
             "http://a:1?b",
             "http://u@a:1",
+            "http://a:1#b",
+            "http://a:1//",
+            "http://a:1[::1]:80",
+            "http://a:1,app=x,app=y",
             "http://a:1,app",
             "http://a",
             "https://a",
@@ -231,6 +268,13 @@ mod tests {
         assert_eq!(said(&mut agents).unwrap(), ["a:1 is", "b:1 is", "fixed:1 is"]);
         for (bad, problem) in [
             ("", "names no agent"),
+            (
+                "http://a:1\nhttp://b:1#c\n",
+                "agents:2: \"http://b:1#c\" has '#', and an agent is called at a host and a port",
+            ),
+            ("http://a:1?c # why\n", "\"http://a:1?c\" has '?'"),
+            ("http://a:1\nHTTP://A:01\n", "named twice"),
+            ("HTTPS://b:1\n", "must be called over mutual TLS"),
             ("http://a:1\nb:1\n", "agents:2: "),
             ("http://a:1\nhttp://a:1/,app=web\n", "listed twice"),
             ("http://fixed:1\n", "listed twice"),

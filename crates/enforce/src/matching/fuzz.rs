@@ -2,15 +2,13 @@
 
 use std::borrow::Cow;
 
+use weir_fuzz::{Choices, Target};
+
 use super::{
     Conditions, Glob, Index, Matcher, RequestView,
     glob::InvalidGlob,
     path::{AmbiguousPaths, is_ambiguous, normalise},
 };
-use crate::fuzz::{self, Choices};
-
-/// What once failed, as hex.
-const CORPUS: &str = "";
 
 /// What tells one spelling from another.
 const PIECES: &[&str] = &[
@@ -23,7 +21,7 @@ const GLOBS: &[&str] =
 
 #[test]
 fn any_path_and_glob_agree_with_the_definition() {
-    fuzz::run("paths", CORPUS, 1_000, script);
+    Target::new("paths").run(1_000, script);
 }
 
 fn script(bytes: &[u8]) -> Result<(), String> {

@@ -75,8 +75,8 @@ impl FromStr for HostPattern {
 pub(crate) fn without_port(host: &str) -> &str {
     let host = host.rsplit_once('@').map_or(host, |(_user, host)| host);
     let host = match host.rfind(']') {
-        Some(end) => &host[..=end],
-        None => host.split_once(':').map_or(host, |(host, _port)| host),
+        Some(end) if host.starts_with('[') => &host[..=end],
+        _ => host.split_once(':').map_or(host, |(host, _port)| host),
     };
     host.strip_suffix('.').unwrap_or(host)
 }
@@ -94,6 +94,7 @@ mod tests {
             ("[::1]:80", "[::1]"),
             ("[::1]", "[::1]"),
             ("user@example.com:1", "example.com"),
+            ("a[]b:1", "a[]b"),
             ("", ""),
         ] {
             assert_eq!(without_port(host), expected, "{host}");

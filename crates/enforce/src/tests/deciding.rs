@@ -176,3 +176,19 @@ async fn both_entries_refuse_alike() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_has_the_status_of_its_rule_and_one_time_in_all_fields() {
+    let told = json!({"onLimit": {"status": 503, "headers": "Both"}});
+    let limits = Limits::new(&[policy("p", &[rule("r", &[limit("TokenBucket", 1, 10_000, json!({}))], told)])]);
+    assert_eq!(limits.status("/").await, 200);
+    let refusal = limits.get("/").await;
+    assert_eq!(refusal.status(), 503);
+    let field = |name: &str| refusal.headers()[name].to_str().expect("text").to_owned();
+    assert_eq!(
+        [field("x-ratelimit-limit"), field("x-ratelimit-remaining"), field("x-ratelimit-reset")],
+        ["1", "0", "10"]
+    );
+    assert_eq!(field("retry-after"), "10");
+    assert!(field("ratelimit").contains("r=0") && field("ratelimit").contains("t=10"), "{}", field("ratelimit"));
+}

@@ -197,3 +197,26 @@ async fn a_limit_that_is_cut_tells_those_who_are_too_late_at_once() {
     assert_eq!(statuses.await, expected);
     assert_eq!(limits.counts(0, 0), [3, 8, 0, 2]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_is_refused_late_keeps_no_place_in_any_queue() {
+    let rules = |requests| {
+        let paced = rule("paced", &[limit("GCRA", requests, 1000, json!({}))], wait(1_000));
+        let paced = with(paced, json!({"match": [{"paths": ["/x"]}]}));
+        let all = rule("all", &[limit("TokenBucket", 11, 3_600_000, json!({"burst": 11}))], json!({}));
+        policy("p", &[paced, all])
+    };
+    let limits = Limits::new(&[rules(10)]);
+    let mut waits: Vec<_> = (0..11).map(|_| Box::pin(limits.send(get("/x"), ok))).collect();
+    for wait in &mut waits {
+        let _ = futures::poll!(wait);
+    }
+    limits.apply(&[rules(2)]);
+    let answers = futures::future::join_all(waits.drain(1..)).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status() == 429).count(), 8);
+    // Three of the eleven went: the places that the others held are free again.
+    for _ in 0..8 {
+        assert_eq!(limits.status("/").await, 200);
+    }
+    assert_eq!(limits.status("/").await, 429);
+}

@@ -11,21 +11,25 @@ use super::Violation;
 
 /// Our crates, and which others of ours each may depend on, in code and in tests.
 const MAY_KNOW: &[(&str, &[&str])] = &[
-    ("weir-core", &[]),
+    ("weir-fuzz", &[]),
+    ("weir-core", &["weir-fuzz"]),
     ("weir-tower", &["weir-core"]),
-    ("weir-wire", &[]),
-    ("weir-expressions", &[]),
+    ("weir-wire", &["weir-fuzz"]),
+    ("weir-expressions", &["weir-fuzz"]),
     ("weir-http2", &[]),
-    ("weir-api", &[]),
-    ("weir-enforce", &["weir-core", "weir-expressions", "weir-tower", "weir-wire"]),
-    ("weir-agent", &["weir-core", "weir-enforce", "weir-tower", "weir-wire"]),
-    ("weir-operator", &["weir-api", "weir-expressions", "weir-http2", "weir-wire"]),
+    ("weir-api", &["weir-fuzz"]),
+    ("weir-enforce", &["weir-core", "weir-expressions", "weir-fuzz", "weir-tower", "weir-wire"]),
+    ("weir-agent", &["weir-core", "weir-enforce", "weir-fuzz", "weir-tower", "weir-wire"]),
+    ("weir-operator", &["weir-api", "weir-expressions", "weir-fuzz", "weir-http2", "weir-wire"]),
     ("weir-testbed", &["weir-api"]),
     ("weir-bench", &["weir-api", "weir-core", "weir-testbed", "weir-tower", "weir-wire"]),
     ("xtask", &["weir-api"]),
     ("weir-e2e", &["weir-api", "weir-testbed", "weir-wire"]),
     ("weir-testapp", &[]),
 ];
+
+/// Crates of ours for tests: nothing else may depend on them.
+const ONLY_FOR_TESTS: &[&str] = &["weir-fuzz"];
 
 /// Crates that must not even be reached through others, and why.
 const MUST_NOT_LINK: &[(&str, &[&str], &str)] = &[
@@ -128,6 +132,12 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
                     &member.manifest,
                     format!("{} must not depend on {}", member.name, direct.name),
                     format!("remove the dependency; {} may know {}", member.name, list(allowed)),
+                ));
+            } else if ONLY_FOR_TESTS.contains(&direct.name.as_str()) && direct.kind != DependencyKind::Development {
+                violations.push(Violation::new(
+                    &member.manifest,
+                    format!("{} must depend on {} for its tests only", member.name, direct.name),
+                    "move it to [dev-dependencies]",
                 ));
             }
         }
@@ -277,6 +287,16 @@ mod tests {
         let dependency = Direct { kind: DependencyKind::Development, ..direct("weir-core") };
         let members = vec![member("weir-operator", vec![dependency], &[])];
         assert_eq!(faults(members, &[]), ["weir-operator must not depend on weir-core"]);
+    }
+
+    #[test]
+    fn a_crate_for_tests_is_in_no_program() {
+        let dev = Direct { kind: DependencyKind::Development, ..direct("weir-fuzz") };
+        assert_eq!(faults(vec![member("weir-wire", vec![dev], &[])], &[]), [""; 0]);
+        assert_eq!(
+            faults(vec![member("weir-wire", vec![direct("weir-fuzz")], &[])], &[]),
+            ["weir-wire must depend on weir-fuzz for its tests only"]
+        );
     }
 
     #[test]

@@ -2,19 +2,16 @@
 //! sees one; and the same whatever pieces they come in.
 
 use tokio_tungstenite::tungstenite::protocol::frame::{FrameHeader, coding::OpCode};
+use weir_fuzz::{Choices, Target};
 
 use super::{
     client::{ClientFrames, Step},
     frame::{Header, opcode},
 };
-use crate::fuzz::{self, Choices};
-
-/// What once failed, as hex.
-const CORPUS: &str = "";
 
 #[test]
 fn any_frames_are_read_as_others_read_them() {
-    fuzz::run("frames", CORPUS, 500, script);
+    Target::new("frames").run(500, script);
 }
 
 fn script(bytes: &[u8]) -> Result<(), String> {

@@ -20,10 +20,7 @@ mod pulse;
 mod rules;
 mod words;
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::sync::Arc;
 
 use self::{
     app::LAST,
@@ -38,32 +35,26 @@ const FIRST_SEED: u64 = 1_000_000;
 
 /// How long `cargo xtask fuzz` asks it to run, and the first seed.
 pub(crate) struct Budget {
-    until: Option<SystemTime>,
+    request: weir_fuzz::Request,
     pub(crate) seed: u64,
     pub(crate) cases: u64,
 }
 
 impl Budget {
-    #[expect(clippy::disallowed_methods, reason = "the duration of the run is given in seconds")]
     pub(crate) fn told(cases: u64, seed: u64) -> Self {
-        let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-        if let Some(seed) = number("WEIR_FUZZ_REPLAY") {
-            return Self { until: None, seed, cases: 1 };
+        let request = weir_fuzz::Request::read();
+        if let Some(seed) = &request.replay {
+            let seed = seed.parse().expect("the seed of a case");
+            return Self { request, seed, cases: 1 };
         }
-        let now = SystemTime::now();
-        match number("WEIR_FUZZ_SECONDS") {
-            Some(seconds) => {
-                let seed = now.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_micros();
-                let seed = u64::try_from(seed).expect("before the year 500,000");
-                Self { until: Some(now + Duration::from_secs(seconds)), seed, cases: u64::MAX }
-            }
-            None => Self { until: None, seed, cases },
-        }
+        // Cases count on from it.
+        let seed = request.seed(seed) >> u32::from(request.is_timed());
+        let cases = if request.is_timed() { u64::MAX } else { cases };
+        Self { request, seed, cases }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the duration of the run is given in seconds")]
     pub(crate) fn is_over(&self) -> bool {
-        self.until.is_some_and(|until| SystemTime::now() >= until)
+        self.request.is_over()
     }
 }
 

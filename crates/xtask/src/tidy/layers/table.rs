@@ -13,6 +13,11 @@ pub(super) struct Crate {
 
 pub(super) const CRATES: &[Crate] = &[
     Crate {
+        root: "crates/fuzz/src/lib.rs",
+        layers: &[&["random", "smaller"], &["choices", "mutate"], &["json"]],
+        known: &[],
+    },
+    Crate {
         root: "crates/core/src/lib.rs",
         layers: &[
             &["divisor", "quota", "sync", "time"],

@@ -1,0 +1,69 @@
+//! Durations, beside a reader that goes through the text sign by sign, as GEP-2257 defines it.
+
+use weir_fuzz::{Choices, Target};
+
+use super::{InvalidDuration, MaxWait, Period};
+
+const PIECES: &[&str] = &[
+    "0", "1", "9", "24", "99999", "100000", "00001", "h", "m", "s", "ms", "us", "ns", "d", "H", "M", " ", ".", "-",
+    "+", "e", "_", "\u{e4}", "\u{661}", "\0", "1h", "30m", "500ms", "24h",
+];
+
+#[test]
+fn any_duration_is_the_sum_of_its_parts_or_none() {
+    Target::new("durations").run(1_000, script);
+}
+
+fn script(bytes: &[u8]) -> Result<(), String> {
+    let mut choices = Choices(bytes);
+    while !choices.is_over() {
+        let text = choices.text(PIECES, 10);
+        let expected = defined(&text);
+        let day = 24 * 3_600_000;
+        let found = text.parse::<Period>();
+        let fits = expected.filter(|millis| (1..=day).contains(millis));
+        if found.as_ref().ok().map(Period::as_millis) != fits {
+            return Err(format!("{text:?} is {found:?}, and should be {expected:?} ms"));
+        }
+        if let Err(wrong) = &found
+            && matches!(wrong, InvalidDuration::Syntax { .. }) == expected.is_some()
+        {
+            return Err(format!("{text:?} is refused by {wrong}"));
+        }
+        if let Ok(found) = &found
+            && (found.to_string() != text || found.duration().as_millis() != u128::from(found.as_millis()))
+        {
+            return Err(format!("{text:?} is kept as {found}"));
+        }
+        // The same text has the same length for another field, within other bounds.
+        if text.parse::<MaxWait>().ok().map(|wait| wait.as_millis()) != fits.filter(|millis| *millis <= 300_000) {
+            return Err(format!("{text:?} is another duration for maxWait"));
+        }
+    }
+    Ok(())
+}
+
+/// In milliseconds.
+fn defined(text: &str) -> Option<u64> {
+    let (mut total, mut parts) = (0, 0);
+    let mut signs = text.chars().peekable();
+    while signs.peek().is_some() {
+        let mut digits = String::new();
+        while let Some(digit) = signs.next_if(char::is_ascii_digit) {
+            digits.push(digit);
+        }
+        let unit = match signs.next()? {
+            'h' => 3_600_000,
+            'm' if signs.next_if_eq(&'s').is_some() => 1,
+            'm' => 60_000,
+            's' => 1_000,
+            _ => return None,
+        };
+        if digits.is_empty() || digits.len() > 5 {
+            return None;
+        }
+        total += digits.parse::<u64>().ok()? * unit;
+        parts += 1;
+    }
+    (1..=4).contains(&parts).then_some(total)
+}

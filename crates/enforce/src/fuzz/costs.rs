@@ -1,0 +1,73 @@
+//! Costs that a header of a request or an answer tells: a whole number, held within 1 and the most, and 1 for anything else.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use weir_fuzz::{Choices, Target};
+
+use crate::cost::Told;
+
+const PIECES: &[&str] = &[
+    "0",
+    "1",
+    "9",
+    "42",
+    "18446744073709551615",
+    "18446744073709551616",
+    "00",
+    "-",
+    "+",
+    ".",
+    "e3",
+    " ",
+    "\t",
+    ",",
+    "x",
+    "_",
+    "0x1f",
+    "\u{664}",
+    "\u{e4}",
+    "\u{a0}",
+    "99999999999999999999999999",
+];
+
+#[test]
+fn any_told_cost_is_the_number_of_the_definition() {
+    Target::new("costs").run(1_000, script);
+}
+
+fn script(bytes: &[u8]) -> Result<(), String> {
+    let mut choices = Choices(bytes);
+    while !choices.is_over() {
+        let most = *choices.one(&[1, 2, 100, 1 << 32, u64::MAX]);
+        let count = choices.below(3);
+        let values: Vec<String> = (0..count).map(|_| choices.text(PIECES, 4)).collect();
+        let told = Told { name: HeaderName::from_static("x-cost"), most };
+        let mut headers = HeaderMap::new();
+        headers.insert("x-other", HeaderValue::from_static("7"));
+        for value in &values {
+            let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|error| error.to_string())?;
+            headers.append("x-cost", value);
+        }
+        let found = told.take(&mut headers);
+        let expected = values.first().map_or(1, |value| defined(value, most));
+        if found != expected {
+            return Err(format!("{values:?} with at most {most} is {found}, and should be {expected}"));
+        }
+        if headers.len() != 1 {
+            return Err(format!("{headers:?} still tells the client"));
+        }
+    }
+    Ok(())
+}
+
+/// Digit by digit, with as many digits as there are.
+fn defined(value: &str, most: u64) -> u64 {
+    let digits = value.trim_matches([' ', '\t']);
+    let mut number: u128 = 0;
+    for byte in digits.bytes() {
+        if !byte.is_ascii_digit() {
+            return 1;
+        }
+        number = (number * 10 + u128::from(byte - b'0')).min(u128::from(u64::MAX));
+    }
+    if digits.is_empty() { 1 } else { u64::try_from(number.clamp(1, u128::from(most))).unwrap_or(most) }
+}

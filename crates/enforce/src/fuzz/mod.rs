@@ -1,0 +1,11 @@
+//! Targets of `cargo xtask fuzz` for what clients, apps and issuers of tokens write. Each compares a parser with a definition
+//! that shares no code with it, or with a parser of others. The target for paths and globs is `matching/fuzz.rs`.
+
+mod addresses;
+mod cookies;
+mod costs;
+mod explain;
+mod hosts;
+mod jwks;
+mod queries;
+mod tokens;

@@ -1,0 +1,45 @@
+//! Decisions of a script, made by bytes.
+
+use crate::Random;
+
+/// Choices made by bytes. Once there are no bytes left, each choice is the first one.
+#[derive(Clone, Copy, Debug)]
+pub struct Choices<'a>(pub &'a [u8]);
+
+impl Choices<'_> {
+    /// Whether there are no bytes left.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next byte.
+    pub fn byte(&mut self) -> u8 {
+        self.0.split_off_first().copied().unwrap_or(0)
+    }
+
+    /// A number below `count`; 0 if `count` is 0.
+    pub fn below(&mut self, count: usize) -> usize {
+        usize::from(u16::from_be_bytes([self.byte(), self.byte()])) % count.max(1)
+    }
+
+    /// One of these.
+    pub fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len())]
+    }
+
+    /// One in so many.
+    pub fn rarely(&mut self, times: u8) -> bool {
+        self.byte() % times == 1
+    }
+
+    /// Fewer than `count` of these pieces in a row.
+    pub fn text(&mut self, pieces: &[&str], count: usize) -> String {
+        (0..self.below(count)).map(|_| *self.one(pieces)).collect()
+    }
+
+    /// Random numbers for what needs more bytes than there are.
+    pub fn random(&mut self) -> Random {
+        Random::new(u64::from_be_bytes(std::array::from_fn(|_| self.byte())))
+    }
+}

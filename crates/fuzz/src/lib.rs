@@ -1,0 +1,269 @@
+//! Random input for the parsers of bytes that others send: the harness that all targets of `cargo xtask fuzz` share.
+//!
+//! A target is a test with a script. The script makes input from bytes, gives it to a parser and compares the outcome with an
+//! oracle. `cargo test` runs each target for a moment with a fixed seed; `cargo xtask fuzz` runs one for as long as it is told.
+//! A panic is a failure like any other. The harness makes the bytes of a failure smaller and prints them as hex, for
+//! `--replay` and for the corpus of the target.
+//!
+//! Tests alone may use this crate.
+
+mod choices;
+#[cfg(feature = "json")]
+pub mod json;
+mod mutate;
+mod random;
+mod smaller;
+
+use std::{
+    fmt::Write as _,
+    hash::{BuildHasher, RandomState},
+    panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook},
+    time::{Duration, SystemTime},
+};
+
+use self::smaller::smaller;
+pub use self::{choices::Choices, mutate::mutated, random::Random};
+
+/// How long a run is, in seconds.
+const SECONDS: &str = "WEIR_FUZZ_SECONDS";
+
+/// The one input to run, as a failure printed it.
+const REPLAY: &str = "WEIR_FUZZ_REPLAY";
+
+/// The seed of a run that is not told for how long: it is the same in every test run.
+const SEED: u64 = 6455;
+
+/// The most random bytes of one script.
+const LONGEST: usize = 384;
+
+/// How long a run goes on.
+#[derive(Clone, Copy, Debug)]
+enum Until {
+    Times(u64),
+    Moment(SystemTime),
+}
+
+/// What the environment asks for. Targets whose input is a seed, such as `http`, use this directly.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The one input to run.
+    pub replay: Option<String>,
+    until: Option<SystemTime>,
+}
+
+impl Request {
+    /// Reads `WEIR_FUZZ_SECONDS` and `WEIR_FUZZ_REPLAY`.
+    ///
+    /// # Panics
+    ///
+    /// If the seconds are not a number.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "the length of a run is given in seconds")]
+    pub fn read() -> Self {
+        let told = |name: &str| std::env::var(name).ok();
+        let seconds = told(SECONDS).map(|text| text.parse().expect("WEIR_FUZZ_SECONDS is a number of seconds"));
+        let until = seconds.map(|seconds| SystemTime::now() + Duration::from_secs(seconds));
+        Self { replay: told(REPLAY), until }
+    }
+
+    /// Whether the run has a length in seconds.
+    #[must_use]
+    pub fn is_timed(&self) -> bool {
+        self.until.is_some()
+    }
+
+    /// Whether the time is over. Never for a run without a length in seconds.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "the length of a run is given in seconds")]
+    pub fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| SystemTime::now() >= until)
+    }
+
+    /// A seed: a new one for a run in seconds, otherwise `fixed`.
+    #[must_use]
+    pub fn seed(&self, fixed: u64) -> u64 {
+        if self.is_timed() { RandomState::new().hash_one("weir") } else { fixed }
+    }
+}
+
+/// One target.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "it runs with `run`"]
+pub struct Target<'a> {
+    name: &'a str,
+    corpus: &'a str,
+    seeds: &'a [&'a [u8]],
+    longest: usize,
+}
+
+impl<'a> Target<'a> {
+    /// `name` is the one that `cargo xtask fuzz` knows.
+    pub fn new(name: &'a str) -> Self {
+        Self { name, corpus: "", seeds: &[], longest: LONGEST }
+    }
+
+    /// Inputs that failed once, as lines of hex. They run first. Lines that begin with `#` are comments.
+    pub fn corpus(self, corpus: &'a str) -> Self {
+        Self { corpus, ..self }
+    }
+
+    /// Good inputs. They run first; then most of the inputs are these with small changes, and the others are random bytes.
+    pub fn seeds(self, seeds: &'a [&'a [u8]]) -> Self {
+        Self { seeds, ..self }
+    }
+
+    /// The most random bytes of one input.
+    pub fn longest(self, longest: usize) -> Self {
+        Self { longest, ..self }
+    }
+
+    /// Runs the corpus, the seeds and then new inputs: `times`, unless the environment says for how many seconds.
+    ///
+    /// # Panics
+    ///
+    /// If the script fails. The message has the input in its smallest form.
+    pub fn run(self, times: u64, script: impl Fn(&[u8]) -> Result<(), String>) {
+        let request = Request::read();
+        if let Some(hex) = &request.replay {
+            return self.report(&decode(hex), &script);
+        }
+        for line in self.corpus.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            self.report(&decode(line), &script);
+        }
+        for seed in self.seeds {
+            self.report(seed, &script);
+        }
+        let random = Random::new(request.seed(SEED));
+        let until = request.until.map_or(Until::Times(times), Until::Moment);
+        if request.is_timed() {
+            // A panic is told once, for the smallest input.
+            drop(take_hook());
+            set_hook(Box::new(|_| {}));
+        }
+        let runs = self.new_inputs(random, until, &script);
+        println!("{runs} inputs of {} held", self.name);
+    }
+
+    fn new_inputs(self, mut random: Random, until: Until, script: &dyn Fn(&[u8]) -> Result<(), String>) -> u64 {
+        let mut runs = 0;
+        while until.is_not_over(runs) {
+            let input = self.input(&mut random);
+            if outcome(&input, script).is_err() {
+                self.report(&smaller(input, |bytes| outcome(bytes, script).is_err()), script);
+            }
+            runs += 1;
+        }
+        runs
+    }
+
+    fn input(self, random: &mut Random) -> Vec<u8> {
+        if self.seeds.is_empty() || random.below(8) == 0 {
+            let length = 8 + random.below(self.longest.saturating_sub(8).max(1));
+            return random.bytes(length);
+        }
+        let seed = self.seeds[random.below(self.seeds.len())];
+        let other = self.seeds[random.below(self.seeds.len())];
+        mutated(seed, other, random)
+    }
+
+    fn report(self, bytes: &[u8], script: &dyn Fn(&[u8]) -> Result<(), String>) {
+        if let Err(wrong) = outcome(bytes, script) {
+            let told = format!("{wrong}\nrun it again with: cargo xtask fuzz {} --replay {}", self.name, encode(bytes));
+            println!("{told}");
+            panic!("{told}");
+        }
+    }
+}
+
+impl Until {
+    #[expect(clippy::disallowed_methods, reason = "the length of a run is given in seconds")]
+    fn is_not_over(self, runs: u64) -> bool {
+        match self {
+            Self::Times(times) => runs < times,
+            Self::Moment(moment) => SystemTime::now() < moment,
+        }
+    }
+}
+
+fn outcome(bytes: &[u8], script: &dyn Fn(&[u8]) -> Result<(), String>) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(|| script(bytes))).unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<String>().cloned();
+        let message = message.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Err(format!("a panic: {}", message.unwrap_or_default()))
+    })
+}
+
+/// Bytes as the corpus and `--replay` have them.
+#[must_use]
+pub fn encode(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+/// The bytes of a line of hex.
+///
+/// # Panics
+///
+/// If it is not hex.
+#[must_use]
+pub fn decode(hex: &str) -> Vec<u8> {
+    let digits: Vec<char> = hex.trim().chars().collect();
+    let byte = |pair: &[char]| u8::from_str_radix(&String::from_iter(pair), 16).expect("hexadecimal digits");
+    digits.chunks(2).map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::RefCell, panic::catch_unwind};
+
+    use super::*;
+
+    fn told(run: impl FnOnce() + std::panic::UnwindSafe) -> String {
+        let panic = catch_unwind(run).expect_err("it fails");
+        panic.downcast_ref::<String>().cloned().expect("a message")
+    }
+
+    #[test]
+    fn a_failure_is_told_with_its_smallest_input() {
+        let wrong = |bytes: &[u8]| if bytes.contains(&0x2a) { Err("a star".to_owned()) } else { Ok(()) };
+        let message = told(move || Target::new("stars").run(1_000, wrong));
+        assert_eq!(message, "a star\nrun it again with: cargo xtask fuzz stars --replay 2a");
+    }
+
+    #[test]
+    fn a_panic_is_a_failure() {
+        let wrong = |bytes: &[u8]| {
+            assert!(bytes.len() < 20, "{} bytes", bytes.len().min(20));
+            Ok(())
+        };
+        let message = told(move || Target::new("long").run(1_000, wrong));
+        let zeros = "00".repeat(20);
+        assert_eq!(message, format!("a panic: 20 bytes\nrun it again with: cargo xtask fuzz long --replay {zeros}"));
+    }
+
+    #[test]
+    fn the_corpus_and_the_seeds_run_first_and_a_test_run_repeats() {
+        let inputs = || {
+            let inputs = RefCell::new(Vec::new());
+            Target::new("any").corpus("# once\n0102\n\n").seeds(&[b"seed"]).run(20, |bytes| {
+                inputs.borrow_mut().push(bytes.to_vec());
+                Ok(())
+            });
+            inputs.into_inner()
+        };
+        let first = inputs();
+        assert_eq!((first.len(), &first[0][..], &first[1][..]), (22, &[1, 2][..], &b"seed"[..]));
+        assert_eq!(first, inputs());
+        let near =
+            first[2..].iter().filter(|input| input.windows(2).any(|pair| b"seed".windows(2).any(|it| it == pair)));
+        assert!(near.count() >= 8, "most are near the seed: {first:02x?}");
+    }
+
+    #[test]
+    fn hex_is_read_as_it_is_written() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(decode(&encode(&bytes)), bytes);
+    }
+}

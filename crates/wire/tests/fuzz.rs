@@ -1,0 +1,152 @@
+//! Targets of `cargo xtask fuzz` for what operators and agents read from each other.
+
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use weir_fuzz::{Choices, Target, json::change, mutated};
+use weir_wire::{
+    ApplyReply, ExplainReply, ExplainRequest, IdentityRefusal, IdentityReply, IdentityRequest, Refusal, Snapshot,
+    Status,
+};
+
+const WORDS: &[&str] = &[
+    "",
+    "a",
+    "sequence",
+    "revision",
+    "wireVersion",
+    "policies",
+    "rules",
+    "keys",
+    "shareHeld",
+    "TokenBucket",
+    "Enforce",
+    "malformed",
+    "invalid",
+    "stale",
+    "-1",
+    "1.5",
+    "\u{e4}",
+    "\0",
+    "null",
+    "::1",
+    "uid",
+    "instance",
+];
+
+/// What a new agent may add to its answers.
+const NEW: &str = "addedByANewerVersion";
+
+type Reader = fn(&[u8]) -> Result<Option<Value>, String>;
+
+#[test]
+fn any_status_is_refused_or_read_as_it_was_written() {
+    let golden = include_str!("golden/status.json");
+    Target::new("statuses").run(200, |bytes| {
+        let mut choices = Choices(bytes);
+        let written = lines(golden, read::<Status>, &mut choices)?;
+        added(&written, read::<Status>, true, &mut choices)
+    });
+}
+
+#[test]
+fn any_message_is_refused_or_read_as_it_was_written() {
+    let messages: [(&str, Reader, bool); 9] = [
+        (include_str!("golden/snapshot.json"), read::<Snapshot>, false),
+        (include_str!("golden/snapshot-full.json"), read::<Snapshot>, false),
+        (include_str!("golden/explain.json"), read::<ExplainRequest>, false),
+        (include_str!("golden/identity-request.json"), read::<IdentityRequest>, false),
+        (include_str!("golden/explained.json"), read::<ExplainReply>, true),
+        (include_str!("golden/applied.json"), read::<ApplyReply>, true),
+        (include_str!("golden/refusal.json"), read::<Refusal>, true),
+        (include_str!("golden/identity.json"), read::<IdentityReply>, true),
+        (include_str!("golden/identity-refusal.json"), read::<IdentityRefusal>, true),
+    ];
+    Target::new("messages").run(200, |bytes| {
+        let mut choices = Choices(bytes);
+        let (golden, reader, may_grow) = *choices.one(&messages);
+        let written = lines(golden, reader, &mut choices)?;
+        added(&written, reader, may_grow, &mut choices)
+    });
+}
+
+/// Refused, or as the type writes it, which it must read again as the same.
+fn read<T: Serialize + DeserializeOwned + PartialEq>(bytes: &[u8]) -> Result<Option<Value>, String> {
+    let Ok(value) = serde_json::from_slice::<T>(bytes) else { return Ok(None) };
+    let written = serde_json::to_vec(&value).map_err(|error| format!("it cannot be written: {error}"))?;
+    let again: T = serde_json::from_slice(&written).map_err(|error| format!("it cannot be read again: {error}"))?;
+    if again != value {
+        return Err(format!("{} changes when it is written", String::from_utf8_lossy(&written)));
+    }
+    serde_json::to_value(&value).map(Some).map_err(|error| error.to_string())
+}
+
+/// Changes a message again and again. Returns the last one that was taken.
+fn lines(golden: &str, reader: Reader, choices: &mut Choices<'_>) -> Result<Value, String> {
+    let mut taken: Value = serde_json::from_str(golden).map_err(|error| error.to_string())?;
+    while !choices.is_over() {
+        let mut changed = taken.clone();
+        for _ in 0..1 + choices.below(3) {
+            change(&mut changed, WORDS, choices);
+        }
+        let text = changed.to_string();
+        if let Some(written) = reader(text.as_bytes()).map_err(|wrong| format!("{text}: {wrong}"))? {
+            kept(&written, &changed).map_err(|wrong| format!("{text} is read as {written}: {wrong}"))?;
+            taken = changed;
+        }
+        let broken = mutated(text.as_bytes(), golden.as_bytes(), &mut choices.random());
+        reader(&broken).map_err(|wrong| format!("{}: {wrong}", String::from_utf8_lossy(&broken)))?;
+    }
+    Ok(taken)
+}
+
+/// What was read is what stands there, for every field that the type has.
+fn kept(read: &Value, written: &Value) -> Result<(), String> {
+    match (read, written) {
+        (Value::Object(read), Value::Object(written)) => {
+            for (name, value) in read {
+                match written.get(name) {
+                    Some(there) => kept(value, there).map_err(|wrong| format!("{name}: {wrong}"))?,
+                    // A default that is written although it was left out.
+                    None if is_default(value) => {}
+                    None => return Err(format!("{name} was {value} without a word")),
+                }
+            }
+            Ok(())
+        }
+        // A structure may come as its fields in order.
+        (Value::Object(_), Value::Array(_)) => Ok(()),
+        (Value::Array(read), Value::Array(written)) if read.len() == written.len() => {
+            read.iter().zip(written).try_for_each(|(read, written)| kept(read, written))
+        }
+        (Value::Array(read), Value::Null) if read.is_empty() => Ok(()),
+        (read, written) if read == written => Ok(()),
+        (Value::String(_), Value::Object(fields)) if fields.len() == 1 => Ok(()),
+        // An address has more than one spelling.
+        (Value::String(read), Value::String(written))
+            if read.parse::<std::net::IpAddr>().ok() == written.parse().ok() =>
+        {
+            Ok(())
+        }
+        (read, written) => Err(format!("{read} is not {written}")),
+    }
+}
+
+fn is_default(value: &Value) -> bool {
+    match value {
+        Value::Array(list) => list.is_empty(),
+        Value::Number(number) => number.as_u64() == Some(0),
+        Value::String(text) => text == "GET",
+        Value::Bool(truth) => !truth,
+        _ => false,
+    }
+}
+
+/// A field that nobody knows: an answer may have it, and what is to be enforced must not.
+fn added(taken: &Value, reader: Reader, may_grow: bool, choices: &mut Choices<'_>) -> Result<(), String> {
+    let mut grown = taken.clone();
+    let Some(fields) = grown.as_object_mut() else { return Ok(()) };
+    fields.insert(NEW.to_owned(), choices.below(3).into());
+    let (before, after) = (reader(taken.to_string().as_bytes())?, reader(grown.to_string().as_bytes())?);
+    let expected = if may_grow { before } else { None };
+    if after == expected { Ok(()) } else { Err(format!("{grown} is read as {after:?}, and should be {expected:?}")) }
+}
