@@ -57,7 +57,8 @@ fn pem_of(der: &[u8]) -> String {
 
 /// What stands between the lines that begin and end certificates (RFC 7468).
 fn blocks(text: &[u8]) -> Vec<Vec<u8>> {
-    let (mut blocks, mut open): (Vec<Vec<u8>>, Option<(Vec<u8>, Vec<u8>)>) = (Vec::new(), None);
+    let mut blocks = Vec::new();
+    let mut open: Option<(Vec<u8>, Vec<u8>)> = None;
     for line in text.split(|byte| matches!(byte, b'\n' | b'\r')) {
         let line = line.trim_ascii();
         if let Some(label) = line.strip_prefix(b"-----BEGIN ").and_then(|rest| rest.strip_suffix(b"-----")) {

@@ -60,7 +60,7 @@ fn authority(choices: &mut Choices<'_>) -> Result<(), String> {
     let [host] = hosts[..] else { return Err(format!("{shown} goes on with {hosts:?}")) };
     let host = host.to_str().map_err(|error| error.to_string())?;
     let expected = target.as_ref().map_or(if fields == 0 { "own" } else { &field }, Authority::as_str);
-    if host != expected || request.uri().to_string() != "/x?y" {
+    if host != expected || *request.uri() != "/x?y" {
         return Err(format!("{shown} goes on as {host:?}{}", request.uri()));
     }
     if host.is_empty() {
@@ -133,7 +133,8 @@ fn forwarded(choices: &mut Choices<'_>) -> Result<(), String> {
     let mut headers = HeaderMap::new();
     headers.insert(header::HOST, HeaderValue::from_static("shop:80"));
     for _ in 0..choices.below(9) {
-        let name = header::HeaderName::from_static(*choices.one(FIELDS));
+        let field: &&str = choices.one(FIELDS);
+        let name = header::HeaderName::from_static(field);
         let value = choices.text(VALUES, 5);
         if name != header::HOST {
             headers.append(name, HeaderValue::from_bytes(value.as_bytes()).map_err(|error| error.to_string())?);

@@ -6,7 +6,7 @@ use kube::core::admission::{AdmissionRequest, AdmissionReview};
 use serde_json::{Value, json};
 use weir_fuzz::{Choices, Target, json::change, mutated};
 
-use super::{AgentStart, Images, Outcome, Resources, Settings, Terms, inject, labels, left_alone};
+use super::{AgentStart, ClusterSettings, Images, Outcome, Resources, Settings, inject, labels, left_alone};
 
 const WORDS: &[&str] = &[
     "",
@@ -82,7 +82,8 @@ fn any_pod_is_left_alone_or_given_one_agent() {
             let redirect = choices.rarely(2).then(|| "weir/redirect:1".to_owned());
             let images = Images { agent: "weir/agent:1".to_owned(), pull_policy: None, redirect };
             let native = !choices.rarely(3);
-            let terms = Terms { images, resources: Resources::default(), settings: Settings::default(), native };
+            let terms =
+                ClusterSettings { images, resources: Resources::default(), settings: Settings::default(), native };
             check(&pod, &terms).map_err(|wrong| format!("{wrong}: {pod}"))?;
             review(&pod, &mut choices)?;
             if serde_json::from_value::<Pod>(pod.clone()).is_err() {
@@ -93,7 +94,7 @@ fn any_pod_is_left_alone_or_given_one_agent() {
     });
 }
 
-fn check(pod: &Value, terms: &Terms) -> Result<(), String> {
+fn check(pod: &Value, terms: &ClusterSettings) -> Result<(), String> {
     let told = AgentStart { bootstrap: Some("{}"), ..AgentStart::default() };
     labels(pod);
     let Ok(outcome) = inject(pod, terms, &told) else {
