@@ -25,6 +25,7 @@ mod explain;
 mod identity;
 mod logs;
 mod reply;
+mod report;
 mod snapshot;
 mod status;
 
@@ -34,6 +35,7 @@ pub use identity::{
 };
 pub use logs::{DEFAULT_MAX_KEYS, LONGEST_LOG, LogsTooLarge, MAX_LOG_BYTES, check_logs, log_bytes};
 pub use reply::{ApplyReply, Fault, Refusal, RefusalKind};
+pub use report::{Goodbye, Report};
 pub use snapshot::{
     Action, Cost, FieldMatch, HeaderStyle, KeyPart, Limit, Match, Mode, OnLimit, OnMessage, Override, Per, PolicyRules,
     Rule, Snapshot, Strategy,

@@ -3,8 +3,8 @@
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use weir_wire::{
-    ApplyReply, ExplainReply, ExplainRequest, IdentityRefusal, IdentityReply, IdentityRequest, Refusal, Snapshot,
-    Status, WIRE_VERSION,
+    ApplyReply, ExplainReply, ExplainRequest, Goodbye, IdentityRefusal, IdentityReply, IdentityRequest, Refusal,
+    Report, Snapshot, Status, WIRE_VERSION,
 };
 
 fn round_trip<T: Serialize + DeserializeOwned>(golden: &str) -> T {
@@ -31,6 +31,12 @@ fn a_status_keeps_its_form() {
 fn replies_keep_their_form() {
     round_trip::<ApplyReply>(include_str!("golden/applied.json"));
     round_trip::<Refusal>(include_str!("golden/refusal.json"));
+}
+
+#[test]
+fn a_request_for_reports_and_a_goodbye_keep_their_form() {
+    round_trip::<Report>(include_str!("golden/report.json"));
+    round_trip::<Goodbye>(include_str!("golden/goodbye.json"));
 }
 
 #[test]

@@ -15,6 +15,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("weir-core", &["weir-fuzz"]),
     ("weir-tower", &["weir-core"]),
     ("weir-wire", &["weir-fuzz"]),
+    ("weir-channel", &["weir-fuzz", "weir-wire"]),
     ("weir-expressions", &["weir-fuzz"]),
     ("weir-http2", &[]),
     ("weir-api", &["weir-fuzz"]),
@@ -36,6 +37,7 @@ const MUST_NOT_LINK: &[(&str, &[&str], &str)] = &[
     ("weir-agent", &["kube", "kube-core", "kube-client", "k8s-openapi"], "the agent never talks to the apiserver"),
     ("weir-operator", &["weir-core", "weir-tower"], "the operator decides nothing about single requests"),
     ("weir-wire", &["kube", "kube-core", "k8s-openapi", "tokio"], "the wire format is plain data"),
+    ("weir-channel", &["hyper", "kube", "rustls"], "the channel works on any stream"),
     ("weir-enforce", &["axum", "hyper", "kube", "tonic"], "decisions are made without a server and without a socket"),
     // Of tokio it has the timers and the clock that goes with them: a program that waits has a runtime already.
     ("weir-tower", &["axum", "hyper", "kube", "tonic"], "the layers work in any program, without a server of ours"),

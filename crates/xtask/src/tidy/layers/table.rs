@@ -49,7 +49,12 @@ pub(super) const CRATES: &[Crate] = &[
     },
     Crate {
         root: "crates/wire/src/lib.rs",
-        layers: &[&["identity", "snapshot", "status"], &["explain", "logs", "reply"]],
+        layers: &[&["identity", "report", "snapshot", "status"], &["explain", "logs", "reply"]],
+        known: &[],
+    },
+    Crate {
+        root: "crates/channel/src/lib.rs",
+        layers: &[&["frame"], &["message"], &["channel"]],
         known: &[],
     },
     Crate {

@@ -1,0 +1,271 @@
+//! Frames: four bytes of length (big-endian, of what follows), one byte of tag, the payload.
+//!
+//! A peer may be hostile. The length is checked before anything is allocated, and memory grows with what has arrived,
+//! not with what was announced.
+
+use bytes::{Buf, Bytes};
+use weir_wire::MAX_SNAPSHOT_BYTES;
+
+/// The longest payload. A snapshot that is a little too long must still arrive, so that the agent can refuse it with a
+/// reason.
+pub const MAX_PAYLOAD_BYTES: usize = MAX_SNAPSHOT_BYTES + 64 * 1024;
+
+/// Length and tag.
+pub(crate) const HEAD_BYTES: usize = 5;
+
+/// How much a receiver allocates ahead of what has arrived.
+const STEP: usize = 8 * 1024;
+
+/// A frame that was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The kind of message.
+    pub tag: u8,
+    /// The message.
+    pub payload: Vec<u8>,
+}
+
+/// A frame that no peer of this protocol sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidFrame {
+    /// A frame has at least a tag.
+    #[error("a frame without a tag")]
+    Empty,
+    /// The payload is longer than [`MAX_PAYLOAD_BYTES`].
+    #[error("a frame of {0} bytes, and {MAX_PAYLOAD_BYTES} are the most")]
+    TooLong(usize),
+}
+
+/// A frame that is ready to be written. Its end can be shared with the frames of other connections.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    head: Bytes,
+    shared: Bytes,
+}
+
+impl Outgoing {
+    /// A frame with this payload. `None` if it is longer than [`MAX_PAYLOAD_BYTES`].
+    pub fn new(tag: u8, payload: &[u8]) -> Option<Self> {
+        Self::ending_with(tag, payload, Bytes::new())
+    }
+
+    /// A frame whose payload is `start` and then `shared`. `None` if both are longer than [`MAX_PAYLOAD_BYTES`].
+    pub fn ending_with(tag: u8, start: &[u8], shared: Bytes) -> Option<Self> {
+        let payload = start.len() + shared.len();
+        if payload > MAX_PAYLOAD_BYTES {
+            return None;
+        }
+        let mut head = Vec::with_capacity(HEAD_BYTES + start.len());
+        head.extend(u32::try_from(payload + 1).ok()?.to_be_bytes());
+        head.push(tag);
+        head.extend_from_slice(start);
+        Some(Self { head: head.into(), shared })
+    }
+
+    /// All bytes, in order.
+    pub fn into_buf(self) -> impl Buf {
+        self.head.chain(self.shared)
+    }
+}
+
+/// Puts frames together from what arrives. At rest it holds no memory beyond itself.
+///
+/// The caller asks for [`space`](Self::space), fills a part of it, and says how much with [`filled`](Self::filled). So
+/// nothing is read beyond the current frame, and a read that is given up loses nothing.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    head: [u8; HEAD_BYTES],
+    /// How much of the head has arrived.
+    head_filled: usize,
+    payload: Vec<u8>,
+    /// How much of the payload has arrived.
+    payload_filled: usize,
+}
+
+impl Decoder {
+    /// Where the next bytes go. Never empty.
+    pub fn space(&mut self) -> &mut [u8] {
+        if self.head_filled < HEAD_BYTES {
+            return &mut self.head[self.head_filled..];
+        }
+        if self.payload_filled == self.payload.len() {
+            let step = (self.payload_len() - self.payload_filled).min(STEP);
+            self.payload.reserve_exact(step);
+            self.payload.resize(self.payload_filled + step, 0);
+        }
+        &mut self.payload[self.payload_filled..]
+    }
+
+    /// The first `count` bytes of [`space`](Self::space) have arrived: a frame, if it is complete.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidFrame`]. After that nothing that arrives has a meaning.
+    pub fn filled(&mut self, count: usize) -> Result<Option<Frame>, InvalidFrame> {
+        if self.head_filled < HEAD_BYTES {
+            self.head_filled += count;
+            if self.head_filled < HEAD_BYTES {
+                return Ok(None);
+            }
+            match self.len() {
+                0 => return Err(InvalidFrame::Empty),
+                len if len - 1 > MAX_PAYLOAD_BYTES => return Err(InvalidFrame::TooLong(len - 1)),
+                _ => {}
+            }
+        } else {
+            self.payload_filled += count;
+        }
+        if self.payload_filled < self.payload_len() {
+            return Ok(None);
+        }
+        let Self { head, payload, .. } = std::mem::take(self);
+        Ok(Some(Frame { tag: head[HEAD_BYTES - 1], payload }))
+    }
+
+    /// Whether a part of a frame has arrived.
+    pub fn is_within_frame(&self) -> bool {
+        self.head_filled > 0
+    }
+
+    /// As the head says: the tag and the payload.
+    fn len(&self) -> usize {
+        let [a, b, c, d, _] = self.head;
+        usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX)
+    }
+
+    fn payload_len(&self) -> usize {
+        self.len().saturating_sub(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use weir_fuzz::{Choices, Target};
+
+    use super::*;
+
+    fn bytes(frame: Outgoing) -> Vec<u8> {
+        let mut buffer = frame.into_buf();
+        let mut bytes = Vec::new();
+        while buffer.has_remaining() {
+            let chunk = buffer.chunk();
+            bytes.extend_from_slice(chunk);
+            let count = chunk.len();
+            buffer.advance(count);
+        }
+        bytes
+    }
+
+    /// All frames in `input`, which arrives in pieces of at most `sizes` in turn.
+    fn decoded(mut input: &[u8], sizes: &[usize]) -> (Vec<Frame>, Option<InvalidFrame>, Decoder) {
+        let (mut decoder, mut frames) = (Decoder::default(), Vec::new());
+        let mut sizes = sizes.iter().copied().cycle();
+        while !input.is_empty() {
+            let space = decoder.space();
+            assert!(!space.is_empty());
+            let count = space.len().min(input.len()).min(sizes.next().unwrap_or(usize::MAX).max(1));
+            space[..count].copy_from_slice(&input[..count]);
+            input = &input[count..];
+            match decoder.filled(count) {
+                Ok(frame) => frames.extend(frame),
+                Err(error) => return (frames, Some(error), decoder),
+            }
+            assert!(decoder.payload.capacity() <= decoder.payload_filled + STEP, "more than has arrived");
+        }
+        (frames, None, decoder)
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded_however_it_is_cut(
+            sent in prop::collection::vec((any::<u8>(), prop::collection::vec(any::<u8>(), 0..40), 0..3_usize), 0..6),
+            sizes in prop::collection::vec(1..20_usize, 1..8),
+        ) {
+            let mut input = Vec::new();
+            for (tag, payload, cut) in &sent {
+                let (start, shared) = payload.split_at(payload.len() * cut / 3);
+                input.extend(bytes(Outgoing::ending_with(*tag, start, Bytes::copy_from_slice(shared)).unwrap()));
+            }
+            let (frames, error, decoder) = decoded(&input, &sizes);
+            let sent: Vec<_> = sent.into_iter().map(|(tag, payload, _)| Frame { tag, payload }).collect();
+            prop_assert_eq!(frames, sent);
+            prop_assert!(error.is_none() && !decoder.is_within_frame() && decoder.payload.capacity() == 0);
+        }
+    }
+
+    #[test]
+    fn a_length_is_checked_before_anything_is_allocated() {
+        let too_long = u32::try_from(MAX_PAYLOAD_BYTES + 2).unwrap();
+        for (length, expected) in [
+            (0, InvalidFrame::Empty),
+            (too_long, InvalidFrame::TooLong(MAX_PAYLOAD_BYTES + 1)),
+            (u32::MAX, InvalidFrame::TooLong(u32::MAX as usize - 1)),
+        ] {
+            let mut head = length.to_be_bytes().to_vec();
+            head.push(1);
+            let (frames, error, decoder) = decoded(&head, &[1]);
+            assert_eq!((frames, error, decoder.payload.capacity()), (vec![], Some(expected), 0));
+        }
+        assert!(Outgoing::new(1, &vec![0; MAX_PAYLOAD_BYTES]).is_some());
+        assert!(Outgoing::new(1, &vec![0; MAX_PAYLOAD_BYTES + 1]).is_none());
+    }
+
+    #[test]
+    fn a_peer_that_only_announces_a_long_frame_takes_little_memory() {
+        let mut head = u32::try_from(MAX_PAYLOAD_BYTES + 1).unwrap().to_be_bytes().to_vec();
+        head.extend([1, b'{']);
+        let (frames, error, decoder) = decoded(&head, &[usize::MAX]);
+        assert!(frames.is_empty() && error.is_none() && decoder.payload.capacity() <= STEP);
+    }
+
+    #[test]
+    fn any_bytes_are_frames_or_refused() {
+        Target::new("channel").run(500, script);
+    }
+
+    /// Decodes some bytes as a whole and in pieces, and beside the definition.
+    fn script(bytes: &[u8]) -> Result<(), String> {
+        let mut choices = Choices(bytes);
+        let sizes: Vec<usize> = (0..4).map(|_| 1 + choices.below(9)).collect();
+        let mut input = Vec::new();
+        if choices.rarely(4) {
+            input.extend_from_slice(choices.0);
+        } else {
+            while !choices.is_over() {
+                let length = *choices.one(&[1, 1, 2, 3, 8, 20, 0, u32::MAX]);
+                input.extend(length.to_be_bytes());
+                input.push(*choices.one(&[1, 2, 16, 17, 18, 19, 20, 21]));
+                input.extend((1..length.min(20)).map(|_| choices.byte()));
+            }
+        }
+        let expected = defined(&input);
+        for sizes in [&sizes[..], &[1], &[usize::MAX]] {
+            let (frames, error, _) = decoded(&input, sizes);
+            if (&frames, error) != (&expected.0, expected.1) {
+                return Err(format!("{input:02x?} is {frames:?} {error:?}, not {expected:?}"));
+            }
+            for frame in frames {
+                // Any payload is a message or is refused, without a panic.
+                let _ = crate::ToAgent::parse(frame.clone());
+                let _ = crate::ToOperator::parse(&frame);
+            }
+        }
+        Ok(())
+    }
+
+    fn defined(mut input: &[u8]) -> (Vec<Frame>, Option<InvalidFrame>) {
+        let mut frames = Vec::new();
+        while let [a, b, c, d, tag, rest @ ..] = input {
+            let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
+            let Some(length) = length.checked_sub(1) else { return (frames, Some(InvalidFrame::Empty)) };
+            if length > MAX_PAYLOAD_BYTES {
+                return (frames, Some(InvalidFrame::TooLong(length)));
+            }
+            let Some((payload, rest)) = rest.split_at_checked(length) else { break };
+            frames.push(Frame { tag: *tag, payload: payload.to_vec() });
+            input = rest;
+        }
+        (frames, None)
+    }
+}

@@ -1,0 +1,186 @@
+//! Messages: what each tag stands for.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use weir_wire::{ApplyReply, Goodbye, Refusal, Report, Status};
+
+use crate::frame::{Frame, Outgoing};
+
+const SNAPSHOT: u8 = 1;
+const REPORT: u8 = 2;
+const STATUS: u8 = 16;
+const UNCHANGED: u8 = 17;
+const ACKNOWLEDGEMENT: u8 = 18;
+const REFUSAL: u8 = 19;
+const GOODBYE: u8 = 20;
+
+/// From the operator to an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToAgent {
+    /// What the agent should enforce: JSON of [`weir_wire::Snapshot`]. The agent parses it itself, because it answers a
+    /// fault in it with a refusal that names the field.
+    Snapshot(Vec<u8>),
+    /// How often to send a status.
+    Report(Report),
+    /// A message that only later versions know.
+    Unknown(u8),
+}
+
+/// From an agent to the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToOperator {
+    /// What is in force and what was counted.
+    Status(Box<Status>),
+    /// Nothing has changed since the last status, except for the time.
+    Unchanged,
+    /// The snapshot is in force.
+    Acknowledgement(ApplyReply),
+    /// The snapshot is not in force.
+    Refusal(Box<Refusal>),
+    /// The agent closes the connection.
+    Goodbye(Goodbye),
+    /// A message that only later versions know.
+    Unknown(u8),
+}
+
+/// A message of a known kind with a content that does not belong there.
+#[derive(Debug, thiserror::Error)]
+#[error("{kind}: {error}")]
+pub struct InvalidMessage {
+    kind: &'static str,
+    error: serde_json::Error,
+}
+
+/// The frame of a snapshot. Its JSON is `start` and then `shared`, which all agents with the same content can share.
+/// `None` if it is longer than a frame.
+pub fn snapshot(start: &str, shared: Bytes) -> Option<Outgoing> {
+    Outgoing::ending_with(SNAPSHOT, start.as_bytes(), shared)
+}
+
+impl ToAgent {
+    /// Reads a frame.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidMessage`]
+    pub fn parse(frame: Frame) -> Result<Self, InvalidMessage> {
+        Ok(match frame.tag {
+            SNAPSHOT => Self::Snapshot(frame.payload),
+            REPORT => Self::Report(json("a report", &frame.payload)?),
+            tag => Self::Unknown(tag),
+        })
+    }
+
+    /// The frame of this message; `None` if it is longer than a frame.
+    pub fn frame(&self) -> Option<Outgoing> {
+        match self {
+            Self::Snapshot(snapshot) => Outgoing::new(SNAPSHOT, snapshot),
+            Self::Report(report) => frame(REPORT, report),
+            Self::Unknown(tag) => Outgoing::new(*tag, &[]),
+        }
+    }
+}
+
+impl ToOperator {
+    /// Reads a frame.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidMessage`]
+    pub fn parse(frame: &Frame) -> Result<Self, InvalidMessage> {
+        let payload = &frame.payload;
+        Ok(match frame.tag {
+            STATUS => Self::Status(json("a status", payload)?),
+            UNCHANGED => Self::Unchanged,
+            ACKNOWLEDGEMENT => Self::Acknowledgement(json("an acknowledgement", payload)?),
+            REFUSAL => Self::Refusal(json("a refusal", payload)?),
+            GOODBYE => Self::Goodbye(json("a goodbye", payload)?),
+            tag => Self::Unknown(tag),
+        })
+    }
+
+    /// The frame of this message; `None` if it is longer than a frame.
+    pub fn frame(&self) -> Option<Outgoing> {
+        match self {
+            Self::Status(status) => frame(STATUS, status),
+            Self::Unchanged => Outgoing::new(UNCHANGED, &[]),
+            Self::Acknowledgement(reply) => frame(ACKNOWLEDGEMENT, reply),
+            Self::Refusal(refusal) => frame(REFUSAL, refusal),
+            Self::Goodbye(goodbye) => frame(GOODBYE, goodbye),
+            Self::Unknown(tag) => Outgoing::new(*tag, &[]),
+        }
+    }
+}
+
+fn frame(tag: u8, message: &impl Serialize) -> Option<Outgoing> {
+    let payload = serde_json::to_vec(message).expect("messages are plain data, which always has a JSON form");
+    Outgoing::new(tag, &payload)
+}
+
+fn json<T: DeserializeOwned>(kind: &'static str, payload: &[u8]) -> Result<T, InvalidMessage> {
+    serde_json::from_slice(payload).map_err(|error| InvalidMessage { kind, error })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Buf;
+    use weir_wire::{InForce, RefusalKind, WIRE_VERSION};
+
+    use super::*;
+    use crate::frame::HEAD_BYTES;
+
+    fn sent(frame: Outgoing) -> Frame {
+        let mut buffer = frame.into_buf();
+        let bytes = buffer.copy_to_bytes(buffer.remaining());
+        Frame { tag: bytes[HEAD_BYTES - 1], payload: bytes[HEAD_BYTES..].to_vec() }
+    }
+
+    #[test]
+    fn messages_keep_their_tags_and_arrive_as_they_were_sent() {
+        let in_force = InForce { sequence: 1, revision: "a".to_owned(), since_unix_millis: 2 };
+        let refusal =
+            Refusal { error: RefusalKind::Stale, message: "old".to_owned(), faults: Vec::new(), in_force: None };
+        let status = Status {
+            wire_version: WIRE_VERSION,
+            instance: "i".to_owned(),
+            agent_version: "0".to_owned(),
+            uptime_millis: 1,
+            in_force: Some(in_force.clone()),
+            policies: Vec::new(),
+        };
+        let goodbye = Goodbye { reason: "full".to_owned(), retry_after_millis: 5 };
+        for (tag, message) in [
+            (16, ToOperator::Status(Box::new(status))),
+            (17, ToOperator::Unchanged),
+            (18, ToOperator::Acknowledgement(ApplyReply { in_force })),
+            (19, ToOperator::Refusal(Box::new(refusal))),
+            (20, ToOperator::Goodbye(goodbye)),
+            (99, ToOperator::Unknown(99)),
+        ] {
+            let frame = sent(message.frame().unwrap());
+            assert_eq!((frame.tag, ToOperator::parse(&frame).unwrap()), (tag, message));
+        }
+        for (tag, message) in [
+            (1, ToAgent::Snapshot(b"{}".to_vec())),
+            (2, ToAgent::Report(Report { every_millis: 1000 })),
+            (99, ToAgent::Unknown(99)),
+        ] {
+            let frame = sent(message.frame().unwrap());
+            assert_eq!((frame.tag, ToAgent::parse(frame).unwrap()), (tag, message));
+        }
+        assert_eq!(sent(snapshot("{", Bytes::from_static(b"}")).unwrap()), Frame { tag: 1, payload: b"{}".to_vec() });
+    }
+
+    #[test]
+    fn a_known_tag_with_another_content_is_refused_and_an_unknown_tag_is_not() {
+        for tag in [16, 18, 19, 20] {
+            let error = ToOperator::parse(&Frame { tag, payload: b"[]".to_vec() }).unwrap_err().to_string();
+            assert!(error.starts_with("a"), "{error}");
+        }
+        assert!(ToAgent::parse(Frame { tag: 2, payload: b"{}".to_vec() }).is_err());
+        let later = Frame { tag: 21, payload: b"\xff".to_vec() };
+        assert_eq!(ToOperator::parse(&later).unwrap(), ToOperator::Unknown(21));
+        assert_eq!(ToAgent::parse(later).unwrap(), ToAgent::Unknown(21));
+    }
+}
