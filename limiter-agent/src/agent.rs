@@ -153,10 +153,11 @@ impl Agent {
         servers.spawn(async move { Ok(forgetting.await) });
         let app = Arc::clone(&proxy.upstream);
         servers.spawn(async move { Ok(app.follow().await) });
-        let router = control::router(control_state);
-        servers.spawn(Server { listener: control, router, tls, local, clock }.run());
+        let router = control::router(Arc::clone(&control_state));
+        let channel = tls.is_some().then_some(control_state);
+        servers.spawn(Server { listener: control, router, tls, local, channel, clock }.run());
         let router = telemetry::router(Arc::new(telemetry_state));
-        servers.spawn(Server { listener: telemetry, router, tls: None, local: None, clock }.run());
+        servers.spawn(Server { listener: telemetry, router, tls: None, local: None, channel: None, clock }.run());
         announce(&config, addresses)?;
 
         // A signal that comes right after an announcement must find its handler.

@@ -18,12 +18,14 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
+use tokio_rustls::server::TlsStream;
+use weir_channel::ALPN;
 use weir_enforce::Sample;
 use weir_tower::MonotonicClock;
 
 use self::requests::Requests;
 use crate::{
-    control::{self, Tls},
+    control::{self, Accepted, Control, Tls, channel},
     places::{Places, Rank},
 };
 
@@ -59,6 +61,8 @@ pub(crate) struct Server {
     pub(crate) tls: Option<Arc<Tls>>,
     /// What those get who come over loopback and in plain text although there is TLS; none: nothing.
     pub(crate) local: Option<Router>,
+    /// What a client gets that asks for the operator's channel over TLS; none: no channel.
+    pub(crate) channel: Option<Arc<Control>>,
     pub(crate) clock: MonotonicClock,
 }
 
@@ -69,7 +73,7 @@ impl Server {
     ///
     /// If the listener cannot be used at all.
     pub(crate) async fn run(self) -> io::Result<Infallible> {
-        let Self { listener, router, tls, local, clock } = self;
+        let Self { listener, router, tls, local, channel, clock } = self;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let places = Places::new(MOST, MOST_OF_ONE);
         let complaints = Arc::new(Sample::default());
@@ -85,6 +89,7 @@ impl Server {
             // If this fails, only Nagle's delay and the detection of vanished clients are lost.
             let _ = stream.set_nodelay(true).and_then(|()| notice_silence(&stream));
             let (router, tls, complaints) = (router.clone(), tls.clone(), Arc::clone(&complaints));
+            let channel = channel.clone();
             // An address of IPv4 may come as one of IPv6.
             let ip = peer.ip().to_canonical();
             let local = local.clone().filter(|_| ip.is_loopback());
@@ -101,14 +106,17 @@ impl Server {
                     return http(stream, local, Some(requests)).await;
                 }
                 match timeout(FIRST_BYTE_TIMEOUT, tls.accept(stream)).await {
-                    Ok(Ok(accepted)) => {
+                    Ok(Ok(Accepted { stream, stranger })) => {
                         // A client that may not ask has asked nothing.
-                        let asks = accepted.stranger.is_none().then_some(requests);
-                        let router = accepted.stranger.map_or(router, control::closed);
-                        match accepted.stream.get_ref().1.alpn_protocol() {
-                            Some(b"h2") => http2(accepted.stream, router, asks).await,
-                            _ => http(accepted.stream, router, asks).await,
+                        let asks = stranger.is_none().then_some(requests);
+                        let protocol = stream.get_ref().1.alpn_protocol();
+                        if let Some(channel) = channel.filter(|_| protocol == Some(ALPN)) {
+                            // Boxed once: nested futures would hold the stream several times.
+                            return converse(Box::new(stream), channel, stranger, asks).await;
                         }
+                        let is_http2 = protocol == Some(b"h2");
+                        let router = stranger.map_or(router, control::closed);
+                        if is_http2 { http2(stream, router, asks).await } else { http(stream, router, asks).await }
                     }
                     Ok(Err(error)) => {
                         if let Some(unlogged) = complaints.take(clock.now()) {
@@ -176,6 +184,26 @@ async fn http2(
     http.keep_alive_interval(PING_INTERVAL).keep_alive_timeout(HEAD_TIMEOUT);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// Serves an operator over the channel, or tells a stranger why not.
+async fn converse(
+    stream: Box<TlsStream<TcpStream>>,
+    control: Arc<Control>,
+    stranger: Option<String>,
+    requests: Option<Arc<Requests>>,
+) {
+    let ended = match (stranger, requests) {
+        (None, Some(requests)) => {
+            // Connections on which nothing is asked give way before this one does.
+            let _open = requests.begin(false);
+            channel::serve(stream, control, || requests.begin(true)).await
+        }
+        (stranger, _) => channel::refuse(stream, stranger.unwrap_or_default()).await,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "the channel ended");
     }
 }
 

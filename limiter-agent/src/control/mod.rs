@@ -9,7 +9,10 @@
 //! | `POST /v1/leave` | 204: the pod is being deleted; each answer from now on is the last on its connection |
 //! | `POST /v1/leave?waitMillis=5000` | the same, once the app takes no connections any more, or after that time |
 //! | `POST /v1/explain` | which rules match the request described, and what each would decide; nothing is charged |
+//!
+//! The operator uses the [`channel`] on the same port instead, which it chooses by ALPN.
 
+pub(crate) mod channel;
 mod status;
 mod tls;
 
@@ -30,10 +33,12 @@ use serde_json::json;
 use weir_core::Time;
 use weir_enforce::{AmbiguousPaths, RulesInForce};
 use weir_tower::MonotonicClock;
-use weir_wire::{ExplainRequest, MAX_SNAPSHOT_BYTES, RefusalKind};
+use weir_wire::{ApplyReply, ExplainRequest, MAX_SNAPSHOT_BYTES, Refusal, RefusalKind};
 
 pub use self::tls::InvalidTls;
-pub(crate) use self::tls::{Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles, certificates};
+pub(crate) use self::tls::{
+    Accepted, Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles, certificates,
+};
 use crate::{apply::Snapshots, leaving::Leaving};
 
 /// How much more than a snapshot's bound is read before the connection is given up: a sender that is told 413 only after
@@ -95,20 +100,30 @@ async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response
         Ok(body) => body,
         Err(incomplete) => return incomplete,
     };
-    // A large one takes its time, in which probes are answered.
-    let put = tokio::task::spawn_blocking(move || control.snapshots.put(body.as_deref()));
-    match put.await.expect("lowering a snapshot does not panic") {
+    match put(control, body).await {
         Ok(reply) => Json(reply).into_response(),
-        Err(refusal) => {
-            let status = match refusal.error {
-                RefusalKind::Malformed => StatusCode::BAD_REQUEST,
-                RefusalKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-                RefusalKind::Stale => StatusCode::CONFLICT,
-                RefusalKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
-            };
-            tracing::warn!(status = status.as_u16(), message = refusal.message, faults = ?refusal.faults, "snapshot refused");
-            (status, Json(refusal)).into_response()
-        }
+        Err(refusal) => (code(refusal.error), Json(refusal)).into_response(),
+    }
+}
+
+/// Puts a snapshot in force. None: it was too large to be read.
+async fn put(control: Arc<Control>, body: Option<Vec<u8>>) -> Result<ApplyReply, Refusal> {
+    // A large one takes its time, in which probes are answered.
+    let put = tokio::task::spawn_blocking(move || {
+        control.snapshots.put(body.as_deref().filter(|body| body.len() <= MAX_SNAPSHOT_BYTES))
+    });
+    put.await.expect("lowering a snapshot does not panic").inspect_err(|refusal| {
+        let status = code(refusal.error).as_u16();
+        tracing::warn!(status, message = refusal.message, faults = ?refusal.faults, "snapshot refused");
+    })
+}
+
+fn code(error: RefusalKind) -> StatusCode {
+    match error {
+        RefusalKind::Malformed => StatusCode::BAD_REQUEST,
+        RefusalKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        RefusalKind::Stale => StatusCode::CONFLICT,
+        RefusalKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
     }
 }
 

@@ -26,10 +26,9 @@ use weir_wire::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status, WIRE_V
 use super::{Control, failure};
 use crate::{apply::in_force, wall};
 
-/// No client needs it more often.
-const LEAST_EVERY: u64 = 100;
-/// An hour. A client that needs it less often can poll.
-const MOST_EVERY: u64 = 3_600_000;
+/// The shortest and the longest interval between two statuses: no client needs it more often, and a client that needs it
+/// less often than once an hour can poll.
+pub(super) const EVERY_MILLIS: (u64, u64) = (100, 3_600_000);
 /// Lines that are so far apart come when a tenth of a second begins: who listens to thousands of agents is woken for many of
 /// them at once, and not for each.
 const TOGETHER_FROM: Duration = Duration::from_secs(1);
@@ -47,11 +46,12 @@ pub(super) async fn status(
     asked: Result<Query<Asked>, QueryRejection>,
     head: HeaderMap,
 ) -> Response {
+    let (least, most) = EVERY_MILLIS;
     let every = match asked {
         Ok(Query(Asked { every_millis: None })) => return once(&control, &head),
-        Ok(Query(Asked { every_millis: Some(every) })) if (LEAST_EVERY..=MOST_EVERY).contains(&every) => every,
+        Ok(Query(Asked { every_millis: Some(every) })) if (least..=most).contains(&every) => every,
         Ok(_) | Err(_) => {
-            let message = format!("everyMillis: milliseconds between two lines, from {LEAST_EVERY} to {MOST_EVERY}");
+            let message = format!("everyMillis: milliseconds between two lines, from {least} to {most}");
             return failure(StatusCode::BAD_REQUEST, "invalid", &message);
         }
     };
@@ -81,7 +81,7 @@ fn lines(control: Arc<Control>, every: Duration) -> impl Stream<Item = Result<By
 
 /// How long to wait for the next line. It is asked for each one: the clock that waits and the one on the wall do not run alike.
 /// A delayed line does not hurry the next ones: the reader would take that for too many.
-fn until_next(every: Duration, now: SystemTime) -> Duration {
+pub(super) fn until_next(every: Duration, now: SystemTime) -> Duration {
     if every < TOGETHER_FROM {
         return every;
     }
@@ -96,7 +96,7 @@ fn line(status: &Status) -> Bytes {
 }
 
 impl Control {
-    fn status(&self) -> Status {
+    pub(super) fn status(&self) -> Status {
         let rules = self.rules.load();
         let uptime = self.clock.now().duration_since(self.started);
         Status {
@@ -111,7 +111,7 @@ impl Control {
 }
 
 /// Names what a status says beyond how much time has passed. Weak, because of that. Only this process knows how to make it.
-fn entity_tag(status: &Status) -> String {
+pub(super) fn entity_tag(status: &Status) -> String {
     let mut hasher = DefaultHasher::new();
     (&status.instance, &status.in_force, &status.policies).hash(&mut hasher);
     format!("W/\"{:016x}\"", hasher.finish())

@@ -26,6 +26,7 @@ use rustls::{
 };
 use tokio::{net::TcpStream, sync::Notify, time::timeout};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use weir_channel::ALPN;
 use x509_parser::{
     extensions::GeneralName,
     prelude::{FromDer, X509Certificate},
@@ -282,7 +283,7 @@ impl Credentials {
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)
             .map_err(InvalidCredentials::Key)?;
-        server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        server.alpn_protocols = vec![ALPN.to_vec(), b"h2".to_vec(), b"http/1.1".to_vec()];
         // A session that is resumed would skip a look at the client's certificate.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;

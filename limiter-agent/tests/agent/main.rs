@@ -3,6 +3,7 @@
 mod addresses;
 mod answers;
 mod bootstrap;
+mod channel;
 mod costs;
 mod crowded;
 mod differential;

@@ -6,10 +6,10 @@ use tempfile::TempDir;
 
 use crate::support::{Agent, App, Authority, TlsClient, binary, json_of, request, snapshot};
 
-const OPERATOR: &str = "spiffe://cluster.local/ns/weir-system/sa/weir-operator";
+pub(super) const OPERATOR: &str = "spiffe://cluster.local/ns/weir-system/sa/weir-operator";
 
 /// A folder with the files for all flags.
-fn files(agents: &Authority, clients: &Authority) -> TempDir {
+pub(super) fn files(agents: &Authority, clients: &Authority) -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     agents.issue("agent.test").write(folder.path());
     fs::write(folder.path().join("ca.crt"), clients.pem()).expect("written");
@@ -22,7 +22,7 @@ fn flags(folder: &Path) -> Vec<String> {
     named.into_iter().flat_map(|(flag, name)| [flag.to_owned(), path(name)]).collect()
 }
 
-async fn start(folder: &Path, more: &[&str]) -> (App, Agent) {
+pub(super) async fn start(folder: &Path, more: &[&str]) -> (App, Agent) {
     let app = App::start().await;
     let flags = flags(folder);
     let flags: Vec<&str> = flags.iter().map(String::as_str).chain(more.iter().copied()).collect();

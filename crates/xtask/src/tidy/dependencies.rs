@@ -20,7 +20,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("weir-http2", &[]),
     ("weir-api", &["weir-fuzz"]),
     ("weir-enforce", &["weir-core", "weir-expressions", "weir-fuzz", "weir-tower", "weir-wire"]),
-    ("weir-agent", &["weir-core", "weir-enforce", "weir-fuzz", "weir-tower", "weir-wire"]),
+    ("weir-agent", &["weir-channel", "weir-core", "weir-enforce", "weir-fuzz", "weir-tower", "weir-wire"]),
     ("weir-operator", &["weir-api", "weir-expressions", "weir-fuzz", "weir-http2", "weir-wire"]),
     ("weir-testbed", &["weir-api"]),
     ("weir-bench", &["weir-api", "weir-core", "weir-testbed", "weir-tower", "weir-wire"]),

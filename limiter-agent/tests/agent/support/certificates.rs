@@ -14,7 +14,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 /// Signs certificates.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -70,23 +70,7 @@ impl TlsClient {
         server_ca: &Authority,
         identity: Option<&Identity>,
     ) -> std::io::Result<Self> {
-        let mut roots = RootCertStore::empty();
-        roots.add(server_ca.0.der().clone()).expect("an authority");
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("ring speaks TLS")
-            .with_root_certificates(roots);
-        let config = match identity {
-            Some(Identity { certificate, key }) => {
-                let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")];
-                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
-                config.with_client_auth_cert(chain, key).expect("a pair")
-            }
-            None => config.with_no_client_auth(),
-        };
-        let name = ServerName::try_from("agent.test").expect("a name");
-        let stream = TcpStream::connect(address).await?;
-        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+        let stream = tls(address, server_ca, identity, &[]).await?;
         let shown = stream.get_ref().1.peer_certificates().expect("a server shows a certificate");
         let certificate = shown[0].to_vec();
         let (requests, connection) = handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
@@ -99,4 +83,31 @@ impl TlsClient {
         let (head, body) = self.requests.send_request(request).await?.into_parts();
         Ok(Response::from_parts(head, body.collect().await?.to_bytes()))
     }
+}
+
+/// A connection over TLS for one of these protocols.
+pub(crate) async fn tls(
+    address: SocketAddr,
+    server_ca: &Authority,
+    identity: Option<&Identity>,
+    protocols: &[&[u8]],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(server_ca.0.der().clone()).expect("an authority");
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("ring speaks TLS")
+        .with_root_certificates(roots);
+    let mut config = match identity {
+        Some(Identity { certificate, key }) => {
+            let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")];
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
+            config.with_client_auth_cert(chain, key).expect("a pair")
+        }
+        None => config.with_no_client_auth(),
+    };
+    let name = ServerName::try_from("agent.test").expect("a name");
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    let stream = TcpStream::connect(address).await?;
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }

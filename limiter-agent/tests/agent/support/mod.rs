@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 pub(crate) use self::{
     agent::{Agent, PATIENCE, binary},
     app::{App, Body, body, empty},
-    certificates::{Authority, TlsClient},
+    certificates::{Authority, TlsClient, tls},
 };
 
 /// A client with its own connections.

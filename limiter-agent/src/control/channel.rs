@@ -1,0 +1,108 @@
+//! The channel to the operator: snapshots come in, acknowledgements and statuses go out.
+//!
+//! The agent speaks first, with its status. After that it answers each snapshot before it reads the next message, so
+//! operator and agent always agree on which snapshot an answer is about.
+
+use std::{sync::Arc, time::Duration};
+
+use rand::Rng;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::{Instant, sleep_until},
+};
+use weir_channel::{Channel, ChannelError, ToAgent, ToOperator};
+use weir_wire::Goodbye;
+
+use super::{
+    Control, put,
+    status::{EVERY_MILLIS, entity_tag, until_next},
+};
+use crate::wall;
+
+/// How long the operator may take to read a message.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a client that is not the operator should stay away, in milliseconds.
+const STRANGER_RETRY: u64 = 1000;
+
+/// Serves the operator until the channel ends. `writing` is called for each snapshot, and its value is dropped once the
+/// snapshot is answered.
+///
+/// # Errors
+///
+/// Why the channel ended.
+pub(crate) async fn serve<W>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    control: Arc<Control>,
+    writing: impl Fn() -> W,
+) -> Result<(), ChannelError> {
+    let mut channel = Channel::new(stream);
+    let mut sent = None;
+    send_status(&mut channel, &control, &mut sent).await?;
+    let mut every = None;
+    let mut next_at = Instant::now();
+    loop {
+        tokio::select! {
+            frame = channel.next() => match ToAgent::parse(frame?)? {
+                ToAgent::Snapshot(body) => {
+                    let writing = writing();
+                    let answer = match put(Arc::clone(&control), Some(body)).await {
+                        Ok(reply) => ToOperator::Acknowledgement(reply),
+                        Err(refusal) => ToOperator::Refusal(Box::new(refusal)),
+                    };
+                    send(&mut channel, &answer).await?;
+                    drop(writing);
+                }
+                ToAgent::Report(report) => {
+                    let (least, most) = EVERY_MILLIS;
+                    let interval = Duration::from_millis(report.every_millis.clamp(least, most));
+                    every = Some(interval);
+                    // Agents that were connected at the same moment send at different ones.
+                    let first = interval.mul_f64(rand::rng().random_range(0.0..=1.0));
+                    next_at = Instant::now() + until_next(first, wall::now());
+                }
+                ToAgent::Unknown(tag) => tracing::debug!(tag, "skipped a message of a later version"),
+            },
+            () = sleep_until(next_at), if every.is_some() => {
+                send_status(&mut channel, &control, &mut sent).await?;
+                // A delayed status does not hurry the next ones.
+                next_at = Instant::now() + every.map_or(Duration::ZERO, |every| until_next(every, wall::now()));
+            }
+        }
+    }
+}
+
+/// Tells a client why it is not served.
+///
+/// # Errors
+///
+/// The client did not read it.
+pub(crate) async fn refuse(stream: impl AsyncRead + AsyncWrite + Unpin, reason: String) -> Result<(), ChannelError> {
+    let mut channel = Channel::new(stream);
+    send(&mut channel, &ToOperator::Goodbye(Goodbye { reason, retry_after_millis: STRANGER_RETRY })).await?;
+    // Closing while something is unread would take the reason back: wait until the client has closed.
+    let _ = tokio::time::timeout(WRITE_TIMEOUT, channel.next()).await;
+    Ok(())
+}
+
+/// Sends the status, or that it is the one that was sent before.
+async fn send_status<S: AsyncRead + AsyncWrite + Unpin>(
+    channel: &mut Channel<S>,
+    control: &Control,
+    sent: &mut Option<String>,
+) -> Result<(), ChannelError> {
+    let status = control.status();
+    let tag = entity_tag(&status);
+    let message =
+        if sent.as_ref() == Some(&tag) { ToOperator::Unchanged } else { ToOperator::Status(Box::new(status)) };
+    *sent = Some(tag);
+    send(channel, &message).await
+}
+
+async fn send<S: AsyncRead + AsyncWrite + Unpin>(
+    channel: &mut Channel<S>,
+    message: &ToOperator,
+) -> Result<(), ChannelError> {
+    let frame = message.frame().ok_or_else(|| std::io::Error::other("a message that no frame can hold"))?;
+    channel.send(frame, WRITE_TIMEOUT).await
+}
