@@ -54,9 +54,9 @@ const LONGEST: Duration = Duration::from_secs(470);
 const LONGEST_REPEATING: Duration = Duration::from_secs(60);
 /// The longest time until all agents have a snapshot in force, and for one change.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// A fleet counts as idle when nothing except the Lease was written for this long. After a push, the operator renews
-/// its request for an agent's status at any time within ten seconds if there are 10,000 agents: until then it is still
-/// working on the last change.
+/// A fleet counts as idle when nothing except the Lease was written for this long. With 10,000 agents,
+/// an agent sends its next status at any time within ten seconds after a push: until then the operator is still working on
+/// the last change.
 const QUIET: Duration = Duration::from_secs(12);
 const QUIET_AT_LAST: Duration = Duration::from_secs(60);
 
@@ -73,7 +73,7 @@ struct FleetArgs {
     /// Change policies only a few times: to observe what the idle operator does and keeps
     #[arg(long)]
     rest: bool,
-    /// Use plain HTTP/1.1 to the agents: the difference is the cost of mutual TLS and HTTP/2
+    /// Use plain HTTP/1.1 to the agents: the difference is the cost of mutual TLS and the channel
     #[arg(long)]
     plaintext: bool,
     /// The operator to measure

@@ -7,13 +7,23 @@ use weir_wire::{ApplyReply, Goodbye, Refusal, Report, Status};
 
 use crate::frame::{Frame, Outgoing};
 
-const SNAPSHOT: u8 = 1;
-const REPORT: u8 = 2;
-const STATUS: u8 = 16;
-const UNCHANGED: u8 = 17;
-const ACKNOWLEDGEMENT: u8 = 18;
-const REFUSAL: u8 = 19;
-const GOODBYE: u8 = 20;
+/// The tags of the messages, for programs that write JSON themselves.
+pub mod tag {
+    /// [`ToAgent::Snapshot`](crate::ToAgent::Snapshot)
+    pub const SNAPSHOT: u8 = 1;
+    /// [`ToAgent::Report`](crate::ToAgent::Report)
+    pub const REPORT: u8 = 2;
+    /// [`ToOperator::Status`](crate::ToOperator::Status)
+    pub const STATUS: u8 = 16;
+    /// [`ToOperator::Unchanged`](crate::ToOperator::Unchanged)
+    pub const UNCHANGED: u8 = 17;
+    /// [`ToOperator::Acknowledgement`](crate::ToOperator::Acknowledgement)
+    pub const ACKNOWLEDGEMENT: u8 = 18;
+    /// [`ToOperator::Refusal`](crate::ToOperator::Refusal)
+    pub const REFUSAL: u8 = 19;
+    /// [`ToOperator::Goodbye`](crate::ToOperator::Goodbye)
+    pub const GOODBYE: u8 = 20;
+}
 
 /// From the operator to an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +65,7 @@ pub struct InvalidMessage {
 /// The frame of a snapshot. Its JSON is `start` and then `shared`, which all agents with the same content can share.
 /// `None` if it is longer than a frame.
 pub fn snapshot(start: &str, shared: Bytes) -> Option<Outgoing> {
-    Outgoing::ending_with(SNAPSHOT, start.as_bytes(), shared)
+    Outgoing::ending_with(tag::SNAPSHOT, start.as_bytes(), shared)
 }
 
 impl ToAgent {
@@ -66,8 +76,8 @@ impl ToAgent {
     /// [`InvalidMessage`]
     pub fn parse(frame: Frame) -> Result<Self, InvalidMessage> {
         Ok(match frame.tag {
-            SNAPSHOT => Self::Snapshot(frame.payload),
-            REPORT => Self::Report(json("a report", &frame.payload)?),
+            tag::SNAPSHOT => Self::Snapshot(frame.payload),
+            tag::REPORT => Self::Report(json("a report", &frame.payload)?),
             tag => Self::Unknown(tag),
         })
     }
@@ -75,8 +85,8 @@ impl ToAgent {
     /// The frame of this message; `None` if it is longer than a frame.
     pub fn frame(&self) -> Option<Outgoing> {
         match self {
-            Self::Snapshot(snapshot) => Outgoing::new(SNAPSHOT, snapshot),
-            Self::Report(report) => frame(REPORT, report),
+            Self::Snapshot(snapshot) => Outgoing::new(tag::SNAPSHOT, snapshot),
+            Self::Report(report) => frame(tag::REPORT, report),
             Self::Unknown(tag) => Outgoing::new(*tag, &[]),
         }
     }
@@ -91,11 +101,11 @@ impl ToOperator {
     pub fn parse(frame: &Frame) -> Result<Self, InvalidMessage> {
         let payload = &frame.payload;
         Ok(match frame.tag {
-            STATUS => Self::Status(json("a status", payload)?),
-            UNCHANGED => Self::Unchanged,
-            ACKNOWLEDGEMENT => Self::Acknowledgement(json("an acknowledgement", payload)?),
-            REFUSAL => Self::Refusal(json("a refusal", payload)?),
-            GOODBYE => Self::Goodbye(json("a goodbye", payload)?),
+            tag::STATUS => Self::Status(json("a status", payload)?),
+            tag::UNCHANGED => Self::Unchanged,
+            tag::ACKNOWLEDGEMENT => Self::Acknowledgement(json("an acknowledgement", payload)?),
+            tag::REFUSAL => Self::Refusal(json("a refusal", payload)?),
+            tag::GOODBYE => Self::Goodbye(json("a goodbye", payload)?),
             tag => Self::Unknown(tag),
         })
     }
@@ -103,11 +113,11 @@ impl ToOperator {
     /// The frame of this message; `None` if it is longer than a frame.
     pub fn frame(&self) -> Option<Outgoing> {
         match self {
-            Self::Status(status) => frame(STATUS, status),
-            Self::Unchanged => Outgoing::new(UNCHANGED, &[]),
-            Self::Acknowledgement(reply) => frame(ACKNOWLEDGEMENT, reply),
-            Self::Refusal(refusal) => frame(REFUSAL, refusal),
-            Self::Goodbye(goodbye) => frame(GOODBYE, goodbye),
+            Self::Status(status) => frame(tag::STATUS, status),
+            Self::Unchanged => Outgoing::new(tag::UNCHANGED, &[]),
+            Self::Acknowledgement(reply) => frame(tag::ACKNOWLEDGEMENT, reply),
+            Self::Refusal(refusal) => frame(tag::REFUSAL, refusal),
+            Self::Goodbye(goodbye) => frame(tag::GOODBYE, goodbye),
             Self::Unknown(tag) => Outgoing::new(*tag, &[]),
         }
     }

@@ -31,6 +31,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use weir_channel::ALPN;
 
 pub(crate) use files::CallingFiles;
 pub use files::{InvalidTls, TlsFiles};
@@ -63,7 +64,7 @@ pub(crate) struct Calling {
 }
 
 impl Calling {
-    /// TLS 1.3 and HTTP/2, with this certificate, to agents whose certificate these authorities signed.
+    /// TLS 1.3 and the channel, with this certificate, to agents whose certificate these authorities signed.
     ///
     /// # Errors
     ///
@@ -78,7 +79,7 @@ impl Calling {
             .with_protocol_versions(&[&TLS13])?
             .with_root_certificates(authorities)
             .with_client_auth_cert(chain, key)?;
-        client.alpn_protocols = vec![b"h2".to_vec()];
+        client.alpn_protocols = vec![ALPN.to_vec()];
         // A resumed session would skip the check of the agent's certificate.
         client.resumption = Resumption::disabled();
         Ok(Self { client: Arc::new(client), not_after })

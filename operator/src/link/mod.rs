@@ -1,35 +1,36 @@
 //! The conversation with one agent: one task per pod that keeps pushing until the agent enforces what it should.
 //!
-//! A link holds the newest desired content and nothing older. It pushes a change at once, tries again with growing,
-//! fully jittered delays, and listens to what the agent enforces and what it let through: once a second, or with more than a
-//! thousand agents as seldom as [`Poll`] says. An agent is asked once and goes on to tell, until it is sent something; in plain
-//! text, and of an earlier version, it is asked each time. What is learned goes to the engine as [`Observation`]s. A link never
-//! decides whether that is good: see [`crate::status`].
+//! A link holds the newest desired content and nothing older. It keeps one connection: a channel over mutual TLS
+//! (`weir-channel`), or plain HTTP for agents without certificates. It pushes a change at once, tries again with growing,
+//! fully jittered delays, and hears what the agent enforces and what it let through: once a second, or with more than a
+//! thousand agents as seldom as [`Poll`] says. What is learned goes to the engine as [`Observation`]s. A link never decides
+//! whether that is good: see [`crate::status`].
+//!
+//! What to do is decided by a pure machine (`machine.rs`); the task does it (`task.rs`).
 //!
 //! A pod that ends, or whose host is gone or cut off, is noticed without a question, within 5 s however many agents there
-//! are: the kernel asks for signs of life each second. Of an agent that hangs while its kernel answers a line does not come, and
-//! then the answer to a question: 3 s more than the time between two lines.
+//! are: the kernel asks for signs of life each second. An agent that hangs while its kernel answers is noticed when its
+//! status does not come, and then it does not greet on a new connection: 3 s more than the interval between two statuses.
 
-mod client;
-mod connection;
-mod following;
+mod dial;
+mod http;
+mod machine;
 mod poll;
 mod rivals;
 mod task;
-mod tls;
 mod trust;
-mod vigil;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use weir_wire::Status;
 
-pub use client::{Client, ContactError};
 pub use poll::Poll;
+
+use dial::Dial;
 
 use crate::identity::{Held, Peer, PodIdentity, TlsFiles};
 use crate::leader::Term;
@@ -40,14 +41,14 @@ use crate::world::ObjectKey;
 /// How often and how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Between two questions for an agent's status, at least.
+    /// Between two statuses of an agent, at least.
     pub poll: Duration,
-    /// The same at most, however many agents there are.
+    /// Between two statuses of an agent at most, however many agents there are.
     pub poll_most: Duration,
-    /// So many agents a second are asked before the time between grows.
+    /// So many agents a second report before the interval grows.
     pub polls_per_second: u32,
-    /// Until an agent counts as not answering. Two misses in a row plus a poll must stay under five seconds, and so must
-    /// one and the silence that ends a connection.
+    /// Until an agent counts as not answering. Two misses in a row plus an interval must stay under five seconds, and so
+    /// must one and the silence that ends a connection.
     pub timeout: Duration,
     /// Upper bound of the first delay after a failed push.
     pub backoff_first: Duration,
@@ -129,32 +130,68 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Nothing is pushed outside of it.
     pub term: Term,
-    /// When agents are asked for their status.
+    /// How often agents send their status.
     pub poll: Arc<Poll>,
 }
 
-/// Simultaneous pushes are bounded, and so are questions for which a connection must be opened first. Agents that did not
-/// answer last time wait in a lane of their own, so that many dead pods do not hold up the push to a living one.
+/// Why an agent could not be reached, or a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ContactError {
+    /// Nobody answered in time.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// There is no connection.
+    #[error("{0}")]
+    Connection(String),
+    /// The agent has closed the connection.
+    #[error("the agent closed the connection")]
+    Closed {
+        /// Because nothing was heard of the agent's host for too long.
+        is_silent: bool,
+    },
+    /// The agent has said why it closes the connection.
+    #[error("{0}")]
+    Goodbye(String),
+    /// The peer is not the pod's agent, or does not trust this operator.
+    #[error("{0}")]
+    Untrusted(String),
+    /// The peer says what no agent says.
+    #[error("not an agent's answer: {0}")]
+    Garbage(String),
+}
+
+impl ContactError {
+    /// As in `weir_operator_pushes_total`.
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Timeout(_) => "timeout",
+            Self::Connection(_) | Self::Closed { .. } => "unreachable",
+            Self::Goodbye(_) | Self::Untrusted(_) => "untrusted",
+            Self::Garbage(_) => "garbage",
+        }
+    }
+}
+
+/// Simultaneous calls and pushes are bounded. Agents that did not answer last time wait in a lane of their own, so that many
+/// dead pods do not hold up the push to a living one.
 #[derive(Debug)]
 pub struct Lanes {
-    answering: Semaphore,
-    silent: Semaphore,
+    answering: Arc<Semaphore>,
+    silent: Arc<Semaphore>,
 }
 
 impl Lanes {
-    const ANSWERING: u32 = 64;
-    const SILENT: u32 = 32;
+    const ANSWERING: usize = 64;
+    const SILENT: usize = 32;
 
-    /// Waits for a place; it is given back with its value.
-    async fn place(&self, is_silent: bool) -> SemaphorePermit<'_> {
-        let lane = if is_silent { &self.silent } else { &self.answering };
-        lane.acquire().await.expect("nobody closes the lanes")
+    fn lane(&self, is_silent: bool) -> Arc<Semaphore> {
+        if is_silent { self.silent.clone() } else { self.answering.clone() }
     }
 }
 
 impl Default for Lanes {
     fn default() -> Self {
-        let lane = |places| Semaphore::new(places as usize);
+        let lane = |places| Arc::new(Semaphore::new(places));
         Self { answering: lane(Self::ANSWERING), silent: lane(Self::SILENT) }
     }
 }
@@ -176,8 +213,8 @@ impl Link {
             Some(files) => Peer::host(url.split_once("://").map_or(&url, |(_, authority)| authority), files.clone()),
             None => Peer::Pod(PodIdentity { key: pod.clone(), uid: pod_uid.clone() }),
         };
-        let client = Client::new(&url, peer, shared.credentials.clone());
-        let task = task::Task::new(shared, pod, pod_uid.clone(), client, newest);
+        let dial = Dial::new(&url, peer, shared.credentials.clone());
+        let task = task::Task::new(shared, pod, pod_uid.clone(), dial, newest);
         // A future holds what it was called with beside what it works on: by a box, thousands are a third as large.
         let task = tokio::spawn(Box::new(task).run()).abort_handle();
         Self { pod_uid, url, desired, task }

@@ -8,18 +8,30 @@ use std::io;
 
 use rustls::{CertificateError, Error as TlsError};
 
-use super::connection::ConnectionError;
+use super::dial::DialError;
 use crate::identity::{Peer, PodIdentity, TlsFiles};
 
+/// The peer has not taken the protocol of `weir-channel`.
+const NO_CHANNEL: &str = "it speaks TLS and not the operator's protocol (weir/1): kubectl rollout restart its workload if its agent \
+                          is of another version; if that does not help, something else listens there";
+const NO_CHANNEL_OF_HOST: &str = "it speaks TLS and not the operator's protocol (weir/1): start an agent of the operator's version \
+                                  there, if it is an agent";
+
 /// The text for an error that has to do with certificates; none for any other.
-pub(super) fn explain(error: &ConnectionError, peer: &Peer) -> Option<String> {
+pub(super) fn explain(error: &DialError, peer: &Peer) -> Option<String> {
     let pod = match peer {
         Peer::Pod(pod) => pod,
-        Peer::Host { name, files } => return tls_error(error).map(|cause| of_files(cause, name, files)),
+        Peer::Host { name, files } => {
+            return match error {
+                DialError::NoChannel => Some(NO_CHANNEL_OF_HOST.to_owned()),
+                error => tls_error(error).map(|cause| of_files(cause, name, files)),
+            };
+        }
     };
     match error {
-        ConnectionError::Name(_) => return Some(format!("{pod} cannot be named in a certificate")),
-        ConnectionError::NoCertificate => {
+        DialError::NoChannel => return Some(NO_CHANNEL.to_owned()),
+        DialError::Name(_) => return Some(format!("{pod} cannot be named in a certificate")),
+        DialError::NoCertificate => {
             let problem = "the operator has no certificate to call it with: see the operator's log, or say \
                            weir.dev/control: plaintext";
             return Some(problem.to_owned());
@@ -31,7 +43,7 @@ pub(super) fn explain(error: &ConnectionError, peer: &Peer) -> Option<String> {
     }
     // An agent without a certificate hangs up.
     match error {
-        ConnectionError::Tls(cause) if is_hang_up(cause.kind()) => Some(
+        DialError::Tls(cause) if is_hang_up(cause.kind()) => Some(
             "it hangs up when it is asked for its certificate: it has none yet (see the log of weir-agent), or speaks \
              no TLS"
                 .to_owned(),
@@ -41,9 +53,9 @@ pub(super) fn explain(error: &ConnectionError, peer: &Peer) -> Option<String> {
 }
 
 /// The text for an answer that is no HTTP, such as the alert of a server that speaks TLS only.
-pub(super) fn explain_plain(error: &ConnectionError) -> Option<String> {
+pub(super) fn explain_plain(error: &DialError) -> Option<String> {
     match error {
-        ConnectionError::Http1(cause) if cause.is_parse() => {
+        DialError::Http(cause) if cause.is_parse() => {
             Some("its answer is no HTTP: if it speaks TLS, call it by https://".to_owned())
         }
         _ => None,
@@ -59,7 +71,7 @@ fn of_tls(cause: &TlsError, pod: &PodIdentity) -> String {
                 .to_owned()
         }
         TlsError::AlertReceived(alert) => of_alert(&format!("{alert:?}")),
-        TlsError::NoApplicationProtocol => "it speaks TLS and no HTTP/2: something else listens there".to_owned(),
+        TlsError::NoApplicationProtocol => NO_CHANNEL.to_owned(),
         other => format!("TLS failed: {other}"),
     }
 }
@@ -101,7 +113,7 @@ fn of_alert(alert: &str) -> String {
                 .to_owned();
         }
         "CertificateRequired" => "is missing",
-        "NoApplicationProtocol" => return "it speaks TLS and no HTTP/2: something else listens there".to_owned(),
+        "NoApplicationProtocol" => return NO_CHANNEL.to_owned(),
         other => return format!("it ended TLS with the alert {other}"),
     };
     format!("it says that the operator's certificate {why}: delete the pod, so that its agent learns whom to trust")
@@ -143,7 +155,7 @@ fn of_files(cause: &TlsError, host: &str, files: &TlsFiles) -> String {
             "it speaks no TLS: start the agent with --control-cert, --control-key and --control-client-ca, or call it by http://"
                 .to_owned()
         }
-        TlsError::NoApplicationProtocol => "it speaks TLS and no HTTP/2: something else listens there".to_owned(),
+        TlsError::NoApplicationProtocol => NO_CHANNEL_OF_HOST.to_owned(),
         TlsError::AlertReceived(alert) => match &*format!("{alert:?}") {
             "UnknownCA" | "DecryptError" => format!(
                 "it does not know who signed --client-cert {client_cert}: add that authority to its --control-client-ca"
@@ -152,7 +164,7 @@ fn of_files(cause: &TlsError, host: &str, files: &TlsFiles) -> String {
                 "it says that --client-cert {client_cert} has expired or is not valid yet: put a new one there, or set the \
                  agent's clock"
             ),
-            "NoApplicationProtocol" => "it speaks TLS and no HTTP/2: something else listens there".to_owned(),
+            "NoApplicationProtocol" => NO_CHANNEL_OF_HOST.to_owned(),
             alert @ ("BadCertificate" | "UnsupportedCertificate" | "CertificateUnknown") => format!(
                 "it does not take --client-cert {client_cert} for that of a client (alert {alert}): it must allow clientAuth"
             ),
@@ -172,7 +184,7 @@ fn is_hang_up(kind: io::ErrorKind) -> bool {
 }
 
 /// The error of TLS in a chain of causes: within an [`io::Error`], which does not show it as its source.
-fn tls_error(error: &ConnectionError) -> Option<&TlsError> {
+fn tls_error(error: &DialError) -> Option<&TlsError> {
     let mut next: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(cause) = next {
         if let Some(found) = cause.downcast_ref::<TlsError>() {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use bytes::Bytes;
 use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, PolicyRules, log_bytes};
 
 use crate::compile::revision_of;
@@ -17,8 +18,8 @@ pub struct Content {
     pub revision: String,
     /// Oldest policy first, then by name.
     pub policies: Vec<Arc<PolicyRules>>,
-    /// The policies as JSON.
-    json: String,
+    /// The end of the snapshot's JSON: the policies, and the brace after them.
+    json: Bytes,
 }
 
 impl Content {
@@ -35,8 +36,9 @@ impl Content {
 
     fn named(revision: String, policies: Vec<Arc<PolicyRules>>) -> Self {
         let plain: Vec<&PolicyRules> = policies.iter().map(AsRef::as_ref).collect();
-        let json = serde_json::to_string(&plain).expect("rules are plain data, which always has a JSON form");
-        Self { revision, policies, json }
+        let mut json = serde_json::to_vec(&plain).expect("rules are plain data, which always has a JSON form");
+        json.push(b'}');
+        Self { revision, policies, json: json.into() }
     }
 
     fn fits(&self) -> bool {
@@ -44,14 +46,29 @@ impl Content {
         self.json.len() <= MOST && logs <= MAX_LOG_BYTES
     }
 
-    /// The body of `PUT /v1/config`.
-    pub fn body(&self, sequence: u64) -> String {
-        format!(
-            r#"{{"wireVersion":{},"sequence":{sequence},"revision":"{}","policies":{}}}"#,
+    /// The snapshot as JSON, in two parts: the start has the sequence, and all agents with this content share the end.
+    pub fn snapshot(&self, sequence: u64) -> (String, Bytes) {
+        let start = format!(
+            r#"{{"wireVersion":{},"sequence":{sequence},"revision":"{}","policies":"#,
             weir_wire::WIRE_VERSION,
             self.revision,
-            self.json
-        )
+        );
+        (start, self.json.clone())
+    }
+
+    /// The snapshot as one piece of JSON.
+    pub fn body(&self, sequence: u64) -> String {
+        let (mut body, end) = self.snapshot(sequence);
+        body.push_str(std::str::from_utf8(&end).expect("JSON is UTF-8"));
+        body
+    }
+}
+
+#[cfg(test)]
+impl Content {
+    /// A content of no policies that claims this revision.
+    pub(crate) fn claiming(revision: &str) -> Arc<Self> {
+        Arc::new(Self::named(revision.to_owned(), Vec::new()))
     }
 }
 

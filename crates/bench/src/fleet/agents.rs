@@ -229,14 +229,11 @@ impl Agents {
         Ok(contents.entry(revision.to_owned()).or_insert(content).clone())
     }
 
-    /// The next line of this agent's status stream; `told` is the tag of the last status that was sent.
+    /// The next status of this agent; empty if nothing is new. `told` is the tag of the last status that was sent.
     pub(super) fn line(&self, number: usize, told: &mut Option<String>) -> Bytes {
         let answer = self.status(number, told.as_deref().map(str::as_bytes));
         *told = answer.tag;
-        match answer.body {
-            nothing if nothing.is_empty() => Bytes::from_static(b"\n"),
-            status => format!("{status}\n").into(),
-        }
+        answer.body.into()
     }
 
     fn status(&self, number: usize, known: Option<&[u8]>) -> Answer {

@@ -42,7 +42,7 @@ impl Identities {
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(clients)
             .with_cert_resolver(Arc::new(SingleCertAndKey::from(nobody)));
-        server.alpn_protocols = vec![b"h2".to_vec()];
+        server.alpn_protocols = vec![weir_channel::ALPN.to_vec()];
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         Ok(Self { issuer, key, server, signing, servers: (0..agents).map(|_| OnceLock::new()).collect() })

@@ -1,4 +1,4 @@
-//! The one listener of all agents: HTTP/2 over mutual TLS like real agents, or plain HTTP/1.1.
+//! The one listener of all agents: the channel over mutual TLS like real agents, or plain HTTP/1.1.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -7,21 +7,20 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use futures::Stream;
-use futures::stream::unfold;
 use http::HeaderValue;
 use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
-use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Either, Full, Limited, StreamBody};
-use hyper::body::{Frame, Incoming};
-use hyper::server::conn::{http1, http2};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
+use rand::Rng;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 use tokio_rustls::TlsAcceptor;
-use weir_wire::STATUS_LINES;
+use weir_channel::{Channel, Outgoing, ToAgent, tag};
 
 use super::agents::Agents;
 use super::identities::Identities;
@@ -30,12 +29,9 @@ use super::identities::Identities;
 const BACKLOG: u32 = 8192;
 /// Larger than any snapshot of these fleets.
 const LONGEST: usize = 4 << 20;
-/// How often an agent pings a silent operator, and how long it waits for the answer.
-const PING_INTERVAL: Duration = Duration::from_secs(300);
-const PING_TIMEOUT: Duration = Duration::from_secs(30);
-/// The query of a client that wants a stream of statuses.
-const EVERY: &str = "everyMillis=";
-/// Lines are sent at the start of a tenth of a second, in nanoseconds.
+/// How long the operator may take to read a message.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Statuses are sent at the start of a tenth of a second, in nanoseconds.
 const TENTH: u32 = 100_000_000;
 
 /// Listens on a free port, and returns it.
@@ -78,33 +74,78 @@ pub(super) async fn serve(
 
 /// The outcome does not matter: the operator connects again.
 async fn converse(number: usize, agents: Arc<Agents>, identities: Option<Arc<Identities>>, stream: TcpStream) {
-    let service = service_fn(move |request| {
-        let agents = agents.clone();
-        async move { anyhow::Ok(answer(number, &agents, request).await?) }
-    });
     let Some(identities) = identities else {
+        let service = service_fn(move |request| {
+            let agents = agents.clone();
+            async move { anyhow::Ok(answer(number, &agents, request).await?) }
+        });
         let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         return;
     };
     let Some(server) = identities.server(number) else { return };
     let Ok(stream) = TlsAcceptor::from(server).accept(stream).await else { return };
-    let mut http = http2::Builder::new(TokioExecutor::new());
-    http.timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
-    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+    let _ = talk(number, &agents, Box::new(stream)).await;
 }
 
-type Body = Either<Full<Bytes>, BoxBody<Bytes, Infallible>>;
-
-async fn answer(number: usize, agents: &Arc<Agents>, request: Request<Incoming>) -> anyhow::Result<Response<Body>> {
-    let (head, body) = request.into_parts();
-    let every = head.uri.query().and_then(|query| query.strip_prefix(EVERY));
-    if let Some(every) = every {
-        let every = Duration::from_millis(every.parse()?);
-        let lines = StreamBody::new(lines(number, agents.clone(), every));
-        return Ok(Response::builder()
-            .header(CONTENT_TYPE, STATUS_LINES)
-            .body(Either::Right(BodyExt::boxed(lines)))?);
+/// Answers over the channel, until it ends.
+async fn talk(
+    number: usize,
+    agents: &Agents,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+) -> anyhow::Result<Infallible> {
+    let mut channel = Channel::new(stream);
+    let mut told = None;
+    let (mut every, mut next_at) = (None, Instant::now());
+    loop {
+        if told.is_none() || every.is_some() && next_at <= Instant::now() {
+            let (tag, status) = match agents.line(number, &mut told) {
+                nothing if nothing.is_empty() => (tag::UNCHANGED, nothing),
+                status => (tag::STATUS, status),
+            };
+            send(&mut channel, tag, &status).await?;
+            next_at = Instant::now() + every.map_or(Duration::ZERO, until_next);
+        }
+        tokio::select! {
+            frame = channel.next() => match ToAgent::parse(frame?)? {
+                ToAgent::Snapshot(body) => {
+                    let answer = agents.answer(number, "PUT", "/v1/config", None, &body);
+                    let tag = if answer.code == 200 { tag::ACKNOWLEDGEMENT } else { tag::REFUSAL };
+                    send(&mut channel, tag, answer.given().as_bytes()).await?;
+                }
+                ToAgent::Report(report) => {
+                    let interval = Duration::from_millis(report.every_millis);
+                    every = Some(interval);
+                    // Like real agents: not all at the same moment.
+                    next_at = Instant::now() + until_next(interval.mul_f64(rand::rng().random_range(0.0..=1.0)));
+                }
+                ToAgent::Unknown(_) => {}
+            },
+            () = sleep_until(next_at), if every.is_some() => {}
+        }
     }
+}
+
+async fn send<S: AsyncRead + AsyncWrite + Unpin>(
+    channel: &mut Channel<S>,
+    tag: u8,
+    payload: &[u8],
+) -> anyhow::Result<()> {
+    let frame = Outgoing::new(tag, payload).context("a message that no frame can hold")?;
+    Ok(channel.send(frame, WRITE_TIMEOUT).await?)
+}
+
+/// Like real agents, at the start of a tenth of a second.
+fn until_next(every: Duration) -> Duration {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    every - every.min(Duration::from_nanos(u64::from(since_1970.subsec_nanos() % TENTH)))
+}
+
+async fn answer(
+    number: usize,
+    agents: &Arc<Agents>,
+    request: Request<Incoming>,
+) -> anyhow::Result<Response<Full<Bytes>>> {
+    let (head, body) = request.into_parts();
     let body = Limited::new(body, LONGEST).collect().await.map_err(anyhow::Error::from_boxed)?.to_bytes();
     let known = head.headers.get(IF_NONE_MATCH).map(HeaderValue::as_bytes);
     let answer = agents.answer(number, head.method.as_str(), head.uri.path(), known, &body);
@@ -115,20 +156,5 @@ async fn answer(number: usize, agents: &Arc<Agents>, request: Request<Incoming>)
     if let Some(tag) = &answer.tag {
         response = response.header(ETAG, tag);
     }
-    Ok(response.body(Either::Left(Full::new(answer.given().into())))?)
-}
-
-/// One line at once, and then one per interval, like real agents.
-fn lines(
-    number: usize,
-    agents: Arc<Agents>,
-    every: Duration,
-) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + Sync {
-    unfold((agents, Duration::ZERO, None), move |(agents, pause, mut told)| async move {
-        sleep(pause).await;
-        let line = agents.line(number, &mut told);
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let pause = every - every.min(Duration::from_nanos(u64::from(since_1970.subsec_nanos() % TENTH)));
-        Some((Ok(Frame::data(line)), (agents, pause, told)))
-    })
+    Ok(response.body(Full::new(answer.given().into()))?)
 }

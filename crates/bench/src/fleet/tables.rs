@@ -13,7 +13,7 @@ with an address on loopback for each, which answers by the wire format and enfor
 machine. Pods belong to Deployments of 100 in one namespace, because a policy reaches no other; each Deployment has five policies, \
 which with the two below are 500 for 10,000 pods. Each pod says that it runs and is ready. *One policy on 100 pods* targets a Deployment, *one on all* selects \
 them by label; their only limit is changed again and again, and the time is taken from sending the change to the apiserver to the moment when the last \
-agent acknowledges it. Agents are spoken to over HTTP/2 and mutual TLS, with certificates of the operator's own authority that they \
+agent acknowledges it. Agents are spoken to over the channel and mutual TLS, with certificates of the operator's own authority that they \
 had before the operator started: handing out 10,000 is not part of a cold start.";
 
 const METHOD: &str = "Percentiles are those of the repetitions: with fewer than 100 of them the 99th is the slowest. Processor time is that \

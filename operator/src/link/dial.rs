@@ -1,0 +1,262 @@
+//! Opens the connection of a link: the channel over mutual TLS, or HTTP in plain text.
+//!
+//! The process at a pod's address may be broken or hostile: what it says is bounded and parsed strictly. Over TLS only the
+//! agent of that pod is accepted. A connection belongs to one link and is made for one pod, so it is never used for another
+//! pod that has got the same address.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use weir_channel::{ALPN, Channel, ChannelError, Outgoing, ToAgent, ToOperator};
+use weir_wire::Report;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::http::Http;
+use super::{ContactError, trust};
+use crate::identity::{Held, Peer};
+use crate::plan::Content;
+
+/// How long a silent host is believed to be there, and how often the kernel asks it for a sign of life.
+const KEEPALIVE: Duration = Duration::from_secs(1);
+const KEEPALIVE_PROBES: u32 = 2;
+
+/// Calls one agent.
+#[derive(Clone, Debug)]
+pub(super) struct Dial {
+    address: Arc<str>,
+    security: Security,
+}
+
+/// How an agent proves who it is.
+#[derive(Clone, Debug)]
+enum Security {
+    /// Not at all.
+    Plain,
+    /// By its certificate.
+    Mutual { peer: Peer, credentials: Option<Held> },
+}
+
+/// An open connection. It is closed with its value.
+#[derive(Debug)]
+pub(super) enum Connection {
+    /// Boxed before it becomes part of any future, which would hold it several times.
+    Mutual(Box<Channel<TlsStream<TcpStream>>>),
+    Plain(Box<Http>),
+}
+
+/// A connection, and what the agent said first.
+#[derive(Debug)]
+pub(super) struct Dialed {
+    pub(super) connection: Connection,
+    /// Until when its certificates are valid, in seconds of Unix time.
+    pub(super) not_after: u64,
+    pub(super) greeting: ToOperator,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    #[error("cannot connect to {address}")]
+    Connect { address: Arc<str>, source: io::Error },
+    #[error("no TLS")]
+    Tls(#[source] io::Error),
+    #[error("the operator has no certificate")]
+    NoCertificate,
+    #[error("the pod cannot be named in a certificate")]
+    Name(#[source] rustls::pki_types::InvalidDnsNameError),
+    #[error("no channel")]
+    NoChannel,
+    #[error("no answer")]
+    Channel(#[source] ChannelError),
+    #[error("no answer")]
+    Http(#[source] hyper::Error),
+    /// There was an answer, and it is none of an agent.
+    #[error(transparent)]
+    Answer(ContactError),
+}
+
+impl Dial {
+    /// For the agent at `url`: `http`, or `https` for one that must prove to be `peer`.
+    pub(super) fn new(url: &str, peer: impl Into<Peer>, credentials: Option<Held>) -> Self {
+        let (security, address) = match url.split_once("://") {
+            Some(("https", address)) => (Security::Mutual { peer: peer.into(), credentials }, address),
+            Some((_, address)) => (Security::Plain, address),
+            None => (Security::Plain, url),
+        };
+        Self { address: address.into(), security }
+    }
+
+    /// Opens a connection and waits for what the agent says first.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none within `limit`.
+    pub(super) async fn connect(self, limit: Duration) -> Result<Dialed, ContactError> {
+        match timeout(limit, self.open(limit)).await {
+            Ok(opened) => opened.map_err(|error| self.contact_error(error)),
+            Err(_) => Err(ContactError::Timeout(limit)),
+        }
+    }
+
+    async fn open(&self, limit: Duration) -> Result<Dialed, DialError> {
+        match &self.security {
+            Security::Plain => {
+                let stream = self.tcp().await?;
+                let (http, greeting) = Http::connect(stream, self.address.clone(), limit).await?;
+                Ok(Dialed { connection: Connection::Plain(Box::new(http)), not_after: u64::MAX, greeting })
+            }
+            Security::Mutual { peer, credentials } => {
+                let credentials = credentials.as_ref().and_then(|held| held.borrow().clone());
+                let credentials = credentials.ok_or(DialError::NoCertificate)?;
+                let name = peer.server_name().map_err(DialError::Name)?;
+                let connector = TlsConnector::from(credentials.client.clone());
+                let stream = connector.connect(name, self.tcp().await?).await.map_err(DialError::Tls)?;
+                let (_, session) = stream.get_ref();
+                if session.alpn_protocol() != Some(ALPN) {
+                    return Err(DialError::NoChannel);
+                }
+                let shown = session.peer_certificates().and_then(<[_]>::first).and_then(|shown| not_after(shown));
+                let not_after = shown.map_or(credentials.not_after, |shown| shown.min(credentials.not_after));
+                let mut channel = Box::new(Channel::new(stream));
+                // The agent speaks first, so that its reason arrives if it does not accept the operator's certificate.
+                let greeting = channel.next().await.and_then(|frame| Ok(ToOperator::parse(&frame)?));
+                let greeting = greeting.map_err(DialError::Channel)?;
+                Ok(Dialed { connection: Connection::Mutual(channel), not_after, greeting })
+            }
+        }
+    }
+
+    async fn tcp(&self) -> Result<TcpStream, DialError> {
+        let failed = |source| DialError::Connect { address: self.address.clone(), source };
+        let stream = TcpStream::connect(&*self.address).await.map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        // A pod that is gone without a word is noticed, whether or not something is being sent.
+        let keepalive =
+            TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE).with_retries(KEEPALIVE_PROBES);
+        let socket = SockRef::from(&stream);
+        socket.set_tcp_keepalive(&keepalive).map_err(failed)?;
+        socket.set_tcp_user_timeout(Some(KEEPALIVE * (1 + KEEPALIVE_PROBES))).map_err(failed)?;
+        drop(socket);
+        Ok(stream)
+    }
+
+    /// What went wrong, in words for the user who has to fix it.
+    fn contact_error(&self, error: DialError) -> ContactError {
+        let explained = match &self.security {
+            Security::Mutual { peer, .. } => trust::explain(&error, peer),
+            Security::Plain => trust::explain_plain(&error),
+        };
+        match (explained, error) {
+            (Some(explained), _) => ContactError::Untrusted(explained),
+            (None, DialError::Answer(error)) => error,
+            (None, error @ DialError::Channel(ChannelError::Frame(_) | ChannelError::Message(_))) => {
+                ContactError::Garbage(chain(&error))
+            }
+            (None, error) => ContactError::Connection(chain(&error)),
+        }
+    }
+}
+
+impl Connection {
+    /// What the agent says next. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// Why the connection is of no more use.
+    pub(super) async fn next(&mut self) -> Result<ToOperator, ContactError> {
+        match self {
+            Self::Mutual(channel) => {
+                let frame = channel.next().await.map_err(contact_error)?;
+                ToOperator::parse(&frame).map_err(|error| contact_error(error.into()))
+            }
+            Self::Plain(http) => http.next().await,
+        }
+    }
+
+    /// Asks the agent to send its status so often.
+    ///
+    /// # Errors
+    ///
+    /// The agent did not read it within `limit`.
+    pub(super) async fn ask(&mut self, every: Duration, limit: Duration) -> Result<(), ContactError> {
+        match self {
+            Self::Mutual(channel) => {
+                let every_millis = u64::try_from(every.as_millis()).unwrap_or(u64::MAX);
+                send(channel, ToAgent::Report(Report { every_millis }).frame(), limit).await
+            }
+            Self::Plain(http) => {
+                http.ask(every);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends a snapshot. All agents with the same content share its bytes.
+    ///
+    /// # Errors
+    ///
+    /// The agent did not read it within `limit`.
+    pub(super) async fn push(&mut self, content: &Content, sequence: u64, limit: Duration) -> Result<(), ContactError> {
+        match self {
+            Self::Mutual(channel) => {
+                let (start, shared) = content.snapshot(sequence);
+                send(channel, weir_channel::snapshot(&start, shared), limit).await
+            }
+            Self::Plain(http) => {
+                http.push(content.body(sequence).into());
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn send(
+    channel: &mut Channel<TlsStream<TcpStream>>,
+    frame: Option<Outgoing>,
+    limit: Duration,
+) -> Result<(), ContactError> {
+    let frame = frame.ok_or_else(|| ContactError::Connection("it is too long for a message".to_owned()))?;
+    channel.send(frame, limit).await.map_err(contact_error)
+}
+
+/// What ended a connection that was open.
+fn contact_error(error: ChannelError) -> ContactError {
+    match error {
+        ChannelError::Closed => ContactError::Closed { is_silent: false },
+        ChannelError::Io(error) => ContactError::Closed { is_silent: is_silence(&error) },
+        ChannelError::Stuck(limit) => ContactError::Timeout(limit),
+        ChannelError::Frame(_) | ChannelError::Message(_) => ContactError::Garbage(error.to_string()),
+    }
+}
+
+/// The kernel has asked the other side whether it is there, and heard nothing.
+pub(super) fn is_silence(error: &io::Error) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+    matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
+}
+
+fn not_after(certificate: &[u8]) -> Option<u64> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    u64::try_from(certificate.validity().not_after.timestamp()).ok()
+}
+
+/// An error with its causes: libraries keep what people need to know ("connection refused") in the last of them.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+#[path = "dial_tests.rs"]
+pub(super) mod tests;

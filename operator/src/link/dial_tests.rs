@@ -1,0 +1,424 @@
+//! Everything that may sit at a pod's address, and what the status says of it.
+
+use std::net::SocketAddr;
+
+use rcgen::ExtendedKeyUsagePurpose;
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_rustls::TlsAcceptor;
+use weir_wire::{Goodbye, InForce, Status, WIRE_VERSION};
+
+use super::*;
+use crate::authority::{Authorities, DAY, HOUR, Leaf, Order, Signer, Terms};
+use crate::clock;
+use crate::identity::{Calling, PodIdentity, keeper};
+use crate::world::ObjectKey;
+
+const TERMS: Terms = Terms { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, ripens: HOUR };
+/// Nobody here takes longer unless he means to.
+const LIMIT: Duration = Duration::from_secs(10);
+fn now() -> u64 {
+    clock::unix_micros() / 1_000_000
+}
+
+pub(in crate::link) fn pod(name: &str) -> PodIdentity {
+    PodIdentity { key: ObjectKey::new("shop", name), uid: format!("uid-of-{name}") }
+}
+
+fn authorities() -> Authorities {
+    Authorities::none(TERMS).renewed(now()).unwrap().unwrap()
+}
+
+fn credentials(authorities: &Authorities) -> Arc<Calling> {
+    credentials_made(authorities, now())
+}
+
+fn credentials_made(authorities: &Authorities, at: u64) -> Arc<Calling> {
+    keeper::credentials(authorities.clone(), "identity.test", DAY, at).unwrap().0.calling
+}
+
+fn certificate(authorities: &Authorities, pod: &PodIdentity, usage: ExtendedKeyUsagePurpose, at: u64) -> Leaf {
+    let names = [pod.dns_name(), pod.uri()];
+    let order = Order { names: &names, usage, lives: HOUR, signer: Signer::Newest };
+    authorities.leaf(&order, at).unwrap().unwrap()
+}
+
+/// As an agent does it: this certificate, for clients of these authorities.
+fn tls(leaf: Leaf, clients: &Authorities, protocol: &[u8]) -> ServerConfig {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(clients.certificates().as_bytes()) {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let provider = Arc::new(ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build().unwrap();
+    let mut server = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![leaf.certificate], leaf.key)
+        .unwrap();
+    server.alpn_protocols = vec![protocol.to_vec()];
+    server
+}
+
+/// Does the same with every connection.
+async fn listen<F: Future<Output = ()> + Send + 'static>(
+    with: impl Fn(TcpStream) -> F + Send + Sync + 'static,
+) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(with(stream));
+        }
+    });
+    address
+}
+
+pub(in crate::link) fn status(revision: Option<&str>) -> ToOperator {
+    ToOperator::Status(Box::new(Status {
+        wire_version: WIRE_VERSION,
+        instance: "a".to_owned(),
+        agent_version: "0.1.0".to_owned(),
+        uptime_millis: 1,
+        in_force: revision.map(|revision| InForce { sequence: 1, revision: revision.to_owned(), since_unix_millis: 1 }),
+        policies: Vec::new(),
+    }))
+}
+
+/// One connection, as its agent sees it.
+pub(in crate::link) struct Served(Channel<tokio_rustls::server::TlsStream<TcpStream>>);
+
+impl Served {
+    pub(in crate::link) async fn say(&mut self, message: ToOperator) {
+        self.0.send(message.frame().unwrap(), LIMIT).await.unwrap();
+    }
+
+    /// The next message; none once the operator has hung up.
+    pub(in crate::link) async fn heard(&mut self) -> Option<ToAgent> {
+        Some(ToAgent::parse(self.0.next().await.ok()?).unwrap())
+    }
+}
+
+/// An agent that its operator believes, and that believes its operator. It says nothing by itself.
+pub(in crate::link) async fn agent() -> (SocketAddr, mpsc::Receiver<Served>, Held) {
+    let ours = authorities();
+    let (address, served) = serve(tls(good(&ours), &ours, ALPN)).await;
+    (address, served, watch::channel(Some(credentials(&ours))).1)
+}
+
+/// Gives every connection that was let in.
+async fn serve(server: ServerConfig) -> (SocketAddr, mpsc::Receiver<Served>) {
+    let acceptor = TlsAcceptor::from(Arc::new(server));
+    let (tell, served) = mpsc::channel(16);
+    let address = listen(move |stream| {
+        let (acceptor, tell) = (acceptor.clone(), tell.clone());
+        async move {
+            let Ok(stream) = acceptor.accept(stream).await else { return };
+            let _ = tell.send(Served(Channel::new(stream))).await;
+        }
+    })
+    .await;
+    (address, served)
+}
+
+/// An agent that says this on every connection.
+async fn greeting(server: ServerConfig, greeting: ToOperator) -> SocketAddr {
+    let (address, mut served) = serve(server).await;
+    tokio::spawn(async move {
+        while let Some(mut served) = served.recv().await {
+            served.say(greeting.clone()).await;
+            tokio::spawn(async move { served.heard().await });
+        }
+    });
+    address
+}
+
+/// What comes of a call to the peer as the agent of `shop/web`.
+async fn called(address: SocketAddr, credentials: Arc<Calling>, limit: Duration) -> Result<Dialed, ContactError> {
+    let (_, held) = watch::channel(Some(credentials));
+    Dial::new(&format!("https://{address}"), pod("web"), Some(held)).connect(limit).await
+}
+
+fn good(authorities: &Authorities) -> Leaf {
+    certificate(authorities, &pod("web"), ExtendedKeyUsagePurpose::ServerAuth, now())
+}
+
+#[tokio::test]
+async fn the_pod_itself_is_heard() {
+    let ours = authorities();
+    let address = greeting(tls(good(&ours), &ours, ALPN), status(None)).await;
+    let dialed = called(address, credentials(&ours), LIMIT).await.unwrap();
+    assert_eq!(dialed.greeting, status(None));
+}
+
+#[tokio::test]
+async fn a_peer_that_shows_no_certificate_of_the_pod_counts_for_nothing() {
+    let (ours, theirs) = (authorities(), authorities());
+    let of = |authorities: &Authorities, pod: &PodIdentity, at| {
+        certificate(authorities, pod, ExtendedKeyUsagePurpose::ServerAuth, at)
+    };
+    let mut unnamed = tls(good(&ours), &ours, ALPN);
+    unnamed.alpn_protocols.clear();
+    let as_client = certificate(&ours, &pod("web"), ExtendedKeyUsagePurpose::ClientAuth, now());
+    let mut successor = pod("web");
+    successor.uid = "uid-of-its-predecessor".to_owned();
+    let mut namesake = pod("web");
+    namesake.key.namespace = "bank".to_owned();
+    for (what, server, said) in [
+        (
+            "another authority",
+            tls(of(&theirs, &pod("web"), now()), &ours, ALPN),
+            "of an authority that is not the operator's",
+        ),
+        ("expired", tls(of(&ours, &pod("web"), now() - 2 * HOUR), &ours, ALPN), "its certificate has expired"),
+        ("early", tls(of(&ours, &pod("web"), now() + 2 * HOUR), &ours, ALPN), "is not valid yet"),
+        ("another pod", tls(of(&ours, &pod("other"), now()), &ours, ALPN), "weir://shop/pod/other/uid-of-other"),
+        (
+            "its predecessor",
+            tls(of(&ours, &successor, now()), &ours, ALPN),
+            "weir://shop/pod/web/uid-of-its-predecessor",
+        ),
+        ("another namespace", tls(of(&ours, &namesake, now()), &ours, ALPN), "weir://bank/pod/web/uid-of-web"),
+        ("for clients", tls(as_client, &ours, ALPN), "its certificate is no good"),
+        ("another protocol", tls(good(&ours), &ours, b"h2"), "not the operator's protocol (weir/1)"),
+        ("no protocol", unnamed, "not the operator's protocol (weir/1)"),
+        (
+            "does not know us",
+            tls(good(&ours), &theirs, ALPN),
+            "it says that the operator's certificate is of an authority",
+        ),
+    ] {
+        let error = called(greeting(server, status(None)).await, credentials(&ours), LIMIT).await.unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, ContactError::Untrusted(_)) && text.contains(said), "{what}: {error:?}");
+        // It must fit the message of a drifted pod.
+        assert!(text.len() <= 256, "{what}: {text}");
+    }
+}
+
+/// Pods that somebody deletes for it get no certificate either.
+#[tokio::test]
+async fn where_a_clock_is_wrong_it_is_the_clock_that_is_told_and_no_pod_to_delete() {
+    let ours = authorities();
+    for at in [now() - 30 * DAY, now() + 30 * DAY] {
+        let server = tls(good(&ours), &ours, ALPN);
+        let error = called(greeting(server, status(None)).await, credentials_made(&ours, at), LIMIT).await.unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, ContactError::Untrusted(_)) && text.contains("a clock is wrong"), "{error:?}");
+        assert!(!text.contains("delete") && text.len() <= 256, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_speaks_no_tls_counts_for_nothing() {
+    let ours = authorities();
+    let plain = listen(|mut stream| async move {
+        let mut request = [0; 1024];
+        let _ = stream.read(&mut request).await;
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
+    });
+    let garbage = listen(|mut stream| async move {
+        let _ = stream.write_all(&[0xff; 512]).await;
+        let _ = stream.read(&mut [0; 1024]).await;
+    });
+    let hangs_up = listen(|mut stream| async move {
+        let _ = stream.read(&mut [0; 1]).await;
+        let _ = stream.shutdown().await;
+    });
+    let (plain, garbage, hangs_up) = (plain.await, garbage.await, hangs_up.await);
+    for (address, said) in [
+        (plain, "it speaks no TLS: kubectl rollout restart"),
+        (garbage, "it speaks no TLS"),
+        (hangs_up, "it hangs up when it is asked for its certificate"),
+    ] {
+        let error = called(address, credentials(&ours), LIMIT).await.unwrap_err();
+        assert!(matches!(error, ContactError::Untrusted(_)) && error.to_string().contains(said), "{error:?}");
+        assert!(error.to_string().len() <= 256, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_for_ever_is_given_up_in_time() {
+    let ours = authorities();
+    let never = listen(|stream| async move {
+        let _stream = stream;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let slow = listen(|mut stream| async move {
+        // One byte of a record at a time, and never the last.
+        for byte in [22, 3, 3, 0x40, 0].into_iter().chain(std::iter::repeat(0)) {
+            if stream.write_all(&[byte]).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    for address in [never, slow] {
+        let error = called(address, credentials(&ours), Duration::from_millis(300)).await.unwrap_err();
+        assert!(matches!(error, ContactError::Timeout(_)), "{error:?}");
+    }
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let error = called(gone, credentials(&ours), LIMIT).await.unwrap_err();
+    assert!(matches!(&error, ContactError::Connection(text) if text.contains("refused")), "{error:?}");
+}
+
+#[tokio::test]
+async fn without_a_certificate_of_its_own_the_operator_believes_nobody() {
+    let ours = authorities();
+    let address = greeting(tls(good(&ours), &ours, ALPN), status(None)).await;
+    let (_, held) = watch::channel(None);
+    for held in [None, Some(held)] {
+        let error = Dial::new(&format!("https://{address}"), pod("web"), held).connect(LIMIT).await.unwrap_err();
+        assert!(
+            matches!(&error, ContactError::Untrusted(text) if text.contains("no certificate to call it with")),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_the_first_of_its_certificates() {
+    let ours = authorities();
+    for lives in [600, 7 * DAY] {
+        let names = [pod("web").dns_name()];
+        let usage = ExtendedKeyUsagePurpose::ServerAuth;
+        let order = Order { names: &names, usage, lives, signer: Signer::Newest };
+        let server = tls(ours.leaf(&order, now()).unwrap().unwrap(), &ours, ALPN);
+        let dialed = called(greeting(server, status(None)).await, credentials(&ours), LIMIT).await.unwrap();
+        // The operator's own lasts for a day.
+        assert!(dialed.not_after.abs_diff(now() + lives.min(DAY)) < 60, "{lives}: {}", dialed.not_after);
+    }
+}
+
+#[tokio::test]
+async fn a_channel_carries_messages_both_ways_and_what_ends_it_is_told() {
+    let (address, mut served, held) = agent().await;
+    let calling = tokio::spawn(Dial::new(&format!("https://{address}"), pod("web"), Some(held)).connect(LIMIT));
+    let mut served = served.recv().await.unwrap();
+    served.say(status(None)).await;
+    let mut connection = calling.await.unwrap().unwrap().connection;
+    let content = crate::plan::foresee(&Default::default(), &Default::default(), "shop", Default::default());
+    connection.ask(Duration::from_secs(2), LIMIT).await.unwrap();
+    connection.push(&content, 7, LIMIT).await.unwrap();
+    assert_eq!(served.heard().await, Some(ToAgent::Report(Report { every_millis: 2000 })));
+    assert_eq!(served.heard().await, Some(ToAgent::Snapshot(content.body(7).into_bytes())));
+    served.say(ToOperator::Unknown(99)).await;
+    assert_eq!(connection.next().await.unwrap(), ToOperator::Unknown(99));
+    served.0.send(Outgoing::new(weir_channel::tag::STATUS, b"{}").unwrap(), LIMIT).await.unwrap();
+    let error = connection.next().await.unwrap_err();
+    assert!(matches!(&error, ContactError::Garbage(text) if text.contains("missing field")), "{error:?}");
+    drop(served);
+    let error = connection.next().await.unwrap_err();
+    assert!(matches!(error, ContactError::Closed { is_silent: false }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_goodbye_is_a_greeting_and_nonsense_is_none() {
+    let ours = authorities();
+    let goodbye = ToOperator::Goodbye(Goodbye { reason: "not for you".to_owned(), retry_after_millis: 1 });
+    let server = || tls(good(&ours), &ours, ALPN);
+    let dialed = called(greeting(server(), goodbye.clone()).await, credentials(&ours), LIMIT).await.unwrap();
+    assert_eq!(dialed.greeting, goodbye);
+
+    let (address, mut served) = serve(server()).await;
+    tokio::spawn(async move {
+        let mut served = served.recv().await.unwrap();
+        served.0.send(Outgoing::new(weir_channel::tag::STATUS, b"hello").unwrap(), LIMIT).await.unwrap();
+        served.heard().await
+    });
+    let error = called(address, credentials(&ours), LIMIT).await.unwrap_err();
+    assert!(matches!(&error, ContactError::Garbage(_)), "{error:?}");
+}
+
+/// glibc's malloc keeps ready what is no larger than this, and looks for everything larger.
+#[test]
+fn what_thousands_of_links_keep_is_small() {
+    const READY: usize = 1032;
+    assert!(size_of::<Connection>() <= 16, "{} bytes", size_of::<Connection>());
+    let task = size_of::<crate::link::task::Task>();
+    assert!(task <= READY, "{task} bytes");
+}
+
+const STATUS: &str = r#"{"wireVersion":1,"instance":"a","agentVersion":"0.1.0","uptimeMillis":1,"policies":[]}"#;
+
+/// An agent in plain text that gives these answers, one after the other, and then closes the connection.
+async fn plain(answers: &'static [(&'static str, &'static str)]) -> SocketAddr {
+    listen(move |mut stream| async move {
+        for (head, body) in answers {
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") && !request.ends_with(b"]}") {
+                if stream.read_buf(&mut request).await.unwrap_or(0) == 0 {
+                    return;
+                }
+            }
+            let answer = format!("HTTP/1.1 {head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    })
+    .await
+}
+
+async fn called_plain(address: SocketAddr) -> Result<Dialed, ContactError> {
+    Dial::new(&format!("http://{address}"), pod("web"), None).connect(LIMIT).await
+}
+
+#[tokio::test]
+async fn plain_http_looks_like_a_channel() {
+    const APPLIED: &str = r#"{"inForce":{"sequence":7,"revision":"r","sinceUnixMillis":1}}"#;
+    const REFUSED: &str = r#"{"error":"stale","message":"old"}"#;
+    let address = plain(&[
+        ("200 OK\r\netag: \"a\"", STATUS),
+        ("200 OK", APPLIED),
+        ("409 Conflict", REFUSED),
+        ("304 Not Modified", ""),
+        ("200 OK", STATUS),
+        ("409 Conflict", APPLIED),
+    ])
+    .await;
+    let Dialed { mut connection, greeting, .. } = called_plain(address).await.unwrap();
+    assert_eq!(greeting, status(None));
+    let content = crate::plan::foresee(&Default::default(), &Default::default(), "shop", Default::default());
+    connection.push(&content, 7, LIMIT).await.unwrap();
+    assert!(
+        matches!(connection.next().await.unwrap(), ToOperator::Acknowledgement(reply) if reply.in_force.sequence == 7)
+    );
+    connection.push(&content, 7, LIMIT).await.unwrap();
+    assert!(matches!(connection.next().await.unwrap(), ToOperator::Refusal(refusal) if refusal.message == "old"));
+    connection.ask(Duration::from_millis(10), LIMIT).await.unwrap();
+    assert_eq!(connection.next().await.unwrap(), ToOperator::Unchanged);
+    assert_eq!(connection.next().await.unwrap(), status(None));
+    connection.push(&content, 7, LIMIT).await.unwrap();
+    connection.ask(DAYS, LIMIT).await.unwrap();
+    assert!(matches!(connection.next().await, Err(ContactError::Garbage(_))), "no refusal");
+    let ended = connection.next().await.unwrap_err();
+    assert!(matches!(ended, ContactError::Closed { is_silent: false }), "{ended:?}");
+}
+
+const DAYS: Duration = Duration::from_secs(1 << 20);
+
+#[tokio::test]
+async fn what_is_no_agent_in_plain_text_is_named() {
+    for (answers, expected) in [
+        (&[("304 Not Modified", "")][..], "not an agent's answer: GET /v1/status answered 304"),
+        (&[("200 OK", "<html>")], "not an agent's answer: 200 OK"),
+        (&[("403 Forbidden", r#"{"error":"forbidden","message":"not for you"}"#)], "not for you"),
+        (&[], "no answer"),
+    ] {
+        let error = called_plain(plain(answers).await).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let ours = authorities();
+    let address = greeting(tls(good(&ours), &ours, ALPN), status(None)).await;
+    let error = called_plain(address).await.unwrap_err();
+    assert!(matches!(&error, ContactError::Untrusted(text) if text.contains("call it by https://")), "{error:?}");
+}

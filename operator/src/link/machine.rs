@@ -1,0 +1,540 @@
+//! What one link does next: a pure function of what has happened, and when. It opens no connection, reads no clock and
+//! waits for nothing; [`Task`](super::task::Task) does that for it.
+//!
+//! A link has one connection. On it the machine pushes the newest content until the agent has acknowledged it, one
+//! snapshot at a time, and it expects a status at each interval. A simulation (`machine_simulation_tests.rs`) tries it
+//! with agents that restart, refuse, fall silent and hang up.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use tokio::time::Instant;
+use weir_channel::ToOperator;
+use weir_wire::{ApplyReply, Goodbye, InForce, Refusal, RefusalKind, Status};
+
+use super::rivals::Rivals;
+use super::{ContactError, Failure, FailureKind, Seen, Timing};
+use crate::plan::Content;
+
+/// An agent is reported as failed from its second miss in a row: the first may be a connection that went stale.
+const MISSES_UNTIL_FAILED: u32 = 2;
+/// The longest pause before an agent is called again after a first miss, or after it closed the connection.
+const SOON: Duration = Duration::from_millis(100);
+/// An agent that closes the connection is left alone for so long after a call: one that closes after each greeting would be
+/// called without end.
+const BETWEEN_CALLS: Duration = Duration::from_secs(1);
+/// The longest time for which a goodbye keeps the operator away.
+const LONGEST_AWAY: Duration = Duration::from_secs(10);
+/// A machine that is asked so much too late had no processor: what agents have sent meanwhile has yet to be read.
+const LATE: Duration = Duration::from_millis(500);
+/// So long there is to read it.
+const GRACE: Duration = Duration::from_secs(2);
+/// So many messages may come before the next status could be due.
+const MOST_EARLY: u32 = 1000;
+
+/// The moment at which something happens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) now: Instant,
+    /// Seconds of Unix time, by which certificates end.
+    pub(super) unix: u64,
+    /// The sequence of a snapshot that is pushed now; none: the term is over, and nothing may be pushed.
+    pub(super) sequence: Option<u64>,
+    /// How often the agent should send its status.
+    pub(super) every: Duration,
+}
+
+/// What has happened.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// The agent should enforce this.
+    Wanted(Arc<Content>),
+    /// The moment [`Machine::due`] is over.
+    Due,
+    /// A place was given, which was asked for by [`Action::TakePlace`].
+    Placed,
+    /// The connection is open, and the agent has said this.
+    Connected {
+        /// Until when its certificates are valid, in seconds of Unix time.
+        not_after: u64,
+        greeting: ToOperator,
+    },
+    /// The agent has said this.
+    Heard(ToOperator),
+    /// There is no connection, or no longer.
+    Ended(ContactError),
+}
+
+/// What to do. Actions are done in order.
+#[derive(Debug)]
+pub(super) enum Action {
+    /// Wait for a place among those that work at the same time, and tell [`Event::Placed`].
+    TakePlace { is_silent: bool },
+    /// Give the place back.
+    LeavePlace,
+    /// Open a connection, and tell [`Event::Connected`] or [`Event::Ended`].
+    Call,
+    /// Close the connection.
+    HangUp,
+    /// Ask the agent for its status so often.
+    Ask(Duration),
+    /// Send this content.
+    Push { content: Arc<Content>, sequence: u64 },
+    /// Count a push by what became of it.
+    Count(&'static str, Duration),
+    /// Tell the engine.
+    Report(Seen),
+}
+
+/// One link.
+#[derive(Debug)]
+pub(super) struct Machine {
+    timing: Timing,
+    wanted: Arc<Content>,
+    connection: Connection,
+    place: Place,
+    push: Push,
+    /// When to call, while there is no connection.
+    call_at: Instant,
+    /// When it was last called.
+    called_at: Instant,
+    /// The agent has said goodbye until then.
+    away_until: Option<Instant>,
+    /// Whether the agent has acknowledged anything on this link. A new leader's first push goes to every agent, whatever
+    /// the agent has in force, because it carries the sequence that fences the leader before.
+    has_acknowledged: bool,
+    /// Failed pushes in a row.
+    attempts: u32,
+    /// Calls and connections without an answer in a row.
+    misses: u32,
+    /// The last status that was reported, unless something else was reported since.
+    reported: Option<u64>,
+    /// The content that `sequence` was taken for: trying again must not look like something newer.
+    numbered: String,
+    sequence: u64,
+    rivals: Rivals,
+    rng: SmallRng,
+}
+
+#[derive(Debug)]
+enum Connection {
+    None,
+    Calling,
+    Open(Open),
+}
+
+#[derive(Debug)]
+struct Open {
+    not_after: u64,
+    /// How often the agent was asked to send its status.
+    every: Duration,
+    /// By then the agent must have said something.
+    deadline: Instant,
+    /// Whether the deadline was moved because the machine itself was late.
+    is_graced: bool,
+    /// When a message came that was not early, and how many came since before another one could be due.
+    on_time_at: Instant,
+    early: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    None,
+    Waiting,
+    Held,
+}
+
+#[derive(Debug)]
+enum Push {
+    /// The agent enforces what it should.
+    Idle,
+    /// Not before.
+    At(Instant),
+    /// It was sent, and not answered.
+    Sent { content: Arc<Content>, at: Instant },
+}
+
+impl Machine {
+    /// Calls at once. Pauses follow from `seed`.
+    pub(super) fn new(timing: Timing, wanted: Arc<Content>, now: Instant, seed: u64) -> Self {
+        Self {
+            timing,
+            wanted,
+            connection: Connection::None,
+            place: Place::None,
+            push: Push::At(now),
+            call_at: now,
+            called_at: now,
+            away_until: None,
+            has_acknowledged: false,
+            attempts: 0,
+            misses: 0,
+            reported: None,
+            numbered: String::new(),
+            sequence: 0,
+            rivals: Rivals::default(),
+            rng: SmallRng::seed_from_u64(seed),
+        }
+    }
+
+    /// When to tell [`Event::Due`], unless something else happens before.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let link = match (&self.connection, &self.push) {
+            (Connection::None, _) => (self.place == Place::None).then_some(self.call_at),
+            (Connection::Calling, _) => None,
+            (Connection::Open(open), Push::At(at)) if self.place == Place::None => Some(open.deadline.min(*at)),
+            (Connection::Open(open), Push::Sent { at, .. }) => Some(open.deadline.min(*at + self.timing.timeout)),
+            (Connection::Open(open), _) => Some(open.deadline),
+        };
+        [link, self.rivals.ends_at()].into_iter().flatten().min()
+    }
+
+    /// What to do after this.
+    pub(super) fn handle(&mut self, event: Event, at: &Moment) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Wanted(content) => self.want(content, at),
+            Event::Due => self.look(at, &mut actions),
+            Event::Placed => self.place = Place::Held,
+            Event::Connected { not_after, greeting } => {
+                let deadline = at.now + at.every + self.timing.timeout;
+                let every = at.every;
+                let (on_time_at, is_graced, early) = (at.now, false, 0);
+                self.connection = Connection::Open(Open { not_after, every, deadline, is_graced, on_time_at, early });
+                actions.push(Action::Ask(every));
+                self.heard(greeting, at, &mut actions);
+            }
+            Event::Heard(message) => self.heard(message, at, &mut actions),
+            Event::Ended(error) => self.ended(error, at, &mut actions),
+        }
+        self.proceed(at, &mut actions);
+        actions
+    }
+
+    fn want(&mut self, content: Arc<Content>, at: &Moment) {
+        self.wanted = content;
+        self.attempts = 0;
+        if !matches!(self.push, Push::Sent { .. }) {
+            self.push = Push::At(at.now);
+        }
+        self.call_at = self.not_away(at.now);
+    }
+
+    /// Time has passed.
+    fn look(&mut self, at: &Moment, actions: &mut Vec<Action>) {
+        if self.rivals.ended(at.now) {
+            self.report(Seen::Contested(false), actions);
+        }
+        let sent_at = match &self.push {
+            Push::Sent { at, .. } => Some(*at),
+            Push::Idle | Push::At(_) => None,
+        };
+        let Connection::Open(open) = &mut self.connection else { return };
+        let is_unanswered = sent_at.is_some_and(|sent| at.now >= sent + self.timing.timeout);
+        let is_silent = at.now >= open.deadline;
+        if is_silent && !is_unanswered && at.now > open.deadline + LATE && !open.is_graced {
+            (open.deadline, open.is_graced) = (at.now + GRACE, true);
+        } else if is_silent || is_unanswered {
+            actions.push(Action::HangUp);
+            self.ended(ContactError::Timeout(self.timing.timeout), at, actions);
+        }
+    }
+
+    fn heard(&mut self, message: ToOperator, at: &Moment, actions: &mut Vec<Action>) {
+        let Connection::Open(open) = &mut self.connection else { return };
+        // The answer to a push is due at any moment.
+        let is_answer = matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Refusal(_));
+        if !is_answer {
+            if at.now.duration_since(open.on_time_at) < open.every / 2 {
+                open.early += 1;
+            } else {
+                (open.on_time_at, open.early) = (at.now, 0);
+            }
+            if open.early > MOST_EARLY {
+                return self.nonsense("it sends its status more often than it was asked to", at, actions);
+            }
+        }
+        if !matches!(message, ToOperator::Unknown(_)) {
+            (open.deadline, open.is_graced) = (at.now + open.every + self.timing.timeout, false);
+        }
+        match message {
+            ToOperator::Status(status) => self.status(status, at, actions),
+            ToOperator::Unchanged => self.misses = 0,
+            ToOperator::Acknowledgement(reply) => self.acknowledged(reply, at, actions),
+            ToOperator::Refusal(refusal) => self.refused(&refusal, at, actions),
+            ToOperator::Goodbye(Goodbye { reason, retry_after_millis }) => {
+                actions.push(Action::HangUp);
+                self.away_until = Some(at.now + Duration::from_millis(retry_after_millis).min(LONGEST_AWAY));
+                self.ended(ContactError::Goodbye(reason), at, actions);
+            }
+            ToOperator::Unknown(_) => {}
+        }
+    }
+
+    fn nonsense(&mut self, what: &str, at: &Moment, actions: &mut Vec<Action>) {
+        actions.push(Action::HangUp);
+        self.ended(ContactError::Garbage(what.to_owned()), at, actions);
+    }
+
+    fn status(&mut self, status: Box<Status>, at: &Moment, actions: &mut Vec<Action>) {
+        let was_silent = std::mem::take(&mut self.misses) > 0;
+        self.compare(status.in_force.as_ref(), was_silent, at, actions);
+        // At rest there is nothing to tell.
+        let digest = Some(digest(&status));
+        if was_silent || self.reported != digest {
+            self.report(Seen::Status(Arc::new(*status)), actions);
+            self.reported = digest;
+        }
+    }
+
+    /// Pushes at once where the agent does not enforce what it should: it restarted, came back, or somebody else wrote.
+    fn compare(&mut self, in_force: Option<&InForce>, was_silent: bool, at: &Moment, actions: &mut Vec<Action>) {
+        let is_idle = matches!(self.push, Push::Idle);
+        match (in_force, &self.push) {
+            // Its answer is on the way, and it says more.
+            (_, Push::Sent { .. }) => {}
+            (Some(in_force), _) if in_force.revision == self.wanted.revision && self.has_acknowledged => {
+                self.push = Push::Idle;
+                self.attempts = 0;
+            }
+            _ if is_idle || was_silent => {
+                if let Some(other) = in_force
+                    && is_idle
+                    && other.sequence > self.sequence
+                    && self.rivals.overwritten(at.now)
+                {
+                    self.report(Seen::Contested(true), actions);
+                }
+                self.overtake(in_force);
+                self.push = Push::At(at.now);
+            }
+            _ => {}
+        }
+    }
+
+    fn acknowledged(&mut self, reply: ApplyReply, at: &Moment, actions: &mut Vec<Action>) {
+        let Some((content, sent_at)) = self.answered() else {
+            return self.nonsense("it acknowledges what it was not sent", at, actions);
+        };
+        actions.push(Action::Count("applied", at.now.duration_since(sent_at)));
+        let told = reply.in_force.revision;
+        if told == content.revision {
+            self.has_acknowledged = true;
+            self.attempts = 0;
+            self.push = if content.revision == self.wanted.revision { Push::Idle } else { Push::At(at.now) };
+            self.report(Seen::Applied(content), actions);
+        } else {
+            self.push_later(at);
+            let message = format!("it acknowledged revision {told:?} instead of {:?}", content.revision);
+            self.report(Seen::Failed(Failure { kind: FailureKind::Refused, message }), actions);
+        }
+    }
+
+    fn refused(&mut self, refusal: &Refusal, at: &Moment, actions: &mut Vec<Action>) {
+        let Some((_, sent_at)) = self.answered() else {
+            return self.nonsense("it refuses what it was not sent", at, actions);
+        };
+        actions.push(Action::Count("refused", at.now.duration_since(sent_at)));
+        let is_first = self.attempts == 0;
+        self.push_later(at);
+        if refusal.error == RefusalKind::Stale {
+            self.overtake(refusal.in_force.as_ref());
+            if is_first {
+                self.push = Push::At(at.now);
+                return;
+            }
+        }
+        let message = describe(refusal);
+        self.report(Seen::Failed(Failure { kind: FailureKind::Refused, message }), actions);
+    }
+
+    /// The push that was answered.
+    fn answered(&mut self) -> Option<(Arc<Content>, Instant)> {
+        match std::mem::replace(&mut self.push, Push::Idle) {
+            Push::Sent { content, at } => {
+                self.misses = 0;
+                Some((content, at))
+            }
+            push => {
+                self.push = push;
+                None
+            }
+        }
+    }
+
+    /// There is no connection, or no longer.
+    fn ended(&mut self, error: ContactError, at: &Moment, actions: &mut Vec<Action>) {
+        let before = std::mem::replace(&mut self.connection, Connection::None);
+        let pushed_at = match (&before, &self.push) {
+            (Connection::Open(_), Push::Sent { at, .. }) => Some(*at),
+            (Connection::Calling, Push::At(_)) => Some(self.called_at),
+            _ => None,
+        };
+        if let Some(pushed_at) = pushed_at {
+            actions.push(Action::Count(error.label(), at.now.duration_since(pushed_at)));
+            self.push_later(at);
+        }
+        match (&before, error) {
+            // An agent that closes has ended, or has moved: it is called at once.
+            (Connection::Open(_), ContactError::Closed { is_silent }) if pushed_at.is_none() => {
+                // The kernel has asked and heard nothing for longer than an answer may take.
+                self.misses = self.misses.saturating_add(u32::from(is_silent));
+                self.call_at = at.now + self.within(SOON);
+            }
+            (Connection::Open(_), error @ ContactError::Garbage(_)) => {
+                // It will greet well when it is called again, and talk nonsense after that.
+                self.misses = self.misses.max(MISSES_UNTIL_FAILED);
+                self.missed(&error, at, actions);
+            }
+            (_, error) => self.missed(&error, at, actions),
+        }
+        if matches!(before, Connection::Open(_)) {
+            self.call_at = self.call_at.max(self.called_at + BETWEEN_CALLS);
+        }
+        self.call_at = self.not_away(self.call_at);
+    }
+
+    fn missed(&mut self, error: &ContactError, at: &Moment, actions: &mut Vec<Action>) {
+        self.misses = self.misses.saturating_add(1);
+        self.call_at = at.now
+            + match &self.push {
+                _ if self.misses < MISSES_UNTIL_FAILED => self.within(SOON),
+                Push::At(push_at) => push_at.duration_since(at.now),
+                Push::Idle | Push::Sent { .. } => at.every.mul_f64(self.rng.random_range(0.9..=1.1)),
+            };
+        if self.misses >= MISSES_UNTIL_FAILED {
+            let failure = Failure { kind: FailureKind::Unreachable, message: error.to_string() };
+            self.report(Seen::Failed(failure), actions);
+        }
+    }
+
+    /// Does what can be done now.
+    fn proceed(&mut self, at: &Moment, actions: &mut Vec<Action>) {
+        if let Connection::Open(open) = &mut self.connection
+            && !matches!(self.push, Push::Sent { .. })
+        {
+            if at.unix >= open.not_after {
+                actions.push(Action::HangUp);
+                self.connection = Connection::None;
+                self.call_at = at.now.max(self.called_at + SOON);
+            } else if !is_as_often(open.every, at.every) {
+                open.every = at.every;
+                open.deadline = at.now + at.every + self.timing.timeout;
+                actions.push(Action::Ask(at.every));
+            }
+        }
+        let is_due = match (&self.connection, &self.push) {
+            (Connection::None, _) => self.call_at <= at.now,
+            (Connection::Open(_), Push::At(push_at)) => *push_at <= at.now,
+            (Connection::Calling | Connection::Open(_), _) => false,
+        };
+        match (is_due, self.place) {
+            (true, Place::None) => {
+                self.place = Place::Waiting;
+                actions.push(Action::TakePlace { is_silent: self.misses > 0 });
+            }
+            (true, Place::Held) if matches!(self.connection, Connection::None) => {
+                self.connection = Connection::Calling;
+                self.called_at = at.now;
+                self.away_until = None;
+                actions.push(Action::Call);
+            }
+            (true, Place::Held) => self.push(at, actions),
+            (false, _) | (true, Place::Waiting) => {}
+        }
+        let is_at_work = matches!(self.connection, Connection::Calling) || matches!(self.push, Push::Sent { .. });
+        if self.place == Place::Held && !is_at_work {
+            self.place = Place::None;
+            actions.push(Action::LeavePlace);
+        }
+    }
+
+    fn push(&mut self, at: &Moment, actions: &mut Vec<Action>) {
+        let Some(sequence) = at.sequence else {
+            // The next leader has a link of its own, and this one is about to end.
+            self.push = Push::Idle;
+            return;
+        };
+        let content = self.wanted.clone();
+        if self.numbered != content.revision {
+            self.numbered.clone_from(&content.revision);
+            self.sequence = sequence.max(self.sequence.saturating_add(1));
+        }
+        actions.push(Action::Push { content: content.clone(), sequence: self.sequence });
+        self.push = Push::Sent { content, at: at.now };
+    }
+
+    /// Goes on from the agent's sequence if it is ahead of ours.
+    fn overtake(&mut self, in_force: Option<&InForce>) {
+        if let Some(in_force) = in_force
+            && in_force.sequence >= self.sequence
+        {
+            self.sequence = in_force.sequence.saturating_add(1);
+        }
+    }
+
+    fn push_later(&mut self, at: &Moment) {
+        let pause = self.within(longest_pause(&self.timing, self.attempts));
+        self.push = Push::At(at.now + pause);
+        self.attempts = self.attempts.saturating_add(1);
+    }
+
+    fn report(&mut self, seen: Seen, actions: &mut Vec<Action>) {
+        self.reported = None;
+        actions.push(Action::Report(seen));
+    }
+
+    /// Then, or when the agent's goodbye is over.
+    fn not_away(&self, then: Instant) -> Instant {
+        self.away_until.map_or(then, |until| until.max(then))
+    }
+
+    /// Full jitter: any delay up to `most`.
+    fn within(&mut self, most: Duration) -> Duration {
+        most.mul_f64(self.rng.random_range(0.0..=1.0))
+    }
+}
+
+/// A refusal, for people.
+fn describe(refusal: &Refusal) -> String {
+    let mut text = refusal.message.clone();
+    for fault in refusal.faults.iter().take(3) {
+        text.push_str(&format!("; {}: {}", fault.path, fault.message));
+    }
+    text
+}
+
+/// Whether an agent that sends its status `asked` so often need not be asked to send it `wanted` so often.
+fn is_as_often(asked: Duration, wanted: Duration) -> bool {
+    wanted.saturating_mul(4) <= asked.saturating_mul(5) && asked.saturating_mul(4) <= wanted.saturating_mul(5)
+}
+
+/// Of what a status says beyond how much time has passed.
+fn digest(status: &Status) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let in_force = status.in_force.as_ref().map(|in_force| (in_force.sequence, &in_force.revision));
+    (&status.instance, in_force).hash(&mut hasher);
+    for policy in &status.policies {
+        (&policy.uid, &policy.revision, policy.rules.len()).hash(&mut hasher);
+        for rule in &policy.rules {
+            (&rule.name, rule.allowed, rule.limited, rule.shadow_limited, rule.waited).hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+/// The longest pause after so many failed pushes in a row.
+fn longest_pause(timing: &Timing, failures: u32) -> Duration {
+    timing.backoff_first.saturating_mul(1 << failures.min(16)).min(timing.backoff_most)
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "machine_simulation_tests.rs"]
+mod simulation;

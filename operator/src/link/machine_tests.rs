@@ -1,0 +1,298 @@
+//! Single decisions of the machine.
+
+use weir_wire::{Fault, WIRE_VERSION};
+
+use super::*;
+use crate::clock;
+
+const EVERY: Duration = Duration::from_secs(10);
+const UNIX: u64 = 1_800_000_000;
+const NOT_AFTER: u64 = UNIX + 3600;
+
+struct Bench {
+    machine: Machine,
+    at: Moment,
+}
+
+pub(super) fn status(in_force: Option<(u64, &str)>) -> ToOperator {
+    let in_force = in_force.map(|(sequence, revision)| in_force_of(sequence, revision));
+    ToOperator::Status(Box::new(Status {
+        wire_version: WIRE_VERSION,
+        instance: "a".to_owned(),
+        agent_version: "0".to_owned(),
+        uptime_millis: 1,
+        in_force,
+        policies: Vec::new(),
+    }))
+}
+
+pub(super) fn in_force_of(sequence: u64, revision: &str) -> InForce {
+    InForce { sequence, revision: revision.to_owned(), since_unix_millis: 1 }
+}
+
+pub(super) fn acknowledgement(sequence: u64, revision: &str) -> ToOperator {
+    ToOperator::Acknowledgement(ApplyReply { in_force: in_force_of(sequence, revision) })
+}
+
+pub(super) fn refusal(error: RefusalKind, in_force: Option<InForce>) -> ToOperator {
+    let faults = vec![Fault { path: "policies[0]".to_owned(), message: "no".to_owned() }];
+    ToOperator::Refusal(Box::new(Refusal { error, message: "refused".to_owned(), faults, in_force }))
+}
+
+impl Bench {
+    fn new() -> Self {
+        let now = clock::now();
+        let machine = Machine::new(Timing::default(), Content::claiming("one"), now, 7);
+        Self { machine, at: Moment { now, unix: UNIX, sequence: Some(100), every: EVERY } }
+    }
+
+    /// A machine that has called and been greeted, and has pushed.
+    fn greeted(greeting: ToOperator) -> (Self, Vec<String>) {
+        let mut bench = Self::new();
+        assert_eq!(bench.does(Event::Due), ["take place"]);
+        assert_eq!(bench.does(Event::Placed), ["call"]);
+        let does = bench.does(Event::Connected { not_after: NOT_AFTER, greeting });
+        (bench, does)
+    }
+
+    /// A machine whose agent enforces revision "one".
+    fn converged() -> Self {
+        let (mut bench, _) = Self::greeted(status(None));
+        bench.does(Event::Heard(acknowledgement(100, "one")));
+        assert!(matches!(bench.machine.push, Push::Idle));
+        bench
+    }
+
+    fn does(&mut self, event: Event) -> Vec<String> {
+        self.machine.handle(event, &self.at).iter().map(name).collect()
+    }
+
+    fn after(&mut self, time: Duration) -> &mut Self {
+        self.at.now += time;
+        self
+    }
+
+    /// From now.
+    fn due(&self) -> Duration {
+        self.machine.due().expect("something is due").saturating_duration_since(self.at.now)
+    }
+}
+
+fn name(action: &Action) -> String {
+    match action {
+        Action::TakePlace { is_silent: false } => "take place".to_owned(),
+        Action::TakePlace { is_silent: true } => "take place of silent".to_owned(),
+        Action::LeavePlace => "leave place".to_owned(),
+        Action::Call => "call".to_owned(),
+        Action::HangUp => "hang up".to_owned(),
+        Action::Ask(every) => format!("ask {every:?}"),
+        Action::Push { content, sequence } => format!("push {} {sequence}", content.revision),
+        Action::Count(result, _) => format!("count {result}"),
+        Action::Report(Seen::Applied(content)) => format!("applied {}", content.revision),
+        Action::Report(Seen::Status(_)) => "status".to_owned(),
+        Action::Report(Seen::Failed(failure)) => format!("{:?}: {}", failure.kind, failure.message),
+        Action::Report(Seen::Contested(contested)) => format!("contested {contested}"),
+    }
+}
+
+/// The sequence of that push is what the leader before is refused by.
+#[test]
+fn the_first_push_goes_to_an_agent_that_has_the_content_already() {
+    let (mut bench, does) = Bench::greeted(status(Some((7, "one"))));
+    assert_eq!(does, ["ask 10s", "status", "push one 100"]);
+    assert_eq!(bench.does(Event::Heard(acknowledgement(100, "one"))), ["count applied", "applied one", "leave place"]);
+    assert_eq!(bench.does(Event::Heard(status(Some((100, "one"))))), ["status"]);
+    assert_eq!(bench.does(Event::Heard(status(Some((100, "one"))))), [""; 0]);
+}
+
+#[test]
+fn one_snapshot_is_on_its_way_at_a_time_and_then_the_newest() {
+    let (mut bench, _) = Bench::greeted(status(None));
+    for revision in ["two", "three"] {
+        assert_eq!(bench.does(Event::Wanted(Content::claiming(revision))), [""; 0]);
+    }
+    let does = bench.does(Event::Heard(acknowledgement(100, "one")));
+    assert_eq!(does, ["count applied", "applied one", "push three 101"]);
+    // A status from before says nothing about it.
+    assert_eq!(bench.does(Event::Heard(status(Some((100, "one"))))), ["status"]);
+    let does = bench.does(Event::Heard(acknowledgement(101, "three")));
+    assert_eq!(does, ["count applied", "applied three", "leave place"]);
+}
+
+#[test]
+fn what_is_refused_is_tried_again_later_and_a_stale_one_at_once() {
+    let (mut bench, _) = Bench::greeted(status(None));
+    let stale = refusal(RefusalKind::Stale, Some(in_force_of(500, "other")));
+    assert_eq!(bench.does(Event::Heard(stale)), ["count refused", "push one 501"]);
+    let invalid = refusal(RefusalKind::Invalid, None);
+    let does = bench.does(Event::Heard(invalid));
+    assert_eq!(does, ["count refused", "Refused: refused; policies[0]: no", "leave place"]);
+    assert!(bench.due() <= Duration::from_millis(100), "{:?}", bench.due());
+    let pause = bench.due();
+    assert_eq!(bench.after(pause).does(Event::Due), ["take place"]);
+    assert_eq!(bench.does(Event::Placed), ["push one 501"], "trying again is not newer");
+}
+
+#[test]
+fn an_answer_to_nothing_is_nonsense() {
+    for answer in [acknowledgement(100, "one"), refusal(RefusalKind::Invalid, None)] {
+        let mut bench = Bench::converged();
+        let does = bench.does(Event::Heard(answer));
+        assert!(does[0] == "hang up" && does[1].starts_with("Unreachable: not an agent's answer: it "), "{does:?}");
+    }
+}
+
+#[test]
+fn an_agent_that_talks_too_much_is_left() {
+    let mut bench = Bench::converged();
+    let mut heard = 0;
+    let does = loop {
+        heard += 1;
+        let does =
+            bench.does(Event::Heard(if heard % 2 == 0 { ToOperator::Unchanged } else { ToOperator::Unknown(9) }));
+        if !does.is_empty() {
+            break does;
+        }
+    };
+    assert!((900..=1001).contains(&heard), "{heard}");
+    assert!(does[1].contains("more often than it was asked to"), "{does:?}");
+
+    // On time for a day, and too early as well: as long as it is not too much.
+    let mut twice = Bench::converged();
+    for _ in 0..10_000 {
+        twice.after(EVERY);
+        assert_eq!(twice.does(Event::Heard(ToOperator::Unchanged)), [""; 0]);
+        assert_eq!(twice.does(Event::Heard(ToOperator::Unchanged)), [""; 0]);
+    }
+}
+
+#[test]
+fn silence_ends_a_connection_and_is_reported_from_the_second_miss_on() {
+    let mut bench = Bench::converged();
+    assert_eq!(bench.due(), EVERY + Timing::default().timeout);
+    bench.after(EVERY);
+    // What is not known proves nothing.
+    assert_eq!(bench.does(Event::Heard(ToOperator::Unknown(9))), [""; 0]);
+    assert_eq!(bench.due(), Timing::default().timeout);
+    assert_eq!(bench.after(Timing::default().timeout).does(Event::Due), ["hang up"]);
+    assert!(bench.due() <= SOON);
+    bench.after(SOON);
+    assert_eq!(bench.does(Event::Due), ["take place of silent"]);
+    assert_eq!(bench.does(Event::Placed), ["call"]);
+    assert_eq!(bench.machine.due(), None, "the task bounds a call");
+    let does = bench.does(Event::Ended(ContactError::Timeout(Duration::from_secs(1))));
+    assert_eq!(does, ["Unreachable: no answer within 1s", "leave place"]);
+    let pause = bench.due();
+    assert!(pause >= EVERY.mul_f64(0.89) && pause <= EVERY.mul_f64(1.11), "{pause:?}");
+    bench.after(pause);
+    bench.does(Event::Due);
+    bench.does(Event::Placed);
+    let does = bench.does(Event::Connected { not_after: NOT_AFTER, greeting: status(Some((100, "one"))) });
+    assert_eq!(does, ["ask 10s", "status", "leave place"], "it is back, and has what it should");
+}
+
+/// As after the whole process was stopped: that nothing was heard says nothing about the agent.
+#[test]
+fn a_machine_that_is_late_takes_nobody_for_silent_at_once() {
+    let mut bench = Bench::converged();
+    assert_eq!(bench.after(Duration::from_secs(60)).does(Event::Due), [""; 0]);
+    assert_eq!(bench.due(), GRACE);
+    assert_eq!(bench.after(GRACE + 2 * LATE).does(Event::Due), ["hang up"], "once");
+}
+
+#[test]
+fn a_connection_is_used_no_longer_than_its_certificates() {
+    let mut bench = Bench::converged();
+    bench.at.unix = NOT_AFTER - 1;
+    assert_eq!(bench.after(EVERY).does(Event::Heard(ToOperator::Unchanged)), [""; 0]);
+    bench.at.unix = NOT_AFTER;
+    assert_eq!(bench.after(EVERY).does(Event::Heard(ToOperator::Unchanged)), ["hang up", "take place"]);
+    assert_eq!(bench.does(Event::Placed), ["call"]);
+}
+
+#[test]
+fn an_agent_is_asked_again_when_the_interval_differs_by_a_quarter() {
+    for (seconds, is_asked) in [(1, true), (7, true), (8, false), (10, false), (12, false), (13, true), (100, true)] {
+        let mut bench = Bench::converged();
+        bench.at.every = Duration::from_secs(seconds);
+        let does = bench.does(Event::Heard(ToOperator::Unchanged));
+        assert_eq!(does.len(), usize::from(is_asked), "{seconds} s: {does:?}");
+    }
+}
+
+#[test]
+fn a_goodbye_keeps_the_operator_away_and_no_longer_than_ten_seconds() {
+    for (asked, expected) in [(0, BETWEEN_CALLS), (3000, Duration::from_secs(3)), (u64::MAX, LONGEST_AWAY)] {
+        let mut bench = Bench::converged();
+        let goodbye = Goodbye { reason: "full".to_owned(), retry_after_millis: asked };
+        assert_eq!(bench.does(Event::Heard(ToOperator::Goodbye(goodbye))), ["hang up"]);
+        assert_eq!(bench.due(), expected);
+        assert_eq!(bench.does(Event::Wanted(Content::claiming("two"))).len(), usize::from(asked == 0));
+    }
+}
+
+#[test]
+fn an_agent_that_closes_is_called_at_once_but_not_all_the_time() {
+    let mut bench = Bench::converged();
+    let closed = || Event::Ended(ContactError::Closed { is_silent: false });
+    assert_eq!(bench.after(EVERY).does(closed()), [""; 0]);
+    assert!(bench.due() <= SOON, "{:?}", bench.due());
+    bench.after(SOON).does(Event::Due);
+    bench.does(Event::Placed);
+    bench.does(Event::Connected { not_after: NOT_AFTER, greeting: status(Some((100, "one"))) });
+    assert_eq!(bench.does(closed()), [""; 0]);
+    assert!(bench.due() >= BETWEEN_CALLS, "{:?}", bench.due());
+}
+
+#[test]
+fn another_operator_is_reported_and_its_end_too() {
+    let mut bench = Bench::converged();
+    for (turn, expected) in [(0, 0), (1, 1), (2, 0)] {
+        bench.after(Duration::from_secs(5));
+        let does = bench.does(Event::Heard(status(Some((1000 * (turn + 1), "other")))));
+        let contested = does.iter().filter(|action| **action == "contested true").count();
+        assert_eq!(contested, expected, "{does:?}");
+        bench.does(Event::Placed);
+        let sequence = bench.machine.sequence;
+        bench.does(Event::Heard(acknowledgement(sequence, "one")));
+    }
+    for _ in 0..29 {
+        bench.after(Duration::from_secs(1));
+        assert_eq!(bench.does(Event::Heard(ToOperator::Unchanged)), [""; 0]);
+    }
+    assert_eq!(bench.after(Duration::from_secs(1)).does(Event::Due), ["contested false"]);
+}
+
+#[test]
+fn nothing_is_pushed_after_the_term() {
+    let mut bench = Bench::converged();
+    bench.at.sequence = None;
+    assert_eq!(bench.does(Event::Wanted(Content::claiming("two"))), ["take place"]);
+    assert_eq!(bench.does(Event::Placed), ["leave place"]);
+}
+
+#[test]
+fn a_push_that_nobody_answers_is_a_miss() {
+    let (mut bench, _) = Bench::greeted(status(None));
+    assert_eq!(bench.due(), Timing::default().timeout);
+    let does = bench.after(Timing::default().timeout).does(Event::Due);
+    assert_eq!(does, ["hang up", "count timeout", "leave place"]);
+    bench.after(SOON).does(Event::Due);
+    assert_eq!(bench.does(Event::Placed), ["call"]);
+    let refused = Event::Ended(ContactError::Connection("refused".to_owned()));
+    assert_eq!(bench.does(refused), ["count unreachable", "Unreachable: refused", "leave place"]);
+}
+
+#[test]
+fn pauses_double_up_to_a_bound_and_no_two_agents_keep_step() {
+    let timing = Timing::default();
+    let millis: Vec<u128> = (0..10).map(|failures| longest_pause(&timing, failures).as_millis()).collect();
+    assert_eq!(millis, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+    assert_eq!(longest_pause(&timing, u32::MAX), timing.backoff_most);
+    let mut machine = Bench::new().machine;
+    let mut pauses: Vec<Duration> = (0..100).map(|_| machine.within(timing.backoff_most)).collect();
+    assert!(pauses.iter().all(|pause| *pause <= timing.backoff_most));
+    pauses.sort_unstable();
+    // From anywhere in the whole pause; that a hundred lie in half of it happens in none of 10^27 runs.
+    assert!(pauses[99] - pauses[0] > timing.backoff_most / 2, "{pauses:?}");
+}

@@ -1,0 +1,137 @@
+//! A whole link: the task, its machine and an agent on loopback.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use weir_channel::{ToAgent, ToOperator};
+use weir_wire::{ApplyReply, Goodbye, InForce, Snapshot};
+
+use super::*;
+use crate::identity::PodIdentity;
+use crate::leader::Term;
+use crate::link::dial::tests::{Served, agent, pod, status};
+use crate::link::{Failure, FailureKind, Lanes, Link, Poll, Timing};
+use crate::metrics::Metrics;
+use crate::plan::foresee;
+
+/// What happens at once may take this long on a busy machine.
+const LONG: Duration = Duration::from_secs(90);
+
+fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> Shared {
+    Shared {
+        credentials: None,
+        files: None,
+        timing,
+        lanes: Arc::new(Lanes::default()),
+        observations,
+        metrics: Metrics::default(),
+        term: Term::unbounded(),
+        poll: Arc::new(Poll::new(timing)),
+    }
+}
+
+fn content() -> Arc<Content> {
+    Arc::new(foresee(&BTreeMap::new(), &BTreeMap::new(), "shop", BTreeMap::new()))
+}
+
+/// Acknowledges the next snapshot.
+async fn acknowledge(served: &mut Served) {
+    loop {
+        if let ToAgent::Snapshot(body) = served.heard().await.expect("a snapshot") {
+            let Snapshot { sequence, revision, .. } = serde_json::from_slice(&body).unwrap();
+            let in_force = InForce { sequence, revision, since_unix_millis: 1 };
+            return served.say(ToOperator::Acknowledgement(ApplyReply { in_force })).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_is_pushed_to_heard_and_missed() {
+    let (address, mut calls, held) = agent().await;
+    let timing = Timing { poll: Duration::from_secs(1), timeout: Duration::from_millis(700), ..Timing::default() };
+    let (observations, mut observed) = mpsc::channel(16);
+    let shared = Shared { credentials: Some(held), ..shared(timing, observations) };
+    let (content, pod) = (content(), pod("web"));
+    let url = format!("https://{address}");
+    let _link = Link::start(Arc::new(shared), pod.key, pod.uid, url.into(), content.clone());
+    let mut next = async || timeout(LONG, observed.recv()).await.expect("something is observed").unwrap().seen;
+    let mut call = async || timeout(LONG, calls.recv()).await.expect("a call").unwrap();
+
+    let mut served = call().await;
+    served.say(status(None)).await;
+    assert!(matches!(next().await, Seen::Status(status) if status.in_force.is_none()));
+    acknowledge(&mut served).await;
+    assert!(matches!(next().await, Seen::Applied(_)));
+    served.say(status(Some(&content.revision))).await;
+    assert!(matches!(next().await, Seen::Status(_)));
+    served.say(ToOperator::Unchanged).await;
+
+    // Somebody else has written.
+    served.say(status(Some("another"))).await;
+    assert!(matches!(next().await, Seen::Status(_)), "it is told");
+    acknowledge(&mut served).await;
+    assert!(matches!(next().await, Seen::Applied(_)), "and sent what it should enforce");
+
+    // It says nothing more, and does not greet on the next connection.
+    let _silent = call().await;
+    assert!(served.heard().await.is_none(), "nobody listens to it any more");
+    let seen = next().await;
+    assert!(matches!(seen, Seen::Failed(Failure { kind: FailureKind::Unreachable, .. })), "{seen:?}");
+    let mut back = call().await;
+    back.say(status(Some(&content.revision))).await;
+    assert!(matches!(next().await, Seen::Status(_)), "it is back");
+
+    back.say(ToOperator::Goodbye(Goodbye { reason: "full".to_owned(), retry_after_millis: 0 })).await;
+    let mut served = call().await;
+    served.say(ToOperator::Goodbye(Goodbye { reason: "still full".to_owned(), retry_after_millis: 0 })).await;
+    let Seen::Failed(failure) = next().await else { panic!("it is told") };
+    assert_eq!(failure.message, "still full");
+}
+
+/// With thousands of agents the next status may be far away; here it is a minute.
+#[tokio::test]
+async fn an_agent_that_ends_is_noticed_at_once() {
+    let (address, mut calls, held) = agent().await;
+    let timing = Timing { poll: Duration::from_secs(60), poll_most: Duration::from_secs(60), ..Timing::default() };
+    let (observations, mut observed) = mpsc::channel(16);
+    let shared = Shared { credentials: Some(held), ..shared(timing, observations) };
+    let pod = pod("web");
+    let _link = Link::start(Arc::new(shared), pod.key, pod.uid, format!("https://{address}").into(), content());
+    let mut served = calls.recv().await.unwrap();
+    served.say(status(None)).await;
+    acknowledge(&mut served).await;
+    drop(served);
+    let gone = async {
+        loop {
+            // It cannot greet.
+            let called = async { drop(calls.recv().await) };
+            tokio::select! {
+                () = called => {}
+                seen = observed.recv() => {
+                    if let Seen::Failed(failure) = seen.unwrap().seen {
+                        return failure;
+                    }
+                }
+            }
+        }
+    };
+    let failure = timeout(Duration::from_secs(5), gone).await.expect("it is noticed");
+    assert_eq!(failure.kind, FailureKind::Unreachable);
+}
+
+/// Thousands that fall silent together are not all called at once.
+#[tokio::test]
+async fn a_call_waits_for_a_place() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let shared = Arc::new(shared(Timing::default(), mpsc::channel(16).0));
+    let places = shared.lanes.answering.clone().acquire_many_owned(64).await.unwrap();
+    let pod = PodIdentity { key: ObjectKey::new("shop", "a"), uid: "uid".to_owned() };
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let _link = Link::start(shared, pod.key, pod.uid, url.into(), content());
+    timeout(Duration::from_millis(500), listener.accept()).await.expect_err("it has called");
+    drop(places);
+    timeout(LONG, listener.accept()).await.expect("there is a place").unwrap();
+}
