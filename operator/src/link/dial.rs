@@ -139,10 +139,9 @@ impl Dial {
         // A pod that is gone without a word is noticed, whether or not something is being sent.
         let keepalive =
             TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE).with_retries(KEEPALIVE_PROBES);
-        let socket = SockRef::from(&stream);
-        socket.set_tcp_keepalive(&keepalive).map_err(failed)?;
-        socket.set_tcp_user_timeout(Some(KEEPALIVE * (1 + KEEPALIVE_PROBES))).map_err(failed)?;
-        drop(socket);
+        SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(failed)?;
+        let unacknowledged = KEEPALIVE * (1 + KEEPALIVE_PROBES);
+        SockRef::from(&stream).set_tcp_user_timeout(Some(unacknowledged)).map_err(failed)?;
         Ok(stream)
     }
 

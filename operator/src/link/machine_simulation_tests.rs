@@ -132,7 +132,7 @@ impl World {
             asked: 0,
             arrives: [0.0; 2],
         };
-        let mut at = 0.0;
+        let (mut at, mut wants) = (0.0, 0);
         while at < TROUBLE {
             let trouble = match world.rng.random_range(0..12) {
                 0..5 => Trouble::Be(*world.one(&[
@@ -153,7 +153,8 @@ impl World {
             };
             world.plan(at, Happening::Trouble(trouble));
             if world.rng.random_bool(0.3) {
-                let wanted = 1 + world.count as u32;
+                wants += 1;
+                let wanted = wants;
                 world.plan(at, Happening::Machine(Input::Want(wanted)));
             }
             at += world.rng.random_range(0.0..6.0);
@@ -172,7 +173,7 @@ impl World {
 
     fn plan(&mut self, at: f64, happening: Happening) {
         self.count += 1;
-        self.agenda.insert(((at * 1e6) as u64, self.count), happening);
+        self.agenda.insert((micros(at), self.count), happening);
     }
 
     fn instant(&self) -> Instant {
@@ -180,7 +181,7 @@ impl World {
     }
 
     fn moment(&self) -> Moment {
-        let sequence = (self.now >= self.lapsed_until).then_some(1000 + (self.now * 1e6) as u64);
+        let sequence = (self.now >= self.lapsed_until).then_some(1000 + micros(self.now));
         Moment { now: self.instant(), unix: 0, sequence, every: Duration::from_secs_f64(EVERY) }
     }
 
@@ -461,6 +462,10 @@ impl World {
     }
 }
 
+fn micros(seconds: f64) -> u64 {
+    u64::try_from(Duration::from_secs_f64(seconds).as_micros()).expect("a simulation is short")
+}
+
 fn goodbye(retry_after_millis: u64) -> ToOperator {
     ToOperator::Goodbye(Goodbye { reason: "leaving".to_owned(), retry_after_millis })
 }
@@ -468,9 +473,9 @@ fn goodbye(retry_after_millis: u64) -> ToOperator {
 #[test]
 fn after_any_trouble_the_agent_enforces_what_it_should_or_its_silence_is_known() {
     let mut calls = 0;
-    for seed in 0..400 {
-        let last = [Manner::Good, Manner::Good, Manner::Silent, Manner::Gone, Manner::Garbage];
-        calls += World::new(seed).run(seed, last[seed as usize % last.len()]);
+    let lasts = [Manner::Good, Manner::Good, Manner::Silent, Manner::Gone, Manner::Garbage];
+    for (seed, last) in (0..400).zip(lasts.into_iter().cycle()) {
+        calls += World::new(seed).run(seed, last);
     }
     assert!(calls > 4000, "only {calls} calls: nothing was tried");
 }
