@@ -4,7 +4,6 @@
 //! agent of that pod is accepted. A connection belongs to one link and is made for one pod, so it is never used for another
 //! pod that has got the same address.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use weir_channel::{ALPN, Channel, ChannelError, Outgoing, ToAgent, ToOperator};
 use weir_wire::Report;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::dial_error::{DialError, chain, is_silence};
 use super::http::Http;
 use super::{ContactError, trust};
 use crate::identity::{Held, Peer};
@@ -57,28 +57,6 @@ pub(super) struct Dialed {
     /// Until when its certificates are valid, in seconds of Unix time.
     pub(super) not_after: u64,
     pub(super) greeting: ToOperator,
-}
-
-/// Why there is no connection.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum DialError {
-    #[error("cannot connect to {address}")]
-    Connect { address: Arc<str>, source: io::Error },
-    #[error("no TLS")]
-    Tls(#[source] io::Error),
-    #[error("the operator has no certificate")]
-    NoCertificate,
-    #[error("the pod cannot be named in a certificate")]
-    Name(#[source] rustls::pki_types::InvalidDnsNameError),
-    #[error("no channel")]
-    NoChannel,
-    #[error("no answer")]
-    Channel(#[source] ChannelError),
-    #[error("no answer")]
-    Http(#[source] hyper::Error),
-    /// There was an answer, and it is none of an agent.
-    #[error(transparent)]
-    Answer(ContactError),
 }
 
 impl Dial {
@@ -234,26 +212,9 @@ fn contact_error(error: ChannelError) -> ContactError {
     }
 }
 
-/// The kernel has asked the other side whether it is there, and heard nothing.
-pub(super) fn is_silence(error: &io::Error) -> bool {
-    use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
-    matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
-}
-
 fn not_after(certificate: &[u8]) -> Option<u64> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     u64::try_from(certificate.validity().not_after.timestamp()).ok()
-}
-
-/// An error with its causes: libraries keep what people need to know ("connection refused") in the last of them.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use weir_channel::ToOperator;
 use weir_wire::{Refusal, RefusalKind};
 
 use super::ContactError;
-use super::dial::{DialError, chain, is_silence};
+use super::dial_error::{DialError, chain, is_silence};
 use crate::clock;
 
 /// Answers of agents are short, and connections many.

@@ -13,6 +13,7 @@
 //! status does not come, and then it does not greet on a new connection: 3 s more than the interval between two statuses.
 
 mod dial;
+mod dial_error;
 mod http;
 mod machine;
 mod poll;

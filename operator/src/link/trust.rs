@@ -8,7 +8,7 @@ use std::io;
 
 use rustls::{CertificateError, Error as TlsError};
 
-use super::dial::DialError;
+use super::dial_error::DialError;
 use crate::identity::{Peer, PodIdentity, TlsFiles};
 
 /// The peer has not taken the protocol of `weir-channel`.

@@ -1,0 +1,47 @@
+//! Why there is no connection to an agent. [`trust`](super::trust) says in words what has to do with certificates.
+
+use std::io;
+use std::sync::Arc;
+
+use weir_channel::ChannelError;
+
+use super::ContactError;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    #[error("cannot connect to {address}")]
+    Connect { address: Arc<str>, source: io::Error },
+    #[error("no TLS")]
+    Tls(#[source] io::Error),
+    #[error("the operator has no certificate")]
+    NoCertificate,
+    #[error("the pod cannot be named in a certificate")]
+    Name(#[source] rustls::pki_types::InvalidDnsNameError),
+    #[error("no channel")]
+    NoChannel,
+    #[error("no answer")]
+    Channel(#[source] ChannelError),
+    #[error("no answer")]
+    Http(#[source] hyper::Error),
+    /// There was an answer, and it is none of an agent.
+    #[error(transparent)]
+    Answer(ContactError),
+}
+
+/// The kernel has asked the other side whether it is there, and heard nothing.
+pub(super) fn is_silence(error: &io::Error) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+    matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
+}
+
+/// An error with its causes: libraries keep what people need to know ("connection refused") in the last of them.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
