@@ -52,11 +52,7 @@ pub(super) const CRATES: &[Crate] = &[
         layers: &[&["identity", "report", "snapshot", "status"], &["explain", "logs", "reply"]],
         known: &[],
     },
-    Crate {
-        root: "crates/channel/src/lib.rs",
-        layers: &[&["frame"], &["message"], &["channel"]],
-        known: &[],
-    },
+    Crate { root: "crates/channel/src/lib.rs", layers: &[&["frame"], &["message"], &["channel"]], known: &[] },
     Crate {
         root: "crates/expressions/src/lib.rs",
         layers: &[&["language", "path_regex", "weight"], &["predicate"]],
