@@ -96,7 +96,7 @@ impl Target {
             Self::Protocols => {
                 Some(["weir-agent", "--test=agent", "hostile::any_request_is_the_same_in_both_protocols"])
             }
-            Self::Channel => lib("weir-channel", "frame::tests::any_bytes_are_frames_or_refused"),
+            Self::Channel => lib("weir-channel", "frame::fuzz::any_bytes_are_frames_or_refused"),
             Self::Statuses => Some(["weir-wire", "--test=fuzz", "any_status_is_refused_or_read_as_it_was_written"]),
             Self::Messages => Some(["weir-wire", "--test=fuzz", "any_message_is_refused_or_read_as_it_was_written"]),
             Self::Snapshot => lib("weir-agent", "apply::fuzz::any_snapshot_is_refused_or_enforced"),

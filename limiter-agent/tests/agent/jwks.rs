@@ -49,7 +49,7 @@ async fn only_tokens_that_the_keys_have_signed_have_claims() {
     let failed = "weir_jwks_loads_total{source=\"file\",result=\"failed\"}";
     assert_eq!(agent.metric(failed).await, Some(0.0));
     fs::write(&file, "{}").expect("written");
-    assert!(agent.logged("--jwks rejected").await.contains("no key"));
+    assert!(agent.logged("--jwks is invalid").await.contains("no key"));
     assert_eq!(agent.metric(failed).await, Some(1.0));
     assert_eq!(agent.metric("weir_jwks_last_load_successful{source=\"file\"}").await, Some(0.0));
     assert_eq!(status(&token("fay", b"first")).await, 200, "the previous keys stay in use");

@@ -273,7 +273,7 @@ mod tests {
                 "agents:2: \"http://b:1#c\" has '#', and an agent is called at a host and a port",
             ),
             ("http://a:1?c # why\n", "\"http://a:1?c\" has '?'"),
-            ("http://a:1\nHTTP://A:01\n", "named twice"),
+            ("http://a:1\nHTTP://A:01\n", "listed twice"),
             ("HTTPS://b:1\n", "must be called over mutual TLS"),
             ("http://a:1\nb:1\n", "agents:2: "),
             ("http://a:1\nhttp://a:1/,app=web\n", "listed twice"),
