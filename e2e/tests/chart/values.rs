@@ -350,7 +350,7 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
                 "injection.agent.jwks.caConfigMap=a",
                 "injection.agent.jwks.configMap=b",
             ],
-            "both say where keys come from",
+            "both set the source of the keys",
         ),
     ] {
         let fault = render(&chart("weir")?, settings).expect_err("it cannot be meant").to_string();
