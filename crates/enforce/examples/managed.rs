@@ -1,7 +1,7 @@
 //! An axum server whose limits change while it serves, without an agent in front of it.
 //!
-//! `cargo run -p weir-enforce --example managed` shows it and ends, with an error if anything is not as it should be. A test runs
-//! the same.
+//! `cargo run -p weir-enforce --example managed` runs it. It ends with an error if any response differs from what it
+//! expects. A test runs it, too.
 
 use std::{
     error::Error,
@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn show() -> Result<(), Box<dyn Error>> {
-    // axum routes paths as they came, so rules read them in the same way.
+    // axum does not decode paths before it routes them, so rules must not decode them either.
     let (clock, paths) = (MonotonicClock::start(), AmbiguousPaths::Keep);
     let rules = LiveRules::new(GateOptions { clock, paths, log_keys: false });
     let app = Router::new().route("/", get(async || "hello\n")).layer(rules.layer(|extensions| {
@@ -59,7 +59,7 @@ async fn show() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What an operator would push: one rule, with so many requests a day for each address.
+/// The snapshot that an operator would push: one rule that allows this many requests a day for each address.
 fn snapshot(requests: u64) -> Result<Snapshot, serde_json::Error> {
     let limit =
         json!({"name": "daily", "strategy": "SlidingWindowLog", "requests": requests, "periodMillis": 86_400_000});
@@ -71,7 +71,7 @@ fn snapshot(requests: u64) -> Result<Snapshot, serde_json::Error> {
     serde_json::from_value(json!({"wireVersion": 1, "sequence": 1, "revision": "a", "policies": [policy]}))
 }
 
-/// Sends a request for each status that is expected, in order.
+/// Sends one request for each expected status, in order.
 async fn expect(server: SocketAddr, statuses: &[&str]) -> Result<(), Box<dyn Error>> {
     for expected in statuses {
         let mut connection = TcpStream::connect(server).await?;

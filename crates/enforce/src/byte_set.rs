@@ -1,17 +1,17 @@
-//! Sets of bytes, as grammars have them: which may stand in a path, in a host.
+//! Sets of bytes from grammars: which bytes may occur in a path or in a host.
 //!
-//! Asked for every byte of what every request says: one look-up, where a list costs a search. It must never be what decides
-//! alone; it knows bytes and no syntax.
+//! Every byte of every request is checked here, by one table look-up instead of a search in a list. These sets must
+//! never be the only check: they describe bytes, not syntax.
 
-/// Some of the 256 bytes: those whose entry in the table has this bit. All sets share the table, and all letters and digits
-/// two cache lines of it.
+/// Some of the 256 bytes: those whose entry in the table has this bit. All sets share the table. Letters and digits fit
+/// into two of its cache lines.
 #[derive(Clone, Copy, Debug)]
 pub struct ByteSet(u8);
 
 #[repr(align(64))]
 struct Table([u8; 256]);
 
-/// Beside letters and digits.
+/// The bytes of each set, except for letters and digits.
 const OTHERS: [(ByteSet, &[u8]); 5] = [
     (ByteSet::SEGMENT, b"-._~!$&'()*+,;=:@"),
     (ByteSet::PATH, b"/-._~%!$&'()*+,;=:@[]"),
@@ -23,16 +23,16 @@ const OTHERS: [(ByteSet, &[u8]); 5] = [
 static TABLE: Table = Table::new();
 
 impl ByteSet {
-    /// `pchar` of RFC 3986 but for `%`: unreserved, sub-delims, `:` and `@`.
+    /// `pchar` of RFC 3986 without `%`: unreserved, sub-delims, `:` and `@`.
     pub const SEGMENT: Self = Self(1);
-    /// What paths on their way have in them: segments, encoded bytes, and brackets, which some clients leave as they are.
+    /// What paths contain: segments, percent-encoded bytes, and brackets, which some clients do not encode.
     pub const PATH: Self = Self(1 << 1);
-    /// What the queries of targets have in them: a path's bytes and `?`.
+    /// What queries contain: the bytes of a path, and `?`.
     pub const QUERY: Self = Self(1 << 2);
-    /// What the names of hosts are made of (RFC 3986 section 3.2.2), without encoded bytes, and without the commas that lists
-    /// have.
+    /// What host names contain (RFC 3986 section 3.2.2), without percent-encoded bytes and without commas, which
+    /// separate lists.
     pub const NAME: Self = Self(1 << 3);
-    /// What names of fields are made of (RFC 9110 section 5.6.2).
+    /// What field names contain (RFC 9110 section 5.6.2).
     pub const TOKEN: Self = Self(1 << 4);
 
     /// Whether the byte is in the set.
@@ -41,10 +41,10 @@ impl ByteSet {
         TABLE.0[usize::from(byte)] & self.0 != 0
     }
 
-    /// Whether all bytes are in the set; true for none.
+    /// Whether all bytes are in the set. True for an empty slice.
     #[inline]
     pub fn has_all(self, bytes: &[u8]) -> bool {
-        // Without a way out, which would be one more step for each byte: nearly all that is asked about is in the set.
+        // No early exit: it would add a branch for each byte, and nearly all inputs are in the set.
         bytes.iter().fold(self.0, |all, byte| all & TABLE.0[usize::from(*byte)]) != 0
     }
 }

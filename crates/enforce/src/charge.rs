@@ -1,8 +1,9 @@
-//! Charging several rules on one request, each with its own cost: all are charged, or none.
+//! Charges several rules for one request, each with its own cost: all of them, or none.
 //!
-//! As in `weir_core::charge_all` all are asked first, so that a refusal of one costs the others nothing; only a lost race is given
-//! back. How a request waits for its rules is in [`wait`](super::wait). A policy in shadow mode holds nothing up: there a rule
-//! that would let a request wait is charged for the moment at which it would go.
+//! As in `weir_core::charge_all`, all rules are checked first, so a refusal by one charges none of the others. A charge
+//! is given back only after a lost race. How a request waits for its rules is in [`wait`](super::wait). A policy in
+//! shadow mode delays nothing: a rule that would let a request wait is charged for the moment at which the request
+//! would go.
 
 use std::{cell::Cell, ops::Range, sync::Arc, time::Duration};
 
@@ -17,20 +18,20 @@ pub(super) struct Ask<'r, 'k> {
     pub(super) limits: &'r Limits,
     pub(super) key: &'k [u8],
     pub(super) cost: u64,
-    /// The latest moment at which the request may go; none if it may not wait.
+    /// The latest moment at which the request may go. `None` if it may not wait.
     pub(super) latest: Option<Time>,
 }
 
-/// What one rule was charged.
+/// The charge of one rule.
 #[derive(Debug)]
 pub(super) struct Charged {
-    /// When its limits let the request through, if that is later.
+    /// When its limits admit the request, if that is later than now.
     pub(super) at: Option<Time>,
     pub(super) charge: RuleCharge,
     pub(super) tightest: Tightest,
 }
 
-/// The rule that refused, by its place among those that were asked.
+/// The rule that refused, by its index among the asked rules.
 #[derive(Debug)]
 pub(super) struct RefusedAt {
     pub(super) ask: usize,
@@ -46,7 +47,7 @@ impl Ask<'_, '_> {
                 Ok(Charged { at: None, charge, tightest })
             }
             Some(latest) => {
-                // What the limiter takes for now is the first reading that it makes.
+                // The limiter's time of the decision is its first reading of the clock.
                 let now = Cell::new(None);
                 let clock = || {
                     let reading = clock();
@@ -85,8 +86,8 @@ pub(super) fn charge_all(asks: &[Ask<'_, '_>], clock: impl Fn() -> Time) -> Resu
     Ok(charged)
 }
 
-/// Until all limits of all rules admit this request, behind those that wait: a client that comes back then is not refused by
-/// another limit. A limit that admits goes on to do so, hence each has to be asked only once.
+/// How long until all limits of all rules admit this request, after those that wait already. A client that comes back
+/// then is not refused by another limit. A limit that admits now still admits later, so each limit is asked only once.
 pub(super) fn opens_after(asks: &[Ask<'_, '_>], now: Time) -> Duration {
     let mut at = now;
     for ask in asks {
@@ -105,7 +106,7 @@ pub(super) fn opens_after(asks: &[Ask<'_, '_>], now: Time) -> Duration {
     at.duration_since(now)
 }
 
-/// A key for each of several rules, one after the other in `keys`.
+/// The keys of several rules. `keys` holds them one after the other.
 pub(super) fn slices<'a>(keys: &'a [u8], ranges: &[Range<usize>]) -> Vec<&'a [u8]> {
     ranges.iter().map(|range| &keys[range.clone()]).collect()
 }

@@ -1,8 +1,8 @@
-//! Whose request it is, seen through the proxies in front.
+//! Finds the address of the client behind trusted proxies.
 //!
-//! Every trusted proxy appended the address that it saw to `X-Forwarded-For`, so with `n` of them the client is the
-//! `n`-th entry from the end, counted over all occurrences of the field. What stands before it was written by the
-//! client and is never believed. Where the field says less than that, the peer's address counts.
+//! Every trusted proxy appends the address of its peer to `X-Forwarded-For`. So with `n` trusted proxies the client is
+//! the `n`-th entry from the end, counted over all occurrences of the field. The client wrote the entries before it, so
+//! they are never trusted. If the field has fewer entries, the peer's address counts.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,10 +10,10 @@ use http::HeaderName;
 
 use crate::matching::Headers;
 
-/// The field that proxies append the address of their client to.
+/// The field to which proxies append the address of their peer.
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The client's address; IPv4 in IPv6 form is IPv4.
+/// The client's address. An IPv4-mapped IPv6 address becomes IPv4.
 pub(super) fn client_ip(headers: Headers<'_>, peer: IpAddr, trusted_hops: u8) -> IpAddr {
     let told = usize::from(trusted_hops).checked_sub(1).and_then(|from_the_end| {
         let name = X_FORWARDED_FOR;
@@ -23,7 +23,7 @@ pub(super) fn client_ip(headers: Headers<'_>, peer: IpAddr, trusted_hops: u8) ->
     told.unwrap_or(peer).to_canonical()
 }
 
-/// Split as bytes: what the client wrote in its own part, text or not, must not hide what stands behind it.
+/// Splits bytes, not text: invalid UTF-8 in the client's part must not hide the entries after it.
 fn entries_backwards(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty())
 }
@@ -61,7 +61,7 @@ mod tests {
             (vec!["::ffff:192.0.2.1"], 1, "192.0.2.1"),
             (vec!["192.0.2.1, unknown"], 1, peer),
             (vec!["[192.0.2.1]"], 1, peer),
-            // What is no text is the client's own part of the field, and nothing else.
+            // Bytes that are not UTF-8 spoil only their own entry.
             (vec!["\u{e4}, 192.0.2.1"], 1, "192.0.2.1"),
             (vec!["6.6.6.6, \u{e4}, 192.0.2.1, 10.0.0.1"], 2, "192.0.2.1"),
             (vec!["6.6.6.6", "\u{e4}, 192.0.2.1", "10.0.0.1"], 2, "192.0.2.1"),

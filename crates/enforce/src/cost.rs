@@ -1,4 +1,4 @@
-//! What a request takes from the limits of a rule.
+//! How much a request charges the limits of a rule.
 
 use http::{HeaderMap, HeaderName};
 
@@ -7,17 +7,17 @@ use crate::matching::RequestView;
 /// A rule's `cost`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cost {
-    /// The same for each.
+    /// The same cost for each request.
     Fixed(u64),
     /// The number in this header of the request.
     RequestHeader(Told),
-    /// 1 on arrival, and what is left of the number in this header of the response once it is known.
+    /// 1 on arrival. The rest of the number in this header of the response is charged when the response comes.
     ResponseHeader(Told),
-    /// 1 on arrival, which pays for the first byte, and the rest of the response's body as it passes.
+    /// 1 on arrival, which pays for the first byte. The rest is charged while the response's body passes.
     ResponseBytes,
 }
 
-/// A number that somebody else tells.
+/// A number that a client or an app supplies in a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Told {
     pub(super) name: HeaderName,
@@ -25,7 +25,7 @@ pub(super) struct Told {
 }
 
 impl Cost {
-    /// What is charged before the app sees the request.
+    /// What is charged before the request reaches the app.
     pub(super) fn on_arrival(&self, request: &RequestView<'_>) -> u64 {
         match self {
             Self::Fixed(cost) => *cost,
@@ -34,21 +34,21 @@ impl Cost {
         }
     }
 
-    /// Whether the response has to be looked at.
+    /// Whether the cost depends on the response.
     pub(super) fn is_known_later(&self) -> bool {
         matches!(self, Self::ResponseHeader(_) | Self::ResponseBytes)
     }
 }
 
 impl Told {
-    /// The number in a response, whose header is taken away: it is between the app and the agent.
+    /// Reads the number from a response and removes the header, which is private to the app and the agent.
     pub(super) fn take(&self, headers: &mut HeaderMap) -> u64 {
         let cost = self.number(headers.get(&self.name).map(http::HeaderValue::as_bytes));
         headers.remove(&self.name);
         cost
     }
 
-    /// Held between 1 and `most`; 1 if it is not there or no number.
+    /// The number, clamped to 1..=`most`. 1 if the header is absent or is not a number.
     fn number(&self, value: Option<&[u8]>) -> u64 {
         let text = value.and_then(|value| str::from_utf8(value).ok()).map(str::trim_ascii).unwrap_or_default();
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

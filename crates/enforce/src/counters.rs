@@ -1,4 +1,4 @@
-//! What a rule decided, counted once: the status and the metrics both read it here.
+//! What a rule decided. The status and the metrics both read these counters.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -12,7 +12,7 @@ use crate::{
     sampled::Pauses,
 };
 
-/// Counters of one rule; they only grow. Aligned so that two rules never share a cache line.
+/// Counters of one rule. They only grow. They are aligned so that two rules never share a cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Counters {
@@ -21,14 +21,14 @@ pub(crate) struct Counters {
     shadow_limited: AtomicU64,
     bypassed: AtomicU64,
     expired: AtomicU64,
-    /// Of those who waited for their turn, and got it.
+    /// How long admitted requests had waited.
     waits: Histogram,
-    /// Which refusals are logged, and how many there had been with the last one that was.
+    /// Which refusals are logged, and how many were counted when the last one was logged.
     refusals: Pauses,
     logged: AtomicU64,
 }
 
-/// Requests that no rule matched. It only grows, and goes on when the rules change.
+/// Requests that no rule matched. The count only grows, and a change of rules keeps it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Unmatched(AtomicU64);
@@ -36,17 +36,17 @@ pub(crate) struct Unmatched(AtomicU64);
 /// The counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests and messages that it let through.
+    /// Requests and messages that the rule admitted.
     pub allowed: u64,
-    /// Those that it refused.
+    /// Requests and messages that the rule refused.
     pub limited: u64,
-    /// Those that it would have refused, were its policy not in shadow mode.
+    /// Requests and messages that the rule would have refused if its policy were not in shadow mode.
     pub shadow_limited: u64,
-    /// Requests that it let past all limits.
+    /// Requests that passed because this rule is a bypass.
     pub bypassed: u64,
-    /// Of those allowed.
+    /// Those of `allowed` that waited.
     pub waited: u64,
-    /// Of those allowed: the policy's deadline passed before the app had answered.
+    /// Those of `allowed` whose deadline passed before the app answered.
     pub expired: u64,
 }
 
@@ -69,7 +69,7 @@ impl Counters {
         self.limited.fetch_add(1, Relaxed);
     }
 
-    /// If a refusal that was counted is to be logged, how many came before it that were not.
+    /// Whether to log the refusal that was just counted: if so, how many refusals before it were not logged.
     #[inline]
     pub(super) fn log_limited(&self, now: Time) -> Option<u64> {
         self.refusals.begin(now).then(|| {
@@ -86,12 +86,12 @@ impl Counters {
         self.bypassed.fetch_add(1, Relaxed);
     }
 
-    /// Beside [`count_allowed`](Self::count_allowed), as the next one.
+    /// Counts an expired deadline, in addition to [`count_allowed`](Self::count_allowed).
     pub(super) fn count_expired(&self) {
         self.expired.fetch_add(1, Relaxed);
     }
 
-    /// Of those who got their turn.
+    /// Counts the wait of a request that was admitted in the end.
     pub(super) fn count_wait(&self, wait: Duration) {
         self.waits.record(wait);
     }

@@ -1,9 +1,9 @@
-//! One decision: through at once, through at a moment to come, or refused by one limit of one rule.
+//! Decides on one request: pass at once, pass at a later moment, or refused by one limit of one rule.
 //!
-//! Bypasses come first and charge nothing. Then all matching rules of the policies that enforce are charged together or
-//! not at all. Only for a request that they let through is each policy in shadow mode tried in the same way, by itself:
-//! it is charged if it would have admitted, counted if not, and has no say, not even about waiting. For the same reason a
-//! bypass of a policy in shadow mode spares a request that policy's own limits and nothing else.
+//! Bypasses come first and charge nothing. Then all matching rules of policies that enforce are charged together, or
+//! none is. Only if they admit the request, each policy in shadow mode is tried separately. If it would admit, it is
+//! charged. If it would refuse, the refusal is counted. It never affects the verdict or a wait. For this reason a
+//! bypass of a policy in shadow mode exempts a request only from the limits of that policy.
 
 use std::{
     cell::{Cell, RefCell},
@@ -35,7 +35,7 @@ pub(super) struct Asked<'a> {
     pub(super) clock: MonotonicClock,
 }
 
-/// Room that is kept for the next request, so that a key that is known already costs no allocation.
+/// Buffers that the next request reuses, so that a known key costs no allocation.
 #[derive(Default)]
 struct Scratch {
     places: Places,
@@ -57,8 +57,8 @@ impl RulesInForce {
         })
     }
 
-    /// Decides if nothing can come of it but a refusal or a pass without a follow-up; `then` gets the verdict where it lies.
-    /// Otherwise none, and nothing is charged or counted.
+    /// Decides if the verdict can only be a refusal or a pass without a follow-up. `then` gets a reference to the
+    /// verdict, which avoids a copy. Otherwise returns `None` and charges and counts nothing.
     #[inline]
     pub(super) fn decide_at_once<R>(
         &self,
@@ -77,7 +77,7 @@ impl RulesInForce {
             match &mut verdict {
                 Verdict::Pass(pass) => Some(then(Ok(std::mem::take(&mut pass.fields)))),
                 Verdict::Refuse(refusal) => Some(then(Err(refusal))),
-                // No rule that may let a request wait gets here.
+                // Rules that may let a request wait do not get here.
                 Verdict::Wait(_) => None,
             }
         })
@@ -97,7 +97,7 @@ impl Asked<'_> {
         self.clock.now()
     }
 
-    /// The ordinary case, which needs no list: one rule, decided at once and for good.
+    /// The common case: one rule, which decides at once and finally. It needs no list.
     fn enforce_one<'r>(&self, placed: &'r Placed, keys: &mut Vec<u8>) -> Verdict<'r> {
         let rule = &placed.rule;
         let Some(limits) = &rule.limits else { return Verdict::Pass(Pass::default()) };
@@ -107,7 +107,7 @@ impl Asked<'_> {
         keys.clear();
         limits.key.write(&self.request, &self.tokens, keys);
         let cost = limits.cost.on_arrival(&self.request);
-        // Read once for all that has to be done at once about a refusal.
+        // The time of a refusal is read once for all steps that need it.
         let at = Cell::default();
         let now = || {
             at.set(self.now());
@@ -147,7 +147,7 @@ impl Asked<'_> {
         })
     }
 
-    /// Each policy in shadow mode by itself, if the request is let through.
+    /// Charges each policy in shadow mode separately, if the request is admitted.
     #[inline]
     fn try_out(&self, set: &RuleSet, places: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
         if let ([_, ..], Verdict::Pass(_) | Verdict::Wait(_)) = (places, &verdict) {
@@ -183,7 +183,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Works out keys, costs and patience for each rule.
+    /// Computes the key, the cost and the latest moment for each rule.
     fn with_asks<'r, R>(
         &self,
         rules: &[(&'r Placed, &'r Limits)],
@@ -217,17 +217,17 @@ impl Asked<'_> {
     }
 }
 
-/// The rules at these places that have limits.
+/// The rules at these indices that have limits.
 pub(super) fn limiting<'a>(set: &'a RuleSet, places: &[usize]) -> Vec<(&'a Placed, &'a Limits)> {
     let placed = places.iter().map(|place| set.get(*place));
     placed.filter_map(|placed| Some((placed, placed.rule.limits.as_ref()?))).collect()
 }
 
-/// Counts a refusal and says what it is; `at` is when it was decided.
+/// Counts a refusal and builds it. `at` is the time of the decision.
 pub(super) fn refusal<'r>(asks: &[Ask<'r, '_>], RefusedAt { ask, refused }: RefusedAt, at: Time) -> Refusal<'r> {
     let own = refused.retry_after();
     let retry_after = match asks {
-        // Nobody else has to be asked.
+        // With one limit, its own wait is the answer.
         [only] if only.limits.is_single() => own.unwrap_or_default(),
         _ => opens_after(asks, at),
     };
@@ -251,7 +251,7 @@ fn one_rules_fields(limits: &Limits, tightest: &Tightest) -> Fields {
     Fields::of_one(&limits.advice, quota_state(tightest, tightest.standing.remaining()), tightest.override_index)
 }
 
-/// The fields of the rule whose limit has the fewest requests left, which name the limits of all rules.
+/// The fields of the rule whose limit has the fewest requests left. They list the limits of all rules.
 pub(super) fn fields_of_several(asks: &[Ask<'_, '_>], charged: &[Charged]) -> Fields {
     let telling = || asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.style != HeaderStyle::None);
     let places = telling().map(|(ask, one)| (ask.limits, &one.tightest, one.tightest.standing.remaining()));

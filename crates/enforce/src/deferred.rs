@@ -1,11 +1,11 @@
-//! Costs that are known only once the app has answered.
+//! Costs that are known only when the app has answered.
 //!
-//! A request was charged 1 on arrival. The rest is charged when the response tells it, through places in the limits' lines:
-//! what is not there yet is taken from what is to come, twelve hours ahead at most, so nothing is forgiven because it
-//! came late. New requests are admitted again once all of it is paid back but for `debt`.
+//! A request is charged 1 on arrival. The rest is charged by reservations when the response supplies it. Capacity that
+//! is not free yet is taken from the future, at most twelve hours ahead, so a late cost is never forgiven. The limit
+//! admits new requests again when all of it is repaid except for `debt`.
 //!
-//! The bytes of a body pass when their places come ([`LimitedBody`](super::LimitedBody)). A cost in a header holds nobody up: the response
-//! goes at once, and those who come next wait or are refused.
+//! The bytes of a body pass when their reservations are due ([`LimitedBody`](super::LimitedBody)). A cost in a header
+//! delays no response: it goes at once, and the next requests wait or are refused.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,32 +15,32 @@ use weir_tower::MonotonicClock;
 
 use super::{charge::Ask, cost::Cost, in_force::Rule};
 
-/// Farther ahead than any place can be.
+/// Later than any reservation can be.
 const FAR: Duration = Duration::from_hours(24);
 
-/// Into so many places a cost is split at most that is larger than what a limit lets through at once.
+/// A cost that is larger than what a limit admits at once is split into at most this many reservations.
 const MOST_PLACES: usize = 1024;
 
-/// A cost that one rule charges once the response tells it.
+/// A cost that one rule charges when the response supplies it.
 #[derive(Debug)]
 pub struct DeferredCost {
     pub(super) rule: Arc<Rule>,
     pub(super) key: Box<[u8]>,
-    /// Whether the response is held up by it: not in shadow mode.
+    /// Whether it delays the response: true unless the policy is in shadow mode.
     pub(super) enforced: bool,
 }
 
-/// Why there is no place.
+/// Why there is no reservation.
 #[derive(Debug)]
 pub(super) enum NoPlace {
-    /// At most this many at once.
+    /// The limit admits at most this much at once.
     TooMany(u64),
-    /// The line is as long as it can be; there may be one after this time.
+    /// The limit is reserved as far ahead as possible. A reservation may succeed after this time.
     After(Duration),
 }
 
 impl DeferredCost {
-    /// None for a rule whose cost was known on arrival.
+    /// `None` for a rule whose cost was known on arrival.
     pub(super) fn of(ask: &Ask<'_, '_>, enforced: bool) -> Option<Self> {
         let later = ask.limits.cost.is_known_later();
         later.then(|| Self { rule: Arc::clone(ask.rule), key: ask.key.into(), enforced })
@@ -51,7 +51,7 @@ impl DeferredCost {
         self.rule.limits.as_ref().is_some_and(|limits| limits.cost == Cost::ResponseBytes)
     }
 
-    /// Charges what a header of the response tells, and takes it away.
+    /// Charges the cost in a header of the response, and removes the header.
     pub fn charge_header(&self, headers: &mut HeaderMap, clock: MonotonicClock) {
         let Some(limits) = &self.rule.limits else { return };
         if let Cost::ResponseHeader(told) = &limits.cost {
@@ -60,7 +60,7 @@ impl DeferredCost {
         }
     }
 
-    /// Charges whatever there are places for.
+    /// Charges as much of the cost as can be reserved.
     pub(super) fn charge(&self, cost: u64, clock: MonotonicClock) {
         let (mut rest, mut piece) = (cost, cost);
         for _ in 0..MOST_PLACES {
@@ -70,23 +70,23 @@ impl DeferredCost {
             match self.reserve(piece.min(rest), clock) {
                 Ok(_) => rest -= piece.min(rest),
                 Err(NoPlace::TooMany(most)) => piece = most,
-                // For less there may still be one.
+                // A smaller reservation may still succeed.
                 Err(NoPlace::After(_)) => piece = piece.min(rest) / 2,
             }
         }
     }
 
-    /// How many responses wait for it.
+    /// How many responses wait for this cost.
     pub(super) fn queue_len(&self) -> usize {
         self.rule.limits.as_ref().map_or(0, |limits| limits.limiter.queue_len(&self.key))
     }
 
-    /// The last place in its queue, for as long as it takes.
+    /// Joins the end of the queue, with no time limit.
     pub(super) fn enqueue(&self, now: Time) -> Option<Ticket> {
         self.rule.limits.as_ref()?.limiter.enqueue(now, &self.key, 1, None).ok()
     }
 
-    /// Takes a place for so much.
+    /// Reserves capacity for this cost.
     pub(super) fn reserve(&self, cost: u64, clock: MonotonicClock) -> Result<RuleChargedAhead, NoPlace> {
         let Some(limits) = &self.rule.limits else { return Err(NoPlace::After(FAR)) };
         let latest: Time = clock.now().saturating_add(FAR);

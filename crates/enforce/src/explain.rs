@@ -1,6 +1,6 @@
-//! What the rules in force would do with a request that is only described.
+//! Explains what the rules in force would decide on a described request.
 //!
-//! Every rule is asked by itself, and nothing is charged: no count moves and no key comes into a table.
+//! Every rule is asked separately, and nothing is charged: no count changes and no key enters a table.
 
 use std::{str::FromStr, time::Duration};
 
@@ -32,7 +32,7 @@ impl InvalidRequest {
 }
 
 impl RulesInForce {
-    /// What would become of a request now.
+    /// What the rules would decide on this request now.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl RulesInForce {
     }
 }
 
-/// The target, if all parts are those of a request.
+/// The target, if all parts of the description are valid.
 fn check(request: &ExplainRequest) -> Result<Uri, InvalidRequest> {
     let upper_case = request.method.bytes().all(|byte| !byte.is_ascii_lowercase());
     if !upper_case || Method::from_str(&request.method).is_err() {
@@ -93,7 +93,7 @@ fn check(request: &ExplainRequest) -> Result<Uri, InvalidRequest> {
     Ok(target)
 }
 
-/// What all rules come to that have a say: those of requests, of policies that enforce.
+/// The verdict of all rules that affect it: rules for requests, of policies that enforce.
 fn outcome(rules: &[ExplainedRule]) -> Decision {
     let decided = |decision| {
         let has_say = |rule: &&ExplainedRule| rule.mode == Mode::Enforce && rule.per == Per::Request;
@@ -127,7 +127,7 @@ impl Asked<'_> {
         explained.key = limits.key.show(&self.request, &self.tokens);
         explained.cost = ask.cost;
         let patience = limits.max_wait.map(|wait| policy.deadline.map_or(wait, |deadline| wait.min(deadline)));
-        // Behind those that wait, if this one may.
+        // If this request may wait, it waits behind the queue.
         let turn = patience.map(|patience| (limits.limiter.opens(now, ask.key, ask.cost), patience));
         explained.decision = match (&turn, &standing) {
             (Some((Ok(at), _)), Ok(_)) if *at <= now => Decision::Allow,
@@ -158,7 +158,7 @@ impl Asked<'_> {
     }
 }
 
-/// Rounded up, so that a client that waits so long is admitted.
+/// Rounded up, so that a client that waits this long is admitted.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,9 +1,9 @@
-//! The fields that tell a client about its quota.
+//! The response fields that describe a client's quota.
 //!
-//! `RateLimit-Policy` and `RateLimit` are those of draft-ietf-httpapi-ratelimit-headers-10: every limit that the request
-//! was charged against, and where the tightest of them stands. `X-RateLimit-*` is the older habit. What does not depend
-//! on the request is written when a snapshot is lowered; of the rest only the numbers are kept until it is known whether
-//! they go into a map or into lines.
+//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-10: every limit that the request was
+//! charged for, and the state of the tightest one. `X-RateLimit-*` is the older convention. The parts that do not
+//! depend on the request are rendered when a snapshot is lowered. For the rest only numbers are kept until the caller
+//! wants them in a map or as lines.
 
 use std::sync::Arc;
 
@@ -18,17 +18,17 @@ const LEGACY_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// What a rule's fields are made of.
+/// The prepared parts of a rule's fields.
 #[derive(Debug)]
 pub(super) struct Advice {
     pub(super) style: HeaderStyle,
-    /// `RateLimit` up to the requests that are left, for each limit: `"name";r=`.
+    /// For each limit, `RateLimit` up to the number of requests left: `"name";r=`.
     starts: Vec<Box<str>>,
-    /// `RateLimit-Policy` for most keys, then for each override.
+    /// `RateLimit-Policy` for keys without an override, then for each override.
     policies: Vec<HeaderValue>,
 }
 
-/// Fields for one response.
+/// The fields for one response.
 #[derive(Debug, Default)]
 pub struct Fields(Option<Told>);
 
@@ -41,17 +41,17 @@ struct Told {
 
 #[derive(Debug)]
 enum Policy {
-    /// The rule's own, for this override.
+    /// The rule's own policy field, for this override.
     Own(Option<usize>),
-    /// Of all rules that the request was charged against.
+    /// The policy field of all rules that the request was charged for.
     Joined(Box<HeaderValue>),
 }
 
-/// Where one limit stands.
+/// The state of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QuotaState {
     pub(super) limit: usize,
-    /// How many it lets through in its period.
+    /// How many requests it admits in its period.
     pub(super) requests: u64,
     pub(super) remaining: u64,
     pub(super) seconds: u64,
@@ -68,8 +68,8 @@ impl Advice {
 
     /// The rule's own `RateLimit-Policy`.
     ///
-    /// A request that holds the rules from before a change may be decided by the limits after it, whose places are
-    /// others: what it is told is then off by one snapshot, which is why no place is trusted here.
+    /// A request that still holds the rules from before a change may be decided by the limits after it, which have
+    /// other indices. Then the field is one snapshot off, and the index may be out of range.
     pub(super) fn policy(&self, override_index: Option<usize>) -> &HeaderValue {
         let own = override_index.and_then(|index| self.policies.get(index + 1));
         own.unwrap_or(&self.policies[0])
@@ -83,7 +83,7 @@ impl Advice {
         matches!(self.style, HeaderStyle::Legacy | HeaderStyle::Both)
     }
 
-    /// `policy` is this rule's, or that of all rules that the request was charged against.
+    /// `policy` is that of this rule, or that of all rules that the request was charged for.
     pub(super) fn insert(&self, state: &QuotaState, policy: &HeaderValue, headers: &mut HeaderMap) {
         if self.is_ietf() {
             headers.insert(POLICY, policy.clone());
@@ -98,7 +98,7 @@ impl Advice {
         }
     }
 
-    /// The same as lines of a head; `seconds` are those of the state, in digits.
+    /// Appends the fields as lines of a head. `seconds` are those of the state, as digits.
     pub(super) fn append_to(&self, state: &QuotaState, seconds: &str, policy: &HeaderValue, head: &mut Vec<u8>) {
         if self.is_ietf() {
             head.extend_from_slice(b"ratelimit-policy: ");
@@ -127,7 +127,7 @@ impl Advice {
     }
 }
 
-/// More than a value of `RateLimit` has: a DNS label, two numbers, and what is around them.
+/// Longer than any value of `RateLimit`: a DNS label, two numbers, and the text around them.
 const LONGEST_LIMIT: usize = 128;
 
 impl QuotaState {
@@ -137,12 +137,12 @@ impl QuotaState {
 }
 
 impl Fields {
-    /// Of a request that one rule was charged for.
+    /// The fields of a request that was charged to one rule.
     pub(super) fn of_one(advice: &Arc<Advice>, state: QuotaState, override_index: Option<usize>) -> Self {
         Self::new(advice, state, Policy::Own(override_index))
     }
 
-    /// Of a request that several were charged for; the advice is that of the tightest.
+    /// The fields of a request that was charged to several rules. `advice` is that of the tightest.
     pub(super) fn of_several(advice: &Arc<Advice>, state: QuotaState, policy: HeaderValue) -> Self {
         Self::new(advice, state, Policy::Joined(Box::new(policy)))
     }
@@ -158,7 +158,7 @@ impl Fields {
         }
     }
 
-    /// The same as lines of a head.
+    /// Appends the fields as lines of a head.
     pub fn append_to(&self, head: &mut Vec<u8>) {
         if let Some(told) = &self.0 {
             let mut digits = itoa::Buffer::new();
@@ -166,7 +166,7 @@ impl Fields {
         }
     }
 
-    /// Whether a field of the app's is not to be seen beside these.
+    /// Whether these fields replace a field of the app with this name.
     pub fn replace(&self, name: &str) -> bool {
         let Some(Told { advice, .. }) = &self.0 else { return false };
         let is = |known: &[HeaderName]| known.iter().any(|known| name.eq_ignore_ascii_case(known.as_str()));
@@ -184,7 +184,7 @@ impl Told {
     }
 }
 
-/// One `RateLimit-Policy` out of those of several rules.
+/// Joins the `RateLimit-Policy` of several rules into one.
 pub(super) fn join<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {
     let mut policies = policies.peekable();
     let Some(first) = policies.next() else { return HeaderValue::from_static("") };
@@ -201,7 +201,7 @@ pub(super) fn join<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> Heade
 
 fn policy(names: &[&str], quotas: &[Quota]) -> HeaderValue {
     let items = names.iter().zip(quotas).map(|(name, quota)| {
-        // Whole seconds are all that the draft has; rounding up promises less, never more.
+        // The draft allows whole seconds only. Rounding up never promises more than the limit admits.
         let window = quota.period().as_secs() + u64::from(quota.period().subsec_nanos() > 0);
         format!("\"{name}\";q={};w={window}", quota.requests())
     });

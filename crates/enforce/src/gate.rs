@@ -1,6 +1,6 @@
-//! Where requests come in: the rules in force, asked for one request at a time.
+//! The entry for requests: the rules in force decide on one request at a time.
 //!
-//! A [`Gate`] is what a server asks. A [`ConnectionGate`] is for one client connection on one thread and costs the least; a
+//! A server asks a [`Gate`]. A [`ConnectionGate`] serves one client connection on one thread and costs the least. A
 //! [`SharedGate`](crate::SharedGate) is for programs whose requests move between threads.
 
 use std::{cell::RefCell, net::IpAddr, rc::Rc, sync::Arc};
@@ -18,13 +18,13 @@ use crate::matching::{AmbiguousPaths, Headers, RequestView};
 
 /// Decides on requests by the rules that are in force at that moment, and charges them.
 pub trait Gate {
-    /// Calls `then` with the rules in force. They stay the same for that long: one snapshot decides on a request.
+    /// Calls `then` with the rules in force. They do not change during the call, so one snapshot decides on a request.
     fn with_rules<T>(&self, then: impl FnOnce(&Arc<RulesInForce>) -> T) -> T;
 
-    /// What does not change with the rules.
+    /// The options, which do not change with the rules.
     fn options(&self) -> &GateOptions;
 
-    /// The address that a request's connection comes from.
+    /// The address of the peer of a request's connection.
     fn client(&self, extensions: &Extensions) -> IpAddr;
 
     /// Decides on a request and charges it. `then` must not ask this gate.
@@ -40,7 +40,7 @@ pub trait Gate {
         })
     }
 
-    /// Counts the refusal of a request that waited and cannot go in time any more, and says what it is.
+    /// Counts and returns the refusal of a request that waited and can no longer go in time.
     fn refuse_late<B, T>(&self, late: LateRefusal, request: &Request<B>, then: impl FnOnce(&Refusal<'_>) -> T) -> T {
         late.refuse(|refusal| {
             self.with_rules(|rules| log(self, rules, refusal, request));
@@ -52,28 +52,29 @@ pub trait Gate {
 /// What a [`Gate`] needs besides rules.
 #[derive(Clone, Copy, Debug)]
 pub struct GateOptions {
-    /// The clock that all limits go by.
+    /// The clock of all limits.
     pub clock: MonotonicClock,
-    /// How rules read paths that apps read in different ways. `Refuse` reads them as `Keep`: the server refuses them before.
+    /// How rules read paths that apps read in different ways. `Refuse` reads them as `Keep`: the server refuses them
+    /// earlier.
     pub paths: AmbiguousPaths,
-    /// Whether log lines of refusals name the key, which may be a secret.
+    /// Whether log lines of refusals contain the key, which may be a secret.
     pub log_keys: bool,
 }
 
-/// Makes the gates of one worker's client connections. What all of them need is held once: it is read for every request,
-/// and a connection that was idle has nothing of its own in the processor's cache.
+/// Makes the gates of one worker's client connections. All gates share one copy of the rules and the options. Every
+/// request reads this copy, so it stays in the processor's cache, while the data of an idle connection does not.
 #[derive(Clone, Debug)]
 pub struct Gates(Rc<Common>);
 
 #[derive(Debug)]
 struct Common {
-    /// As they were when they were last asked for: to see that there are no others is one read of memory, where to take
-    /// part in their ownership is two locked instructions for each request.
+    /// The rules, cached. Checking that they are still in force is one load, while cloning the `Arc` costs two locked
+    /// instructions for each request.
     rules: RefCell<Cache<Arc<ArcSwap<RulesInForce>>, Arc<RulesInForce>>>,
     options: GateOptions,
 }
 
-/// Decides on the requests of one client connection. Copies are cheap: each request takes one.
+/// Decides on the requests of one client connection. Clones are cheap: each request takes one.
 #[derive(Clone, Debug)]
 pub struct ConnectionGate {
     common: Rc<Common>,
@@ -81,17 +82,17 @@ pub struct ConnectionGate {
 }
 
 impl Gates {
-    /// `rules` are those in force, also after a change.
+    /// `rules` always holds the rules in force, also after a change.
     pub fn new(rules: Arc<ArcSwap<RulesInForce>>, options: GateOptions) -> Self {
         Self(Rc::new(Common { rules: RefCell::new(Cache::new(rules)), options }))
     }
 
-    /// For a connection from there.
+    /// A gate for a connection from this client.
     pub fn of(&self, client: IpAddr) -> ConnectionGate {
         ConnectionGate { common: Rc::clone(&self.0), client }
     }
 
-    /// Lets go of rules that are not in force any more, of which nobody may have asked since.
+    /// Drops cached rules that are no longer in force, which a worker without requests would keep.
     pub fn refresh(&self) {
         self.0.rules.borrow_mut().load();
     }
@@ -112,8 +113,9 @@ impl Gate for ConnectionGate {
 }
 
 impl ConnectionGate {
-    /// Decides on a request for a path and a query, and charges it; none, and nothing charged, if the verdict may be more than a
-    /// pass at once or a refusal. Then [`decide`](Gate::decide) is to be asked. `then` must not ask this gate.
+    /// Decides on a request for a path and a query, and charges it. Returns `None` and charges nothing if the verdict
+    /// may be more than an immediate pass or a refusal. Then the caller must ask [`decide`](Gate::decide). `then` must
+    /// not ask this gate.
     #[inline(always)] // for one caller that all requests go through: no part of the verdict is moved
     pub fn decide_at_once<T>(
         &self,
@@ -136,13 +138,13 @@ impl ConnectionGate {
         })
     }
 
-    /// What decides on the messages of the connection that this request opens; none if no rule per message is about it.
+    /// Decides on the messages of the connection that this request opens. `None` if no rule per message matches it.
     pub fn messages<B>(&self, request: &Request<B>) -> Option<Messages> {
         Messages::of(self, request)
     }
 }
 
-/// Logs a refusal that was decided on elsewhere.
+/// Logs a refusal that another function decided.
 pub(super) fn log<B>(gate: &(impl Gate + ?Sized), rules: &RulesInForce, refusal: &Refusal<'_>, request: &Request<B>) {
     ask(gate, rules, request, |asked| rules.log(refusal, asked, gate.options().log_keys));
 }

@@ -1,15 +1,15 @@
 //! A histogram of durations that any thread may add to while another reads.
 //!
-//! Nothing here waits or allocates after it was made, and nothing orders memory: a reader may see a duration in the
-//! count and not yet in the sum, which a scrape cannot tell from one that came a moment later.
+//! After construction nothing here waits or allocates. Nothing orders memory, either: a reader may see a duration in
+//! the count and not yet in the sum. A scrape cannot distinguish it from a duration that came a moment later.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
-/// Upper bounds of the buckets but the last, which has none: three to a decade, from what a local app needs at least to
-/// what a client waits at most.
+/// Upper bounds of all buckets but the last, which has no bound. Three per decade, from the shortest time of a local
+/// app to the longest that a client waits.
 pub const BOUNDS: [Duration; 14] = [
     Duration::from_micros(250),
     Duration::from_micros(500),
@@ -34,13 +34,13 @@ pub struct Histogram {
     sum_nanos: AtomicU64,
 }
 
-/// What a [`Histogram`] held at some moment.
+/// The values of a [`Histogram`] at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// How many durations were at most as long as the bound of the same index and longer than the one before; the last
-    /// bucket has those above all bounds. Not cumulative.
+    /// How many durations were at most the bound with the same index and longer than the bound before it. The last
+    /// bucket counts those above all bounds. Not cumulative.
     pub buckets: [u64; BOUNDS.len() + 1],
-    /// All of them added up.
+    /// The sum of all durations.
     pub sum: Duration,
 }
 
@@ -49,7 +49,7 @@ impl Histogram {
     pub fn record(&self, duration: Duration) {
         let bucket = BOUNDS.partition_point(|bound| *bound < duration);
         self.buckets[bucket].fetch_add(1, Relaxed);
-        // 584 years of it fit.
+        // 584 years of nanoseconds fit.
         self.sum_nanos.fetch_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 

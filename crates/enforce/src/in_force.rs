@@ -1,11 +1,11 @@
-//! The rules in force, and how one set of them follows another.
+//! The rules in force, and how a new set of rules succeeds the current one.
 //!
-//! A rule is known by its policy's UID and its own name. A rule that follows one of the same UID and name takes over its
-//! counters and its limiter, which is retuned in place: a request that still holds the rules from before the change
-//! charges the same words as one that sees the new ones. A change of mode, match, refusal or order therefore touches no
-//! counter. A limiter starts full in three cases, each of which changes what it counts: the rule was not there (or
-//! was a bypass), it got or lost its `key`, or its `key` tells requests apart by something else. A rule whose policy was
-//! made again is there if it went less than a minute ago; see `removed`.
+//! The policy's UID and the rule's name identify a rule. A rule with the same UID and name as an earlier one takes over
+//! its counters and its limiter, which is retuned in place: requests that still hold the old rules charge the same
+//! words as requests that see the new ones. So a change of mode, match, refusal or order touches no counter. A limiter
+//! starts full in three cases, each of which changes what it counts: the rule is new (or was a bypass), it got or lost
+//! its `key`, or its `key` distinguishes requests by another value. If a policy was deleted and created again, its
+//! rules keep their limiters if that took less than a minute; see `removed`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -30,43 +30,43 @@ use super::{
 };
 use crate::{histogram, matching::Matcher};
 
-/// Places of keys that are looked at in each rule for one scrape.
+/// How many cells of each rule one scrape looks at.
 const SURVEYED: usize = 4096;
 
-/// What is enforced at one moment, ready to decide. Replaced as a whole.
+/// What is enforced at one moment, ready to decide. A change replaces it as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct RulesInForce {
-    /// None before the first snapshot.
+    /// `None` before the first snapshot.
     snapshot: Option<(Arc<Snapshot>, Time)>,
     policies: Vec<Arc<Policy>>,
-    /// What decides on requests.
+    /// The rules that decide on requests.
     pub(super) requests: Arc<RuleSet>,
-    /// What decides on messages.
+    /// The rules that decide on messages.
     pub(super) messages: Arc<RuleSet>,
-    /// What tokens are verified with.
+    /// The keys that verify tokens.
     jwks: Option<Arc<Jwks>>,
     removed: Removed,
     pub(super) unmatched: Arc<Unmatched>,
 }
 
-/// A policy as it is enforced.
+/// A policy in force.
 #[derive(Debug)]
 pub struct Policy {
-    /// Counters belong to it.
+    /// The UID of the Kubernetes object. Counters belong to it.
     pub uid: String,
     /// The namespace of the Kubernetes object.
     pub namespace: String,
     /// The name of the Kubernetes object.
     pub name: String,
-    /// Which content of the policy this is.
+    /// Identifies the content of the policy.
     pub revision: String,
     pub(super) mode: Mode,
     pub(super) deadline: Option<Duration>,
-    /// Its rules, in order.
+    /// The policy's rules, in order.
     pub rules: Vec<Arc<Rule>>,
 }
 
-/// A rule as it is enforced.
+/// A rule in force.
 #[derive(Debug)]
 pub struct Rule {
     /// Unique within the policy.
@@ -74,7 +74,7 @@ pub struct Rule {
     pub(super) matcher: Matcher,
     pub(super) per: Per,
     pub(super) counters: Arc<Counters>,
-    /// None: bypass.
+    /// `None` for a bypass.
     pub(super) limits: Option<Limits>,
 }
 
@@ -88,9 +88,9 @@ pub(super) struct Limits {
     pub(super) max_wait: Option<Duration>,
     pub(super) advice: Arc<Advice>,
     pub(super) refusal: RefusalText,
-    /// For [`explain`](super::explain): the limits' names in order.
+    /// The limits' names in order, for [`explain`](super::explain).
     pub(super) names: Vec<Box<str>>,
-    /// For the metrics: their numbers, without overrides.
+    /// The limits' quotas without overrides, for the metrics.
     quotas: Vec<Quota>,
 }
 
@@ -100,7 +100,7 @@ impl Limits {
         self.max_wait.is_some()
     }
 
-    /// Whether there is one limit and no other.
+    /// Whether there is exactly one limit.
     pub(super) fn is_single(&self) -> bool {
         self.names.len() == 1
     }
@@ -112,7 +112,7 @@ impl Policy {
         self.deadline.is_some()
     }
 
-    /// As a policy says it.
+    /// The mode, as a policy spells it.
     pub fn mode(&self) -> &'static str {
         match self.mode {
             Mode::Enforce => "Enforce",
@@ -123,45 +123,45 @@ impl Policy {
 }
 
 impl Rule {
-    /// What it decided so far.
+    /// The rule's counters.
     pub fn counts(&self) -> Counts {
         self.counters.read()
     }
 
-    /// How long those waited who had to, and got their turn.
+    /// How long admitted requests waited.
     pub fn waits(&self) -> histogram::Snapshot {
         self.counters.waits()
     }
 
-    /// Whether requests may wait for their turn, or did before it was changed.
+    /// Whether requests may wait for their turn, now or before an earlier change.
     pub fn is_patient(&self) -> bool {
         self.limits.as_ref().is_some_and(Limits::is_patient) || self.counts().waited > 0
     }
 
-    /// Whether what it matches is charged to no limit.
+    /// Whether requests that it matches are exempt from all limits.
     pub fn is_bypass(&self) -> bool {
         self.limits.is_none()
     }
 
-    /// Its limits by name, without overrides.
+    /// The limits by name, without overrides.
     pub fn limits(&self) -> impl Iterator<Item = (&str, Quota)> {
         let limits = self.limits.iter();
         limits.flat_map(|limits| limits.names.iter().map(AsRef::as_ref).zip(limits.quotas.iter().copied()))
     }
 
-    /// How its table of keys is filled; none without a key.
+    /// How full its table of keys is. `None` without a key.
     pub fn keys(&self) -> Option<KeyStats> {
         self.limits.as_ref().and_then(|limits| limits.limiter.keys())
     }
 
-    /// How near keys are to their limits: so many of them are looked at that a scrape stays short.
+    /// How near keys are to their limits. It looks at a bounded number of keys, so that a scrape stays short.
     pub fn survey(&self, now: Time) -> Option<KeySurvey> {
         self.limits.as_ref()?.limiter.survey(now, SURVEYED)
     }
 }
 
 impl RulesInForce {
-    /// The snapshot in force and since when its revision is.
+    /// The snapshot in force, and since when its revision has been in force.
     pub fn snapshot(&self) -> Option<(&Snapshot, Time)> {
         self.snapshot.as_ref().map(|(snapshot, since)| (&**snapshot, *since))
     }
@@ -171,7 +171,7 @@ impl RulesInForce {
         &self.policies
     }
 
-    /// How many requests no rule matched so far, under these rules and those before.
+    /// How many requests no rule matched, under these rules and all before them.
     pub fn unmatched(&self) -> u64 {
         self.unmatched.get()
     }
@@ -180,18 +180,19 @@ impl RulesInForce {
         self.jwks.as_deref()
     }
 
-    /// The same rules, which believe only tokens that these keys have signed; with none of them, any token.
+    /// These rules with other keys for tokens: only tokens that these keys signed have claims. Without keys, any
+    /// token has.
     pub fn with_jwks(&self, jwks: Option<Arc<Jwks>>) -> Self {
         Self { jwks, ..self.clone() }
     }
 
-    /// The same rules under a later sequence.
+    /// These rules with the later sequence of this snapshot.
     pub fn moved_on(&self, snapshot: Snapshot, now: Time) -> Self {
         let since = self.snapshot.as_ref().map_or(now, |(_, since)| *since);
         Self { snapshot: Some((Arc::new(snapshot), since)), ..self.clone() }
     }
 
-    /// The rules that follow these.
+    /// The rules that succeed these.
     pub fn succeed(&self, snapshot: Snapshot, lowered: Lowered, clock: impl Fn() -> Time) -> Self {
         let before: HashMap<(&str, &str), &Arc<Rule>> =
             self.rules().map(|(policy, rule)| ((policy.uid.as_str(), rule.name.as_str()), rule)).collect();
@@ -220,14 +221,14 @@ impl RulesInForce {
             let (mode, deadline) = (policy.mode, policy.deadline);
             next.policies.push(Arc::new(Policy { uid, namespace, name, revision, mode, deadline, rules }));
         }
-        // Not before: what these rules take over takes no room.
+        // Trimmed last, because limiters that the new rules took over need no room.
         next.removed.trim();
         next.requests = Arc::new(next.rule_set(Per::Request));
         next.messages = Arc::new(next.rule_set(Per::Message));
         next
     }
 
-    /// What is kept of rules that are gone once these are in force.
+    /// The limiters to keep of rules that these rules no longer contain.
     fn removed_by(&self, lowered: &Lowered, now: Time) -> Removed {
         let rules = lowered.policies.iter().flat_map(|policy| policy.rules.iter().map(move |rule| (policy, rule)));
         let stay: HashSet<(&str, &str)> =
@@ -244,19 +245,20 @@ impl RulesInForce {
         self.policies.iter().flat_map(|policy| policy.rules.iter().map(|rule| (&**policy, rule)))
     }
 
-    /// How many rules that are gone have their limiters still, and until when the first of them.
+    /// How many removed rules still have their limiters, and until when the first of them is kept.
     pub fn removed(&self) -> (usize, Option<Time>) {
         self.removed.held()
     }
 
-    /// The same rules, without the limiters that have been kept for long enough.
+    /// These rules, without the removed limiters whose time has passed.
     pub fn without_removed(&self, now: Time) -> Self {
         let mut next = self.clone();
         next.removed.expire(now);
         next
     }
 
-    /// The rules that count one kind of event. A bypass is one for both; without a rule to bypass there is none.
+    /// The rules that count one kind of event. A bypass applies to both kinds. Without a rule to bypass, the set is
+    /// empty.
     fn rule_set(&self, per: Per) -> RuleSet {
         let (mut bypasses, mut enforced, mut shadows) = (Vec::new(), Vec::new(), Vec::new());
         let policies = self.policies.iter().enumerate();
@@ -280,7 +282,7 @@ impl RulesInForce {
 }
 
 impl Rule {
-    /// `before` is what a rule charged whose limiter this one takes over, if its key is the same.
+    /// `before` is the rule whose limiter this one takes over, if its key is the same.
     fn follow(
         counters: Arc<Counters>,
         before: Option<&Limits>,

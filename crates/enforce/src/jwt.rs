@@ -1,9 +1,9 @@
-//! JSON Web Tokens (RFC 7519): what a token claims, and whether to believe it.
+//! JSON Web Tokens (RFC 7519): what a token claims, and whether to trust it.
 //!
-//! Without a JWKS a token's payload is read as it is: anybody can write one, so such a key tells clients apart that mean
-//! no harm, or whose tokens something in front has verified. With a JWKS (RFC 7517) a token has claims only if one of
-//! its keys signed it and the moment is within `nbf` and `exp`. Nothing here remembers a token: what is checked is
-//! checked again, and nothing grows with the number of clients.
+//! Without a JWKS, a token's payload is read unverified. Anyone can write such a token, so a key of claims
+//! distinguishes clients only if they are honest or a proxy in front verified their tokens. With a JWKS (RFC 7517), a
+//! token has claims only if one of its keys signed it and the time is within `nbf` and `exp`. Tokens are not cached:
+//! each is verified every time, and memory does not grow with the number of clients.
 
 use std::{cell::OnceCell, collections::HashSet, time::Duration};
 
@@ -18,15 +18,15 @@ use weir_core::Time;
 
 use crate::matching::RequestView;
 
-/// How far clocks may be apart.
+/// How far two clocks may differ.
 const LEEWAY: Duration = Duration::from_secs(60);
 
-/// Keys of a set at most: a token without the name of its key is tried with each.
+/// The most keys of a set: a token that does not name its key is tried with each.
 const MOST_KEYS: usize = 64;
 
 type Claims = Map<String, Value>;
 
-/// The keys that tokens are verified with; without any, no token is valid.
+/// The keys that verify tokens. Without any, no token is valid.
 #[derive(Default)]
 pub struct Jwks {
     keys: Vec<Key>,
@@ -38,19 +38,19 @@ struct Key {
     key: DecodingKey,
 }
 
-/// Why a text is no set of keys.
+/// Why a text is not a valid key set.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidJwks {
-    /// The text is no JSON, or no key set.
+    /// The text is not JSON, or not a key set.
     #[error("is not a JSON Web Key Set: {0}")]
     Json(#[from] serde_json::Error),
     /// The key at this index is broken.
     #[error("keys[{0}] cannot be used: {1}")]
     Key(usize, jsonwebtoken::errors::Error),
-    /// No key is left that can verify a signature.
+    /// No key remains that can verify a signature.
     #[error("has no key to verify signatures with: RSA, P-256, P-384, Ed25519 or an octet key with its `alg`")]
     NoKey,
-    /// Each token could have to be tried with too many keys.
+    /// A token might have to be tried with too many keys.
     #[error("has more than {MOST_KEYS} keys: leave out those that sign no more")]
     TooManyKeys,
 }
@@ -63,7 +63,7 @@ impl std::fmt::Debug for Jwks {
 }
 
 impl Jwks {
-    /// Reads a key set. Keys that are for encryption, or of a kind that is not known, are left out.
+    /// Reads a key set. Keys for encryption and keys of an unknown kind are left out.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl Jwks {
     pub fn parse(text: &str) -> Result<Self, InvalidJwks> {
         let set: Value = serde_json::from_str(text)?;
         let listed = set.get("keys").and_then(Value::as_array).ok_or(InvalidJwks::NoKey)?;
-        // Kinds of keys that this crate does not know must not hide those that it does.
+        // Keys of an unknown kind must not make the known ones unusable.
         let known = listed.iter().enumerate().filter_map(|(index, key)| {
             let one = serde_json::json!({ "keys": [key] });
             let set: JwkSet = serde_json::from_value(one).ok()?;
@@ -99,7 +99,7 @@ impl Jwks {
         let fits = |key: &&Key| {
             key.algorithms.contains(&header.alg) && (header.kid.is_none() || key.id.is_none() || key.id == header.kid)
         };
-        // Dates are compared below, with this program's clock.
+        // Dates are checked below, by this program's clock.
         let mut validation = Validation::new(header.alg);
         validation.validate_exp = false;
         validation.validate_nbf = false;
@@ -113,7 +113,8 @@ impl Jwks {
     }
 }
 
-/// What a key may sign with: what it says, or else what its kind allows. An octet key has to say it.
+/// The algorithms that a key may sign with: the one that it names, or all that its kind allows. An octet key must name
+/// one.
 fn algorithms(jwk: &Jwk) -> Vec<Algorithm> {
     use Algorithm::{ES256, ES384, EdDSA, HS256, HS384, HS512, PS256, PS384, PS512, RS256, RS384, RS512};
     let of_kind: &[Algorithm] = match &jwk.algorithm {
@@ -136,7 +137,7 @@ fn algorithms(jwk: &Jwk) -> Vec<Algorithm> {
     }
 }
 
-/// Whether now is within `nbf` and `exp`. A date that is no number makes a token invalid.
+/// Whether the time is within `nbf` and `exp`. A date that is not a number makes a token invalid.
 fn valid_at(claims: &Claims, now: Time) -> bool {
     let seconds = |time: Time| Duration::from_nanos(time.as_nanos()).as_secs_f64();
     let date = |name| claims.get(name).map(|date| date.as_f64().unwrap_or(f64::NAN));
@@ -145,7 +146,7 @@ fn valid_at(claims: &Claims, now: Time) -> bool {
     not_over && begun
 }
 
-/// The payload as it stands, unverified.
+/// The payload, unverified.
 fn read(token: &[u8]) -> Option<Claims> {
     let mut parts = token.split(|byte| *byte == b'.');
     let (header, payload, _) = (parts.next()?, parts.next()?, parts.next()?);
@@ -153,7 +154,7 @@ fn read(token: &[u8]) -> Option<Claims> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
 }
 
-/// The token in a field's value, with or without its scheme.
+/// The token in a field's value, without its scheme if it has one.
 fn bare(value: &[u8]) -> &[u8] {
     const SCHEME: &[u8] = b"bearer ";
     match value.split_at_checked(SCHEME.len()) {
@@ -162,11 +163,11 @@ fn bare(value: &[u8]) -> &[u8] {
     }
 }
 
-/// The tokens of one request. What the first asked for holds is kept for all the rules that ask for it.
+/// The tokens of one request. The first token is parsed once for all rules that ask for it.
 pub(super) struct Tokens<'a> {
     jwks: Option<&'a Jwks>,
     now: &'a dyn Fn() -> Time,
-    /// On the heap, as few requests have any.
+    /// Boxed, because few requests have a token.
     first: OnceCell<Box<(HeaderName, Option<Claims>)>>,
 }
 
@@ -175,7 +176,7 @@ impl<'a> Tokens<'a> {
         Self { jwks, now, first: OnceCell::new() }
     }
 
-    /// A claim as text, if there is one that is a text, a number or a truth value.
+    /// A claim as text, if it is a string, a number or a boolean.
     pub(super) fn claim(&self, request: &RequestView<'_>, header: &HeaderName, name: &str) -> Option<String> {
         let first = self.first.get_or_init(|| Box::new((header.clone(), self.claims(request, header))));
         let (read, claims) = &**first;
@@ -191,7 +192,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// `a.b` is the claim of that name, as namespaced claims are URLs with dots, or else `b` inside of `a`.
+/// `a.b` is the claim with that name, because namespaced claims are URLs with dots. Otherwise it is `b` inside of `a`.
 fn find(claims: &Claims, name: &str) -> Option<String> {
     match claims.get(name) {
         Some(Value::String(text)) => Some(text.clone()),

@@ -95,7 +95,7 @@ fn a_token_counts_between_its_dates() {
     }
 }
 
-/// The example of RFC 7515, appendix A.3: a token that somebody else signed with ES256.
+/// The example of RFC 7515, appendix A.3: a token that another implementation signed with ES256.
 #[test]
 fn a_token_of_the_rfc_is_verified() {
     let key = json!({

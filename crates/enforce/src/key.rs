@@ -1,8 +1,8 @@
 //! The key of a request, as bytes.
 //!
-//! Every part carries its kind and its length, so that no two different lists of parts have the same bytes: an absent
-//! header is not an empty one, and `a`,`bc` is not `ab`,`c`. Keys are chosen by clients, so a long value is replaced by
-//! its SHA-256: a table of keys has a bound in bytes too.
+//! Every part carries its kind and its length, so two different lists of parts never have the same bytes: an absent
+//! header is not an empty one, and `a`,`bc` is not `ab`,`c`. Clients choose keys, so SHA-256 replaces a long value and
+//! the memory of a table is bounded.
 
 use std::{
     borrow::Cow,
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::{client_ip::client_ip, jwt::Tokens};
 use crate::matching::{HostPattern, RequestView, respell};
 
-/// Longer values are digested.
+/// Longer values are hashed.
 const LONGEST_PLAIN: usize = 64;
 
 const ABSENT: u8 = 0;
@@ -48,7 +48,7 @@ pub(super) enum Part {
     },
 }
 
-/// What a part of a key is for one request.
+/// The value of one part of a key, for one request.
 enum Value<'a> {
     Absent,
     Text(Cow<'a, [u8]>),
@@ -71,7 +71,7 @@ impl KeySpec {
         }
     }
 
-    /// The key of a request for people: one value for each part, none where the request lacks it.
+    /// The key of a request for people: one value for each part, `None` where the request lacks it.
     pub(super) fn show(&self, request: &RequestView<'_>, tokens: &Tokens<'_>) -> Vec<Option<String>> {
         let shown = |part: &Part| match part.read(request, tokens) {
             Value::Absent => None,
@@ -87,7 +87,7 @@ impl Part {
     #[inline]
     fn write(&self, request: &RequestView<'_>, tokens: &Tokens<'_>, to: &mut Vec<u8>) {
         match self {
-            // What most keys are, without a value in between that might be owned.
+            // The most common kind of key. Writing it directly avoids an intermediate value that might be owned.
             Self::Header(name) => match request.headers().get(name) {
                 Some(value) => write_value(value, to),
                 None => to.push(ABSENT),
@@ -132,7 +132,7 @@ impl Part {
         }
     }
 
-    /// Appends this part of a key that an override names; an error says what is wrong with the value.
+    /// Appends the value that an override gives for this part. An error says what is wrong with the value.
     pub(super) fn write_named(&self, value: &str, to: &mut Vec<u8>) -> Result<(), &'static str> {
         match self {
             Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::JwtClaim { .. } => {

@@ -1,15 +1,16 @@
-//! The decision engine: which requests the limits of a snapshot let through, and when.
+//! The decision engine: which requests the limits of a snapshot admit, and when.
 //!
-//! A request comes in as it is described by its head and the client's address; out comes a [`Verdict`]: it passes, it waits,
-//! or it is refused. [`lower()`] turns wire data into parsed rules or into every fault it has; [`RulesInForce::succeed`]
-//! gives those rules the limiters and counters of the rules that they follow; a [`Gate`] asks them for each request. A decision
+//! The input is a request's head and the client's address. The output is a [`Verdict`]: pass, wait or refuse.
+//! [`lower()`] turns wire data into parsed rules, or returns all its faults. [`RulesInForce::succeed`] gives those
+//! rules the limiters and counters of the rules that they succeed. A [`Gate`] asks them for each request. A decision
 //! takes no lock of its own, formats no label, and waits for nothing.
 //!
-//! On top of that, [`LimitLayer`] does what verdicts say for any HTTP service of tower's: it refuses, holds back, forwards, ends
-//! what takes too long, and charges what the response tells. Nothing below it knows bodies or tower.
+//! On top of that, [`LimitLayer`] applies verdicts to any tower service for HTTP: it refuses, delays and forwards
+//! requests, ends those that exceed a deadline, and charges costs that the response supplies. Nothing below it depends
+//! on bodies or tower.
 //!
-//! Nothing here opens a socket or knows where snapshots come from. The agent puts them in force when the operator pushes them; a
-//! program can do so by itself:
+//! This crate opens no socket and does not know where snapshots come from. The agent puts them in force when the
+//! operator pushes them. A program can also do so by itself:
 //!
 //! ```
 //! use axum::{Router, body::Body, http::Request, routing::get};
@@ -36,7 +37,7 @@
 //! # }
 //! ```
 //!
-//! The example `managed` is a whole server.
+//! The example `managed` is a complete server.
 
 mod byte_set;
 mod charge;

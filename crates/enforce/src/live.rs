@@ -17,7 +17,7 @@ use super::{
     lower::lower,
 };
 
-/// The rules in force of a program. They may change at any moment, and clones share them.
+/// The rules in force of a program. They may change at any moment, and all clones share them.
 #[derive(Clone, Debug)]
 pub struct LiveRules(Arc<Shared>);
 
@@ -28,7 +28,7 @@ struct Shared {
     one_at_a_time: Mutex<()>,
 }
 
-/// Decides on the requests of a program of many threads.
+/// Decides on the requests of a program with many threads.
 #[derive(Clone, Debug)]
 pub struct SharedGate {
     rules: LiveRules,
@@ -36,17 +36,17 @@ pub struct SharedGate {
 }
 
 impl LiveRules {
-    /// No rules: every request passes.
+    /// Starts without rules: every request passes.
     pub fn new(options: GateOptions) -> Self {
         Self(Arc::new(Shared { rules: ArcSwap::default(), options, one_at_a_time: Mutex::default() }))
     }
 
-    /// Puts a snapshot in force: all of it, or nothing. Counters live on, and the limits of rules that are still there change
-    /// in place. The last call wins, whatever `sequence` says.
+    /// Puts a snapshot in force: all of it, or nothing. Counters survive, and the limits of rules that remain are
+    /// retuned in place. The last call wins, for any `sequence`.
     ///
     /// # Errors
     ///
-    /// All faults of the snapshot, each with its path. What was in force stays in force.
+    /// All faults of the snapshot, each with its path. The earlier rules stay in force.
     pub fn apply(&self, snapshot: Snapshot) -> Result<(), Vec<Fault>> {
         let faults = unfit(&snapshot);
         if !faults.is_empty() {
@@ -57,7 +57,7 @@ impl LiveRules {
         Ok(())
     }
 
-    /// From now on only tokens that these keys have signed have claims.
+    /// From now on, only tokens that these keys signed have claims.
     pub fn verify_with(&self, keys: Jwks) {
         self.change(|rules| rules.with_jwks(Some(Arc::new(keys))));
     }
@@ -67,14 +67,14 @@ impl LiveRules {
         self.0.rules.load_full()
     }
 
-    /// Limits a service by these rules. `client` finds the address that a request's connection comes from, for keys with
-    /// `clientIP`; requests without one count as `0.0.0.0`.
+    /// Limits a service by these rules. `client` returns the address of a request's connection, for keys with
+    /// `clientIP`. A request without an address counts as `0.0.0.0`.
     pub fn layer(&self, client: fn(&Extensions) -> Option<IpAddr>) -> LimitLayer<SharedGate> {
         LimitLayer::new(SharedGate { rules: self.clone(), client }, "weir")
     }
 
     fn change(&self, next: impl FnOnce(&RulesInForce) -> RulesInForce) {
-        // It guards an order, and no data.
+        // The lock orders the calls and guards no data.
         let _turn = self.0.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
         let next = next(&self.0.rules.load());
         self.0.rules.store(Arc::new(next));
@@ -95,7 +95,7 @@ impl Gate for SharedGate {
     }
 }
 
-/// What this crate knows and a layer cannot honour.
+/// Parts of the snapshot that this crate supports and a layer cannot honour.
 fn unfit(snapshot: &Snapshot) -> Vec<Fault> {
     let mut faults = Vec::new();
     if snapshot.wire_version != WIRE_VERSION {
@@ -146,7 +146,7 @@ mod tests {
         rule
     }
 
-    /// Needs a future that may move between threads.
+    /// The layer's future must be able to move between threads.
     async fn statuses(rules: &LiveRules, clients: &[Option<IpAddr>]) -> Vec<u16> {
         let app =
             tower::service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("ok"))));

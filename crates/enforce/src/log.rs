@@ -1,13 +1,13 @@
-//! A line in the log for some of the refusals: a rule's first, and then at most one a second, with the number of those
-//! that came in between. It says which limit refused and nothing of the request: keys are other people's secrets, and are
-//! named only if the flag says so.
+//! Logs some of the refusals: a rule's first, then at most one a second, with the number of refusals between them. A
+//! line names the limit and nothing of the request. Keys may be secrets of other people, so a line contains the key
+//! only if the flag says so.
 
 use std::sync::Arc;
 
 use super::{decide::Asked, in_force::RulesInForce, refusal::Refusal};
 
 impl RulesInForce {
-    /// Costs a refusal that is not logged one look at a time. `keys` says whether to name the key.
+    /// A refusal that is not logged costs one read of the clock. `keys` says whether to name the key.
     #[inline]
     pub(super) fn log(&self, refusal: &Refusal<'_>, asked: &Asked<'_>, keys: bool) {
         if let Some(unlogged) = refusal.rule.counters.log_limited(refusal.at) {
@@ -18,7 +18,7 @@ impl RulesInForce {
     #[cold]
     fn tell(&self, refusal: &Refusal<'_>, asked: &Asked<'_>, keys: bool, unlogged: u64) {
         let Refusal { rule, state, .. } = refusal;
-        // What is to be said is looked up only now: nobody keeps it at hand for one line a second.
+        // The policy is looked up only here: keeping it ready would not pay for one line a second.
         let Some((index, policy)) = self
             .policies()
             .iter()
@@ -43,7 +43,7 @@ impl RulesInForce {
 }
 
 impl Refusal<'_> {
-    /// The values of the key that was refused, as a JSON list, which no value can break out of; none without a key.
+    /// The values of the refused key as a JSON list, so that a value cannot break the line. `None` without a key.
     fn key(&self, asked: &Asked<'_>) -> Option<String> {
         let key = &self.rule.limits.as_ref()?.key;
         let parts = key.show(&asked.request, &asked.tokens);

@@ -1,8 +1,8 @@
-//! Rules that count the messages of a connection, and not the request that opened it.
+//! Rules that count the messages of a connection instead of the request that opened it.
 //!
-//! Which of them are about a connection is said by the request that opened it, so that is kept. Every message is decided
-//! by the rules that are in force then; only when those have changed is it looked for matching rules again. A connection
-//! that no such rule was about when it was opened is never looked at.
+//! The opening request determines which rules match, so it is kept. The rules in force at the time of a message decide
+//! on it. The matching rules are searched again only after a change. A connection that no such rule matched when it
+//! opened is never inspected.
 
 use std::{
     cell::RefCell,
@@ -31,22 +31,22 @@ pub struct Messages {
 /// A message that must not reach the app.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageRefusal {
-    /// What the client is told: a JSON object, unless the rule has a text of its own.
+    /// The text for the client: a JSON object, unless the rule has its own text.
     pub notice: String,
-    /// Whether the connection is closed for it.
+    /// Whether to close the connection.
     pub close: bool,
 }
 
 /// The matching rules of one snapshot.
 #[derive(Debug, Default)]
 struct Found {
-    /// Weak, so that an idle connection keeps no old rules.
+    /// Weak, so that an idle connection does not keep old rules alive.
     of: Weak<RulesInForce>,
     enforced: Vec<Counted>,
     shadows: Vec<Counted>,
 }
 
-/// A rule by its place, with what a message takes from it.
+/// A rule by its index, with the cost of a message.
 #[derive(Debug)]
 struct Counted {
     place: usize,
@@ -71,7 +71,7 @@ impl Messages {
     ///
     /// # Errors
     ///
-    /// What becomes of a message that is not let through.
+    /// What to do with a message that is refused.
     pub fn decide(&self) -> Result<(), MessageRefusal> {
         let rules = self.gate.with_rules(Arc::clone);
         let mut found = self.found.borrow_mut();
@@ -138,7 +138,7 @@ fn asks<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a, 'a>> {
     counted.iter().filter_map(ask).collect()
 }
 
-/// None if the policy has a bypass for it.
+/// Empty if the policy has a bypass for the message.
 fn asks_of_shadow<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a, 'a>> {
     let bypassed = counted.iter().any(|counted| set.get(counted.place).rule.is_bypass());
     if bypassed { Vec::new() } else { asks(set, counted) }

@@ -1,6 +1,7 @@
-//! A refusal: which limit said it, and all that its response says.
+//! A refusal: the limit that refused, and all parts of the response.
 //!
-//! What does not depend on the request is written when a snapshot is lowered. The writer of the answer puts the parts together.
+//! The parts that do not depend on the request are rendered when a snapshot is lowered. The writer of the response
+//! joins them.
 
 use std::{
     sync::{Arc, Weak},
@@ -22,29 +23,29 @@ pub struct Refusal<'a> {
     pub(super) rule: &'a Arc<Rule>,
     pub(super) state: QuotaState,
     pub(super) override_index: Option<usize>,
-    /// Until all of the rules admit, if nobody else comes; none if this rule never does, because the cost is more than it
-    /// lets through at once.
+    /// How long until all the rules admit, if no other request comes. `None` if this rule never admits, because the
+    /// cost is more than it admits at once.
     pub(super) retry_after: Option<Duration>,
-    /// When it was decided.
+    /// The time of the decision.
     pub(super) at: Time,
 }
 
-/// All that the text of a refusal depends on, except for the seconds in it. It holds no rule.
+/// What the text of a refusal depends on, except for the seconds in it. It does not keep the rule alive.
 #[derive(Debug)]
 pub struct Cause {
-    /// Nothing else comes to lie at its address as long as this is here.
+    /// The weak reference keeps the allocation, so no other rule gets this address.
     rule: Weak<Rule>,
     state: QuotaState,
     override_index: Option<usize>,
 }
 
 impl Refusal<'_> {
-    /// What its text depends on, to be kept with the text.
+    /// What its text depends on, as a key for caching the text.
     pub fn cause(&self) -> Cause {
         Cause { rule: Arc::downgrade(self.rule), state: self.state, override_index: self.override_index }
     }
 
-    /// Whether its text is that of an earlier refusal with this cause.
+    /// Whether its text equals that of an earlier refusal with this cause.
     #[inline]
     pub fn is_for(&self, cause: &Cause) -> bool {
         std::ptr::eq(cause.rule.as_ptr(), Arc::as_ptr(self.rule))
@@ -52,29 +53,29 @@ impl Refusal<'_> {
             && cause.override_index == self.override_index
     }
 
-    /// When it was decided.
+    /// The time of the decision.
     #[inline]
     pub fn at(&self) -> Time {
         self.at
     }
 
-    /// Until the client may come again, rounded up.
+    /// The seconds until the client may retry, rounded up.
     #[inline]
     pub fn seconds(&self) -> u64 {
         self.state.seconds
     }
 
-    /// Until the client may come again; none if never, because the cost is more than the limit lets through at once.
+    /// How long until the client may retry. `None` if never, because the cost is more than the limit admits at once.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// The status that the rule asks for.
+    /// The status that the rule specifies.
     pub fn status(&self) -> StatusCode {
         self.limits().refusal.status
     }
 
-    /// What the body is.
+    /// The type of the body.
     pub fn content_type(&self) -> &HeaderValue {
         &self.limits().refusal.content_type
     }
@@ -84,7 +85,7 @@ impl Refusal<'_> {
         self.limits().refusal.body(self.state.limit, self.state.seconds)
     }
 
-    /// Adds the fields that tell a client about its quota, in the rule's style.
+    /// Adds the fields that describe the client's quota, in the rule's style.
     pub fn insert_fields(&self, headers: &mut HeaderMap) {
         let advice = &self.limits().advice;
         advice.insert(&self.state, advice.policy(self.override_index), headers);
@@ -104,15 +105,15 @@ pub(super) struct RefusalForm {
     pub(super) closes: bool,
 }
 
-/// The refusals of one rule.
+/// The prepared refusals of one rule.
 #[derive(Debug)]
 pub(super) struct RefusalText {
     pub(super) status: StatusCode,
     pub(super) content_type: HeaderValue,
-    /// Whether a connection is closed for a message beyond a limit.
+    /// Whether to close a connection for a message beyond a limit.
     pub(super) closes: bool,
     body: Option<Bytes>,
-    /// Weir's own body up to the number of seconds, for each limit.
+    /// For each limit, Weir's own body up to the number of seconds.
     starts: Vec<String>,
 }
 
@@ -131,13 +132,13 @@ impl RefusalText {
         format!("{}{retry_after_seconds}}}\n", self.start(limit)).into()
     }
 
-    /// As in `Advice::policy`, the place of the limit may be that of a later snapshot.
+    /// As in `Advice::policy`, the index of the limit may be that of a later snapshot.
     fn start(&self, limit: usize) -> &str {
         self.starts.get(limit).unwrap_or(&self.starts[0])
     }
 }
 
-/// Names are DNS labels and need no escapes.
+/// Names are DNS labels, so they need no escapes.
 fn start(policy: &str, rule: &str, limit: &str) -> String {
     format!(r#"{{"error":"rate limited","policy":"{policy}","rule":"{rule}","limit":"{limit}","retryAfterSeconds":"#)
 }

@@ -1,8 +1,8 @@
-//! The limiters of rules that are gone, for a minute.
+//! Keeps the limiters of removed rules for a minute.
 //!
-//! A policy that is deleted and made again has another UID, and its rules would start with all of their burst free: so
-//! `kubectl replace --force` would hand out a fresh burst. A rule of the same namespace, policy name and rule name takes up
-//! the limiter instead. What it decided is not kept: that belongs to the policy that is gone.
+//! A policy that is deleted and created again has another UID. Its rules would start with a full burst, so a user of
+//! `kubectl replace --force` would get a fresh burst. To prevent that, a rule with the same namespace, policy name and
+//! rule name takes over the removed limiter. The counters are not kept, because they belong to the deleted policy.
 //!
 //! Memory is bounded: the latest [`MOST`] rules, with [`MOST_KEYS`] keys together, and none for longer than [`KEPT`].
 
@@ -12,16 +12,16 @@ use weir_core::Time;
 
 use super::in_force::{Policy, Rule};
 
-/// How long a limiter is kept after its rule has gone.
+/// How long a limiter is kept after its rule was removed.
 const KEPT: Duration = Duration::from_secs(60);
 
-/// How many are.
+/// The most limiters to keep.
 const MOST: usize = 256;
 
-/// For how many keys their tables have room: as many as one rule may ask for, and 16 do if they do not say.
+/// The most keys that their tables together may hold: as many as one rule may ask for, or 16 rules with the default.
 const MOST_KEYS: u64 = 1 << 20;
 
-/// The latest rules that are gone, the oldest first.
+/// The latest removed rules, the oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Removed {
     rules: VecDeque<Gone>,
@@ -35,7 +35,7 @@ struct Gone {
 }
 
 impl Removed {
-    /// The rule of a policy is gone. One without limits leaves nothing to keep.
+    /// Adds a removed rule of a policy. A rule without limits has nothing to keep.
     pub(super) fn add(&mut self, policy: &Policy, rule: &Arc<Rule>, now: Time) {
         if rule.is_bypass() {
             return;
@@ -44,12 +44,12 @@ impl Removed {
         self.rules.push_back(Gone { policy, rule: Arc::clone(rule), until: now.saturating_add(KEPT) });
     }
 
-    /// Forgets what has been gone for long enough.
+    /// Drops the rules that were removed long enough ago.
     pub(super) fn expire(&mut self, now: Time) {
         self.rules.retain(|gone| gone.until > now);
     }
 
-    /// Forgets the oldest where there are too many.
+    /// Drops the oldest rules beyond the bounds.
     pub(super) fn trim(&mut self) {
         let room = |gone: &Gone| gone.rule.keys().map_or(0, |keys| keys.capacity);
         let mut keys: u64 = self.rules.iter().map(room).sum();
@@ -59,19 +59,19 @@ impl Removed {
         }
     }
 
-    /// The latest rule of this name, of a policy of this namespace and name. It is not there for another one.
+    /// Takes the latest rule with this name, of a policy with this namespace and name. A second call does not find it.
     pub(super) fn take(&mut self, policy: &str, rule: &str) -> Option<Arc<Rule>> {
         let place = self.rules.iter().rposition(|gone| *gone.policy == *policy && gone.rule.name == rule)?;
         self.rules.remove(place).map(|gone| gone.rule)
     }
 
-    /// How many there are, and until when the first of them is kept.
+    /// How many rules are kept, and until when the first of them is.
     pub(super) fn held(&self) -> (usize, Option<Time>) {
         (self.rules.len(), self.rules.front().map(|gone| gone.until))
     }
 }
 
-/// Neither part has a slash.
+/// The names joined by a slash, which neither part contains.
 pub(super) fn full_name(namespace: &str, policy: &str) -> String {
     format!("{namespace}/{policy}")
 }

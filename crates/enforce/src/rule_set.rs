@@ -1,7 +1,7 @@
-//! The rules that decide on one kind of event, in the order in which they are tried, and which of them match.
+//! The rules for one kind of event in the order in which they are tried, and the search for those that match.
 //!
-//! Bypasses come first, then the rules of all policies that enforce, then those of each policy in shadow mode. A rule is
-//! known by its place here, which is a number: lists of matching rules are lists of numbers, kept for the next request.
+//! Bypasses come first, then the rules of all policies that enforce, then those of each policy in shadow mode. An index
+//! identifies a rule, so lists of matching rules are lists of numbers, and the next request reuses their memory.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,43 +11,43 @@ use super::{
 };
 use crate::matching::{Index, RequestView};
 
-/// Rules by their places.
+/// Rules, by their indices.
 #[derive(Debug, Default)]
 pub(super) struct RuleSet {
     rules: Vec<Placed>,
     index: Index,
-    /// So many bypasses, the first rules.
+    /// How many of the rules are bypasses. They come first.
     bypasses: usize,
-    /// Rules before those of policies in shadow mode.
+    /// How many rules precede those of policies in shadow mode.
     enforced: usize,
-    /// The places of all rules if there is no bypass among them and each is about every request; else none.
+    /// The indices of all rules, if none is a bypass and each matches every request. Otherwise empty.
     about_all: Vec<usize>,
 }
 
-/// A rule, and what its policy says.
+/// A rule, with the parts of its policy that a decision needs.
 #[derive(Clone, Debug)]
 pub(super) struct Placed {
     pub(super) rule: Arc<Rule>,
-    /// The place of the policy in the snapshot.
+    /// The index of the policy in the snapshot.
     pub(super) policy: usize,
     pub(super) deadline: Option<Duration>,
-    /// Whether a request that it lets through may have to wait, to end in time, or to be charged again.
+    /// Whether an admitted request may have to wait, may get a deadline, or may be charged again.
     pub(super) may_take_more: bool,
 }
 
-/// Room for the places of rules, kept for the next request.
+/// Buffers for the indices of rules, reused for the next request.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     candidates: Vec<u32>,
     matching: Vec<usize>,
 }
 
-/// Which rules match.
+/// The rules that match a request.
 #[derive(Debug)]
 pub(super) enum Matching<'a> {
-    /// This bypass, of a policy that enforces.
+    /// A bypass, of a policy that enforces.
     Bypass(&'a Placed),
-    /// These rules with limits of policies that enforce, and these of policies in shadow mode.
+    /// Rules with limits, of policies that enforce and of policies in shadow mode.
     Rules { enforced: &'a [usize], shadows: &'a [usize] },
 }
 
@@ -73,8 +73,8 @@ impl RuleSet {
         &self.rules[place]
     }
 
-    /// The rules that decide on a request, as in [`Matching::Rules`]; none if there is a bypass for it, which is counted, or
-    /// if none matches, which `unmatched` counts.
+    /// The rules that decide on a request, as in [`Matching::Rules`]. `None` if a bypass matches, which is counted, or
+    /// if no rule matches, which `unmatched` counts.
     #[inline]
     pub(super) fn deciding<'a>(
         &'a self,
@@ -95,9 +95,9 @@ impl RuleSet {
         }
     }
 
-    /// The rules that match, found without looking at all of them.
+    /// The matching rules. The index avoids a look at every rule.
     pub(super) fn matching<'a>(&'a self, request: &RequestView<'_>, places: &'a mut Places) -> Matching<'a> {
-        // Limits for all requests: nothing about a request has to be known.
+        // Every rule matches every request, so the request need not be read.
         if !self.about_all.is_empty() {
             return self.split(&self.about_all);
         }
@@ -105,7 +105,7 @@ impl RuleSet {
         matching.clear();
         for &candidate in self.index.candidates(request, candidates) {
             let (place, entry) = self.index.entry(candidate);
-            // Any entry of a rule is enough.
+            // One matching entry of a rule is enough.
             if matching.last() == Some(&place) {
                 continue;
             }
@@ -120,7 +120,7 @@ impl RuleSet {
         self.split(matching)
     }
 
-    /// `places` in order, none of them a bypass.
+    /// `places` are in order, and none is a bypass.
     #[inline]
     fn split<'a>(&self, places: &'a [usize]) -> Matching<'a> {
         let (enforced, shadows) = places.split_at(places.partition_point(|place| *place < self.enforced));

@@ -1,5 +1,5 @@
-//! One line in place of thousands: an event that happens often is logged when it happens first and then at most once a
-//! second, with the number of those that were not.
+//! Limits the log lines of frequent events: the first is logged, then at most one a second, with the number of events
+//! between them.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -8,25 +8,25 @@ use std::{
 
 use weir_core::Time;
 
-/// How long after one event the next is logged.
+/// The pause after a logged event.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Says which events of one kind are logged, and counts the others.
+/// Decides which events of one kind are logged, and counts the others.
 #[derive(Debug, Default)]
 pub struct Sample {
     pauses: Pauses,
     unlogged: AtomicU64,
 }
 
-/// The same for events that somebody counts already.
+/// Decides which events of one kind are logged. The caller counts them.
 #[derive(Debug, Default)]
 pub(crate) struct Pauses {
-    /// Until then none is logged, in nanoseconds.
+    /// The end of the pause, in nanoseconds.
     until: AtomicU64,
 }
 
 impl Sample {
-    /// If this event is to be logged, how many came before it that were not.
+    /// Whether to log this event: if so, how many events before it were not logged.
     #[inline]
     pub fn take(&self, now: Time) -> Option<u64> {
         if self.pauses.begin(now) {
@@ -38,14 +38,14 @@ impl Sample {
 }
 
 impl Pauses {
-    /// Whether this event is to be logged: a pause is over, and the next begins.
+    /// Whether to log this event. If so, the next pause begins.
     #[inline]
     pub(crate) fn begin(&self, now: Time) -> bool {
         let until = self.until.load(Relaxed);
         now.as_nanos() >= until && self.begins_pause(until, now)
     }
 
-    /// True for one of all who saw that the last pause is over.
+    /// True for exactly one of the threads that saw the last pause end.
     #[cold]
     fn begins_pause(&self, until: u64, now: Time) -> bool {
         let next = now.saturating_add(PAUSE).as_nanos();

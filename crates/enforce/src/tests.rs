@@ -1,4 +1,4 @@
-//! Decisions of whole snapshots by tokio's clock, which these tests pause: waits and periods pass in no time.
+//! Decisions of whole snapshots by tokio's clock, which these tests pause, so that waits and periods take no real time.
 
 mod bodies;
 mod choosing;
@@ -25,12 +25,12 @@ use weir_tower::MonotonicClock;
 use super::*;
 use crate::matching::AmbiguousPaths;
 
-/// What the app answers with.
+/// The body of the app's responses.
 type AppBody = Full<Bytes>;
 
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Rules in force, and an app that answers by itself.
+/// Rules in force, and an app with fixed responses.
 struct Limits {
     rules: Arc<ArcSwap<RulesInForce>>,
     clock: MonotonicClock,
@@ -59,7 +59,7 @@ impl Limits {
         Gates::new(Arc::clone(&self.rules), options).of(PEER)
     }
 
-    /// What the client gets, if the app answers every request with a clone of `answer`'s parts.
+    /// Sends a request and returns the client's response, if the app answers with the parts of `answer`.
     fn send<F>(
         &self,
         request: Request<()>,
@@ -72,7 +72,7 @@ impl Limits {
             let answer = app(request);
             async move { Ok::<_, Infallible>(answer.await) }
         });
-        // Decided at the call, not at the first poll.
+        // The decision happens at the call, not at the first poll.
         let mut service = LimitLayer::new(self.gate(), "weir-agent").layer(app);
         let answer = tower::Service::call(&mut service, request);
         async { answer.await.unwrap_or_else(|never| match never {}) }

@@ -1,50 +1,50 @@
-//! What comes of a request: it goes, it waits, or it is refused.
+//! The verdict on a request: pass, wait or refuse.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{deferred::DeferredCost, fields::Fields, in_force::Rule, refusal::Refusal, wait::Wait};
 
-/// What the rules say about a request.
+/// What the rules decide on a request.
 #[derive(Debug)]
 pub enum Verdict<'r> {
-    /// It goes now.
+    /// It may go now.
     Pass(Pass),
-    /// It goes at its turn.
+    /// It may go at its turn.
     Wait(Box<Wait>),
     /// It must not reach the app.
     Refuse(Refusal<'r>),
 }
 
-/// A request that goes.
+/// A request that may go.
 #[derive(Debug, Default)]
 pub struct Pass {
-    /// What its response tells the client about the quota.
+    /// The fields that tell the client about its quota.
     pub fields: Fields,
-    /// None for most: nothing is to be done any more.
+    /// `None` for most requests, which need no follow-up.
     pub follow_up: Option<Box<FollowUp>>,
 }
 
-/// What is still to be done for a request that was let through.
+/// What remains to do for an admitted request.
 #[derive(Debug, Default)]
 pub struct FollowUp {
-    /// How long it may take.
+    /// The deadline of the request.
     pub deadline: Option<Deadline>,
-    /// Costs that the response tells.
+    /// Costs that depend on the response.
     pub costs: Vec<DeferredCost>,
 }
 
-/// How long a request may take from the verdict on, its wait included.
+/// How long a request may take, from the verdict on and including its wait.
 #[derive(Debug)]
 pub struct Deadline {
-    /// The whole of it.
+    /// The total time.
     pub after: Duration,
-    /// Where it counts if it passes: of the policies about the request the one with the shortest says so, and of its rules the
-    /// first.
+    /// The rule that counts an expiry. The deadline comes from the matching policy with the shortest one; of its rules,
+    /// the first counts.
     pub(super) rule: Arc<Rule>,
 }
 
 impl Verdict<'_> {
-    /// Costs of a policy in shadow mode, which has no say whether the request goes.
+    /// Adds the costs of a policy in shadow mode, which does not affect the verdict.
     pub(super) fn add(&mut self, costs: Vec<DeferredCost>) {
         match self {
             Self::Pass(pass) if !costs.is_empty() => pass.follow_up.get_or_insert_default().costs.extend(costs),
@@ -55,14 +55,14 @@ impl Verdict<'_> {
 }
 
 impl Deadline {
-    /// Counts that it passed before the app had answered.
+    /// Counts that the deadline passed before the app answered.
     pub fn expire(&self) {
         self.rule.counters.count_expired();
     }
 }
 
 impl FollowUp {
-    /// None if there is nothing to do.
+    /// `None` if nothing remains to do.
     pub(super) fn boxed(self) -> Option<Box<Self>> {
         let nothing = self.deadline.is_none() && self.costs.is_empty();
         (!nothing).then(|| Box::new(self))

@@ -1,8 +1,9 @@
 //! Requests that wait for their turn.
 //!
-//! A request with a patient rule takes a place in the queue of every rule that it asks, and is charged by all of them when it is
-//! at the head of the patient ones and all have room. A request that leaves before has charged nothing. Rules that let no request
-//! wait hold a place, too: what waits already counts for those who come later.
+//! A request with a patient rule joins the queue of every rule that it asks. All of them charge it when it is at the
+//! head of the patient queues and every rule has capacity. A request that leaves before that has charged nothing. It
+//! also holds a place in the queues of rules that do not let requests wait, so that later requests there count those
+//! that wait already.
 
 use std::{
     sync::Arc,
@@ -22,18 +23,18 @@ use super::{
     verdict::FollowUp,
 };
 
-/// What becomes of a request that all rules may let through.
+/// The result for a request that no rule refuses at once.
 pub(super) enum Entry {
     Goes(Vec<Charged>),
     Waits(Box<Wait>),
 }
 
-/// A request that waits. Dropping it leaves the queues, and nothing is charged.
+/// A request that waits. Dropping it leaves the queues and charges nothing.
 #[derive(Debug)]
 pub struct Wait {
-    /// What is still to be done once it goes. The deadline counts from the verdict on.
+    /// What remains to do when it goes. The deadline counts from the verdict.
     pub follow_up: FollowUp,
-    /// None once its turn has come or will not come any more.
+    /// `None` once its turn has come, or once it was refused.
     queued: Option<Queued>,
 }
 
@@ -41,26 +42,26 @@ pub struct Wait {
 struct Queued {
     asked: Asked,
     waiting: Waiting,
-    /// Places in the queues of rules that let no request wait.
+    /// Places in the queues of rules that do not let requests wait.
     _held: Vec<Ticket>,
     since: Time,
 }
 
-/// What a request asks of its rules.
+/// What a waiting request asks of its rules.
 #[derive(Debug)]
 struct Asked {
     all: Vec<Held>,
     clock: MonotonicClock,
 }
 
-/// What a request asks of one rule.
+/// What a waiting request asks of one rule.
 #[derive(Debug)]
 struct Held {
     rule: Arc<Rule>,
     key: Box<[u8]>,
     cost: u64,
     latest: Option<Time>,
-    /// Whether this rule let it wait.
+    /// Whether this rule lets it wait.
     waits: bool,
 }
 
@@ -71,8 +72,8 @@ struct Halt {
     is_patient: bool,
 }
 
-/// Charges all rules if no request waits for them and they have room, and else takes places in their queues. Refused at once if that is
-/// to no end: the turn would come too late, or a rule that lets no request wait refuses.
+/// Charges all rules if no request waits for them and they have capacity. Otherwise joins their queues. Refuses at once
+/// if waiting cannot help: the turn would come too late, or a rule that does not let requests wait refuses.
 pub(super) fn enter(asks: &[Ask<'_, '_>], clock: MonotonicClock) -> Result<Entry, RefusedAt> {
     let is_patient = |ask: &Ask<'_, '_>| ask.latest.is_some();
     let at_once: Vec<_> = asks.iter().map(|ask| Ask { latest: None, ..*ask }).collect();
@@ -106,16 +107,16 @@ pub(super) fn enter(asks: &[Ask<'_, '_>], clock: MonotonicClock) -> Result<Entry
 }
 
 impl Wait {
-    /// Ready when the request goes: it was charged and is counted, and its response gets the fields. Must not be polled after
-    /// that.
+    /// Ready when the request goes: it is charged and counted, and its response gets the fields. Do not poll again
+    /// after that.
     ///
     /// # Errors
     ///
-    /// The refusal of a request that cannot go in time any more.
+    /// The refusal of a request that can no longer go in time.
     pub fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Fields, LateRefusal>> {
         let queued = self.queued.as_mut().expect("polled again after it was ready");
         let turn = ready!(queued.waiting.poll(&queued.asked, context));
-        // It leaves the queues before anything is said about them.
+        // Leaves the queues first, because what follows reports their state.
         let Some(Queued { asked, since, .. }) = self.queued.take() else { return Poll::Pending };
         let charged = match turn {
             Ok(charged) => charged,
@@ -132,7 +133,8 @@ impl Wait {
     }
 }
 
-/// A request that waited and cannot go in time any more: its rules were changed, or one that lets no request wait has no room.
+/// A request that waited and can no longer go in time: its rules changed, or a rule that does not let requests wait has
+/// no capacity.
 #[derive(Debug)]
 pub struct LateRefusal {
     asked: Asked,
@@ -140,7 +142,7 @@ pub struct LateRefusal {
 }
 
 impl LateRefusal {
-    /// Counts the refusal and says what it is.
+    /// Counts the refusal and passes it to `then`.
     pub(super) fn refuse<R>(self, then: impl FnOnce(&Refusal<'_>) -> R) -> R {
         then(&refusal(&self.asked.asks(), self.at, self.asked.clock.now()))
     }
@@ -155,7 +157,7 @@ impl Asked {
         asks.collect()
     }
 
-    /// The rules that let requests wait, in order of their queues.
+    /// The rules that let requests wait, in the order of their queues.
     fn patient(&self) -> impl Iterator<Item = (usize, &Held)> {
         self.all.iter().enumerate().filter(|(_, held)| held.latest.is_some())
     }
@@ -165,7 +167,8 @@ impl AtHead for Asked {
     type Pass = Vec<Charged>;
     type Refusal = Halt;
 
-    /// Of several rules that refuse, the one that it has to wait for longest; one that lets no request wait comes first.
+    /// If several rules refuse, returns the one with the longest wait. A rule that does not let requests wait takes
+    /// precedence.
     fn charge(&self, now: Time) -> Result<Vec<Charged>, Halt> {
         let asks = self.asks();
         charge_all(&asks, || self.clock.now()).map_err(|at| {

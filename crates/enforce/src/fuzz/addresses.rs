@@ -1,4 +1,5 @@
-//! `X-Forwarded-For`: the client is the n-th entry from the end, over all lines, and nothing that stands before it counts.
+//! `X-Forwarded-For`: the client is the n-th entry from the end, over all lines, and the entries before it do not
+//! count.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -77,7 +78,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// As a client sends it: no UTF-8.
+/// The text as Latin-1, which is not UTF-8.
 fn latin(text: &str) -> Vec<u8> {
     text.chars().map(|character| u8::try_from(u32::from(character)).unwrap_or(b'?')).collect()
 }
@@ -110,7 +111,7 @@ fn address(entry: &str) -> Option<IpAddr> {
     let entry = entry.trim_matches('"');
     if let Some(rest) = entry.strip_prefix('[') {
         let (inner, behind) = rest.split_once(']')?;
-        // A zone is a number, and only beside a port.
+        // A zone is a number, and is allowed only with a port.
         let (inner, zone) = inner.split_once('%').map_or((inner, None), |(inner, zone)| (inner, Some(zone)));
         let is_zone =
             zone.is_none_or(|zone| zone.parse::<u32>().is_ok_and(|_| !zone.contains('+')) && !behind.is_empty());
@@ -132,7 +133,7 @@ fn is_port(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 
-/// Four decimal numbers without zeros in front (RFC 6943 section 3.1.1, the strict form).
+/// Four decimal numbers without leading zeros (RFC 6943 section 3.1.1, the strict form).
 fn version_4(text: &str) -> Option<Ipv4Addr> {
     let parts: Vec<u8> = text.split('.').map(octet).collect::<Option<_>>()?;
     let [a, b, c, d] = parts[..] else { return None };

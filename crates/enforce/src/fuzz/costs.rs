@@ -1,4 +1,5 @@
-//! Costs that a header of a request or an answer tells: a whole number, held within 1 and the most, and 1 for anything else.
+//! Costs in a header of a request or a response: a whole number, clamped to 1 and the largest cost. Anything else costs
+//! 1.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_fuzz::{Choices, Target};
@@ -59,7 +60,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Digit by digit, with as many digits as there are.
+/// Reads digit by digit, with any number of digits.
 fn defined(value: &str, most: u64) -> u64 {
     let digits = value.trim_matches([' ', '\t']);
     let mut number: u128 = 0;

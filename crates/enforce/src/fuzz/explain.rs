@@ -1,4 +1,5 @@
-//! Requests that are only described: refused with the field that is wrong, or explained as the request itself is decided on.
+//! Described requests: refused with the name of the faulty field, or explained with the verdict that the request itself
+//! gets.
 
 use std::{net::Ipv4Addr, sync::Arc};
 
@@ -147,7 +148,7 @@ fn same(described: &ExplainRequest, clock: MonotonicClock) -> Result<(), String>
     {
         return Err(format!("the key of {described:?} is told as {:?}, and is {expected:?}", rule.key));
     }
-    // The first is as it was told, and the next one of the same key too.
+    // The verdict on the first request and on the next one with the same key must agree with the explanation.
     let options = GateOptions { clock, paths: AmbiguousPaths::Keep, log_keys: false };
     let gate = Gates::new(Arc::clone(&rules), options).of(peer);
     for (turn, told) in [reply.decision, explained(&rules, described, clock)?].into_iter().enumerate() {
@@ -175,7 +176,7 @@ fn header(described: &ExplainRequest, field: &str) -> bool {
     index.is_some_and(|index: usize| index < described.headers.len())
 }
 
-/// The request as a client would send it; blanks around values belong to no value (RFC 9110 section 5.5).
+/// The request as a client would send it. Spaces and tabs around a value are not part of it (RFC 9110 section 5.5).
 fn request(described: &ExplainRequest) -> Option<Request<()>> {
     let mut request = Request::builder().method(described.method.as_str()).uri(&described.target);
     for (name, value) in &described.headers {
@@ -185,7 +186,7 @@ fn request(described: &ExplainRequest) -> Option<Request<()>> {
     request.body(()).ok()
 }
 
-/// Blanks of other scripts belong to a value.
+/// Other Unicode spaces are part of a value.
 #[test]
 fn a_value_keeps_all_but_blanks_and_tabs() {
     let described = json!({"target": "/api/x", "headers": [["x-api-key", " \t\u{2003}a\u{a0}\t "]]});
@@ -195,7 +196,7 @@ fn a_value_keeps_all_but_blanks_and_tabs() {
     assert_eq!(reply.rules[0].key[0].as_deref(), Some("\u{2003}a\u{a0}"));
 }
 
-/// What the rules are made of is as the snapshot says.
+/// The generated rules are those that the snapshot describes.
 #[test]
 fn the_parts_are_those_of_the_rule() {
     let rules = rules().expect("good rules");

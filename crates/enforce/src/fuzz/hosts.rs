@@ -1,4 +1,4 @@
-//! Hosts of requests, as the `http` crate reads them, and patterns of hosts, by their definition.
+//! Hosts of requests, compared with the `http` crate, and patterns of hosts, compared with their definition.
 
 use http::uri::Authority;
 use weir_fuzz::{Choices, Target};
@@ -52,7 +52,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A pattern that has to do with the host.
+/// A pattern that is derived from the host.
 fn related(host: &str, choices: &mut Choices<'_>) -> String {
     let name = host.split(':').next().unwrap_or_default();
     match choices.below(4) {
@@ -63,7 +63,7 @@ fn related(host: &str, choices: &mut Choices<'_>) -> String {
     }
 }
 
-/// The host of a request, in its field and in its target.
+/// Reads the host of a request from its field and from its target.
 fn read(host: &str) -> Result<String, String> {
     let mut request = http::Request::new(());
     let Ok(value) = http::HeaderValue::from_bytes(host.as_bytes()) else { return Ok(String::new()) };
@@ -71,7 +71,7 @@ fn read(host: &str) -> Result<String, String> {
     let peer = std::net::Ipv4Addr::LOCALHOST.into();
     let found = RequestView::new(&request, peer).host().to_owned();
     let Ok(authority) = host.parse::<Authority>() else { return Ok(found) };
-    // A port that is none is refused before rules are asked.
+    // An invalid port is refused before rules are asked.
     let port = host.strip_prefix(authority.host()).unwrap_or("@");
     let is_port =
         port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.bytes().all(|it| it.is_ascii_digit()));

@@ -1,4 +1,4 @@
-//! JSON Web Key Sets: refused with a reason that names a key of the set, or keys that verify what they signed and nothing else.
+//! JSON Web Key Sets: refused with a reason that names a key of the set, or keys that verify only what they signed.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -89,7 +89,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         }
         check(&value)?;
         let text = mutated(value.to_string().as_bytes(), b"[[[[{}", &mut choices.random());
-        // Nothing is asked of what is no JSON, but it must not panic.
+        // Text that is not JSON may give any result, but must not panic.
         let _ = std::str::from_utf8(&text).map(Jwks::parse);
         if value.get("keys").is_none_or(|keys| keys.as_array().is_none_or(|keys| keys.len() > 70)) {
             value = before;
@@ -127,7 +127,7 @@ fn check(value: &Value) -> Result<(), String> {
     }
 }
 
-/// Whether this key of a set is that of the secret, for signatures, and may have the name.
+/// Whether this key of a set holds the secret, is for signatures, and allows this `kid`.
 fn signs(key: &Value, secret: &[u8], kid: Option<&str>) -> bool {
     let text = |name: &str| key.get(name).and_then(Value::as_str);
     let is_secret = text("k").and_then(|text| URL_SAFE_NO_PAD.decode(text).ok()).is_some_and(|it| it == secret);
@@ -145,7 +145,7 @@ fn signs(key: &Value, secret: &[u8], kid: Option<&str>) -> bool {
         && is_known(key)
 }
 
-/// Whether the fields that nobody asks for have the form that RFC 7517 section 4 gives them.
+/// Whether the fields that Weir does not use have the form that RFC 7517 section 4 requires.
 fn is_known(key: &Value) -> bool {
     key.get("key_ops").is_none_or(|operations| {
         operations.is_null() || operations.as_array().is_some_and(|list| list.iter().all(Value::is_string))

@@ -1,5 +1,6 @@
-//! Targets of `cargo xtask fuzz` for what clients, apps and issuers of tokens write. Each compares a parser with a definition
-//! that shares no code with it, or with a parser of others. The target for paths and globs is `matching/fuzz.rs`.
+//! Targets of `cargo xtask fuzz` for input from clients, apps and issuers of tokens. Each compares a parser with a
+//! definition that shares no code with it, or with a parser from another project. The target for paths and globs is
+//! `matching/fuzz.rs`.
 
 mod addresses;
 mod cookies;

@@ -1,5 +1,5 @@
-//! JSON Web Tokens. With keys, a changed token has no claims, or those that were signed. Without keys, claims are those of the
-//! payload as another reader finds them.
+//! JSON Web Tokens. With keys, a changed token has either no claims or the signed ones. Without keys, the claims are
+//! those that another reader finds in the payload.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -48,7 +48,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         }
         let token = encode(&header, &payload, &EncodingKey::from_secret(SECRET)).map_err(|error| error.to_string())?;
         let name = *choices.one(&["sub", "tier", "admin", "a.b", "a", "exp", "absent", "", ".", "a.b.c"]);
-        // What was signed counts within its dates.
+        // A signed token has its claims while its dates are valid.
         let expected = defined(&payload, name);
         let found = claim(Some(&keys), token.as_bytes(), name);
         let valid = dates_hold(&payload);
@@ -68,12 +68,12 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Without keys, the middle one of three parts is read.
+/// Without keys, the middle one of three parts is the payload.
 fn unverified(token: &[u8], name: &str) -> Result<(), String> {
     let found = claim(None, token, name);
     let Ok(text) = std::str::from_utf8(token) else { return Ok(()) };
     let parts: Vec<&str> = text.trim_matches([' ', '\t']).split('.').collect();
-    // Another reader, which takes padding as it comes.
+    // The other reader accepts any padding.
     let lenient = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
     let other = GeneralPurpose::new(&URL_SAFE, lenient);
     let payload = parts.get(1).filter(|_| parts.len() >= 3).and_then(|part| other.decode(part).ok());
@@ -92,7 +92,7 @@ fn claim(keys: Option<&Jwks>, token: &[u8], name: &str) -> Option<String> {
     Tokens::new(keys, &|| Time::from_nanos(SECOND * 1_000_000_000)).claim(&view, &AUTHORIZATION, name)
 }
 
-/// A claim of that name, or one that leads through objects.
+/// A claim with this name, or one at this path through nested objects.
 fn defined(payload: &Value, name: &str) -> Option<String> {
     let mut value = payload;
     let mut name = name;
@@ -109,13 +109,14 @@ fn defined(payload: &Value, name: &str) -> Option<String> {
     }
 }
 
-/// RFC 7519 section 4.1 has texts and numbers for registered claims. The library refuses a token with lists or objects there.
+/// RFC 7519 section 4.1 requires strings and numbers for registered claims. The library refuses a token with arrays or
+/// objects there.
 fn is_malformed(payload: &Value) -> bool {
     let is_nested = |name: &str| payload.get(name).is_some_and(|value| value.is_array() || value.is_object());
     ["sub", "iss", "aud", "exp", "nbf"].into_iter().any(is_nested)
 }
 
-/// Within a minute of leeway; a date that is no number is none.
+/// Whether the dates hold, with a minute of leeway. A date that is not a number fails.
 fn dates_hold(payload: &Value) -> bool {
     let date = |name: &str| match payload.get(name) {
         None => Ok(None),

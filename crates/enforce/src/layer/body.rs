@@ -1,12 +1,12 @@
-//! Responses whose bytes are counted: what a limit of bytes lets through, and when.
+//! Response bodies whose bytes are counted: what a limit of bytes admits, and when.
 //!
-//! A frame passes once there is a place for it in the line of every limit, so until any moment a limit has let through at
-//! most its burst, its debt, and what flowed in since. Frames that are larger than what a limit lets through at once go in
-//! pieces, and the app is not read ahead of the client. The responses that a key is counted for stand in its queue, and only the
-//! one at the head is charged, for some milliseconds ahead: so each gets its share, and what a client is charged that leaves is
-//! the last of all charges and given back whole.
+//! A frame passes when every limit has reserved capacity for it. So at any moment, the bytes that a limit has admitted
+//! are at most its burst, its debt, and the refill since. A frame that is larger than what a limit admits at once
+//! passes in pieces, and the body is not read from the app faster than the client takes it. The responses of one key
+//! stand in a queue. Only the first is charged, some milliseconds ahead. So each response gets its share. If a client
+//! disconnects, its charge is the latest one and is given back whole.
 //!
-//! Policies in shadow mode are charged the same and hold nothing up.
+//! Policies in shadow mode are charged in the same way and delay nothing.
 
 use std::{
     convert::Infallible,
@@ -23,10 +23,10 @@ use weir_tower::{AtHead, MonotonicClock, Waiting};
 
 use crate::deferred::{DeferredCost, NoPlace};
 
-/// Places are taken until they are this far ahead: timers are no finer than a millisecond, and every turn costs one.
+/// How far ahead to reserve. Timers have a resolution of a millisecond, and every turn costs a timer.
 const AHEAD: Duration = Duration::from_millis(10);
 
-/// How long to wait before asking again where there is no place at all.
+/// How long to wait before the next attempt if no reservation is possible.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// A response's body behind the limits.
@@ -46,12 +46,12 @@ struct Counted<B> {
     body: B,
     costs: Vec<DeferredCost>,
     clock: MonotonicClock,
-    /// Bytes that were paid for on arrival.
+    /// Bytes that were charged on arrival.
     paid: usize,
-    /// Of the frame that is on its way.
+    /// What has not passed yet of the current frame.
     rest: Bytes,
     turn: Option<Turn>,
-    /// Its place in the queues of all costs, until its turn is over.
+    /// Its place in the queues of all costs, until its turn ends.
     place: Option<Waiting>,
 }
 
@@ -59,13 +59,13 @@ struct Counted<B> {
 #[derive(Debug)]
 struct Turn {
     at: Pin<Box<Sleep>>,
-    /// 0 if it is only to ask again.
+    /// 0 if the wait is only for the next attempt.
     length: usize,
-    /// What was charged for it, and by which of the costs.
+    /// What was charged for it, with the index of the cost.
     charges: Vec<(usize, RuleCharge)>,
 }
 
-/// Places for some bytes.
+/// A reservation for some bytes.
 struct Granted {
     length: usize,
     at: Time,
@@ -73,7 +73,7 @@ struct Granted {
 }
 
 impl<B> LimitedBody<B> {
-    /// `costs` are bytes; with none of them the body passes as it is.
+    /// `costs` count bytes. Without any, the body passes uncounted.
     pub(super) fn new(body: B, costs: Vec<DeferredCost>, clock: MonotonicClock) -> Self {
         if costs.is_empty() {
             return Self::plain(body);
@@ -121,7 +121,7 @@ impl<B: Body<Data = Bytes> + Unpin> Counted<B> {
 }
 
 impl<B> Counted<B> {
-    /// The whole frame at once, for policies that hold nothing up.
+    /// Charges the whole frame at once for policies in shadow mode, which delay nothing.
     fn count_in_shadow(&self) {
         let bytes = self.rest.len() - self.paid.min(self.rest.len());
         for cost in self.costs.iter().filter(|cost| !cost.enforced) {
@@ -129,7 +129,7 @@ impl<B> Counted<B> {
         }
     }
 
-    /// Ready at the head of all queues; at once where no other response waits.
+    /// Ready at the head of all queues. Ready at once if no other response waits.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut limits = self.costs.iter().filter(|cost| cost.enforced);
         if self.place.is_none() && limits.any(|cost| cost.queue_len() > 0) {
@@ -147,7 +147,7 @@ impl<B> Counted<B> {
         Waiting::new(tickets.collect(), None, self.clock)
     }
 
-    /// How many bytes may go now; none if a turn has to be waited for.
+    /// How many bytes may go now. `None` if they must wait for a turn.
     fn take_turn(&mut self) -> Option<usize> {
         let now = self.clock.now();
         let mut length = self.paid.min(self.rest.len());
@@ -179,8 +179,8 @@ impl<B> Counted<B> {
         None
     }
 
-    /// Places for so many bytes or fewer in every line that holds the body up: an error is how
-    /// long there is none.
+    /// Reserves at most this many bytes in every limit that delays the body. The error says how long no reservation is
+    /// possible.
     fn reserve(&self, most: usize) -> Result<Granted, Duration> {
         let mut piece = most;
         'smaller: loop {
@@ -216,7 +216,7 @@ impl<B> Counted<B> {
     }
 }
 
-/// At the head of the queues, the limits are charged by [`Counted::take_turn`].
+/// At the head of the queues, [`Counted::take_turn`] charges the limits.
 struct Unasked;
 
 impl AtHead for Unasked {

@@ -1,4 +1,4 @@
-//! The response of a limited service: at once, or after the steps that some requests take.
+//! The response of a limited service: immediate, or after the steps that some requests need.
 
 use std::{
     future::Future,
@@ -43,18 +43,18 @@ pin_project! {
     where
         S: Service<Request<A>>,
     {
-        // Taken by the first poll.
+        // The first poll takes it.
         Answered { response: Option<Response<LimitedBody<B>>> },
         AtOnce { #[pin] forward: S::Future, fields: Option<Fields> },
         Steps { steps: Box<Steps<S, A, G>> },
     }
 }
 
-/// What only some requests need: a wait, a deadline, costs that the response tells.
+/// What only some requests need: a wait, a deadline, costs that depend on the response.
 pub(super) struct Steps<S: Service<Request<A>>, A, G> {
     step: Step<S, A>,
     deadline: Option<Deadline>,
-    /// Runs from the first poll on.
+    /// Starts at the first poll.
     expires: Option<Pin<Box<Sleep>>>,
     costs: Vec<DeferredCost>,
     format: Format,
@@ -63,7 +63,7 @@ pub(super) struct Steps<S: Service<Request<A>>, A, G> {
 }
 
 enum Step<S: Service<Request<A>>, A> {
-    /// Until its turn; then this service gets the request.
+    /// Waits for its turn. Then this service gets the request.
     Wait {
         wait: Box<Wait>,
         ready: S,
@@ -151,7 +151,7 @@ where
         let Some(deadline) = &self.deadline else { return Poll::Pending };
         let after = deadline.after;
         ready!(self.expires.get_or_insert_with(|| Box::pin(tokio::time::sleep(after))).as_mut().poll(cx));
-        // It leaves its queues, or the app is not asked any more.
+        // Dropping the step leaves the queues or cancels the call of the app.
         self.step = Step::Done;
         deadline.expire();
         Poll::Ready(Ok(respond::too_late(after, self.format, self.server).map(own)))
@@ -185,7 +185,7 @@ where
         }
     }
 
-    /// Charges what the response tells, or begins to.
+    /// Charges the costs that the response supplies, or starts to.
     fn settle(&mut self, response: Response<B>, fields: Fields) -> Response<LimitedBody<B>> {
         let clock = self.gate.options().clock;
         let (mut head, body) = response.into_parts();
@@ -197,7 +197,7 @@ where
     }
 }
 
-/// A body that is not the app's, which no limit counts.
+/// A body that the app did not send. No limit counts it.
 fn own<B: From<Bytes>>(text: Bytes) -> LimitedBody<B> {
     LimitedBody::plain(text.into())
 }

@@ -1,8 +1,8 @@
-//! The rules in force around a service: what is refused never reaches it, what has to wait is given to it when its turn
-//! comes, and what takes longer than its policy's deadline is taken from it. The rules may change at any moment.
+//! Applies the rules in force to a service. A refused request never reaches the service, a waiting one reaches it when
+//! its turn comes, and one that exceeds its policy's deadline is cancelled. The rules may change at any moment.
 //!
-//! A request that goes at once costs no allocation and no timer here. It must never be held up for anything but its own
-//! turn, and no future here knows of any other.
+//! A request that passes at once costs no allocation and no timer here. A request must wait for its own turn only, and
+//! no future here depends on another.
 
 mod body;
 mod future;
@@ -44,16 +44,16 @@ pub struct Limited<S, G> {
     server: &'static str,
 }
 
-/// What becomes of a request.
+/// What to do with a request.
 enum Next {
     Go(Pass),
     Wait(Box<Wait>),
-    /// It is answered here.
+    /// Answer it without the service.
     Answer(Box<Response<Bytes>>),
 }
 
 impl<G> LimitLayer<G> {
-    /// Limits as this gate decides. `server` is who says that a deadline has passed.
+    /// Limits that this gate decides. `server` names the sender of the response when a deadline has passed.
     pub fn new(gate: G, server: &'static str) -> Self {
         Self { gate, server }
     }
@@ -97,7 +97,7 @@ where
                 LimitFuture::with(Steps::forward(forward, fields, *follow_up, format, self.gate.clone(), self.server))
             }
             Next::Wait(wait) => {
-                // Readiness belongs to the instance that promised it.
+                // The clone is not ready: readiness belongs to the instance that was polled.
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
                 LimitFuture::with(Steps::wait(wait, ready, request, self.gate.clone(), self.server))

@@ -1,7 +1,7 @@
-//! What a client gets that gets no answer from the app: refused, or too late. It is the one place that renders them.
+//! Renders the responses that do not come from the app: refused, or past the deadline. No other module renders them.
 //!
-//! A gRPC client gets what its library understands: a response of headers only with status 200, the code among them, and
-//! the moment to retry.
+//! A gRPC client gets what its library understands: status 200 with headers only, which carry the gRPC status code and
+//! the time to retry.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer};
 
 use crate::{matching::Headers, refusal::Refusal};
 
-/// How a response has to look.
+/// The format of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A status and a body, as the rule says.
+    /// A status and a body, as the rule specifies them.
     Http,
-    /// For clients of gRPC.
+    /// For gRPC clients.
     Grpc,
 }
 
 impl Format {
-    /// For a request with these fields.
+    /// The format for a request with these fields.
     pub fn of(headers: Headers<'_>) -> Self {
         let grpc = headers.get(&header::CONTENT_TYPE).is_some_and(|value| value.starts_with(b"application/grpc"));
         if grpc { Self::Grpc } else { Self::Http }
     }
 }
 
-/// The response to a request that is refused.
+/// The response to a refused request.
 pub fn refused(refusal: &Refusal<'_>, format: Format) -> Response<Bytes> {
     let mut response = match format {
         Format::Grpc => GrpcAnswer::rate_limited(refusal.retry_after()),
@@ -45,7 +45,7 @@ pub fn refused(refusal: &Refusal<'_>, format: Format) -> Response<Bytes> {
     response
 }
 
-/// The response to a request that took longer than its deadline.
+/// The response to a request that exceeded its deadline.
 pub(super) fn too_late(deadline: Duration, format: Format, server: &str) -> Response<Bytes> {
     match format {
         Format::Grpc => {

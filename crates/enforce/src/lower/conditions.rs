@@ -1,4 +1,4 @@
-//! What a rule is about: its `match` list and its `key`.
+//! Which requests a rule is about, and how it distinguishes them: its `match` list and its `key`.
 
 use std::str::FromStr;
 
@@ -48,7 +48,7 @@ pub(super) fn lower_key(key: &[KeyPart], path: &Path, faults: &mut Faults) -> Op
             Some(Part::ClientIp { trusted_hops: *trusted_hops, ipv6_prefix: *ipv6_prefix })
         }
         KeyPart::Cookie(name) => {
-            // RFC 6265 section 4.1.1: a cookie's name is a token, as a header's is.
+            // RFC 6265 section 4.1.1: a cookie's name is a token, as a header's name is.
             if HeaderName::from_str(name).is_err() {
                 faults.add(&path.field("cookie"), "must be the name of a cookie, such as session");
                 return None;
@@ -115,7 +115,7 @@ fn non_empty(text: &str, path: &Path, faults: &mut Faults) -> Option<Box<str>> {
     Some(text.into())
 }
 
-/// Lowers all of a list, also after one has failed.
+/// Lowers all elements of a list, even after one has failed, so that every fault is reported.
 fn each<T, U>(list: &[T], path: &Path, mut lower: impl FnMut(&T, &Path) -> Option<U>) -> Option<Vec<U>> {
     let lowered: Vec<Option<U>> =
         list.iter().enumerate().map(|(index, item)| lower(item, &path.index(index))).collect();

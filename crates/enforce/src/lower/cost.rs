@@ -1,4 +1,4 @@
-//! What a request takes from a rule's limits.
+//! How much a request charges a rule's limits.
 
 use weir_core::Terms;
 use weir_wire::{Per, Rule};
@@ -6,7 +6,7 @@ use weir_wire::{Per, Rule};
 use super::faults::{Faults, Path};
 use crate::cost::{Cost, Told};
 
-/// `terms` are none if they were faulty themselves.
+/// `terms` is `None` if they were faulty themselves.
 pub(super) fn lower_cost(rule: &Rule, terms: Option<&Terms>, path: &Path, faults: &mut Faults) -> Option<Cost> {
     let at = path.field("cost");
     let cost = match &rule.cost {
@@ -49,7 +49,7 @@ fn told(name: &str, most: u64, at: &Path, faults: &mut Faults) -> Option<Told> {
     Some(Told { name: name?, most })
 }
 
-/// A limit that refuses each and every request is a mistake.
+/// A limit that refuses every request is a mistake.
 fn too_much(cost: u64, rule: &Rule, terms: &Terms, at: &Path, faults: &mut Faults) -> Option<()> {
     let sets = std::iter::once(None).chain((0..rule.overrides.len()).map(Some));
     let mut limits = sets.flat_map(|set| terms.limits().map(|(name, _)| name).zip(terms.quotas(set)));
@@ -64,7 +64,7 @@ fn too_much(cost: u64, rule: &Rule, terms: &Terms, at: &Path, faults: &mut Fault
     }
 }
 
-/// What is known too late to refuse can only be owed.
+/// A cost that is known only after the request has passed can only become debt.
 fn only_with_debt(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<()> {
     let limits = path.field("limits");
     let own = rule.limits.iter().enumerate().map(|(index, limit)| (limits.index(index), limit));

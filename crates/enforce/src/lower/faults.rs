@@ -1,10 +1,10 @@
-//! Faults, and the paths that say where they are.
+//! Faults, and the paths that locate them.
 
 use std::fmt;
 
 use weir_wire::Fault;
 
-/// What is wrong so far.
+/// The faults found so far.
 #[derive(Debug, Default)]
 pub(super) struct Faults(Vec<Fault>);
 
@@ -22,7 +22,7 @@ impl Faults {
     }
 }
 
-/// A place in a snapshot, as `policies[0].rules[1].limits[0].requests`.
+/// A location in a snapshot, such as `policies[0].rules[1].limits[0].requests`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Path(String);
 

@@ -15,12 +15,12 @@ use super::{
 };
 use crate::key::KeySpec;
 
-/// The most that a rule may ask for: what it costs must be something that a pod has.
+/// The most keys that a rule may ask for, so that their memory fits a pod.
 const LARGEST_MAX_KEYS: u32 = 1_000_000;
 
 type Named<'a> = Vec<(&'a str, Quota)>;
 
-/// `key` is none if it was faulty itself: the overrides are then looked at without their keys.
+/// `key` is `None` if it was faulty itself. Then the overrides are checked without their keys.
 pub(super) fn lower_terms(rule: &Rule, key: Option<&KeySpec>, path: &Path, faults: &mut Faults) -> Option<Terms> {
     let before = faults.len();
     let at = path.field("limits");
@@ -50,8 +50,8 @@ pub(super) fn lower_terms(rule: &Rule, key: Option<&KeySpec>, path: &Path, fault
         terms = match terms.with_override(keys, limits) {
             Ok(terms) => terms,
             Err(invalid) => {
-                // All that core asks for was looked at above and told with a better path; should it ever ask for more,
-                // a faulty snapshot must still not pass.
+                // The checks above cover all that core requires, and report better paths. If core ever requires more, a
+                // faulty snapshot must still be refused.
                 if faults.len() == before {
                     faults.add(&at, invalid.to_string());
                 }
@@ -129,7 +129,7 @@ fn lower_limits<'a>(limits: &'a [Limit], path: &Path, faults: &mut Faults) -> Op
 }
 
 fn quota(limit: &Limit, path: &Path, faults: &mut Faults) -> Option<Quota> {
-    // Zeros are told all at once; what is wrong with numbers together, only when each is right.
+    // All zeros are reported at once. Faults of several numbers together are reported only if each number is valid.
     let zeros = [
         (limit.requests == 0, InvalidQuota::ZeroRequests),
         (limit.period_millis == 0, InvalidQuota::ZeroPeriod),
@@ -164,7 +164,7 @@ fn quota(limit: &Limit, path: &Path, faults: &mut Faults) -> Option<Quota> {
     quota.and_then(|quota| limit.debt.map_or(Ok(quota), |debt| quota.with_debt(debt))).map_err(fault).ok()
 }
 
-/// Some(None): no key, so one counter.
+/// `Some(None)`: without a key there is one counter.
 pub(super) fn lower_max_keys(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<Option<NonZeroUsize>> {
     let at = path.field("maxKeys");
     if rule.key.is_empty() {

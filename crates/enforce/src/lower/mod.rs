@@ -1,7 +1,7 @@
-//! Wire data to parsed rules: all of it, or every fault that it has.
+//! Turns wire data into parsed rules, or returns every fault in it.
 //!
-//! Pure: it knows no clock, no counters and nothing of what is in force. Each part is lowered even if its neighbours are
-//! faulty, so that one answer has every fault.
+//! Pure: it uses no clock, no counters and none of the rules in force. A fault in one part does not stop the lowering
+//! of the others, so one answer has every fault.
 
 mod conditions;
 mod cost;
@@ -39,7 +39,7 @@ pub(super) struct LoweredRule {
     pub(super) name: String,
     pub(super) matcher: Matcher,
     pub(super) per: Per,
-    /// None: bypass.
+    /// `None` for a bypass.
     pub(super) limits: Option<LoweredLimits>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct LoweredRule {
 pub(super) struct LoweredLimits {
     pub(super) key: KeySpec,
     pub(super) terms: weir_core::Terms,
-    /// None if all requests share one counter.
+    /// `None` if all requests share one counter.
     pub(super) max_keys: Option<std::num::NonZeroUsize>,
     pub(super) cost: Cost,
     pub(super) max_wait: Option<Duration>,
@@ -81,7 +81,7 @@ pub fn lower(snapshot: &Snapshot) -> Result<Lowered, Vec<Fault>> {
         }
         let before = faults.len();
         policies.extend(lower_policy(policy, &path, &mut faults));
-        // A policy with faults of its own is reported for those only.
+        // A policy with faults is reported for those faults only.
         logs = logs.saturating_add(if faults.len() == before { log_bytes(policy) } else { 0 });
         if logs > MAX_LOG_BYTES && !logs_reported {
             logs_reported = true;
@@ -160,7 +160,7 @@ fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRu
             let cost = cost::lower_cost(rule, terms.as_ref(), path, faults);
             let max_wait = on_limit::lower_max_wait(rule, &path.field("onLimit"), faults);
             let refusal = on_limit::lower_form(rule, &path.field("onLimit"), faults);
-            // What follows writes fields with names in them.
+            // The next step renders response fields that contain names.
             if faults.len() > before {
                 return None;
             }
@@ -180,7 +180,7 @@ fn revision(revision: &str, path: &Path, faults: &mut Faults) {
     }
 }
 
-/// Names stand in response fields, metrics and JSON without escapes, so only what Kubernetes calls a label is one.
+/// Names appear unescaped in response fields, metrics and JSON, so only a DNS label of Kubernetes is valid.
 fn label(name: &str, path: &Path, faults: &mut Faults) {
     if name.len() > 63 || !is_label_of_any_length(name) {
         faults.add(path, "must be a DNS label: 1 to 63 lower case letters, digits and `-`, with no `-` at either end");

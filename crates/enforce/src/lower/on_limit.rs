@@ -1,4 +1,4 @@
-//! What becomes of a request beyond a limit.
+//! What to do with a request beyond a limit.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use weir_wire::{OnMessage, Per, Rule};
 use super::faults::{Faults, Path};
 use crate::refusal::RefusalForm;
 
-/// None if requests do not wait.
+/// `None` if requests do not wait.
 pub(super) fn lower_max_wait(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<Duration> {
     let millis = rule.on_limit.as_ref()?.max_wait_millis.filter(|millis| *millis > 0)?;
     if rule.per == Per::Message {

@@ -24,7 +24,7 @@ fn limit(name: &str) -> Value {
     json!({"name": name, "strategy": "TokenBucket", "requests": 10, "periodMillis": 1000})
 }
 
-/// A rule that is right, with some of its fields replaced.
+/// A valid rule, with some of its fields replaced.
 fn rule(fields: Value) -> Value {
     let mut rule = json!({"name": "r", "action": "Limit", "limits": [limit("l")]});
     let (Value::Object(into), Value::Object(fields)) = (&mut rule, fields) else { panic!("not objects") };
@@ -69,7 +69,7 @@ fn everything_that_a_snapshot_can_say_is_lowered() {
     assert_eq!((&chat.cost, chat.refusal.closes), (&Cost::Fixed(2), true));
 }
 
-/// One fault at a time: where, and a word of what is said.
+/// One fault at a time: its path, and a word of its message.
 #[test]
 fn each_fault_has_its_path() {
     let keyed = json!([{"header": "x-a"}, {"clientIP": {"trustedHops": 0, "ipv6Prefix": 64}}]);

@@ -1,11 +1,11 @@
-//! One entry of a rule's `match` list, and the exact answer to whether a request meets it.
+//! One entry of a rule's `match` list, and the exact check whether a request meets it.
 
 use http::{HeaderName, Method};
 use regex::bytes::Regex;
 
 use super::{Glob, HostPattern, Predicate, RequestView};
 
-/// One entry of a `match` list: all conditions must hold, and an empty list is no condition.
+/// One entry of a `match` list. All its conditions must hold. An empty list is no condition.
 #[derive(Debug, Default)]
 pub(crate) struct Conditions {
     pub(crate) methods: Vec<Method>,
@@ -17,14 +17,14 @@ pub(crate) struct Conditions {
     pub(crate) predicate: Option<Predicate>,
 }
 
-/// A field that must be there, in any of its occurrences.
+/// A header or a query parameter that must be present. Any of its occurrences may match.
 #[derive(Clone, Debug)]
 pub(crate) struct FieldCondition<N> {
     pub(crate) name: N,
     pub(crate) value: ValueCondition,
 }
 
-/// What a value must be, byte by byte.
+/// The condition on a value, byte by byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ValueCondition {
     Any,
@@ -33,7 +33,7 @@ pub(crate) enum ValueCondition {
 }
 
 impl Conditions {
-    /// Whether there is nothing to hold.
+    /// Whether there are no conditions.
     pub(super) fn is_none(&self) -> bool {
         let Self { methods, hosts, paths, path_regexes, headers, query, predicate } = self;
         let some_path = !(paths.is_empty() && path_regexes.is_empty());
@@ -41,7 +41,7 @@ impl Conditions {
         methods.is_empty() && hosts.is_empty() && !some_path && !some_field && predicate.is_none()
     }
 
-    /// Cheap conditions first: what comes later is asked only if all before it hold.
+    /// Checks cheap conditions first.
     pub(super) fn hold(&self, request: &RequestView<'_>) -> bool {
         let headers = request.headers();
         none_or_any(&self.methods, |method| method.as_str() == request.method())

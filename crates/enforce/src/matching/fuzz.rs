@@ -1,4 +1,4 @@
-//! Paths and globs against their definitions, word by word and without a thought for speed.
+//! Paths and globs, compared with a literal implementation of their definitions, which ignores speed.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use super::{
     path::{AmbiguousPaths, is_ambiguous, normalise},
 };
 
-/// What tells one spelling from another.
+/// Pieces that distinguish one spelling from another.
 const PIECES: &[&str] = &[
     "/", "/", "a", "b", "ab", ".", "..", "%2e", "%2E", "%2f", "%2F", "%61", "%25", "%2561", "%", "%4", "%zz", "//",
     "*", "%2a", "~", ":", "@", "\"", "\u{e9}", "%c3%a9", "\\", "/./", "/../", "{", "|", " ", ";x=1", "..;a", "%3b",
@@ -32,7 +32,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         let globs: Vec<String> = (0..choices.below(12)).map(|_| text(&mut choices, GLOBS)).collect();
         for glob in &globs {
             matches(glob, &path)?;
-            // What comes by chance hardly ever matches.
+            // A random path hardly ever matches.
             let made = instance(glob, &mut choices);
             matches(glob, &made)?;
             indexed(&globs, &made)?;
@@ -42,14 +42,14 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Mostly a path: now and then it does not start as one.
+/// Usually a path. Rarely the text does not start with a slash.
 fn text(choices: &mut Choices<'_>, pieces: &[&str]) -> String {
     let start = if choices.rarely(30) { "" } else { "/" };
     let rest: String = (0..choices.below(9)).map(|_| *choices.one(pieces)).collect();
     format!("{start}{rest}")
 }
 
-/// A path that the glob was made for, but for a segment too many now and then.
+/// A path that the glob matches. Rarely it has one segment too many.
 fn instance(glob: &str, choices: &mut Choices<'_>) -> String {
     const SEGMENTS: &[&str] = &["a", "b", "ab", "a.b", "%61", "c", "~", ":"];
     let mut made: Vec<String> = Vec::new();
@@ -75,7 +75,7 @@ fn normal(path: &str) -> Result<(), String> {
     if path.starts_with('/') && found != defined(path) {
         return Err(format!("{path:?} is {found:?}, and should be {:?}", defined(path)));
     }
-    // What is refused as ambiguous is at least what changes with the reading.
+    // A path whose normal form depends on the reading must be refused as ambiguous. Others may be, too.
     let decoded = normalise(path, AmbiguousPaths::Decode);
     if decoded != found && !is_ambiguous(path) {
         return Err(format!("{path:?} is {found:?} and {decoded:?}, and should be ambiguous"));
@@ -89,7 +89,7 @@ fn normal(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// RFC 3986: section 3.3 says what a segment is made of, section 5.2.4 what dots are.
+/// RFC 3986: section 3.3 defines segments, section 5.2.4 dot segments.
 fn defined(path: &str) -> String {
     let mut kept: Vec<String> = Vec::new();
     let segments: Vec<String> = path.split('/').skip(1).map(spelled).collect();
@@ -105,7 +105,7 @@ fn defined(path: &str) -> String {
     kept.iter().map(|segment| format!("/{segment}")).collect::<String>() + end
 }
 
-/// Each byte as it is if it may be, and as upper case hex if not.
+/// Writes each byte as it is where that is allowed, and as upper-case hex elsewhere.
 fn spelled(segment: &str) -> String {
     let mut rest = segment.as_bytes();
     let mut out = String::new();
@@ -137,13 +137,13 @@ fn matches(glob: &str, path: &str) -> Result<(), String> {
     let of = |path: &str| path.split('/').skip(1).map(str::to_owned).collect::<Vec<_>>();
     let expected = all(&segments, &of(&normal))
         || normal.strip_suffix('/').is_some_and(|path| !path.is_empty() && all(&segments, &of(path)))
-        // The root without its slash is one empty segment too.
+        // The root without its slash is one empty segment, too.
         || (normal == "/" && all(&segments, &[String::new()]));
     let found = parsed.matches(&normal);
     if found == expected { Ok(()) } else { Err(format!("{glob:?} on {normal:?} is {found}, and should be {expected}")) }
 }
 
-/// The segments of a glob that can match something.
+/// The segments of a glob that can match a path.
 fn sound(glob: &str) -> Option<Vec<String>> {
     let segments: Vec<&str> = glob.strip_prefix('/')?.split('/').collect();
     let last = segments.len() - 1;
@@ -155,7 +155,7 @@ fn sound(glob: &str) -> Option<Vec<String>> {
         !(dots || gap || stars)
     };
     let possible = !glob.contains(['?', '#']) && segments.iter().enumerate().all(sound);
-    // An encoded star stands for itself: bytes that no path has take the place of those that do not.
+    // A percent-encoded star is a literal. Bytes that no path contains replace the stars that are wildcards.
     let marked = |segment: &&str| match *segment {
         "**" => ANY.to_owned(),
         segment => segment.split('*').map(spelled).collect::<Vec<_>>().join("\0"),
@@ -184,7 +184,7 @@ fn one(glob: &[u8], segment: &[u8]) -> bool {
     }
 }
 
-/// The index leaves none out that matches.
+/// The index omits no matching rule.
 fn indexed(globs: &[String], path: &str) -> Result<(), String> {
     let Ok(request) = http::Request::builder().uri(path).body(()) else { return Ok(()) };
     let globs = globs.iter().filter_map(|glob| glob.parse().ok());

@@ -1,7 +1,7 @@
-//! Path globs: `*` is anything within a segment, `**` as a whole segment is any number of segments, also none.
+//! Path globs. `*` is anything within a segment. `**` as a whole segment is zero or more segments.
 //!
-//! Matching is iterative and looks back to the last wildcard only, so that no pattern makes it worse than the length
-//! of the pattern times that of the path. A final slash of the path does not count: `/login` is about `/login/` too.
+//! Matching is iterative and backtracks to the last wildcard only, so the worst case is the length of the pattern times
+//! that of the path. A final slash of the path does not count: `/login` matches `/login/`, too.
 
 use std::str::FromStr;
 
@@ -14,12 +14,12 @@ pub(crate) struct Glob {
     form: Form,
 }
 
-/// What most globs are, which are compared as one text.
+/// The most common kinds of globs, which are compared as one text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Form {
-    /// Literals alone.
+    /// Only literals.
     Whole(Box<str>),
-    /// Literals, and `**` behind them.
+    /// Literals, followed by `**`.
     Below(Box<str>),
     Mixed,
 }
@@ -32,18 +32,18 @@ enum Segment {
     Pieces(Vec<String>),
 }
 
-/// A segment of a glob as an index sees it.
+/// A segment of a glob, as the index sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step<'a> {
     /// Exactly this segment.
     Literal(&'a str),
-    /// One segment of some form.
+    /// Exactly one segment, with any content.
     One,
     /// Any number of segments.
     Any,
 }
 
-/// Why a glob was refused.
+/// Why a glob is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidGlob {
     #[error("must start with `/`")]
@@ -91,7 +91,8 @@ impl Glob {
     fn matches_all(&self, path: &str) -> bool {
         let mut segments = path.split('/');
         let mut at = 0;
-        // Where to go on when a literal fails: the pattern after the last `**`, and the path it has not swallowed yet.
+        // Where to continue if a literal fails: the pattern after the last `**`, and the part of the path that it has
+        // not taken yet.
         let mut retry = None;
         loop {
             let before = segments.clone();
@@ -112,7 +113,7 @@ impl Glob {
                     at = after;
                     segments = rest.clone();
                     let mut rest = rest;
-                    // Once everything is swallowed there is nothing left to try after this.
+                    // When `**` has taken the whole path, no other attempt remains.
                     retry = rest.next().map(|_| (after, rest));
                 }
             }
@@ -120,13 +121,13 @@ impl Glob {
     }
 }
 
-/// Whether a segment is the pieces in order, with anything where they meet.
+/// Whether a segment consists of the pieces in order, with anything between them.
 fn fits(pieces: &[String], segment: &str) -> bool {
     let [first, between @ .., last] = pieces else {
         return pieces.first().is_some_and(|whole| whole == segment);
     };
     let Some(mut rest) = segment.strip_prefix(first.as_str()) else { return false };
-    // The leftmost place for each piece leaves the most room for those after it.
+    // The leftmost match of each piece leaves the most room for the next pieces.
     for piece in between {
         match rest.find(piece.as_str()) {
             Some(place) => rest = &rest[place + piece.len()..],
@@ -260,7 +261,7 @@ mod tests {
         }
     }
 
-    /// The definition, word by word and without a thought for speed.
+    /// The definition, implemented literally without regard for speed.
     fn naive(glob: &[&str], path: &[&str]) -> bool {
         match (glob, path) {
             ([], []) => true,

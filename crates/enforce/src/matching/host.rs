@@ -1,20 +1,20 @@
-//! Host patterns: an exact name, or `*.example.com` for every host below it. Port, case and a final dot never count.
+//! Host patterns: an exact name, or `*.example.com` for every host below it. Port, case and a final dot are ignored.
 
 use std::str::FromStr;
 
-/// RFC 1035 section 2.3.4, without the dot at the end.
+/// RFC 1035 section 2.3.4, without the final dot.
 const LONGEST: usize = 253;
 
 /// One entry of a `hosts` list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HostPattern {
-    /// This host alone.
+    /// Exactly this host.
     Exact(String),
-    /// Every host below this domain, which is kept with its leading dot.
+    /// Every host below this domain. The text includes the leading dot.
     Below(String),
 }
 
-/// Why a host pattern was refused.
+/// Why a host pattern is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidHost {
     #[error("is empty: write a host such as `shop.example.com`, or leave `hosts` out")]
@@ -28,7 +28,7 @@ pub(crate) enum InvalidHost {
 }
 
 impl HostPattern {
-    /// `host` is without its port, as [`without_port`] leaves it.
+    /// `host` has no port: see [`without_port`].
     pub(crate) fn matches(&self, host: &str) -> bool {
         match self {
             Self::Exact(name) => host.eq_ignore_ascii_case(name),

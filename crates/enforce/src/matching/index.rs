@@ -1,9 +1,10 @@
-//! Which of many rules to look at for a request, at a cost that hardly grows with their number.
+//! Finds the rules that can match a request. The cost hardly grows with the number of rules.
 //!
-//! Every entry of every `match` list is filed under one of its conditions: its paths, its hosts, a header, a parameter of
-//! the query, or its regular expressions, whichever it shares with the fewest others. A request then meets only what is
-//! filed under its own path, host and fields, beside the entries that have no such condition, and the exact conditions
-//! decide. The index never decides: it may name an entry that does not match, and never leaves one out that does.
+//! Every entry of every `match` list is filed under one of its conditions: its paths, its hosts, a header, a query
+//! parameter, or its regular expressions. The index chooses the condition that the fewest other entries share. A
+//! request then meets only the entries under its own path, host and fields, and the entries without any such condition.
+//! The exact conditions decide. The index never decides: it may name an entry that does not match, but never omits one
+//! that does.
 
 use std::collections::HashMap;
 
@@ -16,38 +17,38 @@ use super::{
     trie::Trie,
 };
 
-/// How much memory all expressions together may take as one machine.
+/// The most memory for all regular expressions compiled together.
 const REGEX_BYTES: usize = 4 * 1024 * 1024;
 
-/// So few entries are looked at one by one: filing would cost more.
+/// Up to this many entries are checked one by one, because an index would cost more.
 const FEW: usize = 8;
 
 type ByKey<K> = HashMap<K, Vec<u32>, foldhash::fast::RandomState>;
 
 type ByValue = ByKey<Box<[u8]>>;
 
-/// The entries of a list of matchers, filed.
+/// The entries of a list of matchers, indexed.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    /// Matcher and entry, in order.
+    /// The matcher and the entry, in order.
     entries: Vec<(u32, u32)>,
-    /// Entries that every request has to look at.
+    /// Entries that every request must check.
     always: Vec<u32>,
     paths: Trie,
     hosts: ByKey<Box<str>>,
-    /// Domains with their leading dot.
+    /// Domains, with their leading dot.
     domains: ByKey<Box<str>>,
     longest_domain: usize,
     headers: Vec<(HeaderName, ByValue)>,
     query: Vec<(Box<[u8]>, ByValue)>,
-    /// The expressions, and the entry of each.
+    /// The regular expressions, and the entry of each.
     regexes: Option<(RegexSet, Vec<u32>)>,
 }
 
 /// What an entry can be filed under.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Key<'a> {
-    /// Segments of a glob up to its first `**`.
+    /// The segments of a glob up to its first `**`.
     Path(Vec<Step<'a>>),
     Host(String),
     Domain(String),
@@ -79,7 +80,7 @@ impl Index {
         let crowd = |way: &Vec<Key<'_>>| way.iter().map(|key| company[key]).max();
         let mut regexes = Vec::new();
         for ((conditions, ways), id) in all.iter().zip(&ways).zip(ids) {
-            // The first of those with as little company.
+            // Of equally crowded ways, the first.
             match ways.iter().min_by_key(|way| crowd(way)) {
                 Some(way) => way.iter().for_each(|key| index.file(key, conditions, id, &mut regexes)),
                 None => index.always.push(id),
@@ -112,7 +113,7 @@ impl Index {
         }
     }
 
-    /// All expressions at once; if that is too large a machine, one by one.
+    /// Compiles all expressions together. If that needs too much memory, compiles them one by one.
     fn file_regexes(&mut self, regexes: &[(&str, u32)]) {
         if regexes.is_empty() {
             return;
@@ -127,7 +128,7 @@ impl Index {
         }
     }
 
-    /// The entries that the request may match, in order and each once. They may take the room.
+    /// The entries that the request may match, in order and without duplicates. May use the buffer.
     #[inline]
     pub(crate) fn candidates<'a>(&'a self, request: &RequestView<'_>, room: &'a mut Vec<u32>) -> &'a [u32] {
         if self.always.len() == self.entries.len() {
@@ -158,7 +159,7 @@ impl Index {
         }
         if let Some((set, ids)) = &self.regexes {
             let path = request.path().as_bytes();
-            // Asked first because it allocates nothing, and most requests match none.
+            // `is_match` goes first because it allocates nothing, and most requests match no expression.
             if set.is_match(path) {
                 to.extend(set.matches(path).into_iter().map(|pattern| ids[pattern]));
             }
@@ -176,27 +177,27 @@ impl Index {
             host
         };
         to.extend(self.hosts.get(host).into_iter().flatten());
-        // A client's host may be long: what is longer than any domain here is not looked up.
+        // A client may send a long host. Suffixes longer than any domain here are not looked up.
         let start = host.len().saturating_sub(self.longest_domain);
         for (dot, _) in host.match_indices('.').filter(|&(dot, _)| dot >= start && dot > 0) {
             to.extend(self.domains.get(&host[dot..]).into_iter().flatten());
         }
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {
         self.entries.len()
     }
 
-    /// The matcher that an entry belongs to, and its place there.
+    /// The matcher that an entry belongs to, and its index there.
     pub(crate) fn entry(&self, id: u32) -> (usize, usize) {
         let (matcher, entry) = self.entries[id as usize];
         (matcher as usize, entry as usize)
     }
 }
 
-/// Each way is a list of keys of which a matching request has at least one.
+/// The ways to file an entry. Each is a list of keys; a matching request has at least one of them.
 fn ways_to_file(conditions: &Conditions) -> Vec<Vec<Key<'_>>> {
     let mut ways = Vec::new();
     let paths: Vec<Key<'_>> = conditions.paths.iter().filter_map(path_key).collect();
@@ -222,7 +223,7 @@ fn ways_to_file(conditions: &Conditions) -> Vec<Vec<Key<'_>>> {
     ways
 }
 
-/// None for a glob that says nothing before its first `**`.
+/// `None` for a glob without a literal before its first `**`.
 fn path_key(glob: &Glob) -> Option<Key<'_>> {
     let steps: Vec<Step<'_>> = glob.steps().take_while(|step| *step != Step::Any).collect();
     steps.iter().any(|step| matches!(step, Step::Literal(_))).then_some(Key::Path(steps))
@@ -235,7 +236,7 @@ fn host_key(pattern: &HostPattern) -> Key<'static> {
     }
 }
 
-/// What is kept for a name, which comes into the list if it is not there.
+/// The value for a name. Inserts a default if the list does not have the name.
 fn of_name<N, V: Default>(list: &mut Vec<(N, V)>, is: impl Fn(&N) -> bool, name: impl FnOnce() -> N) -> &mut V {
     let at = list.iter().position(|(known, _)| is(known)).unwrap_or_else(|| {
         list.push((name(), V::default()));

@@ -1,4 +1,4 @@
-//! The index against its definition, and how little it looks at.
+//! The index, compared with its definition, and how few entries it checks.
 
 use http::{HeaderName, Method};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn view(request: &http::Request<()>) -> RequestView<'_> {
     RequestView::new(request, "127.0.0.1".parse().expect("an address"))
 }
 
-/// The matchers that match, by the index.
+/// The matchers that match, found with the index.
 fn found(index: &Index, matchers: &[Matcher], request: &RequestView<'_>) -> (Vec<usize>, usize) {
     let mut room = Vec::new();
     let candidates = index.candidates(request, &mut room);
@@ -28,7 +28,7 @@ fn found(index: &Index, matchers: &[Matcher], request: &RequestView<'_>) -> (Vec
     (matching, candidates.len())
 }
 
-/// The same by looking at each.
+/// The matchers that match, found by checking each of them.
 fn linear(matchers: &[Matcher], request: &RequestView<'_>) -> Vec<usize> {
     let matches = |matcher: &Matcher| (0..matcher.entries().len()).any(|entry| matcher.entry_matches(entry, request));
     (0..matchers.len()).filter(|one| matches(&matchers[*one])).collect()
@@ -118,7 +118,7 @@ proptest! {
     }
 }
 
-/// With a thousand rules of one kind, a request that one of them is about looks at that one, or at next to none besides.
+/// With a thousand rules of one kind, a request checks the matching rule and hardly any other.
 #[test]
 fn a_thousand_rules_are_not_looked_at() {
     let with = |set: &dyn Fn(usize, &mut Conditions)| -> Vec<Matcher> {

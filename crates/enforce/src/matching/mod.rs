@@ -1,9 +1,9 @@
-//! Which requests a rule is about.
+//! Decides which requests a rule is about.
 //!
-//! A [`Matcher`] is a rule's `match` list, parsed once; an [`Index`] says which of many matchers are worth asking. Both look
-//! at a [`RequestView`], which computes what is costly (the normalised path) at most once for all the rules of a request.
-//! Nothing here allocates for an ordinary request, and nothing here ever changes the request: what is compared is a
-//! normal form, what is forwarded is what came.
+//! A [`Matcher`] is a rule's `match` list, parsed once. An [`Index`] finds the matchers that can match. Both read a
+//! [`RequestView`], which computes costly values (the normalised path) at most once for all the rules of a request.
+//! Nothing here allocates for an ordinary request, and nothing changes the request: rules compare a normal form, and
+//! the app gets the original.
 
 mod conditions;
 #[cfg(test)]
@@ -33,7 +33,7 @@ pub use self::{
     request::{FieldLine, Headers, RequestView},
 };
 
-/// A rule's `match` list: any entry may match; without entries, every request does.
+/// A rule's `match` list. A request matches if any entry matches, or if there are no entries.
 #[derive(Debug)]
 pub(crate) struct Matcher {
     /// At least one.
@@ -45,7 +45,7 @@ impl Matcher {
         if entries.is_empty() {
             entries.push(Conditions::default());
         }
-        // What is about every path need not know it.
+        // A pattern that matches every path is removed, so that the path is not needed.
         for entry in &mut entries {
             if entry.paths.iter().any(Glob::takes_all) {
                 entry.paths.clear();
@@ -54,7 +54,7 @@ impl Matcher {
         Self { entries }
     }
 
-    /// Whether one entry, by its place, matches.
+    /// Whether the entry with this index matches.
     pub(crate) fn entry_matches(&self, entry: usize, request: &RequestView<'_>) -> bool {
         self.entries[entry].hold(request)
     }
@@ -64,7 +64,7 @@ impl Matcher {
         self.entries.iter().any(|entry| entry.hold(request))
     }
 
-    /// Whether it is about every request.
+    /// Whether it matches every request.
     pub(crate) fn takes_all(&self) -> bool {
         self.entries.iter().any(Conditions::is_none)
     }

@@ -1,36 +1,37 @@
-//! The normal form of a request path: what globs are compared with.
+//! The normal form of a request path, which globs are compared with.
 //!
-//! Two spellings that an app may serve alike must have one form here, or a client could slip past a limit by spelling:
-//! `/api/%61`, `/api//a` and `/x/../api/a` are all `/api/a`. Percent encoding is undone for every character that may
-//! stand in a segment (RFC 3986 section 3.3), other bytes are encoded in upper case, `.` and `..` are resolved
-//! (section 5.2.4), repeated slashes are one. Nothing is decoded twice. The form is for comparing only; the request is forwarded as
-//! it came.
+//! Two spellings that an app may serve as one path must have one form here. Otherwise a client could evade a limit by
+//! another spelling: `/api/%61`, `/api//a` and `/x/../api/a` all become `/api/a`. Percent-encoding is decoded for every
+//! character that may stand in a segment (RFC 3986 section 3.3), other bytes are encoded in upper case, `.` and `..`
+//! are resolved (section 5.2.4), and repeated slashes become one. Nothing is decoded twice. The form is only for
+//! comparison: the app gets the original path.
 //!
-//! Some paths have no form that is right for all apps: nginx and WSGI take `%2F` for a slash, others for a part of a segment. What
-//! becomes of these is said by [`AmbiguousPaths`].
+//! Some paths have no form that is right for all apps: nginx and WSGI read `%2F` as a slash, other apps as a part of a
+//! segment. [`AmbiguousPaths`] says what to do with them.
 //!
-//! An app may know still more spellings for one: some fold case, some leave out `;name=value` behind a segment. Here these are
-//! other paths, as they are to most; where an app does so, a regular expression can say it: `(?i)^/api(;[^/]*)?/login`.
+//! An app may have more spellings for one path: some ignore case, some drop `;name=value` after a segment. Here these
+//! are different paths, as they are for most apps. A regular expression can match them for such an app:
+//! `(?i)^/api(;[^/]*)?/login`.
 
 use std::borrow::Cow;
 
 use crate::byte_set::ByteSet;
 
-/// What becomes of paths that apps read in different ways.
+/// What to do with paths that apps read in different ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AmbiguousPaths {
-    /// They are answered with 400, before any rule is asked.
+    /// Answer 400 before any rule is asked.
     Refuse,
-    /// Rules read them as apps do that decode: an encoded slash and a backslash separate segments, and `..;x` is `..`. The app gets
-    /// them as they came.
+    /// Rules read them like apps that decode: an encoded slash and a backslash separate segments, and `..;x` is `..`.
+    /// The app gets the original path.
     Decode,
-    /// Rules read them as apps do that do not decode: all of it is part of a segment. The app gets them as they came.
+    /// Rules read them like apps that do not decode: all of it is part of a segment. The app gets the original path.
     Keep,
 }
 
 /// Whether apps read this path in different ways.
 pub fn is_ambiguous(path: &str) -> bool {
-    // Most paths have none of these.
+    // Most paths contain none of these bytes.
     if !path.bytes().any(|byte| matches!(byte, b'%' | b';' | b'\\')) {
         return false;
     }
@@ -40,7 +41,7 @@ pub fn is_ambiguous(path: &str) -> bool {
         || spelled.split('/').any(|segment| without_parameter(segment) != segment)
 }
 
-/// A dot segment without what some apps take for a parameter of it.
+/// A dot segment without the suffix that some apps read as a parameter.
 fn without_parameter(segment: &str) -> &str {
     match segment.split_once(';') {
         Some((dots @ ("." | ".."), _)) => dots,
@@ -61,7 +62,7 @@ pub(super) fn normalise(path: &str, ambiguous: AmbiguousPaths) -> Cow<'_, str> {
     })
 }
 
-/// Appends `text` with every segment character plain and every other byte percent-encoded. Slashes stay.
+/// Appends `text` with segment characters decoded and all other bytes percent-encoded. Slashes stay.
 pub(crate) fn respell(text: &str, to: &mut String) {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -82,7 +83,7 @@ pub(crate) fn respell(text: &str, to: &mut String) {
     }
 }
 
-/// Whether [`normalise`] would change nothing; most paths are so.
+/// Whether [`normalise`] would change nothing, which is true of most paths.
 fn is_normal(path: &[u8]) -> bool {
     let mut behind_slash = false;
     path.iter().all(|&byte| {
@@ -92,14 +93,14 @@ fn is_normal(path: &[u8]) -> bool {
     })
 }
 
-/// The byte that a leading `%XX` stands for.
+/// The byte that a leading `%XX` encodes.
 fn decoded(bytes: &[u8]) -> Option<u8> {
     let [b'%', high, low, ..] = *bytes else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     Some(digit(high)? << 4 | digit(low)?)
 }
 
-/// Resolves dot segments and repeated slashes; a final slash stays.
+/// Resolves dot segments and repeated slashes. A final slash stays.
 fn resolve(path: &str, read: fn(&str) -> &str) -> String {
     let Some(relative) = path.strip_prefix('/') else { return path.to_owned() };
     let mut out = String::with_capacity(path.len());
@@ -192,7 +193,7 @@ mod tests {
         assert!(matches!(normalise("/api/v1/users/42", AmbiguousPaths::Refuse), Cow::Borrowed(_)));
     }
 
-    /// Each segment of a path together with another spelling of it.
+    /// A path in two spellings, which may differ in each segment.
     fn two_spellings() -> impl Strategy<Value = (String, String)> {
         let character = prop_oneof![any::<[bool; 1]>().prop_map(|_| 'a'), prop::char::range('!', '~')];
         prop::collection::vec((character, any::<bool>()), 0..24).prop_map(|characters| {

@@ -1,8 +1,9 @@
 //! Predicates: CEL expressions over one request.
 //!
-//! An expression is parsed once, when a snapshot is lowered, and what could never hold is a fault (`weir-expressions`). It
-//! sees nothing but the request: no clock, no state. One that fails on a request is false. One that would take too long for it is
-//! not run: limits take it for true and `Bypass` for false, so that nobody gets past a limit by the size of a request.
+//! An expression is parsed once, when a snapshot is lowered. One that can never hold is a fault (`weir-expressions`).
+//! An expression sees only the request: no clock, no state. If it fails on a request, it is false. If it would take too
+//! long, it does not run: limits then assume true and `Bypass` assumes false, so that no client evades a limit by the
+//! size of a request.
 
 use std::{
     collections::HashMap,
@@ -22,16 +23,16 @@ use weir_expressions::{InvalidPredicate, Size, language};
 
 use super::{query, request::RequestView};
 
-/// The only name that an expression may ask for.
+/// The only variable of an expression.
 const REQUEST: &str = "request";
 
-/// The functions of the language. Making them is costly, so it is done once.
+/// The functions of the language. Building them is costly, so it happens once.
 static LANGUAGE: LazyLock<Context<'static>> = LazyLock::new(language);
 
-/// How often a predicate was not run because it would have taken too long.
+/// How many evaluations were skipped because they would have taken too long.
 static OVER_BUDGET: AtomicU64 = AtomicU64::new(0);
 
-/// How often a predicate was not run because it would have taken too long for the request.
+/// How many evaluations of predicates were skipped because they would have taken too long for the request.
 pub fn over_budget() -> u64 {
     OVER_BUDGET.load(Relaxed)
 }
@@ -40,11 +41,11 @@ pub fn over_budget() -> u64 {
 #[derive(Debug)]
 pub(crate) struct Predicate {
     expression: weir_expressions::Predicate,
-    /// What is taken for its value where finding it out would take too long.
+    /// The value to assume where evaluation would take too long.
     unknown: bool,
 }
 
-/// What an expression sees of one request, as values of the language: made once, as the interpreter copies what it is given.
+/// The values of one request that an expression sees. They are built once, because the interpreter copies its input.
 pub(super) struct Facts(Context<'static>);
 
 impl fmt::Debug for Facts {
@@ -54,8 +55,8 @@ impl fmt::Debug for Facts {
 }
 
 impl Facts {
-    /// Of fields and parameters that come several times the first counts for `query`; values of `headers` are joined
-    /// with `, `, as RFC 9110 section 5.2 has it. Bytes that are no text are replaced.
+    /// In `query`, the first of several parameters with one name counts. In `headers`, the values of one name are
+    /// joined with `, `, as in RFC 9110 section 5.2. Bytes that are not UTF-8 are replaced.
     pub(super) fn of(request: &RequestView<'_>, query: &str) -> Self {
         let mut parameters = HashMap::new();
         for (name, value) in query::pairs(query) {
@@ -86,7 +87,7 @@ impl Facts {
     }
 }
 
-/// How large a request is to an expression.
+/// The size of a request, which the cost of an expression depends on.
 fn size(request: &RequestView<'_>) -> Size {
     let query = request.whole_query();
     let parameters = query.bytes().filter(|byte| *byte == b'&').count() + 1;
@@ -111,12 +112,12 @@ fn text(bytes: &[u8]) -> Value {
 }
 
 impl Predicate {
-    /// What it is taken for where it would take too long to find out.
+    /// Sets the value to assume where evaluation would take too long.
     pub(crate) fn or_if_unknown(self, unknown: bool) -> Self {
         Self { unknown, ..self }
     }
 
-    /// Whether the expression is true of the request.
+    /// Whether the expression holds for the request.
     pub(super) fn holds(&self, request: &RequestView<'_>) -> bool {
         if !self.expression.fits(size(request)) {
             OVER_BUDGET.fetch_add(1, Relaxed);
@@ -179,7 +180,8 @@ mod tests {
         }
     }
 
-    /// Whatever is accepted runs on a thread with as little stack as a worker has, and nothing ends the program.
+    /// Every accepted expression runs on a thread with as little stack as a worker has, and no expression crashes the
+    /// program.
     #[test]
     fn the_longest_chains_are_parsed_or_refused() {
         let request = request();
@@ -223,12 +225,12 @@ mod tests {
             assert_eq!(predicate().or_if_unknown(unknown).holds(&large), unknown);
         }
         assert!(over_budget() >= before + 2);
-        // It is not about the size alone.
+        // The budget depends on the expression, not on the size alone.
         let plain: Predicate = "request.path == '/'".parse().expect("a predicate");
         assert!(plain.holds(&large));
     }
 
-    /// Steps are counted in `weir-expressions`, for a request of this size; what predicates see must not be more.
+    /// `weir-expressions` counts steps for a request of this size. Predicates must not see a larger one.
     #[test]
     fn the_size_of_a_request_bounds_what_predicates_see() {
         let request = http::Request::builder().uri("/a%20b?a=%61&b&&c=1&a=2&%zz").header("x", "y").header("x", "z");

@@ -1,7 +1,7 @@
-//! The query of a request target, as `name=value` pairs between `&`s.
+//! The query of a request target: `name=value` pairs, separated by `&`.
 //!
-//! Names and values are compared after percent-decoding, byte by byte; a `+` is a plus, because only forms make it a
-//! space. A parameter without `=` has an empty value. Nothing here allocates unless something was encoded.
+//! Names and values are compared after percent-decoding, byte by byte. A `+` is a plus, because only forms make it a
+//! space. A parameter without `=` has an empty value. Nothing here allocates unless a part was encoded.
 
 use std::borrow::Cow;
 

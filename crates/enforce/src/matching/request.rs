@@ -1,7 +1,7 @@
-//! What rules look at: a request as it came, wherever its parts are kept.
+//! A request as rules see it, unchanged. It borrows the parts from the caller.
 //!
-//! What is costly (the normal form of the path, the host, the values that a predicate sees) is worked out at most once
-//! for all the rules of a request, and only if one of them asks.
+//! Costly values (the normal form of the path, the host, the values for predicates) are computed at most once for all
+//! rules of a request, and only if a rule needs them.
 
 use std::{borrow::Cow, cell::OnceCell, net::IpAddr};
 
@@ -13,21 +13,21 @@ use super::{
     predicate, query,
 };
 
-/// The fields of a request's head: in a map, or as lines in their order.
+/// The fields of a request's head: in a map, or as lines in their original order.
 #[derive(Clone, Copy, Debug)]
 pub enum Headers<'a> {
-    /// As the `http` crate keeps them.
+    /// In the form of the `http` crate.
     Map(&'a HeaderMap),
-    /// As they came.
+    /// In their original form.
     Lines(&'a [FieldLine<'a>]),
 }
 
-/// A field as it came: its name in any case, which is a token, and its value without the space around it.
+/// A field in its original form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldLine<'a> {
     /// A token, in any case.
     pub name: &'a [u8],
-    /// Without the space around it.
+    /// Without the whitespace around it.
     pub value: &'a [u8],
 }
 
@@ -55,7 +55,7 @@ impl<'a> Headers<'a> {
         mapped.chain(lines.iter().filter(move |line| line.is(name)).map(|line| line.value))
     }
 
-    /// All fields; names may be in any case.
+    /// All fields. Names may be in any case.
     pub(super) fn iter(self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         let (map, lines) = match self {
             Self::Map(map) => (Some(map), [].as_slice()),
@@ -67,38 +67,38 @@ impl<'a> Headers<'a> {
 }
 
 impl FieldLine<'_> {
-    /// Whether it has this name, which is in small letters.
+    /// Whether the field has this name, which must be in lower case.
     #[inline]
     fn is(&self, name: &[u8]) -> bool {
-        // Mostly written as it is known, and then next to nothing has to be done for each byte.
+        // Most names arrive in lower case, and then the first comparison suffices.
         let same = |(byte, known): (&u8, &u8)| byte == known || byte.to_ascii_lowercase() == *known;
         self.name.len() == name.len() && self.name.iter().zip(name).all(same)
     }
 }
 
-/// What matchers and keys need to know of a request.
+/// The parts of a request that matchers and keys read.
 pub struct RequestView<'a> {
     method: &'a str,
     path: &'a str,
     query: Option<&'a str>,
-    /// Of an absolute target, or of HTTP/2's `:authority`.
+    /// The authority of an absolute target, or HTTP/2's `:authority`.
     authority: Option<&'a str>,
     headers: Headers<'a>,
     peer: IpAddr,
     paths: AmbiguousPaths,
     normal_path: OnceCell<Cow<'a, str>>,
     host: OnceCell<&'a str>,
-    /// On the heap, as few requests have any: this is made for each.
+    /// Boxed, because few requests need it and a view is built for each.
     facts: OnceCell<Box<predicate::Facts>>,
 }
 
 impl<'a> RequestView<'a> {
-    /// `peer` is the address that the connection comes from.
+    /// `peer` is the address of the connection's peer.
     pub fn new<B>(request: &'a http::Request<B>, peer: IpAddr) -> Self {
         Self::of_parts(request.method().as_str(), request.uri(), Headers::Map(request.headers()), peer)
     }
 
-    /// A request for a path that it came with alone: no host but that of the fields.
+    /// A request with a target that is only a path: the host comes from the fields.
     pub fn of_target(
         method: &'a str,
         (path, query): (&'a str, Option<&'a str>),
@@ -119,7 +119,7 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// A request with these parts: `target` has the form of a request line's, with or without scheme and authority.
+    /// A request with these parts. `target` has the form of a request line's, with or without scheme and authority.
     pub fn of_parts(method: &'a str, target: &'a http::Uri, headers: Headers<'a>, peer: IpAddr) -> Self {
         Self {
             authority: target.authority().map(http::uri::Authority::as_str),
@@ -127,7 +127,7 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// With its path read in this way; otherwise what is encoded is kept.
+    /// Reads the path in this way. The default is to keep what is encoded.
     pub fn reading(self, paths: AmbiguousPaths) -> Self {
         Self { paths, ..self }
     }
@@ -149,7 +149,7 @@ impl<'a> RequestView<'a> {
         self.normal_path.get_or_init(|| path::normalise(self.path, self.paths))
     }
 
-    /// The host that the client meant, without its port and in its own case; empty if it named none.
+    /// The host that the client named, without its port and in its original case. Empty if there is none.
     pub(crate) fn host(&self) -> &'a str {
         self.host.get_or_init(|| match self.authority {
             Some(authority) => host::without_port(authority),
@@ -160,17 +160,17 @@ impl<'a> RequestView<'a> {
         })
     }
 
-    /// The values of a parameter of the query, in order.
+    /// The values of a query parameter, in order.
     pub(crate) fn query<'b>(&self, name: &'b [u8]) -> impl Iterator<Item = Cow<'a, [u8]>> + use<'a, 'b> {
         query::values(self.query.unwrap_or_default(), name)
     }
 
-    /// All of the query; empty without one.
+    /// The whole query. Empty without one.
     pub(super) fn whole_query(&self) -> &'a str {
         self.query.unwrap_or_default()
     }
 
-    /// What predicates see.
+    /// The values for predicates.
     pub(super) fn facts(&self) -> &predicate::Facts {
         self.facts.get_or_init(|| Box::new(predicate::Facts::of(self, self.whole_query())))
     }

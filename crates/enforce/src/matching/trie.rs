@@ -1,13 +1,14 @@
-//! Globs by their segments: which of many can match a path, found in one walk along the path.
+//! Globs by their segments. One walk along a path finds the globs that can match it.
 //!
-//! It may name one that does not match (what a segment with a `*` looks like is not compared here, nor is what follows a
-//! `**`), and never leaves one out that does.
+//! The result may contain a glob that does not match, because the walk compares neither a segment with a `*` nor what
+//! follows a `**`. It never omits one that matches.
 
 use std::collections::HashMap;
 
 use super::glob::{Glob, Step};
 
-/// Segments that are looked at. A walk goes two ways where a literal and a `*` are on offer: this bounds it.
+/// The most segments that a walk looks at. It branches where both a literal and a `*` continue, so this bounds the
+/// work.
 const DEEPEST: usize = 8;
 
 /// Globs, each with the entry that it belongs to.
@@ -19,11 +20,11 @@ pub(super) struct Trie {
 #[derive(Debug, Default)]
 struct Node {
     literals: HashMap<Box<str>, usize, foldhash::fast::RandomState>,
-    /// Where any segment leads.
+    /// The node that any segment leads to.
     any: Option<usize>,
-    /// Entries whose glob ends here.
+    /// Entries whose glob ends at this node.
     here: Vec<u32>,
-    /// Entries whose glob goes on with anything.
+    /// Entries whose glob continues with anything.
     below: Vec<u32>,
 }
 
@@ -58,7 +59,7 @@ impl Trie {
         self.nodes.len() == 1
     }
 
-    /// Appends the entries whose glob can match `path`, which is in its normal form; some of them twice.
+    /// Appends the entries whose glob can match `path`, which is in its normal form. May append duplicates.
     pub(super) fn find(&self, path: &str, to: &mut Vec<u32>) {
         self.walk(&self.nodes[0], Some(path.strip_prefix('/').unwrap_or(path)), to);
     }

@@ -1,4 +1,4 @@
-//! Costs that the response tells.
+//! Costs that the response supplies.
 
 use std::{pin::Pin, task::Context, time::Duration};
 
@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 
 use super::*;
 
-/// 1000 bytes a second, 2000 at once, overdrawn by 500.
+/// 1000 bytes a second, a burst of 2000, a debt of 500.
 fn bandwidth(more: Value) -> Value {
     let limit = limit("TokenBucketWithDebt", 1000, 1000, json!({"burst": 2000, "debt": 500}));
     policy("p", &[rule("r", &[limit], with(json!({"cost": "responseBytes"}), more))])
@@ -18,7 +18,7 @@ async fn body(request: Request<()>) -> Response<AppBody> {
     Response::new(vec![b'x'; length].into())
 }
 
-/// Reads to the end: each piece, and when it came in milliseconds.
+/// Reads to the end. Returns each piece's time in milliseconds, and its length.
 async fn read(limits: &Limits, body: LimitedBody<AppBody>) -> Vec<(u64, usize)> {
     let start = limits.clock.now();
     let mut body = body;
@@ -43,7 +43,7 @@ async fn bytes_pass_at_the_rate() {
         assert!(passed <= 2500 + at, "{passed} bytes within {at} ms");
         assert!(at <= passed.saturating_sub(2500) + 20, "no later than it must: {passed} bytes at {at} ms");
     }
-    // All is used up and overdrawn: who comes next is refused, until it is paid back.
+    // The limit is used up and overdrawn, so the next request is refused until the debt is repaid.
     assert_eq!(limits.send(get("/1"), body).await.status(), 429);
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(limits.send(get("/1"), body).await.status(), 200);
@@ -69,7 +69,7 @@ async fn two_bodies_share_the_rate() {
 async fn who_stops_reading_gives_its_place_back() {
     let limits = Limits::new(&[bandwidth(json!({}))]);
     let mut left = limits.send(get("/100000"), body).await.into_body();
-    // What is there at once, and then the turn for the next piece.
+    // Reads what the burst admits, then waits for the turn of the next piece.
     assert!(left.frame().await.is_some());
     let mut context = Context::from_waker(std::task::Waker::noop());
     assert!(Pin::new(&mut left).poll_frame(&mut context).is_pending());
@@ -91,7 +91,7 @@ async fn a_shadow_counts_bytes_and_holds_nothing_up() {
     assert_eq!(read(&limits, response.into_body()).await, [(0, 12_500)]);
     assert_eq!(limits.send(get("/1"), body).await.status(), 200);
     assert_eq!(limits.counts(0, 0), [1, 0, 1, 0]);
-    // 10,000 are owed beyond what there was, and paid back like anybody's.
+    // The response owes 10,000 beyond the burst. The debt is repaid at the usual rate.
     tokio::time::sleep(Duration::from_millis(10_001)).await;
     assert_eq!(limits.send(get("/1"), body).await.status(), 200);
     assert_eq!(limits.counts(0, 0), [2, 0, 1, 0]);
@@ -111,7 +111,7 @@ async fn a_cost_told_by_the_app_is_owed() {
     };
     let response = limits.send(get("/"), units("15")).await;
     assert!(!response.headers().contains_key("x-units"), "it is between the app and the agent");
-    // 10 of 25 are left; this one asks for 60, of which 50 are more than there is.
+    // 10 of 25 are left. This response costs 60, which is 50 more than is left.
     assert_eq!(limits.send(get("/"), units("60")).await.status(), 200);
     let refused = limits.send(get("/"), ok).await;
     assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (429, &http::HeaderValue::from(6)));
@@ -139,7 +139,7 @@ async fn a_crowd_that_stops_reading_takes_nothing_from_those_who_read_on() {
     }
     let mut reads = Box::pin(read(&limits, stays));
     assert!(futures::poll!(&mut reads).is_pending());
-    // In order of coming, which gave back nothing.
+    // Dropped in the order of arrival, which once gave back nothing.
     bodies.into_iter().for_each(drop);
     let pieces = reads.await;
     let (last, _) = *pieces.last().expect("some bytes");

@@ -1,4 +1,4 @@
-//! Explanations: what each rule says, and that asking leaves no trace.
+//! Explanations: what each rule would decide. Asking leaves no trace.
 
 use weir_wire::{Decision, ExplainReply, ExplainRequest};
 
@@ -37,7 +37,7 @@ async fn each_matching_rule_says_what_it_would_decide() {
     assert_eq!((line.rule.as_str(), line.decision), ("line", Decision::Allow));
     assert_eq!(limits.counts(0, 0), [0; 4]);
 
-    // Used up by the requests themselves: 127.0.0.1 without a key.
+    // The requests themselves use up the limit. Their address is 127.0.0.1, and they lack the header of the key.
     assert_eq!(limits.status("/api/x").await, 200);
     let reply = explain(&limits, json!({"target": "/api/x"}));
     assert_eq!(reply.decision, Decision::Limit);
@@ -49,7 +49,7 @@ async fn each_matching_rule_says_what_it_would_decide() {
     assert_eq!(explain(&limits, json!({"target": "/healthz"})).rules.len(), 2);
 }
 
-/// What is said of a line is what becomes of a request.
+/// The explanation of a queue matches what happens to a request.
 #[tokio::test(start_paused = true)]
 async fn a_wait_is_told_as_it_is_given() {
     for (strategy, burst) in [("LeakyBucket", json!({"burst": 2})), ("GCRA", json!({})), ("FixedWindow", json!({}))] {

@@ -115,7 +115,7 @@ async fn messages_are_counted_by_the_rules_in_force() {
     assert_eq!(b.decide(), Ok(()), "another room");
     assert_eq!(limits.counts(0, 0), [3, 1, 0, 0]);
 
-    // A change is in force for connections that are open.
+    // A change applies to open connections, too.
     limits.apply(&[chat(4, json!({"onLimit": {"status": 429, "headers": "None", "onMessage": "Close"}}))]);
     assert!(a.decide().expect_err("still used up").close);
     limits.apply(&[with(chat(4, json!({})), json!({"mode": "Shadow"}))]);

@@ -1,4 +1,4 @@
-//! Which rules decide on a request, of any mixture of policies: those that one finds who reads them from top to bottom.
+//! Which rules decide on a request, for any mixture of policies: the same as a linear search from top to bottom finds.
 
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ struct OneRule {
 enum About {
     All,
     AllByName,
-    /// `/a`, and whatever.
+    /// `/a`, or every path.
     AOrAll,
     A,
 }
@@ -46,7 +46,7 @@ fn policies() -> impl Strategy<Value = Vec<(&'static str, Vec<OneRule>)>> {
     prop::collection::vec((mode, prop::collection::vec(rule, 1..4)), 0..4)
 }
 
-/// Places by policy and rule: a bypass, or those that enforce and those in shadow mode.
+/// Policy index and rule name: a bypass, or the rules that enforce and those in shadow mode.
 type Found = Result<[Vec<(usize, String)>; 2], (usize, String)>;
 
 fn by_hand(policies: &[(&str, Vec<OneRule>)], path: &str) -> Found {

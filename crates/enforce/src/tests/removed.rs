@@ -1,4 +1,4 @@
-//! Policies that are deleted and made again, by a clock that is paused: how long what was used stays used.
+//! Policies that are deleted and created again, by a paused clock: how long used capacity stays used.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn keyed(uid: &str, namespace: &str, name: &str, rule_name: &str) -> Value {
     with(policy(name, &rules), json!({"uid": uid, "namespace": namespace}))
 }
 
-/// The same for all requests together.
+/// A policy with one limit for all requests together.
 fn shared(uid: &str, requests: u64) -> Value {
     let rules = [rule("r", &[limit("FixedWindow", requests, 86_400_000, json!({}))], json!({}))];
     with(policy("p", &rules), json!({"uid": uid}))
@@ -48,14 +48,14 @@ async fn after_a_minute_it_starts_full() {
     assert_eq!(admitted(&limits, "ann").await, 3);
     limits.apply(&[]);
     tokio::time::sleep(Duration::from_secs(30)).await;
-    // What happens meanwhile makes it neither longer nor shorter.
+    // Other changes meanwhile make the time neither longer nor shorter.
     limits.apply(&[keyed("other", "shop", "other", "r")]);
     tokio::time::sleep(Duration::from_secs(30)).await;
     limits.apply(&[keyed("two", "shop", "p", "r")]);
     assert_eq!(admitted(&limits, "ann").await, 3);
 }
 
-/// Both steps in one snapshot, as an operator sees `kubectl replace --force`; with another limit.
+/// Deletion and creation in one snapshot, as an operator sees `kubectl replace --force`, with another limit.
 #[tokio::test(start_paused = true)]
 async fn one_that_takes_the_place_of_another_is_retuned() {
     let limits = Limits::new(&[shared("one", 4)]);
@@ -97,7 +97,7 @@ async fn a_rule_that_is_taken_out_and_put_in_again_goes_on() {
     assert_eq!(admitted(&limits, "").await, 0);
 }
 
-/// Its counters belong to its UID as long as it is there, whatever another one is called.
+/// Counters belong to the UID as long as its policy exists, even if another policy has its former name.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_taken_from_a_policy_that_is_in_force() {
     let limits = Limits::new(&[keyed("one", "shop", "p", "r")]);
@@ -112,7 +112,7 @@ async fn nothing_is_taken_from_a_policy_that_is_in_force() {
     assert_eq!((left(&limits, 0), left(&limits, 1)), (1, 0), "each has its own table");
     limits.apply(&[keyed("two", "shop", "p", "r")]);
     assert_eq!(admitted(&limits, "ann").await, 3);
-    // And what is taken up is not there for a third.
+    // A limiter that one policy took over is not available to a third policy.
     limits.apply(&[renamed, keyed("two", "shop", "p", "r")]);
     assert_eq!(admitted(&limits, "ann").await, 0);
     assert_eq!((left(&limits, 0), left(&limits, 1)), (1, 1));

@@ -26,7 +26,7 @@ async fn turns_are_given_at_once_and_in_order() {
         let (response, _) = passed(turn).await;
         taken.push(response.status().as_u16());
     }
-    // At 0, 100 and 200 ms; the fourth would come at 300, and was told so before anybody had waited.
+    // They pass at 0, 100 and 200 ms. The fourth would pass at 300 ms, so it is refused before any request has waited.
     assert_eq!(taken, [200, 200, 200, 429, 429]);
     assert_eq!(limits.counts(0, 0), [3, 2, 0, 2]);
     let waits = limits.rules.load().policies()[0].rules[0].waits();
@@ -62,10 +62,12 @@ async fn several_rules_give_their_turns_together_or_not_at_all() {
         statuses.push(response.status().as_u16());
         took += millis;
     }
-    // The slow line lets them go at 0, 500 and 1000 ms; what comes after is refused by the day, which those that wait use up.
+    // The slow queue admits at 0, 500 and 1000 ms. The daily limit refuses the others, because the waiting requests use
+    // it up.
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
     assert_eq!(took, 1000);
-    // The fast line was charged when they went. Had a refusal kept its place in it, this would be behind two more.
+    // The fast queue was charged when the requests passed. If a refused request had kept its place, two more would be
+    // ahead.
     let rules = limits.rules.load();
     let fast = rules.policies()[0].rules[0].limits.as_ref().expect("limits");
     let opens = fast.limiter.opens(limits.clock.now(), &[], 1).expect("some time");
@@ -114,7 +116,7 @@ async fn a_shadow_never_makes_anybody_wait() {
     assert_eq!(limits.counts(0, 0), [2, 0, 1, 1]);
 }
 
-/// Sends that many, each in a task of its own, and says after how many milliseconds each was answered with 200.
+/// Sends these requests, each in its own task, and returns after how many milliseconds each was answered with 200.
 async fn served(limits: &Limits, requests: impl Iterator<Item = Request<()>>) -> Vec<u128> {
     let start = tokio_now();
     let answers = requests.map(|request| {
@@ -133,7 +135,7 @@ async fn what_waited_for_one_rule_still_goes_at_the_pace_of_the_other() {
     let log = rule("log", &[limit("SlidingWindowLog", 50, 10_000, json!({}))], wait(60_000));
     let limits = Limits::new(&[policy("p", &[paced, log])]);
     assert_eq!(served(&limits, (0..50).map(|_| get("/"))).await, [0; 50]);
-    // The log has no room for ten seconds, and then for fifty at once.
+    // The log has no room for ten seconds, then room for fifty requests at once.
     let expected: Vec<_> = (0..50).map(|place| 10_000 + 100 * place).collect();
     assert_eq!(served(&limits, (0..50).map(|_| get("/x"))).await, expected);
 }
@@ -143,13 +145,14 @@ async fn a_client_that_waits_for_its_own_limit_holds_up_no_other() {
     let own = rule("own", &[limit("GCRA", 1, 1000, json!({}))], wait(10_000));
     let own = with(own, json!({"key": [{"header": "x-client"}], "maxKeys": 100}));
     let pod = rule("pod", &[limit("GCRA", 10, 1000, json!({}))], wait(10_000));
-    // Whichever is asked first.
+    // The order of the rules does not matter.
     for rules in [[own.clone(), pod.clone()], [pod, own]] {
         let limits = Limits::new(&[policy("p", &rules)]);
         let of = |client: String| Request::builder().uri("/").header("x-client", client).body(()).expect("a request");
         let clients = (0..9).map(|_| String::from("greedy")).chain((0..9).map(|number| number.to_string()));
         let served = served(&limits, clients.map(of)).await;
-        // The first of the greedy one and the nine others at the pod's pace, and then one a second.
+        // The first request of the greedy client and those of the nine others pass at the pod's rate, then one a
+        // second.
         let expected: Vec<_> = (0..10).map(|place| 100 * place).chain((1..9).map(|place| 1000 * place)).collect();
         assert_eq!(served, expected);
     }
@@ -214,7 +217,7 @@ async fn who_is_refused_late_keeps_no_place_in_any_queue() {
     limits.apply(&[rules(2)]);
     let answers = futures::future::join_all(waits.drain(1..)).await;
     assert_eq!(answers.iter().filter(|answer| answer.status() == 429).count(), 8);
-    // Three of the eleven went: the places that the others held are free again.
+    // Three of the eleven passed. The places of the others are free again.
     for _ in 0..8 {
         assert_eq!(limits.status("/").await, 200);
     }
