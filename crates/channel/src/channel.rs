@@ -9,17 +9,17 @@ use tokio::time::timeout;
 use crate::frame::{Decoder, Frame, InvalidFrame, Outgoing};
 use crate::message::InvalidMessage;
 
-/// Frames over a stream. It has no buffer of its own except for the frame that is arriving.
+/// Sends and receives frames over a stream. It buffers only the frame that is arriving.
 #[derive(Debug)]
 pub struct Channel<S> {
     stream: S,
     decoder: Decoder,
 }
 
-/// Why a channel is of no more use.
+/// Why a channel can no longer be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// The peer has closed it between two frames.
+    /// The peer closed the connection between two frames.
     #[error("the connection was closed")]
     Closed,
     /// The connection failed, or ended within a frame.
@@ -31,27 +31,27 @@ pub enum ChannelError {
     /// The peer does not speak this protocol.
     #[error(transparent)]
     Frame(#[from] InvalidFrame),
-    /// The peer speaks this protocol wrongly.
+    /// The peer sent a message with invalid content.
     #[error(transparent)]
     Message(#[from] InvalidMessage),
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
-    /// A channel over a stream on which nothing was sent yet.
+    /// A channel over a stream that has not carried any data yet.
     pub fn new(stream: S) -> Self {
         Self { stream, decoder: Decoder::default() }
     }
 
-    /// The stream.
+    /// The underlying stream.
     pub fn get_ref(&self) -> &S {
         &self.stream
     }
 
-    /// The next frame. Cancel safe: what has arrived of it is kept.
+    /// Waits for the next frame. Cancel safe: a frame that has arrived in part is kept.
     ///
     /// # Errors
     ///
-    /// [`ChannelError`]; the channel is of no more use then.
+    /// [`ChannelError`]. The channel can no longer be used after it.
     pub async fn next(&mut self) -> Result<Frame, ChannelError> {
         loop {
             let count = self.stream.read(self.decoder.space()).await?;
@@ -68,13 +68,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
         }
     }
 
-    /// Sends a frame. Not cancel safe: a part of it may be sent, so never put this into a branch of `select!`, only into
-    /// the branch's handler.
+    /// Sends a frame. Not cancel safe: cancelling can leave a part of the frame sent. Never call it in a branch of
+    /// `select!`, only in the branch's handler.
     ///
     /// # Errors
     ///
-    /// [`ChannelError`], if the peer did not take it within `limit`, or the connection failed. The channel is of no more
-    /// use then.
+    /// [`ChannelError`], if the peer did not take the frame within `limit`, or the connection failed. The channel can
+    /// no longer be used after it.
     pub async fn send(&mut self, frame: Outgoing, limit: Duration) -> Result<(), ChannelError> {
         let write = async {
             self.stream.write_all_buf(&mut frame.into_buf()).await?;

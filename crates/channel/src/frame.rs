@@ -1,19 +1,19 @@
-//! Frames: four bytes of length (big-endian, of what follows), one byte of tag, the payload.
+//! Frames. Each has four bytes of length (big-endian, counting what follows), one byte of tag, and the payload.
 //!
-//! A peer may be hostile. The length is checked before anything is allocated, and memory grows with what has arrived,
-//! not with what was announced.
+//! A peer may be hostile. The decoder checks the length before it allocates, and its memory grows with the bytes that
+//! have arrived, not with the announced length.
 
 use bytes::{Buf, Bytes};
 use weir_wire::MAX_SNAPSHOT_BYTES;
 
-/// The longest payload. A snapshot that is a little too long must still arrive, so that the agent can refuse it with a
+/// The longest payload. It leaves room for a snapshot that is a little too long, so that the agent can refuse it with a
 /// reason.
 pub const MAX_PAYLOAD_BYTES: usize = MAX_SNAPSHOT_BYTES + 64 * 1024;
 
-/// Length and tag.
+/// The length and the tag.
 pub(crate) const HEAD_BYTES: usize = 5;
 
-/// How much a receiver allocates ahead of what has arrived.
+/// How much the decoder allocates ahead of the bytes that have arrived.
 const STEP: usize = 8 * 1024;
 
 /// A frame that was received.
@@ -25,10 +25,10 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// A frame that no peer of this protocol sends.
+/// Why bytes are not a frame of this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidFrame {
-    /// A frame has at least a tag.
+    /// The length leaves no room for a tag.
     #[error("a frame without a tag")]
     Empty,
     /// The payload is longer than [`MAX_PAYLOAD_BYTES`].
@@ -36,7 +36,7 @@ pub enum InvalidFrame {
     TooLong(usize),
 }
 
-/// A frame that is ready to be written. Its end can be shared with the frames of other connections.
+/// A frame that is ready to be written. Frames of several connections can share its end.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     head: Bytes,
@@ -49,7 +49,8 @@ impl Outgoing {
         Self::ending_with(tag, payload, Bytes::new())
     }
 
-    /// A frame whose payload is `start` and then `shared`. `None` if both are longer than [`MAX_PAYLOAD_BYTES`].
+    /// A frame whose payload is `start` followed by `shared`. `None` if both together are longer than
+    /// [`MAX_PAYLOAD_BYTES`].
     pub fn ending_with(tag: u8, start: &[u8], shared: Bytes) -> Option<Self> {
         let payload = start.len() + shared.len();
         if payload > MAX_PAYLOAD_BYTES {
@@ -62,28 +63,28 @@ impl Outgoing {
         Some(Self { head: head.into(), shared })
     }
 
-    /// All bytes, in order.
+    /// All bytes of the frame, in order.
     pub fn into_buf(self) -> impl Buf {
         self.head.chain(self.shared)
     }
 }
 
-/// Puts frames together from what arrives. At rest it holds no memory beyond itself.
+/// Assembles frames from the bytes that arrive. Between frames it holds no heap memory.
 ///
-/// The caller asks for [`space`](Self::space), fills a part of it, and says how much with [`filled`](Self::filled). So
-/// nothing is read beyond the current frame, and a read that is given up loses nothing.
+/// The caller asks for [`space`](Self::space), fills a part of it, and reports how much with [`filled`](Self::filled).
+/// So it never reads beyond the current frame, and a cancelled read loses nothing.
 #[derive(Debug, Default)]
 pub struct Decoder {
     head: [u8; HEAD_BYTES],
-    /// How much of the head has arrived.
+    /// How many bytes of the head have arrived.
     head_filled: usize,
     payload: Vec<u8>,
-    /// How much of the payload has arrived.
+    /// How many bytes of the payload have arrived.
     payload_filled: usize,
 }
 
 impl Decoder {
-    /// Where the next bytes go. Never empty.
+    /// Where to write the next bytes. Never empty.
     pub fn space(&mut self) -> &mut [u8] {
         if self.head_filled < HEAD_BYTES {
             return &mut self.head[self.head_filled..];
@@ -96,11 +97,12 @@ impl Decoder {
         &mut self.payload[self.payload_filled..]
     }
 
-    /// The first `count` bytes of [`space`](Self::space) have arrived: a frame, if it is complete.
+    /// Records that the first `count` bytes of [`space`](Self::space) have arrived. Returns the frame if it is
+    /// complete.
     ///
     /// # Errors
     ///
-    /// [`InvalidFrame`]. After that nothing that arrives has a meaning.
+    /// [`InvalidFrame`]. The bytes after it have no meaning.
     pub fn filled(&mut self, count: usize) -> Result<Option<Frame>, InvalidFrame> {
         if self.head_filled < HEAD_BYTES {
             self.head_filled += count;
@@ -127,7 +129,7 @@ impl Decoder {
         self.head_filled > 0
     }
 
-    /// As the head says: the tag and the payload.
+    /// The length that the head announces: the tag and the payload.
     fn len(&self) -> usize {
         let [a, b, c, d, _] = self.head;
         usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX)
@@ -160,7 +162,7 @@ mod tests {
         bytes
     }
 
-    /// All frames in `input`, which arrives in pieces of at most `sizes` in turn.
+    /// All frames in `input`, which arrives in pieces whose sizes cycle through `sizes`.
     pub(super) fn decoded(mut input: &[u8], sizes: &[usize]) -> (Vec<Frame>, Option<InvalidFrame>, Decoder) {
         let (mut decoder, mut frames) = (Decoder::default(), Vec::new());
         let mut sizes = sizes.iter().copied().cycle();

@@ -10,7 +10,7 @@ fn any_bytes_are_frames_or_refused() {
     Target::new("channel").run(500, script);
 }
 
-/// Decodes some bytes as a whole and in pieces, and beside the definition.
+/// Decodes some bytes as a whole and in pieces, and compares both with the definition.
 fn script(bytes: &[u8]) -> Result<(), String> {
     let mut choices = Choices(bytes);
     let sizes: Vec<usize> = (0..4).map(|_| 1 + choices.below(9)).collect();
@@ -32,7 +32,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
             return Err(format!("{input:02x?} is {frames:?} {error:?}, not {expected:?}"));
         }
         for frame in frames {
-            // Any payload is a message or is refused, without a panic.
+            // Parsing any payload returns a message or an error. It never panics.
             let _ = crate::ToAgent::parse(frame.clone());
             let _ = crate::ToOperator::parse(&frame);
         }

@@ -1,4 +1,4 @@
-//! Messages: what each tag stands for.
+//! The messages, and the tag of each.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use weir_wire::{ApplyReply, Goodbye, Refusal, Report, Status};
 
 use crate::frame::{Frame, Outgoing};
 
-/// The tags of the messages, for programs that write JSON themselves.
+/// The tags of the messages, for programs that write frames themselves.
 pub mod tag {
     /// [`ToAgent::Snapshot`](crate::ToAgent::Snapshot)
     pub const SNAPSHOT: u8 = 1;
@@ -25,22 +25,22 @@ pub mod tag {
     pub const GOODBYE: u8 = 20;
 }
 
-/// From the operator to an agent.
+/// A message from the operator to an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToAgent {
-    /// What the agent should enforce: JSON of [`weir_wire::Snapshot`]. The agent parses it itself, because it answers a
-    /// fault in it with a refusal that names the field.
+    /// What the agent should enforce, as JSON of [`weir_wire::Snapshot`]. The agent parses it itself, so that it can
+    /// refuse a fault in it with the name of the field.
     Snapshot(Vec<u8>),
-    /// How often to send a status.
+    /// How often the agent should send a status.
     Report(Report),
-    /// A message that only later versions know.
+    /// A message that only later versions define.
     Unknown(u8),
 }
 
-/// From an agent to the operator.
+/// A message from an agent to the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToOperator {
-    /// What is in force and what was counted.
+    /// What is in force, and the counts.
     Status(Box<Status>),
     /// Nothing has changed since the last status, except for the time.
     Unchanged,
@@ -48,13 +48,13 @@ pub enum ToOperator {
     Acknowledgement(ApplyReply),
     /// The snapshot is not in force.
     Refusal(Box<Refusal>),
-    /// The agent closes the connection.
+    /// The agent is about to close the connection.
     Goodbye(Goodbye),
-    /// A message that only later versions know.
+    /// A message that only later versions define.
     Unknown(u8),
 }
 
-/// A message of a known kind with a content that does not belong there.
+/// Why a message with a known tag is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("{kind}: {error}")]
 pub struct InvalidMessage {
@@ -62,7 +62,7 @@ pub struct InvalidMessage {
     error: serde_json::Error,
 }
 
-/// The frame of a snapshot. Its JSON is `start` and then `shared`, which all agents with the same content can share.
+/// The frame of a snapshot. Its JSON is `start` followed by `shared`, which all agents with this content can share.
 /// `None` if it is longer than a frame.
 pub fn snapshot(start: &str, shared: Bytes) -> Option<Outgoing> {
     Outgoing::ending_with(tag::SNAPSHOT, start.as_bytes(), shared)
