@@ -1,4 +1,4 @@
-//! Durations, beside a reader that goes through the text sign by sign, as GEP-2257 defines it.
+//! Compares the parser of durations with a reader that checks the text character by character, as GEP-2257 defines it.
 
 use weir_fuzz::{Choices, Target};
 
@@ -35,7 +35,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         {
             return Err(format!("{text:?} is kept as {found}"));
         }
-        // The same text has the same length for another field, within other bounds.
+        // `maxWait` has other bounds, and within them the same length.
         if text.parse::<MaxWait>().ok().map(|wait| wait.as_millis()) != fits.filter(|millis| *millis <= 300_000) {
             return Err(format!("{text:?} is another duration for maxWait"));
         }

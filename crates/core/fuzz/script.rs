@@ -1,8 +1,9 @@
 //! A script of quotas, changes, requests and times, built from any bytes, and the properties that must hold for all
 //! scripts.
 //!
-//! Until the first change since all of it was free, a limit is compared with the plain model of its strategy. After a
-//! change, until all is free again, it must be consistent with its own answers: what remains, and when to retry.
+//! From a moment when the whole limit is free until the next change, the limit is compared with the plain model of its
+//! strategy. After a change, until the whole limit is free again, its own answers must agree with each other: what
+//! remains, and when to retry.
 
 #[path = "../tests/model/mod.rs"]
 mod model;
@@ -18,15 +19,15 @@ const STRATEGIES: [Strategy; 7] = Strategy::ALL;
 
 const START: u64 = 1_700_000_000_123_456_789;
 
-/// Scripts end here: after it, a supply may stand still.
+/// Scripts end here, because a supply may saturate after it.
 const END: u64 = START + (1 << 61);
 
 /// The numbers of a quota, valid or not.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Numbers {
-    /// Numbers that people write.
+    /// Numbers that people would write.
     Small { strategy: u8, requests: u8, period: Period, burst: Option<u8>, debt: u8 },
-    /// Numbers that a fuzzer writes.
+    /// Any numbers.
     Any { strategy: u8, requests: u64, nanos: u64, burst: Option<u64>, debt: u64 },
 }
 
@@ -40,7 +41,7 @@ enum Period {
 
 #[derive(Arbitrary, Debug)]
 enum Step {
-    /// Waits this many thousandths of an interval, or of a period.
+    /// Waits this many thousandths of an interval or of a period.
     Wait {
         thousandths: u16,
         of_period: bool,
@@ -85,7 +86,7 @@ pub(crate) fn run(bytes: &[u8]) -> Result<(), String> {
         if bytes.is_empty() {
             return Ok(());
         }
-        // Many numbers are not a valid quota.
+        // Many numbers do not make a valid quota.
         if let Some(quota) = bytes.arbitrary::<Numbers>().map_err(|error| error.to_string())?.quota()? {
             break quota;
         }
@@ -97,7 +98,7 @@ pub(crate) fn run(bytes: &[u8]) -> Result<(), String> {
         now: START,
         latest: None,
     };
-    // Until the bytes end: a script that encoded its own end would mostly end at once.
+    // Runs until the bytes end. If a script encoded its own end, most scripts would end at once.
     for number in 0.. {
         if bytes.is_empty() || run.now > END {
             break;
@@ -112,7 +113,7 @@ pub(crate) fn run(bytes: &[u8]) -> Result<(), String> {
 struct Run {
     limiter: Limiter,
     quota: Quota,
-    /// None after a change, until all is free again.
+    /// `None` after a change, until the whole limit is free again.
     model: Option<Model>,
     now: u64,
     /// The latest charge, its time, and the model before it.
@@ -163,7 +164,7 @@ impl Run {
                 let model = self.model.clone();
                 if let Some(model) = &mut self.model {
                     let early = tolerance(self.quota);
-                    // A request without cost takes no room, and no position in a queue.
+                    // A request without cost takes neither capacity nor a position in a queue.
                     let admits = cost == 0 || model.admits(self.now.saturating_add(early), cost);
                     expect(admits, "the model refuses")?;
                     model.charge(self.now, self.now, cost);
@@ -197,7 +198,7 @@ impl Run {
             expect(model.has_room_in_queue(self.now.saturating_add(early), cost), "the queue was full")?;
             model.charge(self.now, at, cost);
         }
-        // Reservations ahead that are given back may stay charged in part.
+        // Giving back a reservation of the future may leave a part of it charged.
         let model = before.filter(|_| at == self.now);
         self.latest = Some((reserved.charge, self.now, model));
         Ok(())
@@ -226,8 +227,8 @@ impl Run {
             *model = None;
         }
         let (free, after) = (before.remaining(), self.limiter.peek(self.time()).remaining());
-        // Windows count what came in their time, and a bucket with debt may be overdrawn: the tests of changes judge
-        // those.
+        // A window counts charges in the period in which they came, and a bucket with debt may be overdrawn. The tests
+        // of changes check both.
         let is_bucket =
             |quota: Quota| matches!(quota.strategy(), Strategy::TokenBucket | Strategy::Gcra | Strategy::LeakyBucket);
         expect(!is_bucket(old) || !is_bucket(quota) || after <= free, "more requests are free than before")?;
@@ -237,7 +238,7 @@ impl Run {
         expect(!same_windows || after <= free + raised, "more is free than came on top")
     }
 
-    /// Checks what holds at any time.
+    /// Checks the properties that hold at any time.
     fn stands(&mut self) -> Result<(), String> {
         let standing = self.limiter.peek(self.time());
         expect(standing.remaining() <= self.quota.most(), "more remains than there is")?;
@@ -255,7 +256,7 @@ impl Run {
 
     fn refusal(&self, cost: u64) -> Option<u64> {
         let standing = self.limiter.peek(self.time());
-        // A log returns the shortest wait only for the cost of the decision.
+        // A log returns the shortest wait only for the cost that it decided on.
         let wait = match self.quota.strategy() {
             Strategy::SlidingWindowLog if cost != 1 => None,
             _ => standing.retry_after(cost),
@@ -289,7 +290,7 @@ impl Run {
 }
 
 impl Numbers {
-    /// None if the numbers are not a valid quota; an error if the fault is reported wrong.
+    /// The quota, or `None` if the numbers do not make a valid one. An error if core reports a wrong fault.
     fn quota(self) -> Result<Option<Quota>, String> {
         let (strategy, requests, nanos, burst, debt) = match self {
             Self::Small { strategy, requests, period, burst, debt } => {
@@ -331,7 +332,7 @@ impl Numbers {
     }
 }
 
-/// How many nanoseconds a bucket may be early: see `tests/properties.rs`.
+/// By how many nanoseconds a bucket may admit early: see `tests/properties.rs`.
 fn tolerance(quota: Quota) -> u64 {
     let refill = u128::from(quota.most()) * quota.period().as_nanos() / u128::from(quota.requests());
     match quota.strategy() {

@@ -1,5 +1,5 @@
-//! Predicates: refused in one line, or run within the steps that were predicted. Steps are counted: a call around each part of
-//! an expression counts how often the interpreter asks for it.
+//! Predicates: refused in one line, or run within the predicted number of steps. To count the steps, each part of an
+//! expression is wrapped in a call that counts how often the interpreter evaluates it.
 
 use std::{
     cell::Cell,
@@ -20,7 +20,7 @@ use crate::{
     weight::{BUDGET, BYTES_MATCHED, BYTES_READ, REQUEST, Size},
 };
 
-/// Counters make an expression deeper than it may be for agents.
+/// Counters make an expression deeper than agents allow.
 const STACK: usize = 256 * 1024 * 1024;
 
 const TEXTS: &[&str] = &[
@@ -142,7 +142,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Mostly true or false.
+/// An expression that is usually a boolean.
 fn condition(choices: &mut Choices<'_>, depth: usize) -> String {
     let below = depth.saturating_sub(1);
     match choices.below(if depth == 0 { 5 } else { 11 }) {
@@ -184,7 +184,7 @@ fn number(choices: &mut Choices<'_>, depth: usize) -> String {
     }
 }
 
-/// What a predicate is asked about.
+/// The request that a predicate evaluates.
 struct Request {
     path: String,
     query: BTreeMap<String, String>,
@@ -204,7 +204,7 @@ impl Request {
         Self { path: format!("/{}", choices.text(&["a", "api", "/", "ab"], 40)), query, headers }
     }
 
-    /// As callers of `Predicate::fits` count it: names and values, the path and the host.
+    /// The size as callers of `Predicate::fits` count it: names and values, the path and the host.
     fn size(&self) -> Size {
         let pairs = || self.query.iter().chain(&self.headers);
         let bytes = pairs().map(|(name, value)| name.len() + value.len()).sum::<usize>();
@@ -234,7 +234,7 @@ thread_local! {
     static STEPS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Runs it as agents do, and with counters.
+/// Runs a predicate as agents do, and with counters.
 fn runs_within(text: &str, predicate: &Predicate, request: &Request) -> Result<(), String> {
     let size = request.size();
     let most = predicate.weight.cost(size);
@@ -269,14 +269,14 @@ fn counted(predicate: &Predicate, request: &Request) -> (u64, Option<Result<Valu
     })
 }
 
-/// `@tick(steps, value)` is the value.
+/// `@tick(steps, value)` counts the steps and returns the value.
 fn tick(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
     let Value::UInt(steps) = call.ptx.resolve(&call.args[0])? else { return Err(call.error("is no number")) };
     STEPS.set(STEPS.get() + steps);
     call.ptx.resolve(&call.args[1])
 }
 
-/// The expression with a counter around each part, at the prices of [`Weight`](crate::weight::Weight).
+/// The expression with a counter around each part. [`Weight`](crate::weight::Weight) defines the costs.
 fn wrapped(expression: &IdedExpr, size: Size) -> IdedExpr {
     let mut inner = expression.clone();
     let mut steps = 1;
@@ -308,7 +308,7 @@ fn wrapped(expression: &IdedExpr, size: Size) -> IdedExpr {
     IdedExpr { id: 0, expr: Expr::Call(call) }
 }
 
-/// Overflows of the library's own arithmetic.
+/// The library's own arithmetic overflows on these.
 #[test]
 fn numbers_of_a_client_end_no_thread() {
     let numbers = [("a", "-9223372036854775808"), ("b", "-1")].map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -322,11 +322,12 @@ fn numbers_of_a_client_end_no_thread() {
         let predicate = predicate(text).expect(text);
         assert!(!predicate.holds(&request.context(language())), "{text}");
     }
-    // The next one finds the thread as it was.
+    // The next run finds the thread intact.
     assert!(predicate("request.path.matches('^/$')").expect("good").holds(&request.context(language())));
 }
 
-/// For the largest requests of the defaults: what runs takes no more steps than the budget, and what would take more does not run.
+/// Tests the largest requests that the defaults allow. An expression that runs takes no more steps than the budget, and
+/// one that would take more does not run.
 #[test]
 fn nothing_that_runs_takes_more_steps_than_the_budget() {
     let (mut run, mut refused) = (0, 0);

@@ -1,8 +1,8 @@
-//! Decisions of a script, made by bytes.
+//! The decisions of a script, made from bytes.
 
 use crate::Random;
 
-/// Choices made by bytes. Once there are no bytes left, each choice is the first one.
+/// Makes choices from bytes. When no bytes are left, each choice is the first one.
 #[derive(Clone, Copy, Debug)]
 pub struct Choices<'a>(pub &'a [u8]);
 
@@ -28,17 +28,17 @@ impl Choices<'_> {
         &of[self.below(of.len())]
     }
 
-    /// One in so many.
+    /// True once in `times` calls, on average.
     pub fn rarely(&mut self, times: u8) -> bool {
         self.byte() % times == 1
     }
 
-    /// Fewer than `count` of these pieces in a row.
+    /// Fewer than `count` of these pieces, concatenated.
     pub fn text(&mut self, pieces: &[&str], count: usize) -> String {
         (0..self.below(count)).map(|_| *self.one(pieces)).collect()
     }
 
-    /// Random numbers for what needs more bytes than there are.
+    /// Random numbers, for choices that need more bytes than there are.
     pub fn random(&mut self) -> Random {
         Random::new(u64::from_be_bytes(std::array::from_fn(|_| self.byte())))
     }

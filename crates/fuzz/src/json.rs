@@ -1,10 +1,10 @@
-//! Small changes to JSON: the result is still JSON, and mostly of the same form.
+//! Makes small changes to JSON. The result is still JSON, and usually of the same form.
 
 use serde_json::{Value, json};
 
 use crate::Choices;
 
-/// Numbers at the edges of their types and of bounds.
+/// Numbers at the bounds of types and limits.
 pub const NUMBERS: &[u64] = &[
     0,
     1,
@@ -34,10 +34,10 @@ pub const NUMBERS: &[u64] = &[
     u64::MAX,
 ];
 
-/// Puts something else in the place of a part, takes a part out, or puts a part in twice. `words` are texts that fit the form.
+/// Replaces, removes or repeats a part. `words` are texts that fit the form.
 pub fn change(value: &mut Value, words: &[&str], choices: &mut Choices<'_>) {
     let count = nodes(value);
-    // A part from elsewhere is more often of the right form than one that is made up.
+    // A part copied from elsewhere has the right form more often than a generated one.
     let copy = node(value, &mut choices.below(count)).cloned().unwrap_or_default();
     let Some(target) = node_mut(value, &mut choices.below(count)) else { return };
     match target {
@@ -72,7 +72,7 @@ pub fn change(value: &mut Value, words: &[&str], choices: &mut Choices<'_>) {
     }
 }
 
-/// How many parts a value has, itself included.
+/// How many parts a value has, including itself.
 #[must_use]
 pub fn nodes(value: &Value) -> usize {
     1 + children(value).map(nodes).sum::<usize>()

@@ -1,11 +1,11 @@
-//! Random input for the parsers of bytes that others send: the harness that all targets of `cargo xtask fuzz` share.
+//! Random input for the parsers of untrusted bytes: the harness of all targets of `cargo xtask fuzz`.
 //!
-//! A target is a test with a script. The script makes input from bytes, gives it to a parser and compares the outcome with an
-//! oracle. `cargo test` runs each target for a moment with a fixed seed; `cargo xtask fuzz` runs one for as long as it is told.
-//! A panic is a failure like any other. The harness makes the bytes of a failure smaller and prints them as hex, for
+//! A target is a test with a script. The script makes input from bytes, gives it to a parser and compares the outcome
+//! with an oracle. `cargo test` runs each target briefly with a fixed seed. `cargo xtask fuzz` runs one target for a
+//! given time. A panic is a failure, too. The harness reduces the bytes of a failure and prints them as hex, for
 //! `--replay` and for the corpus of the target.
 //!
-//! Tests alone may use this crate.
+//! Only tests may use this crate.
 
 mod choices;
 #[cfg(feature = "json")]
@@ -24,29 +24,29 @@ use std::{
 use self::smaller::smaller;
 pub use self::{choices::Choices, mutate::mutated, random::Random};
 
-/// How long a run is, in seconds.
+/// The length of a run, in seconds.
 const SECONDS: &str = "WEIR_FUZZ_SECONDS";
 
-/// The one input to run, as a failure printed it.
+/// The only input to run, as a failure printed it.
 const REPLAY: &str = "WEIR_FUZZ_REPLAY";
 
-/// The seed of a run that is not told for how long: it is the same in every test run.
+/// The seed of a run without a length in seconds. It is the same in every test run.
 const SEED: u64 = 6455;
 
 /// The most random bytes of one script.
 const LONGEST: usize = 384;
 
-/// How long a run goes on.
+/// When a run ends.
 #[derive(Clone, Copy, Debug)]
 enum Until {
     Times(u64),
     Moment(SystemTime),
 }
 
-/// What the environment asks for. Targets whose input is a seed, such as `http`, use this directly.
+/// The settings from the environment. Targets whose input is a seed, such as `http`, use this directly.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The one input to run.
+    /// The only input to run.
     pub replay: Option<String>,
     until: Option<SystemTime>,
 }
@@ -72,14 +72,14 @@ impl Request {
         self.until.is_some()
     }
 
-    /// Whether the time is over. Never for a run without a length in seconds.
+    /// Whether the time has passed. Never true for a run without a length in seconds.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the length of a run is given in seconds")]
     pub fn is_over(&self) -> bool {
         self.until.is_some_and(|until| SystemTime::now() >= until)
     }
 
-    /// A seed: a new one for a run in seconds, otherwise `fixed`.
+    /// The seed: random for a run with a length in seconds, otherwise `fixed`.
     #[must_use]
     pub fn seed(&self, fixed: u64) -> u64 {
         if self.is_timed() { RandomState::new().hash_one("weir") } else { fixed }
@@ -97,17 +97,17 @@ pub struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// `name` is the one that `cargo xtask fuzz` knows.
+    /// `name` is the target's name in `cargo xtask fuzz`.
     pub fn new(name: &'a str) -> Self {
         Self { name, corpus: "", seeds: &[], longest: LONGEST }
     }
 
-    /// Inputs that failed once, as lines of hex. They run first. Lines that begin with `#` are comments.
+    /// Inputs that failed before, as lines of hex. They run first. Lines that begin with `#` are comments.
     pub fn corpus(self, corpus: &'a str) -> Self {
         Self { corpus, ..self }
     }
 
-    /// Good inputs. They run first; then most of the inputs are these with small changes, and the others are random bytes.
+    /// Valid inputs. They run first. After that most inputs are variations of them, and the others are random bytes.
     pub fn seeds(self, seeds: &'a [&'a [u8]]) -> Self {
         Self { seeds, ..self }
     }
@@ -117,11 +117,12 @@ impl<'a> Target<'a> {
         Self { longest, ..self }
     }
 
-    /// Runs the corpus, the seeds and then new inputs: `times`, unless the environment says for how many seconds.
+    /// Runs the corpus, the seeds and then `times` new inputs. If the environment sets a number of seconds, the run
+    /// lasts that long instead.
     ///
     /// # Panics
     ///
-    /// If the script fails. The message has the input in its smallest form.
+    /// If the script fails. The message contains the reduced input.
     pub fn run(self, times: u64, script: impl Fn(&[u8]) -> Result<(), String>) {
         let request = Request::read();
         if let Some(hex) = &request.replay {
@@ -136,7 +137,7 @@ impl<'a> Target<'a> {
         let random = Random::new(request.seed(SEED));
         let until = request.until.map_or(Until::Times(times), Until::Moment);
         if request.is_timed() {
-            // A panic is told once, for the smallest input.
+            // A panic is printed once, for the smallest input.
             drop(take_hook());
             set_hook(Box::new(|_| {}));
         }
@@ -193,7 +194,7 @@ fn outcome(bytes: &[u8], script: &dyn Fn(&[u8]) -> Result<(), String>) -> Result
     })
 }
 
-/// Bytes as the corpus and `--replay` have them.
+/// The hex form of bytes in the corpus and in `--replay`.
 #[must_use]
 pub fn encode(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut hex, byte| {

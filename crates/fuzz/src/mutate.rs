@@ -1,8 +1,8 @@
-//! Small changes to good input.
+//! Makes small changes to valid input.
 
 use crate::Random;
 
-/// Bytes that mean something to parsers of text.
+/// Bytes that have a meaning in text formats.
 const SIGNS: &[u8] = b" \t\r\n\0,;:=.\"'/\\%#?@&*[]{}()<>|-+_~^$!`0123456789aAfFxX\x7f\x80\xff";
 
 /// `seed` with one to six small changes. Some copy a part of `other`.

@@ -26,7 +26,7 @@ impl Random {
         usize::try_from(self.number() % count).unwrap_or(0)
     }
 
-    /// So many bytes.
+    /// This many bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         std::iter::repeat_with(|| self.number().to_le_bytes()).flatten().take(length).collect()
     }

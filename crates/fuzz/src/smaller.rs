@@ -1,4 +1,4 @@
-//! Makes a failing input smaller.
+//! Reduces a failing input.
 
 /// Removes and zeroes bytes that the failure does not need.
 pub(crate) fn smaller(mut bytes: Vec<u8>, fails: impl Fn(&[u8]) -> bool) -> Vec<u8> {

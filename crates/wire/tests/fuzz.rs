@@ -1,4 +1,4 @@
-//! Targets of `cargo xtask fuzz` for what operators and agents read from each other.
+//! Targets of `cargo xtask fuzz` for the messages that operators and agents read from each other.
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -33,7 +33,7 @@ const WORDS: &[&str] = &[
     "instance",
 ];
 
-/// What a new agent may add to its answers.
+/// A field that a newer agent may add to its messages.
 const NEW: &str = "addedByANewerVersion";
 
 type Reader = fn(&[u8]) -> Result<Option<Value>, String>;
@@ -69,7 +69,8 @@ fn any_message_is_refused_or_read_as_it_was_written() {
     });
 }
 
-/// Refused, or as the type writes it, which it must read again as the same.
+/// Returns `None` if the type refuses the bytes, and otherwise the value as the type writes it. Reading the written
+/// value must return an equal one.
 fn read<T: Serialize + DeserializeOwned + PartialEq>(bytes: &[u8]) -> Result<Option<Value>, String> {
     let Ok(value) = serde_json::from_slice::<T>(bytes) else { return Ok(None) };
     let written = serde_json::to_vec(&value).map_err(|error| format!("it cannot be written: {error}"))?;
@@ -99,21 +100,21 @@ fn lines(golden: &str, reader: Reader, choices: &mut Choices<'_>) -> Result<Valu
     Ok(taken)
 }
 
-/// What was read is what stands there, for every field that the type has.
+/// Every field of the type has the value that was in the input.
 fn kept(read: &Value, written: &Value) -> Result<(), String> {
     match (read, written) {
         (Value::Object(read), Value::Object(written)) => {
             for (name, value) in read {
                 match written.get(name) {
                     Some(there) => kept(value, there).map_err(|wrong| format!("{name}: {wrong}"))?,
-                    // A default that is written although it was left out.
+                    // A default may be written although the input omitted it.
                     None if is_default(value) => {}
                     None => return Err(format!("{name} was {value} without a word")),
                 }
             }
             Ok(())
         }
-        // A structure may come as its fields in order.
+        // A struct may come as an array of its fields, in order.
         (Value::Object(_), Value::Array(_)) => Ok(()),
         (Value::Array(read), Value::Array(written)) if read.len() == written.len() => {
             read.iter().zip(written).try_for_each(|(read, written)| kept(read, written))
@@ -141,7 +142,7 @@ fn is_default(value: &Value) -> bool {
     }
 }
 
-/// A field that nobody knows: an answer may have it, and what is to be enforced must not.
+/// Adds an unknown field. A message from an agent may have it, and a snapshot must not.
 fn added(taken: &Value, reader: Reader, may_grow: bool, choices: &mut Choices<'_>) -> Result<(), String> {
     let mut grown = taken.clone();
     let Some(fields) = grown.as_object_mut() else { return Ok(()) };
