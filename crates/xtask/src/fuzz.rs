@@ -1,5 +1,6 @@
-//! Random input for a while, until something fails. Each target is a test that `cargo test` runs for a moment; `weir-core` is fuzzed
-//! by a program of its own, in release. CONTRIBUTING.md lists the parsers, their targets and their oracles.
+//! Runs random input for a given time, or until a target fails. Each target is a test that `cargo test` runs briefly.
+//! `weir-core` has its own fuzz program, in release. CONTRIBUTING.md lists the parsers, their targets and their
+//! oracles.
 
 use std::process::{Command, ExitCode};
 
@@ -85,7 +86,7 @@ enum Target {
 }
 
 impl Target {
-    /// The test that it is: its package, where, and its name.
+    /// The test of this target: its package, the kind of its binary, and its name.
     fn test(self) -> Option<[&'static str; 3]> {
         let lib = |package, test| Some([package, "--lib", test]);
         match self {
@@ -166,7 +167,7 @@ pub(crate) fn run(workspace: &Workspace, args: &FuzzArgs) -> anyhow::Result<Exit
         command.env("WEIR_FUZZ_REPLAY", replay);
     }
     if let Some([package, place, test]) = target.test() {
-        // Not in release: an overflow is to be seen, and the tests are built already.
+        // Not in release: debug builds detect overflows, and the tests are built already.
         command.args(["test", "--quiet", "-p", package, place, test, "--", "--exact", "--nocapture"]);
     } else {
         command.args(["run", "--quiet", "--release", "-p", "weir-core", "--example", "fuzz"]);
@@ -183,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// The first lines of a row: what is read, its target, its oracle.
+    /// The start of each row: what is parsed, its target, its oracle.
     fn rows(contributing: &str) -> Vec<[String; 3]> {
         let table = contributing.split("\n## Fuzzing\n").nth(1).unwrap_or_default();
         let table = table.split("\n## ").next().unwrap_or_default();
@@ -207,7 +208,7 @@ mod tests {
         assert!(Target::value_variants().iter().all(|target| !target.about().is_empty()));
     }
 
-    /// Every test of a target is where its name says, and every test with the harness is the test of a target.
+    /// Every target's test exists under its name, and every test with the harness is the test of a target.
     #[test]
     fn the_tests_that_exist_are_those_of_the_targets() {
         let workspace = Workspace::find().expect("these tests run in it");
@@ -234,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Name of a target and of its test, for every `Target::new` in a file of tests.
+    /// The names of a target and of its test, for every `Target::new` in a test file.
     fn collect(folder: &Path, found: &mut BTreeSet<(String, String)>) {
         for entry in fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("an entry").path();

@@ -1,5 +1,5 @@
-//! Hostile requests against an agent, nginx and HAProxy, and how many of them each refuses: the corpus of
-//! `limiter-agent/tests/agent/hostile`, which `cargo xtask test` sends to agents alone.
+//! Sends hostile requests to an agent, nginx and HAProxy, and counts how many each refuses. The corpus is that of
+//! `limiter-agent/tests/agent/hostile`, which `cargo xtask test` sends to agents only.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use crate::{
 
 const PEERS: [Need; 2] = [("nginx", "nginx", "a peer"), ("haproxy", "haproxy", "a peer")];
 
-/// The test of `weir-agent` that it is.
+/// The test of `weir-agent` to run.
 const TEST: &str = "hostile::beside::weir_refuses_whatever_nginx_and_haproxy_both_refuse";
 
 pub(crate) async fn run(workspace: &Workspace, interrupt: &CancellationToken) -> anyhow::Result<ExitCode> {
