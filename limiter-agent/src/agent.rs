@@ -1,4 +1,4 @@
-//! The agent's life: bind everything, run, drain.
+//! The life cycle of the agent: bind everything, run, drain.
 
 use std::{future::Future, net::TcpListener, pin::pin, sync::Arc, thread, time::Duration};
 
@@ -26,13 +26,13 @@ use crate::{
     telemetry::{self, Telemetry},
 };
 
-/// What is left for answers on their way, however long ago it was said that the pod is being deleted.
+/// The least time to finish responses, even if the pod's deletion was announced long ago.
 const LEAST_DRAIN: Duration = Duration::from_secs(1);
 
-/// What it takes for workers to leave once the drain is over.
+/// How long workers may take to exit after the drain.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// An agent with all its listeners bound, not yet serving.
+/// An agent that has bound all its listeners and does not serve yet.
 #[derive(Debug)]
 pub struct Agent {
     config: Config,
@@ -42,7 +42,7 @@ pub struct Agent {
     telemetry: TcpListener,
 }
 
-/// The addresses that were bound: with port 0, the ones that the kernel chose.
+/// The bound addresses. For port 0, the kernel has chosen the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Addresses {
     /// The proxy port.
@@ -54,7 +54,7 @@ pub struct Addresses {
 }
 
 impl Agent {
-    /// Binds every listener, so that nothing runs if one of them cannot.
+    /// Binds every listener first, so that nothing runs if one of them fails.
     ///
     /// # Errors
     ///
@@ -83,9 +83,9 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// If the addresses file cannot be written, or something that must run for ever ended.
+    /// If the addresses file cannot be written, or if a task that must run for ever has ended.
     pub fn run(self, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
-        // The main thread serves control and telemetry; the workers have threads of their own.
+        // The main thread serves control and telemetry. The workers have their own threads.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.serve(shutdown))
     }
@@ -112,7 +112,7 @@ impl Agent {
             connections: 0.into(),
             traffic: Arc::default(),
             log_keys: config.logs.keys,
-            // Behind a load balancer all clients have one address.
+            // Behind a load balancer all clients have one address, so one address may have all places.
             places: Places::new(most_connections, most_connections),
             leaving: Arc::clone(&leaving),
             drain: leaving.closed.clone(),
@@ -160,7 +160,7 @@ impl Agent {
         servers.spawn(Server { listener: telemetry, router, tls: None, local: None, channel: None, clock }.run());
         announce(&config, addresses)?;
 
-        // A signal that comes right after an announcement must find its handler.
+        // Polling installs the signal handlers, so that a signal right after the announcement finds them.
         let mut shutdown = pin!(shutdown);
         if futures::poll!(&mut shutdown).is_ready() {
             return Ok(());
@@ -178,7 +178,7 @@ impl Agent {
         let Addresses { listen, control, telemetry } = addresses;
         tracing::info!(%listen, %control, %telemetry, upstream = %config.upstream, workers = config.workers, "ready");
 
-        // Since when the pod's own time runs, of which the drain is a part.
+        // When the pod's termination period began. The drain is a part of it.
         let mut since = None;
         let is_gone = async {
             leaving.begun().await;
@@ -216,7 +216,7 @@ impl Agent {
     }
 }
 
-/// The worker threads; each says when and how it ended.
+/// The worker threads. Each reports how it ended.
 struct Workers {
     running: usize,
     ended: mpsc::UnboundedReceiver<std::io::Result<()>>,
@@ -250,7 +250,7 @@ fn announce(config: &Config, addresses: Addresses) -> anyhow::Result<()> {
         tracing::warn!(%control, "--control-plaintext: every client that reaches the control port can change the limits");
     }
     if let Some(path) = &config.addresses_file {
-        // Renamed into place, so that a waiting reader never reads half of it.
+        // Renamed into place, so that a reader never sees an incomplete file.
         let partial = path.with_extension("partial");
         let write = std::fs::write(&partial, serde_json::to_vec(&addresses)?);
         write

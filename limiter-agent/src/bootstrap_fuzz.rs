@@ -1,5 +1,5 @@
-//! What an agent starts with: a cache file and a bootstrap snapshot of any bytes. The agent starts with the first of them that
-//! another agent would take, and knows whether there was one.
+//! The initial rules of an agent: a cache file and a bootstrap snapshot with any content. The agent starts with the
+//! first of the two that another agent would accept, and reports whether there was one.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn any_start_is_with_the_first_snapshot_that_can_be_enforced() {
         let kept = (!choices.rarely(3)).then(|| any(&mut choices));
         let given = (!choices.rarely(3)).then(|| any(&mut choices));
         match &kept {
-            // As after a crash while the file was written.
+            // The file after a crash during writing.
             Some(kept) if choices.rarely(2) => {
                 cache.keep(GOLDEN).map_err(|error| error.to_string())?;
                 std::fs::write(path.with_extension("json.partial"), kept).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Admission of the connections of one port: at most so many, and a new one can evict an idle one.
+//! Admission of the connections of one port: their number is bounded, and a new one can evict an idle one.
 //!
 //! Idle connections must not keep others out. When all places are taken, a new connection evicts the one that needs
 //! its place least: the lowest [`Rank`], and within a rank the connection that has had it for the longest time. A busy

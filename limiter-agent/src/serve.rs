@@ -1,4 +1,4 @@
-//! The agent's own servers, for the control and the telemetry port: bounded, so that nobody who reaches them can take
+//! The agent's own servers, for the control port and the telemetry port. They are bounded, so that no client can use
 //! more than a part of the pod's memory.
 
 mod requests;
@@ -29,7 +29,7 @@ use crate::{
     places::{Places, Rank},
 };
 
-/// How many connections there are at most, and from one address.
+/// The most connections, in total and from one address.
 const MOST: usize = 256;
 const MOST_OF_ONE: usize = MOST / 2;
 
@@ -39,14 +39,14 @@ const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a client may take to send a request's head, and how long it may keep a connection idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often a client of HTTP/2 that says nothing is asked whether it is there. Whether its host is, the kernels find out by
-/// themselves; this is for a process that hangs, and an operator is asked by each of thousands of agents.
+/// How often to ping a silent HTTP/2 client. The kernels detect a vanished host. This ping detects a process that
+/// hangs. It is rare, because thousands of agents ping one operator.
 const PING_INTERVAL: Duration = Duration::from_secs(300);
 
-/// How many requests a client of HTTP/2 may have in flight: operators send one after the other.
+/// The most concurrent requests of an HTTP/2 client. Operators send one at a time.
 const MAX_STREAMS: u32 = 8;
 
-/// The first byte of a TLS client: a record with a handshake.
+/// The first byte that a TLS client sends: the type of a handshake record.
 const TLS_HANDSHAKE: u8 = 22;
 
 /// How long to leave the accept queue alone when the process has no file descriptor left.
@@ -57,11 +57,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Server {
     pub(crate) listener: TcpListener,
     pub(crate) router: Router,
-    /// None: plain HTTP.
+    /// `None` for plain HTTP.
     pub(crate) tls: Option<Arc<Tls>>,
-    /// What those get who come over loopback and in plain text although there is TLS; none: nothing.
+    /// The routes for plain-text clients over loopback on a TLS port. `None` refuses them.
     pub(crate) local: Option<Router>,
-    /// What a client gets that asks for the operator's channel over TLS; none: no channel.
+    /// The state for clients that ask for the operator's channel over TLS. `None` if this port has no channel.
     pub(crate) channel: Option<Arc<Control>>,
     pub(crate) clock: MonotonicClock,
 }
@@ -71,7 +71,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If the listener cannot be used at all.
+    /// If the listener fails permanently.
     pub(crate) async fn run(self) -> io::Result<Infallible> {
         let Self { listener, router, tls, local, channel, clock } = self;
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -90,10 +90,10 @@ impl Server {
             let _ = stream.set_nodelay(true).and_then(|()| notice_silence(&stream));
             let (router, tls, complaints) = (router.clone(), tls.clone(), Arc::clone(&complaints));
             let channel = channel.clone();
-            // An address of IPv4 may come as one of IPv6.
+            // An IPv4 address may arrive as an IPv4-mapped IPv6 address.
             let ip = peer.ip().to_canonical();
             let local = local.clone().filter(|_| ip.is_loopback());
-            // There always is one: each connection of these ports can give way.
+            // This always succeeds, because every connection of these ports can be evicted.
             let Some(place) = places.try_take(ip, Rank::Silent, clock.now()) else { continue };
             let requests = Requests::new(place, clock);
             let connection = Arc::clone(&requests);
@@ -107,7 +107,7 @@ impl Server {
                 }
                 match timeout(FIRST_BYTE_TIMEOUT, tls.accept(stream)).await {
                     Ok(Ok(Accepted { stream, stranger })) => {
-                        // A client that may not ask has asked nothing.
+                        // Requests of a refused client do not protect its connection from eviction.
                         let asks = stranger.is_none().then_some(requests);
                         let protocol = stream.get_ref().1.alpn_protocol();
                         if let Some(channel) = channel.filter(|_| protocol == Some(ALPN)) {
@@ -136,7 +136,7 @@ impl Server {
     }
 }
 
-/// Answers what is asked, and notes it in `requests`, if it counts.
+/// Answers requests. Notes each in `requests`, if that is given.
 fn answering(
     router: Router,
     requests: Option<Arc<Requests>>,
@@ -172,7 +172,7 @@ async fn http(
     }
 }
 
-/// The same over HTTP/2.
+/// Serves one HTTP/2 connection until it ends.
 async fn http2(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
@@ -187,7 +187,7 @@ async fn http2(
     }
 }
 
-/// Serves an operator over the channel, or tells a stranger why not.
+/// Serves an operator over the channel, or refuses a client with another name.
 async fn converse(
     stream: Box<TlsStream<TcpStream>>,
     control: Arc<Control>,
@@ -196,7 +196,7 @@ async fn converse(
 ) {
     let ended = match (stranger, requests) {
         (None, Some(requests)) => {
-            // Connections on which nothing is asked give way before this one does.
+            // Connections without a request are evicted before this one.
             let _open = requests.begin(false);
             channel::serve(stream, control, || requests.begin(true)).await
         }
@@ -207,14 +207,14 @@ async fn converse(
     }
 }
 
-/// A client that vanished, or does not read, gives way to others, whether or not anything is sent to it.
+/// Closes the connection of a client that vanished or does not read, even if nothing is sent to it.
 fn notice_silence(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_user_timeout(Some(HEAD_TIMEOUT))?;
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(HEAD_TIMEOUT).with_interval(HEAD_TIMEOUT / 3))
 }
 
-/// What a client begins with; none if it says nothing for too long.
+/// The first byte from a client. `None` if the client is silent for too long.
 async fn first_byte(stream: &TcpStream) -> Option<u8> {
     let mut first = [0];
     let said = timeout(FIRST_BYTE_TIMEOUT, stream.peek(&mut first)).await;

@@ -1,5 +1,5 @@
-//! Snapshots that are nearly right, in a row: each is refused with faults that name a place, or enforced, and then
-//! whatever is asked of it is decided.
+//! A sequence of nearly valid snapshots. Each is refused with faults that name a location, or is enforced. Then the
+//! agent decides on random requests.
 
 use std::{convert::Infallible, net::Ipv4Addr};
 
@@ -14,8 +14,8 @@ use weir_wire::ExplainRequest;
 use super::*;
 use crate::proxy::ResponseBody;
 
-/// What once failed, as hex: text that is not UTF-8 was a fault at a path that did not exist; a control character in the
-/// name of a limit made a panic.
+/// Inputs that failed before, as hex. One reported text that is not UTF-8 as a fault at a path that did not exist. In
+/// another, a control character in a limit's name caused a panic.
 const CORPUS: &str = "
 0000a400000000000000fd0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000a60000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000fe00e20000dd00f9b8
 00f1b6ce000000360000000000715f000062";
@@ -25,7 +25,7 @@ const GOLDEN: [&str; 2] = [
     include_str!("../../../crates/wire/tests/golden/snapshot-full.json"),
 ];
 
-/// What people and programs write in the wrong place.
+/// Values that people and programs write in the wrong place.
 const WORDS: &[&str] = &[
     "",
     "a",
@@ -124,13 +124,13 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         if choices.rarely(10) {
             let at = choices.below(body.len());
             match choices.below(6) {
-                // Some of it is JSON until somebody looks.
+                // Text that only a full parse shows to be invalid.
                 kind @ 0..3 => drop(body.splice(at..at, ["\\ud800", "1e999", "[[[[[[[["][kind].bytes())),
                 _ => body[at] = choices.byte(),
             }
         }
         match snapshots.put(Some(&body)) {
-            // Those that are enforced grow odder and odder.
+            // Each enforced snapshot is changed further, so they become more and more unusual.
             Ok(_) => snapshot = changed,
             Err(refusal) => told(&refusal, &body)?,
         }
@@ -141,7 +141,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A refusal says what is wrong and where; the last word of a path may be what is missing.
+/// A refusal says what is wrong and where. The last element of a path may be missing in the snapshot.
 fn told(refusal: &Refusal, body: &[u8]) -> Result<(), String> {
     let wrong = |what: &str| Err(format!("{what}: {refusal:?} of {}", String::from_utf8_lossy(body)));
     if refusal.message.is_empty() {
@@ -153,7 +153,7 @@ fn told(refusal: &Refusal, body: &[u8]) -> Result<(), String> {
     if refusal.faults.is_empty() {
         return wrong("it is invalid, and nobody says why");
     }
-    // Of another version, it is not read any further.
+    // The agent does not parse the rest of a snapshot of another version, so the body may be invalid JSON.
     let body: Option<Value> = serde_json::from_slice(body).ok();
     for Fault { path, message } in &refusal.faults {
         if path.is_empty() || message.is_empty() {
@@ -166,12 +166,12 @@ fn told(refusal: &Refusal, body: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether it leads to something, or to the one field that is missing there.
+/// Whether the path leads to a value, or to the one missing field.
 fn leads(path: &str, to: &Value) -> bool {
     let path = path.strip_prefix('.').unwrap_or(path);
     match to {
         _ if path.is_empty() => true,
-        // One that is read as an object, its fields in order.
+        // A struct may come as an array of its fields, in order.
         Value::Array(_) if !path.starts_with('[') => true,
         Value::Array(list) => {
             path.strip_prefix('[').and_then(|rest| rest.split_once(']')).is_some_and(|(index, rest)| {
@@ -179,7 +179,7 @@ fn leads(path: &str, to: &Value) -> bool {
             })
         }
         Value::Object(fields) => {
-            // Names may have dots in them.
+            // Names may contain dots.
             let mut named = fields.iter().filter_map(|(name, value)| Some((path.strip_prefix(name.as_str())?, value)));
             named.any(|(rest, value)| leads(rest, value)) || !path.contains(['.', '['])
         }
@@ -187,7 +187,7 @@ fn leads(path: &str, to: &Value) -> bool {
     }
 }
 
-/// Asks for something, and for an explanation of it.
+/// Sends a random request, and asks to explain it.
 fn ask(rules: &Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, choices: &mut Choices<'_>) -> Result<(), String> {
     let method = *choices.one(&["GET", "POST", "PUT", "OPTIONS", "a"]);
     let target =
@@ -216,7 +216,7 @@ fn ask(rules: &Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, choices: &mut 
     if let Some(messages) = messages {
         let _ = (messages.decide(), messages.decide());
     }
-    // A request that has to wait leaves, and gives its turn back.
+    // A request that must wait is dropped, and gives its turn back.
     let _ = LimitLayer::new(gate, "weir-agent").layer(app).call(request).now_or_never();
     let headers = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let described = ExplainRequest { method: method.to_owned(), target: target.to_owned(), headers, peer: None };

@@ -22,11 +22,11 @@ use crate::wall;
 /// How long the operator may take to read a message.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a client that is not the operator should stay away, in milliseconds.
+/// How long a client that is not the operator should wait before it retries, in milliseconds.
 const STRANGER_RETRY: u64 = 1000;
 
-/// Serves the operator until the channel ends. `writing` is called for each snapshot, and its value is dropped once the
-/// snapshot is answered.
+/// Serves the operator until the channel ends. It calls `writing` for each snapshot, and drops the returned value when
+/// the snapshot is answered.
 ///
 /// # Errors
 ///
@@ -57,7 +57,7 @@ pub(crate) async fn serve<W>(
                     let (least, most) = EVERY_MILLIS;
                     let interval = Duration::from_millis(report.every_millis.clamp(least, most));
                     every = Some(interval);
-                    // Agents that were connected at the same moment send at different ones.
+                    // A random delay, so that agents that connected at the same moment send at different ones.
                     let first = interval.mul_f64(rand::rng().random_range(0.0..=1.0));
                     next_at = Instant::now() + until_next(first, wall::now());
                 }
@@ -65,27 +65,28 @@ pub(crate) async fn serve<W>(
             },
             () = sleep_until(next_at), if every.is_some() => {
                 send_status(&mut channel, &control, &mut sent).await?;
-                // A delayed status does not hurry the next ones.
+                // A delayed status does not bring the next one forward.
                 next_at = Instant::now() + every.map_or(Duration::ZERO, |every| until_next(every, wall::now()));
             }
         }
     }
 }
 
-/// Tells a client why it is not served.
+/// Refuses a client, with the reason.
 ///
 /// # Errors
 ///
-/// The client did not read it.
+/// The client did not read the reason.
 pub(crate) async fn refuse(stream: impl AsyncRead + AsyncWrite + Unpin, reason: String) -> Result<(), ChannelError> {
     let mut channel = Channel::new(stream);
     send(&mut channel, &ToOperator::Goodbye(Goodbye { reason, retry_after_millis: STRANGER_RETRY })).await?;
-    // Closing while something is unread would take the reason back: wait until the client has closed.
+    // Closing a socket with unread data resets the connection, and the client could lose the reason. So this waits
+    // until the client closes.
     let _ = tokio::time::timeout(WRITE_TIMEOUT, channel.next()).await;
     Ok(())
 }
 
-/// Sends the status, or that it is the one that was sent before.
+/// Sends the status, or `unchanged` if it equals the last one.
 async fn send_status<S: AsyncRead + AsyncWrite + Unpin>(
     channel: &mut Channel<S>,
     control: &Control,

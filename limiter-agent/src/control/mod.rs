@@ -5,9 +5,9 @@
 //! | `PUT /v1/config` | 200 with what is in force; 400, 409, 413 or 422 with the reason and what still is in force |
 //! | `GET /v1/config` | the snapshot in force, or 404 before the first |
 //! | `GET /v1/status` | what is in force, since when, and what every rule decided; 304 to a client that knows it (`If-None-Match`) |
-//! | `GET /v1/status?everyMillis=1000` | the same, and so on: a line each second, empty unless something is new |
+//! | `GET /v1/status?everyMillis=1000` | a stream of statuses: a line each second, empty if nothing changed |
 //! | `POST /v1/leave` | 204: the pod is being deleted; each answer from now on is the last on its connection |
-//! | `POST /v1/leave?waitMillis=5000` | the same, once the app takes no connections any more, or after that time |
+//! | `POST /v1/leave?waitMillis=5000` | 204, sent when the app refuses connections, or after that time |
 //! | `POST /v1/explain` | which rules match the request described, and what each would decide; nothing is charged |
 //!
 //! The operator uses the [`channel`] on the same port instead, which it chooses by ALPN.
@@ -41,17 +41,17 @@ pub(crate) use self::tls::{
 };
 use crate::{apply::Snapshots, leaving::Leaving};
 
-/// How much more than a snapshot's bound is read before the connection is given up: a sender that is told 413 only after
-/// it was listened to gets to see it.
+/// How much of a larger body is read before the connection is closed. A sender reads the answer 413 only after it has
+/// sent its body.
 const LISTENED_TO: usize = 16 * MAX_SNAPSHOT_BYTES;
 
-/// How large a request to explain may be: as large as one that the proxy takes, written in JSON.
+/// The largest request to explain: the largest request that the proxy accepts, as JSON.
 const MAX_EXPLAIN_BYTES: usize = 4 * 1024 * 1024;
 
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the control port shows and changes.
+/// The state that the control port reads and changes.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) rules: Arc<ArcSwap<RulesInForce>>,
@@ -59,9 +59,9 @@ pub(crate) struct Control {
     pub(crate) leaving: Arc<Leaving>,
     pub(crate) clock: MonotonicClock,
     pub(crate) started: Time,
-    /// How the proxy port reads them.
+    /// How the proxy port reads ambiguous paths.
     pub(crate) ambiguous_paths: AmbiguousPaths,
-    /// Tells this run of the agent from any other.
+    /// Identifies this run of the agent.
     pub(crate) instance: String,
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .with_state(control)
 }
 
-/// The routes for clients in the pod without a certificate: only reads.
+/// The routes for clients in the pod without a certificate: read-only.
 pub(crate) fn reading_router(control: Arc<Control>) -> Router {
     Router::new()
         .route("/v1/config", get(config).put(not_from_here))
@@ -106,9 +106,9 @@ async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response
     }
 }
 
-/// Puts a snapshot in force. None: it was too large to be read.
+/// Puts a snapshot in force. `None` stands for a snapshot that was too large to be read.
 async fn put(control: Arc<Control>, body: Option<Vec<u8>>) -> Result<ApplyReply, Refusal> {
-    // A large one takes its time, in which probes are answered.
+    // Lowering a large snapshot takes long, and probes must be answered meanwhile.
     let put = tokio::task::spawn_blocking(move || {
         control.snapshots.put(body.as_deref().filter(|body| body.len() <= MAX_SNAPSHOT_BYTES))
     });
@@ -127,7 +127,8 @@ fn code(error: RefusalKind) -> StatusCode {
     }
 }
 
-/// All that a client hears whose certificate is in order and names somebody else.
+/// The routes for a client whose valid certificate has another name than the operator's: each answers 403 with the
+/// reason.
 pub(crate) fn closed(reason: String) -> Router {
     let reason: Arc<str> = reason.into();
     Router::new().fallback(move || {
@@ -136,11 +137,12 @@ pub(crate) fn closed(reason: String) -> Router {
     })
 }
 
-/// The whole body; none if it is larger than that. An error is what to answer if it does not come whole.
+/// The whole body, or `None` if it is larger than `most`. The error is the response to a body that does not arrive
+/// completely.
 async fn read(body: Body, most: usize) -> Result<Option<Vec<u8>>, Response> {
     match tokio::time::timeout(BODY_TIMEOUT, gather(body, most)).await {
         Ok(Ok(body)) => Ok(body),
-        // Nobody is left to be told.
+        // The client has usually disconnected and does not see this response.
         Ok(Err(error)) => Err(failure(StatusCode::BAD_REQUEST, "incomplete", &format!("the body broke off: {error}"))),
         Err(_) => Err(failure(StatusCode::REQUEST_TIMEOUT, "incomplete", "the body took too long to arrive")),
     }
@@ -194,7 +196,7 @@ async fn explain(State(control): State<Arc<Control>>, body: Body) -> Response {
     }
 }
 
-/// How long the caller of `leave` wants to wait.
+/// The parameters of `leave`: how long the caller wants to wait.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Wait {

@@ -1,4 +1,4 @@
-//! What is in force, since when, and what every rule decided: once, or again and again.
+//! The status: what is in force, since when, and what every rule decided. Sent once, or at an interval.
 
 use std::{
     convert::Infallible,
@@ -26,15 +26,15 @@ use weir_wire::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status, WIRE_V
 use super::{Control, failure};
 use crate::{apply::in_force, wall};
 
-/// The shortest and the longest interval between two statuses: no client needs it more often, and a client that needs it
+/// The shortest and the longest interval between two statuses. No client needs a shorter one. A client that needs one
 /// less often than once an hour can poll.
 pub(super) const EVERY_MILLIS: (u64, u64) = (100, 3_600_000);
-/// Lines that are so far apart come when a tenth of a second begins: who listens to thousands of agents is woken for many of
-/// them at once, and not for each.
+/// From this interval on, lines are sent at the start of a tenth of a second. So a reader of thousands of agents wakes
+/// once for many of them, not once for each.
 const TOGETHER_FROM: Duration = Duration::from_secs(1);
 const TENTH: u32 = 100_000_000;
 
-/// How a status is asked for.
+/// The parameters of a request for the status.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Asked {
@@ -61,14 +61,14 @@ pub(super) async fn status(
 fn once(control: &Control, head: &HeaderMap) -> Response {
     let status = control.status();
     let tag = entity_tag(&status);
-    // A client that sends more than one gets the whole status.
+    // A client that sends several tags gets the whole status.
     if head.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
         return (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response();
     }
     ([(ETAG, tag)], Json(status)).into_response()
 }
 
-/// A line at once, and then one each time: the status, or nothing but its end while nothing is new.
+/// A line at once, and then one at each interval: the status, or an empty line while nothing has changed.
 fn lines(control: Arc<Control>, every: Duration) -> impl Stream<Item = Result<Bytes, Infallible>> {
     stream::unfold((control, Duration::ZERO, String::new()), move |(control, pause, told)| async move {
         sleep(pause).await;
@@ -79,8 +79,8 @@ fn lines(control: Arc<Control>, every: Duration) -> impl Stream<Item = Result<By
     })
 }
 
-/// How long to wait for the next line. It is asked for each one: the clock that waits and the one on the wall do not run alike.
-/// A delayed line does not hurry the next ones: the reader would take that for too many.
+/// How long to wait for the next line. It is computed for each line, because the monotonic clock and the wall clock
+/// drift apart. A delayed line does not bring the next one forward: the reader would count it as one too many.
 pub(super) fn until_next(every: Duration, now: SystemTime) -> Duration {
     if every < TOGETHER_FROM {
         return every;
@@ -110,7 +110,8 @@ impl Control {
     }
 }
 
-/// Names what a status says beyond how much time has passed. Weak, because of that. Only this process knows how to make it.
+/// Identifies the content of a status, except for the elapsed time. For this reason the tag is weak. Only this process
+/// can compute it.
 pub(super) fn entity_tag(status: &Status) -> String {
     let mut hasher = DefaultHasher::new();
     (&status.instance, &status.in_force, &status.policies).hash(&mut hasher);
@@ -164,10 +165,10 @@ mod tests {
             (10_000, 2_345, 12_300),
             (1_000, 1_099, 2_000),
             (3_600_000, 999, 3_600_900),
-            // What is no whole number of tenths comes a little more often.
+            // An interval that is not a multiple of a tenth of a second becomes a little shorter.
             (1_234, 1_000, 2_234),
             (1_234, 2_234, 3_434),
-            // So often that it would be too often.
+            // Intervals under a second are not aligned: that would shorten them too much.
             (999, 99, 1_098),
             (100, 99, 199),
         ] {
@@ -175,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Timers are late by up to a millisecond, and now and then by much more.
+    /// Timers are late by up to a millisecond, and rarely by much more.
     #[test]
     fn who_is_late_comes_back_into_step() {
         let mut at = 1_795_000_000_040;

@@ -1,9 +1,9 @@
-//! Mutual TLS of the control port: the agent's certificate, and whose clients are let in.
+//! Mutual TLS of the control port: the agent's certificate, and which clients it accepts.
 //!
-//! They are in files that others write, or come from the operator ([`crate::identity`]), and change while the agent runs.
-//! What is in use changes only to something that works as a whole, and only for connections that come later: those that
-//! are open stay as they are. Nothing here may let in a client without a certificate of the client CA; as long as there
-//! are no credentials, nobody is let in.
+//! Credentials are in files that other programs write, or come from the operator ([`crate::identity`]). They change
+//! while the agent runs. New credentials replace those in use only if they work as a whole, and only for later
+//! connections: open connections are unaffected. Nothing here may accept a client without a certificate of the client
+//! CA. As long as there are no credentials, every client is refused.
 
 use std::{
     convert::Infallible,
@@ -34,19 +34,20 @@ use x509_parser::{
 
 use crate::watch::{Contents, Watched};
 
-/// What can become of a handshake, as in `weir_control_handshakes_total`.
+/// The outcomes of a handshake, as in `weir_control_handshakes_total`.
 pub(crate) const HANDSHAKES: [&str; 4] = ["accepted", "unnamed", "failed", "timeout"];
 
-/// What can become of credentials that are due to change, as in `weir_control_certificate_reloads_total`.
+/// The outcomes of a change of credentials, as in `weir_control_certificate_reloads_total`.
 pub(crate) const RELOADS: [&str; 2] = ["loaded", "rejected"];
 
-/// A client that cannot finish a handshake in this time makes room for others.
+/// A client that does not finish its handshake in this time is disconnected.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a client is held that comes before there is a certificate: its call ends the wait for one. Shorter than an operator waits.
+/// How long to hold a client that connects before there is a certificate. Its connection triggers a request for one.
+/// Shorter than an operator's timeout.
 const FIRST_CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Which files say who is who; PEM all of them.
+/// The files with the certificates and the key, all in PEM.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsFiles {
     pub(crate) cert: PathBuf,
@@ -54,7 +55,7 @@ pub(crate) struct TlsFiles {
     pub(crate) client_ca: PathBuf,
 }
 
-/// Files that make no TLS server.
+/// Why the files do not make a TLS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidTls {
     flag: &'static str,
@@ -70,31 +71,31 @@ impl fmt::Display for InvalidTls {
 
 impl std::error::Error for InvalidTls {}
 
-/// The control port's TLS as it is now.
+/// The current TLS state of the control port.
 #[derive(Debug)]
 pub(crate) struct Tls {
-    /// None: the operator gives what there is.
+    /// `None` if the operator issues the credentials.
     files: Option<TlsFiles>,
     client_name: Option<String>,
-    /// None: nobody is let in yet.
+    /// `None` while every client is refused.
     current: ArcSwapOption<Credentials>,
-    /// Credentials have changed.
+    /// Notified when credentials have changed.
     installed: Notify,
-    /// A client came that could not be let in with what there is.
+    /// Notified when a client could not connect with the current credentials.
     called: Notify,
     handshakes: [AtomicU64; HANDSHAKES.len()],
     reloads: [AtomicU64; RELOADS.len()],
 }
 
-/// What the agent shows, and whom it lets in.
+/// The certificate that the agent presents, and the clients that it accepts.
 #[derive(Debug)]
 pub(crate) struct Credentials {
     server: Arc<ServerConfig>,
-    /// Until when the agent's certificate is valid, in seconds of Unix time.
+    /// When the agent's certificate expires, in seconds of Unix time.
     pub(crate) not_after: u64,
 }
 
-/// Which part of credentials is no good, and why.
+/// Which part of the credentials is invalid, and why.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InvalidCredentials {
     #[error("{0}")]
@@ -105,10 +106,10 @@ pub(crate) enum InvalidCredentials {
     Authorities(String),
 }
 
-/// A handshake that ended well.
+/// A successful handshake.
 pub(crate) struct Accepted {
     pub(crate) stream: TlsStream<TcpStream>,
-    /// None: nobody in particular was asked for, or it was this client. Otherwise what to tell it.
+    /// `None` if every client name is accepted or this client has the right one. Otherwise the reason to refuse it.
     pub(crate) stranger: Option<String>,
 }
 
@@ -120,7 +121,7 @@ impl Tls {
         Ok(Self::new(Some(files), client_name, Some(credentials)))
     }
 
-    /// Lets nobody in until there are credentials, and then only clients of this name.
+    /// Refuses every client until there are credentials, and then accepts only clients of this name.
     pub(crate) fn closed(client_name: String) -> Self {
         Self::new(None, Some(client_name), None)
     }
@@ -137,7 +138,7 @@ impl Tls {
         let Some(files) = &self.files else { return std::future::pending().await };
         let (mut watched, mut contents) = files.watched();
         loop {
-            // The first may have changed since the start.
+            // The files may have changed since the agent read them at its start.
             match files.credentials(contents) {
                 Ok(credentials) => self.install(credentials),
                 Err(error) => {
@@ -149,7 +150,7 @@ impl Tls {
         }
     }
 
-    /// For connections that come from now on.
+    /// Installs credentials for later connections.
     pub(crate) fn install(&self, credentials: Credentials) {
         let expires = credentials.not_after;
         self.current.store(Some(Arc::new(credentials)));
@@ -158,19 +159,19 @@ impl Tls {
         self.reloads[0].fetch_add(1, Relaxed);
     }
 
-    /// There should have been others by now.
+    /// Counts a failed replacement of credentials.
     pub(crate) fn rejected(&self) {
         self.reloads[1].fetch_add(1, Relaxed);
     }
 
-    /// Returns once a client has come that could not be let in for want of credentials that it believes.
+    /// Returns when a client could not connect: there are no credentials, or it does not trust them.
     pub(crate) async fn called(&self) {
         self.called.notified().await;
     }
 
-    /// What there is, or comes within a moment.
+    /// The credentials, if they exist or arrive within a moment.
     async fn credentials(&self) -> Option<Arc<Credentials>> {
-        // Before the look: what is installed after it is not missed.
+        // Created before the check, so that no credentials installed after it are missed.
         let installed = self.installed.notified();
         if let Some(credentials) = self.current.load_full() {
             return Some(credentials);
@@ -180,11 +181,11 @@ impl Tls {
         self.current.load_full()
     }
 
-    /// Lets a client in.
+    /// Accepts a client.
     ///
     /// # Errors
     ///
-    /// What went wrong, for the log: TLS has told the client in its own words.
+    /// The failure, for the log. TLS has sent the client an alert.
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<Accepted> {
         let Some(credentials) = self.credentials().await else {
             self.handshakes[2].fetch_add(1, Relaxed);
@@ -197,7 +198,7 @@ impl Tls {
                 (usize::from(stranger.is_some()), Ok(Accepted { stream, stranger }))
             }
             Ok(Err(error)) => {
-                // It may not believe this certificate any more.
+                // The client may no longer trust this certificate.
                 self.called.notify_one();
                 (2, Err(error))
             }
@@ -207,7 +208,7 @@ impl Tls {
         accepted
     }
 
-    /// What to tell a client of the right CA that is not the one that may come in.
+    /// Why to refuse a client that has a certificate of the right CA and not the right name.
     fn stranger(&self, stream: &TlsStream<TcpStream>) -> Option<String> {
         let wanted = self.client_name.as_deref()?;
         let (_, connection) = stream.get_ref();
@@ -219,17 +220,17 @@ impl Tls {
         })
     }
 
-    /// How many handshakes had each of the outcomes in [`HANDSHAKES`].
+    /// How many handshakes had each outcome in [`HANDSHAKES`].
     pub(crate) fn handshakes(&self) -> [u64; HANDSHAKES.len()] {
         self.handshakes.each_ref().map(|count| count.load(Relaxed))
     }
 
-    /// How many changes of the files had each of the outcomes in [`RELOADS`].
+    /// How many changes of credentials had each outcome in [`RELOADS`].
     pub(crate) fn reloads(&self) -> [u64; RELOADS.len()] {
         self.reloads.each_ref().map(|count| count.load(Relaxed))
     }
 
-    /// Until when the agent's certificate is valid, in seconds of Unix time; none before there is one.
+    /// When the agent's certificate expires, in seconds of Unix time. `None` before there is one.
     pub(crate) fn not_after(&self) -> Option<u64> {
         self.current.load().as_ref().map(|credentials| credentials.not_after)
     }
@@ -261,7 +262,7 @@ impl TlsFiles {
 }
 
 impl Credentials {
-    /// A server with this chain, which has one certificate at least, for clients of these authorities.
+    /// A server with this chain of at least one certificate, for clients of these authorities.
     pub(crate) fn new(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
@@ -284,14 +285,14 @@ impl Credentials {
             .with_single_cert(chain, key)
             .map_err(InvalidCredentials::Key)?;
         server.alpn_protocols = vec![ALPN.to_vec(), b"h2".to_vec(), b"http/1.1".to_vec()];
-        // A session that is resumed would skip a look at the client's certificate.
+        // A resumed session would skip the check of the client's certificate.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         Ok(Self { server: Arc::new(server), not_after })
     }
 }
 
-/// At least one.
+/// The certificates, at least one.
 pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let certificates: Vec<_> =
         CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| format!("not PEM: {error}"))?;
@@ -304,7 +305,7 @@ fn not_after(certificate: &CertificateDer<'_>) -> Result<u64, String> {
     Ok(u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0))
 }
 
-/// The DNS names and URIs that a certificate is for.
+/// The DNS names and URIs in a certificate.
 fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let Ok(Some(alternatives)) = certificate.subject_alternative_name() else { return Vec::new() };

@@ -1,5 +1,5 @@
-//! Certificates in PEM, from a service or a file: refused with a reason, or the same bytes as another reader of PEM finds. What
-//! cannot be used for TLS is refused, and never a panic.
+//! Certificates in PEM, from a service or a file: refused with a reason, or parsed to the same bytes as another PEM
+//! reader finds. A certificate that TLS cannot use is refused without a panic.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use rcgen::{CertificateParams, KeyPair};
@@ -23,7 +23,7 @@ fn any_certificate_is_refused_or_read_as_others_read_it() {
         let pem = choices.one(&pems);
         let text = match choices.below(3) {
             0 => mutated(pem.as_bytes(), pems[1].as_bytes(), &mut choices.random()),
-            // A broken certificate in sound PEM.
+            // An invalid certificate in valid PEM.
             1 => pem_of(&mutated(one.der(), other.der(), &mut choices.random())).into_bytes(),
             _ => pem.clone().into_bytes(),
         };
@@ -33,7 +33,7 @@ fn any_certificate_is_refused_or_read_as_others_read_it() {
             return if text == pem.as_bytes() { Err(format!("{} was refused", shown())) } else { Ok(()) };
         };
         let others = blocks(&text);
-        // The library also takes blocks whose lines are no longer those of RFC 7468.
+        // The library also accepts blocks whose lines do not follow RFC 7468.
         if !others.iter().all(|other| chain.iter().any(|it| it.as_ref() == other)) {
             return Err(format!("{} has {} certificates, and others read {}", shown(), chain.len(), others.len()));
         }
@@ -55,7 +55,7 @@ fn pem_of(der: &[u8]) -> String {
     format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
-/// What stands between the lines that begin and end certificates (RFC 7468).
+/// The content between the lines that begin and end certificates (RFC 7468).
 fn blocks(text: &[u8]) -> Vec<Vec<u8>> {
     let mut blocks = Vec::new();
     let mut open: Option<(Vec<u8>, Vec<u8>)> = None;

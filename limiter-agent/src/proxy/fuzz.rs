@@ -1,4 +1,5 @@
-//! What a request says of its host and of who sent it: beside the `http` crate, and by the definitions of RFC 7239 and RFC 9110.
+//! The host of a request and the client fields, compared with the `http` crate and with the definitions of RFC 7239 and
+//! RFC 9110.
 
 use std::net::IpAddr;
 
@@ -66,7 +67,7 @@ fn authority(choices: &mut Choices<'_>) -> Result<(), String> {
     if host.is_empty() {
         return Ok(());
     }
-    // Other readers find one host in it, and a port that is none or a number.
+    // Other readers find the same host, and a port that is empty or a number.
     let read = Authority::try_from(host).map_err(|error| format!("{host:?} was taken: {error}"))?;
     let behind = host.strip_prefix(read.host()).unwrap_or("@");
     let is_port =

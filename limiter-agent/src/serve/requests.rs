@@ -1,4 +1,4 @@
-//! What a connection of the agent's own ports is asked, as far as its place depends on it.
+//! The requests on one connection of the agent's own ports, which decide how soon the connection can be evicted.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,7 +20,7 @@ struct Open {
     writing: usize,
 }
 
-/// A request that is being answered, until this is dropped.
+/// A request that is being answered. Dropping this ends it.
 #[derive(Debug)]
 pub(super) struct Answering {
     requests: Arc<Requests>,
@@ -32,12 +32,12 @@ impl Requests {
         Arc::new(Self { place, clock, open: Mutex::default() })
     }
 
-    /// Returns once the connection has lost its place.
+    /// Returns when the connection was evicted.
     pub(super) async fn evicted(&self) {
         self.place.gone().await;
     }
 
-    /// For each request of a client that may ask. `writes` is for one that changes something.
+    /// Begins a request of an accepted client. `writes` is true if it changes something.
     pub(super) fn begin(self: &Arc<Self>, writes: bool) -> Answering {
         self.change(|open| if writes { open.writing += 1 } else { open.reading += 1 });
         Answering { requests: Arc::clone(self), writes }

@@ -1,5 +1,5 @@
-//! What a client may send over a connection, read by us and by tungstenite: the same frames, or a violation where it
-//! sees one; and the same whatever pieces they come in.
+//! What a client may send over a connection, read by Weir and by tungstenite. Both find the same frames, or a violation
+//! in the same place. The result does not depend on the pieces in which the bytes arrive.
 
 use tokio_tungstenite::tungstenite::protocol::frame::{FrameHeader, coding::OpCode};
 use weir_fuzz::{Choices, Target};
@@ -16,7 +16,7 @@ fn any_frames_are_read_as_others_read_them() {
 
 fn script(bytes: &[u8]) -> Result<(), String> {
     let mut choices = Choices(bytes);
-    // Half of them are frames but for a byte, the others are anything.
+    // Half of the inputs are frames with at most one changed byte. The others are random.
     let input = if choices.rarely(2) { bytes.to_vec() } else { frames(&mut choices) };
     header(&input)?;
     let cuts: Vec<usize> = (0..8).map(|_| choices.below(input.len() + 1)).collect();
@@ -34,7 +34,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     if whole == expected { Ok(()) } else { Err(format!("{input:02x?} is\n{whole:?}\nand should be\n{expected:?}")) }
 }
 
-/// Mostly sound frames, one after the other.
+/// Mostly valid frames, one after the other.
 fn frames(choices: &mut Choices<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..1 + choices.below(6) {
@@ -44,7 +44,7 @@ fn frames(choices: &mut Choices<'_>) -> Vec<u8> {
         let length = *choices.one(&[0, 1, 2, 5, 125, 126, 127, 300, 65_535, 65_536]);
         let masked = if choices.rarely(40) { 0 } else { 0x80 };
         bytes.push(last | reserved | opcode);
-        // Sometimes longer than it has to be.
+        // Rarely a length with more bytes than necessary.
         let form = if choices.rarely(30) { *choices.one(&[1, 2]) } else { 0 };
         match (form, length) {
             (0, 0..=125) => bytes.push(masked | u8::try_from(length).unwrap_or(0)),
@@ -73,11 +73,11 @@ fn frames(choices: &mut Choices<'_>) -> Vec<u8> {
     bytes
 }
 
-/// A header beside the one that tungstenite reads.
+/// Compares a header with the one that tungstenite reads.
 fn header(input: &[u8]) -> Result<(), String> {
     let ours = Header::parse(input);
     let mut cursor = std::io::Cursor::new(input);
-    // It refuses what is reserved or unknown while it reads; we do later.
+    // tungstenite refuses reserved and unknown bits while it reads. Weir checks them later.
     let theirs = match FrameHeader::parse(&mut cursor) {
         Err(_) => return Ok(()),
         Ok(None) => None,
@@ -100,7 +100,7 @@ fn header(input: &[u8]) -> Result<(), String> {
     if same { Ok(()) } else { Err(format!("{:02x?}: {ours:?} is not {theirs:?}", &input[..input.len().min(16)])) }
 }
 
-/// What became of all bytes, and whether it ended in a violation.
+/// What happened to all bytes, and whether they ended in a violation.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Followed {
     passed: Vec<u8>,
@@ -110,7 +110,7 @@ struct Followed {
     closed: bool,
 }
 
-/// Every message whose number has a bit in `refused` is refused.
+/// Refuses every message whose number has its bit set in `refused`.
 fn is_refused(refused: u8, message: usize) -> bool {
     refused >> (message % 8) & 1 != 0
 }
@@ -154,7 +154,7 @@ fn followed(input: &[u8], cuts: &[usize], refused: u8) -> Result<Followed, Strin
     Ok(outcome)
 }
 
-/// RFC 6455 section 5, a frame at a time.
+/// Follows RFC 6455 section 5, one frame at a time.
 fn expected(input: &[u8], refused: u8) -> Followed {
     let mut outcome = Followed::default();
     let (mut rest, mut open, mut dropped) = (input, false, false);
@@ -214,7 +214,7 @@ fn expected(input: &[u8], refused: u8) -> Followed {
         }
         rest = &rest[there..];
     }
-    // One byte is no header, but behind a close it goes where all goes.
+    // One byte is not a header. After a close frame it is dropped like all other bytes.
     if outcome.closed {
         outcome.dropped += rest.len();
     }

@@ -28,11 +28,11 @@ const LAST_ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-last: 1\r
 #[derive(Debug)]
 pub(super) struct Heard {
     pub(super) message: Result<Message, String>,
-    /// It was answered before its body was complete, or its body never was.
+    /// Whether it was answered before its body was complete, or its body never was.
     pub(super) early: bool,
     /// The index of its response.
     pub(super) answer: Option<usize>,
-    /// It came on a connection on which the app has sent extra bytes.
+    /// Whether it came on a connection on which the app had sent extra bytes.
     pub(super) behind_extra: bool,
 }
 
@@ -47,13 +47,13 @@ pub(super) struct App {
 struct Stage {
     play: Mutex<Play>,
     moved: Notify,
-    /// The run whose connections are to be closed.
+    /// The run whose connections must close.
     over: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct Play {
-    /// Counts the runs, so that a late message belongs to no run.
+    /// Counts the runs, so that a late message does not count in the next run.
     run: u64,
     script: VecDeque<(usize, Answer)>,
     heard: Vec<Heard>,
@@ -249,7 +249,7 @@ impl Connection<'_> {
             None if to_head => (LAST_ANSWER[..LAST_ANSWER.len() - 2].to_vec(), [].as_slice(), Then::Keep),
             None => (LAST_ANSWER.to_vec(), [].as_slice(), Then::Keep),
         };
-        // Larger ones may be read in several pieces.
+        // A larger response may be read in several pieces, so its extra bytes may arrive later.
         self.said_more |= answer.as_ref().is_some_and(|answer| !answer.extra.is_empty()) && bytes.len() < 4096;
         self.said_more &= splits.is_empty();
         if then == Then::Close {
@@ -259,7 +259,7 @@ impl Connection<'_> {
         }
         for (number, piece) in pieces(&bytes, splits).enumerate() {
             if number > 0 {
-                // So that the agent reads them one by one.
+                // Waits, so that the agent reads the pieces one by one.
                 self.pulse.beat().await;
             }
             let written = tokio::select! {
@@ -285,7 +285,8 @@ impl Connection<'_> {
             }
             Then::Close => {
                 let _ = self.stream.shutdown().await;
-                // Waits until the agent has seen it. A reset must not answer what the agent still sends.
+                // Waits until the agent has seen the end. Otherwise a reset could answer bytes that the agent still
+                // sends.
                 let pulse = self.pulse;
                 tokio::select! {
                     () = async { while self.read().await {} } => {}

@@ -18,7 +18,7 @@ pub(super) struct Case {
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) bytes: Vec<u8>,
-    /// The offsets at which it is split.
+    /// The offsets at which the bytes are split.
     pub(super) splits: Vec<usize>,
     /// Whether to wait until everything before it was answered.
     pub(super) waits: bool,

@@ -239,8 +239,8 @@ impl Make {
         let (mut head, body) = (latin(&head), body);
         let (mut unanswered, mut broken) = (false, false);
         if index == 0 && self.chance(0.1) {
-            // It closes in the middle, or before the first byte. Only on a new connection: on a used one the request
-            // may be retried, and the two paths have separate connections.
+            // The app closes in the middle, or before the first byte. This happens only on a new connection: on a used
+            // one the request may be retried, and the two paths have separate connections.
             (unanswered, broken) = (self.chance(0.5), true);
             let at = self.random.random_range(0..head.len());
             head.truncate(if unanswered { 0 } else { at });
@@ -250,8 +250,8 @@ impl Make {
         let mut body = if cut { Vec::new() } else { body };
         let mut extra = extra.to_vec();
         if then == Then::Reset && !broken {
-            // Never after a complete response: whether the agent sends its next request before it sees the bytes
-            // depends on timing.
+            // A reset never follows a complete response: whether the agent sends its next request before it sees the
+            // reset depends on timing.
             extra.clear();
             if body.pop().is_none() {
                 then = Then::Close;
@@ -259,7 +259,8 @@ impl Make {
         }
         let mut splits = self.splits(head.len() + body.len());
         if !extra.is_empty() {
-            // In a separate piece it could arrive before or after the next request, which also depends on timing.
+            // Extra bytes in a separate piece could arrive before or after the next request, which depends on timing,
+            // too.
             splits.retain(|at| *at < head.len() + body.len());
         }
         let when = if self.chance(0.05) { When::Head } else { When::Body };
@@ -269,7 +270,7 @@ impl Make {
 
     fn mutate(&mut self, bytes: &mut Vec<u8>) {
         for _ in 0..self.random.random_range(1..=3) {
-            // At the beginning, where it matters: bodies are long.
+            // Near the beginning, because a change within a long body has little effect.
             let length = bytes.len().min(400);
             if length == 0 {
                 return;

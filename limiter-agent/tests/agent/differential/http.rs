@@ -33,7 +33,7 @@ pub(crate) struct Message {
     pub(crate) framing: Framing,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Vec<(String, String)>,
-    /// It is complete.
+    /// Whether it is complete.
     pub(crate) whole: bool,
     /// How many bytes it used.
     pub(crate) used: usize,
@@ -44,7 +44,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 impl Head {
-    /// Reads a head with the empty line behind it. `None`: it is incomplete.
+    /// Reads a head with the empty line after it. `None` if it is incomplete.
     pub(crate) fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, String> {
         let Some((lines, used)) = lines(bytes)? else { return Ok(None) };
         let (line, fields) = lines.split_first().ok_or("an empty line in place of a first line")?;
@@ -115,7 +115,7 @@ impl Head {
 }
 
 impl Message {
-    /// Reads a message. `None`: its head is incomplete. `ended` says that no more bytes will come.
+    /// Reads a message. `None` if its head is incomplete. `ended` says that no more bytes will come.
     pub(crate) fn read(bytes: &[u8], ended: bool, kind: impl FnOnce(&Head) -> Kind) -> Result<Option<Self>, String> {
         let Some((head, start)) = Head::read(bytes)? else { return Ok(None) };
         let framing = head.framing(kind(&head))?;

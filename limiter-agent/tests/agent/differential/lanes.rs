@@ -1,4 +1,4 @@
-//! Two agents that differ only in the path of requests, and how a case runs on both.
+//! Two agents that differ only in the path that requests take, and how a case runs on both.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -28,7 +28,7 @@ struct Side {
     failures: BTreeMap<String, u64>,
 }
 
-/// Two agents that differ only in the path of requests.
+/// Two agents that differ only in the path that requests take.
 struct Lane {
     off: Side,
     on: Side,
@@ -126,7 +126,7 @@ impl Lane {
                     break 'smaller;
                 }
                 left -= 1;
-                // Twice, so that the result is not a rare event.
+                // Run twice, so that the reduction does not keep a rare event.
                 if self.check(&smaller).await.is_err()
                     && let Err(still) = self.check(&smaller).await
                 {

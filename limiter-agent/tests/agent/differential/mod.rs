@@ -47,7 +47,7 @@ impl Budget {
             let seed = seed.parse().expect("the seed of a case");
             return Self { request, seed, cases: 1 };
         }
-        // Cases count on from it.
+        // The seeds of later cases are this one plus 1, 2 and so on.
         let seed = request.seed(seed) >> u32::from(request.is_timed());
         let cases = if request.is_timed() { u64::MAX } else { cases };
         Self { request, seed, cases }

@@ -114,10 +114,10 @@ fn response(out: &mut String, message: &Message) {
         let value = match name.as_str() {
             // The body itself is compared.
             "content-length" if own => "some".to_owned(),
-            // The same number, whether it was rewritten or not.
+            // A rewritten number is equal to the original.
             "content-length" => value.trim_start_matches('0').to_owned(),
             "ratelimit" => value.split(";t=").next().unwrap_or_default().to_owned(),
-            // In the agent's own responses. The app sends 7.
+            // Times in the agent's own responses differ. The app always sends 7.
             "retry-after" | "x-ratelimit-reset" if value != "7" => "some time".to_owned(),
             _ => value.clone(),
         };

@@ -18,7 +18,7 @@ pub(super) fn sets() -> Vec<Vec<Value>> {
             "burst": requests, "debt": requests,
         })
     };
-    // So fast that no response of these tests is delayed for long.
+    // A rate so high that it delays no response of these tests for long.
     let bandwidth = json!({
         "name": "bytes", "strategy": "TokenBucketWithDebt", "requests": 4_000_000, "periodMillis": 1000,
         "burst": 2_000, "debt": 1_000_000,

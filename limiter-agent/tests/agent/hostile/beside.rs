@@ -1,4 +1,4 @@
-//! The corpus against nginx and HAProxy: what each of them lets through. `cargo xtask hostile` runs it.
+//! Sends the corpus through nginx and HAProxy, and records what each of them accepts. `cargo xtask hostile` runs it.
 
 use std::{
     collections::BTreeMap,

@@ -131,7 +131,7 @@ async fn read(stream: &mut TcpStream) -> Answer {
     }
 }
 
-/// The status, which is first in a block of the agent's.
+/// The status, which the agent sends first in a block.
 fn of_block(block: &[u8]) -> u16 {
     let resized = block.iter().take_while(|byte| **byte & 0xe0 == 0x20).count();
     match block[resized..] {

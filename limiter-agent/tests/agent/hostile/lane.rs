@@ -34,7 +34,7 @@ pub(crate) struct Front {
     pub(crate) http2: SocketAddr,
 }
 
-/// An agent as such a proxy, with rules for each part of a request.
+/// An agent as a front, with rules for each part of a request.
 pub(crate) struct Lane {
     agent: Agent,
     front: Front,
@@ -48,7 +48,7 @@ pub(crate) struct Trial {
     pub(crate) heard: Vec<Heard>,
 }
 
-/// What the rules have counted: requests for each, and keys.
+/// The counts of the rules: for each rule, its requests and its keys.
 type Counts = Vec<(u64, u64)>;
 
 impl Front {
@@ -65,7 +65,7 @@ impl Front {
         let marked = ask(connect(self.http1).await, marker.as_bytes()).await;
         assert_eq!(marked, Answer::Status(200), "behind {:?}", String::from_utf8_lossy(bytes));
         let mut heard = self.app.take();
-        // The rest of an incomplete body may arrive after it.
+        // The rest of an incomplete body may arrive after the marker.
         let is_marker = |heard: &Heard| heard.as_ref().is_ok_and(|message| message.head.target() == MARKER);
         let before = heard.len();
         heard.retain(|heard| !is_marker(heard));
@@ -122,7 +122,7 @@ impl Lane {
     /// What differs.
     pub(crate) async fn compare(&mut self, message: &Message) -> Result<[Trial; 2], String> {
         self.begin().await;
-        // Keys that belong only to this case.
+        // The field makes the keys of this case unique.
         let message = &message.clone().with(CASE, &self.cases.to_string());
         let none = self.counts().await;
         let http1 = self.send(Protocol::Http1, &message.bytes(Protocol::Http1)).await;

@@ -26,7 +26,7 @@ pub(crate) struct Row {
     /// What it tests, for reports.
     pub(crate) about: &'static str,
     pub(crate) message: Message,
-    /// In HTTP/1.1; in HTTP/2 as well, unless a difference is allowed.
+    /// The outcome in HTTP/1.1, and in HTTP/2 unless a difference is allowed.
     pub(crate) expected: Expected,
 }
 

@@ -66,7 +66,7 @@ pub(super) const KEYS_PASS: &[&str] = &[
     "\u{f0}\u{9f}\u{98}\u{80}", "\u{a0}ann", "ann\u{a0}", "\u{85}", "ann:80", "\\ann", "ann\\", "<ann>", "{ann}",
     "[ann]", "ann|bob", "ann&bob", "ann#", "ann?", "ann/../bob", "*", "**", "^ann$", "true", "null", "0", "-1", "1e9",
     ",", ",,", ", ,", ";",
-    // In blanks at the ends the protocols differ.
+    // The protocols treat whitespace at the ends of a value differently.
     " ann", "ann ", "\tann", "ann\t", "  ann  ", " ", "\t", "ann \t ", " \tann",
 ];
 
