@@ -1,4 +1,5 @@
-//! Texts of YAML: read within bounds, every place within the text, and the same values as another library reads.
+//! YAML texts: reading stays within bounds, every location is within the text, and the values equal those of another
+//! library.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -67,7 +68,7 @@ fn any_text_is_read_within_bounds_and_as_another_library_reads_it() {
                 let changed = mutated(seed.as_bytes(), other.as_bytes(), &mut choices.random());
                 String::from_utf8_lossy(&changed).into_owned()
             };
-            // Whether a last line without an end has one is read in more than one way.
+            // Libraries disagree on whether an unterminated last line has a line end.
             let text = text + "\n";
             check(&text).map_err(|wrong| format!("{text:?}: {wrong}"))?;
         }
@@ -81,7 +82,7 @@ fn check(text: &str) -> Result<(), String> {
     for tree in &documents {
         let places = tree.places.values().chain(tree.faults.iter().map(|(place, ..)| place)).chain([&tree.start]);
         for place in places {
-            // The end of a text is a place, too. Other breaks of a line do not make there more of them.
+            // The end of a text is a valid location, too. Other line breaks do not raise the number of lines.
             let line = lines.get(place.line - 1);
             if place.line > text.matches(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() + 2
                 || place.column == 0
@@ -98,14 +99,14 @@ fn check(text: &str) -> Result<(), String> {
                 return Err(format!("it has {values} values, {depth} deep"));
             }
         }
-        // A place that is none leads to what should hold it.
+        // A path that does not exist leads to the value that should contain it.
         let _ = (tree.place("spec.rules[0].name"), tree.place(""));
     }
-    // What another library reads without a word is the same here, unless a fault says why not.
+    // If the other library reads the text without an error, the values must be equal, unless a fault says why not.
     let others: Result<Vec<Value>, _> = serde_yaml::Deserializer::from_str(text).map(Value::deserialize).collect();
     let faultless = documents.iter().all(|tree| tree.faults.is_empty());
     let values: Vec<&Value> = documents.iter().filter_map(|tree| tree.value.as_ref()).collect();
-    // Merges, tags, names without text and documents without content are read in more than one way.
+    // Libraries disagree on merges, tags, names without text and documents without content.
     let is_common = !["<<", "!", "%", "?", "~", "---", "...", "\u{feff}", "\t"].iter().any(|sign| text.contains(sign));
     if let Ok(others) = others
         && faultless
@@ -119,7 +120,7 @@ fn check(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The parser gives a name without text as `~`.
+/// The parser represents a name without text as `~`.
 fn has_nameless(value: &Value) -> bool {
     match value {
         Value::Array(list) => list.iter().any(has_nameless),

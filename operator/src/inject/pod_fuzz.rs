@@ -1,4 +1,5 @@
-//! Pods of admission reviews: left alone with a reason, or given an agent so that nothing else changes and nothing is done twice.
+//! Pods of admission reviews: left unchanged with a reason, or given an agent. Injection changes nothing else, and a
+//! second injection changes nothing.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DynamicObject;
@@ -124,14 +125,14 @@ fn check(pod: &Value, terms: &ClusterSettings) -> Result<(), String> {
         }
     };
     serde_json::from_value::<Pod>(patched.clone()).map_err(|error| format!("what came out is no pod: {error}"))?;
-    // The apiserver applies the difference, and must come to the same.
+    // The apiserver applies the patch, and must get the same pod.
     let mut applied = pod.clone();
     let patch = json_patch::diff(pod, &patched);
     json_patch::patch(&mut applied, &patch).map_err(|error| format!("the patch does not apply: {error}"))?;
     if applied == patched { Ok(()) } else { Err("the patch makes another pod".to_owned()) }
 }
 
-/// The envelope, which the library reads.
+/// Checks the envelope, which the library parses.
 fn review(pod: &Value, choices: &mut Choices<'_>) -> Result<(), String> {
     let resource = json!({"group": "", "version": "v1", "resource": "pods"});
     let kind = json!({"group": "", "version": "v1", "kind": "Pod"});

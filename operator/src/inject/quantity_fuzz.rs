@@ -1,4 +1,4 @@
-//! Quantities, beside whole numbers of billionths, which round nothing.
+//! Quantities, compared with exact integers of billionths.
 
 use weir_fuzz::{Choices, Target};
 
@@ -26,7 +26,7 @@ fn any_quantity_is_the_number_of_its_definition() {
             }
             if let Some((other, billionths)) = &last {
                 let other: Quantity = other.parse().map_err(|()| format!("{other:?} is none the second time"))?;
-                // Where floating point tells them as different at all.
+                // Compared only if floating point can distinguish the two.
                 let difference = expected.abs_diff(*billionths);
                 let close = 0 < difference && difference <= expected.max(*billionths) >> 40;
                 if !close && quantity.exceeds(&other) != (expected > *billionths) {
@@ -39,7 +39,7 @@ fn any_quantity_is_the_number_of_its_definition() {
     });
 }
 
-/// Rounded up, as Kubernetes does. The most is what counts: beyond it all are alike.
+/// Rounded up, as Kubernetes does. Values above the maximum are equal.
 fn billionths(text: &str) -> Option<u128> {
     let end = text.find(|it: char| !it.is_ascii_digit() && it != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);

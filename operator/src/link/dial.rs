@@ -1,8 +1,8 @@
-//! Opens the connection of a link: the channel over mutual TLS, or HTTP in plain text.
+//! Opens the connection of a link: the channel over mutual TLS, or plain HTTP.
 //!
-//! The process at a pod's address may be broken or hostile: what it says is bounded and parsed strictly. Over TLS only the
-//! agent of that pod is accepted. A connection belongs to one link and is made for one pod, so it is never used for another
-//! pod that has got the same address.
+//! The process at a pod's address may be broken or hostile, so its messages are bounded and parsed strictly. Over TLS,
+//! a link accepts only the agent of its pod. Each connection belongs to one link and one pod, so it is never used for
+//! another pod that later gets the same address.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,45 +22,45 @@ use super::{ContactError, trust};
 use crate::identity::{Held, Peer};
 use crate::plan::Content;
 
-/// How long a silent host is believed to be there, and how often the kernel asks it for a sign of life.
+/// How long a host may be silent before the kernel probes it, and the interval of the probes.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 2;
 
-/// Calls one agent.
+/// Connects to one agent.
 #[derive(Clone, Debug)]
 pub(super) struct Dial {
     address: Arc<str>,
     security: Security,
 }
 
-/// How an agent proves who it is.
+/// How an agent proves its identity.
 #[derive(Clone, Debug)]
 enum Security {
-    /// Not at all.
+    /// It does not.
     Plain,
     /// By its certificate.
     Mutual { peer: Peer, credentials: Option<Held> },
 }
 
-/// An open connection. It is closed with its value.
+/// An open connection. Dropping it closes the connection.
 #[derive(Debug)]
 pub(super) enum Connection {
-    /// Boxed before it becomes part of any future, which would hold it several times.
+    /// Boxed before it becomes part of a future, because nested futures would hold it several times.
     Mutual(Box<Channel<TlsStream<TcpStream>>>),
     Plain(Box<Http>),
 }
 
-/// A connection, and what the agent said first.
+/// A connection, and the agent's first message.
 #[derive(Debug)]
 pub(super) struct Dialed {
     pub(super) connection: Connection,
-    /// Until when its certificates are valid, in seconds of Unix time.
+    /// When its certificates expire, in seconds of Unix time.
     pub(super) not_after: u64,
     pub(super) greeting: ToOperator,
 }
 
 impl Dial {
-    /// For the agent at `url`: `http`, or `https` for one that must prove to be `peer`.
+    /// For the agent at `url`. With `http`, the agent proves nothing; with `https`, it must prove to be `peer`.
     pub(super) fn new(url: &str, peer: impl Into<Peer>, credentials: Option<Held>) -> Self {
         let (security, address) = match url.split_once("://") {
             Some(("https", address)) => (Security::Mutual { peer: peer.into(), credentials }, address),
@@ -70,11 +70,11 @@ impl Dial {
         Self { address: address.into(), security }
     }
 
-    /// Opens a connection and waits for what the agent says first.
+    /// Opens a connection and waits for the agent's first message.
     ///
     /// # Errors
     ///
-    /// Why there is none within `limit`.
+    /// Why there is no connection within `limit`.
     pub(super) async fn connect(self, limit: Duration) -> Result<Dialed, ContactError> {
         match timeout(limit, self.open(limit)).await {
             Ok(opened) => opened.map_err(|error| self.contact_error(error)),
@@ -102,7 +102,8 @@ impl Dial {
                 let shown = session.peer_certificates().and_then(<[_]>::first).and_then(|shown| not_after(shown));
                 let not_after = shown.map_or(credentials.not_after, |shown| shown.min(credentials.not_after));
                 let mut channel = Box::new(Channel::new(stream));
-                // The agent speaks first, so that its reason arrives if it does not accept the operator's certificate.
+                // The agent speaks first. So the operator reads the reason if the agent does not accept its
+                // certificate.
                 let greeting = channel.next().await.and_then(|frame| Ok(ToOperator::parse(&frame)?));
                 let greeting = greeting.map_err(DialError::Channel)?;
                 Ok(Dialed { connection: Connection::Mutual(channel), not_after, greeting })
@@ -114,7 +115,7 @@ impl Dial {
         let failed = |source| DialError::Connect { address: self.address.clone(), source };
         let stream = TcpStream::connect(&*self.address).await.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
-        // A pod that is gone without a word is noticed, whether or not something is being sent.
+        // Detects a pod that vanished, even if nothing is being sent.
         let keepalive =
             TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE).with_retries(KEEPALIVE_PROBES);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(failed)?;
@@ -123,7 +124,7 @@ impl Dial {
         Ok(stream)
     }
 
-    /// What went wrong, in words for the user who has to fix it.
+    /// The error, in words for the user who has to fix it.
     fn contact_error(&self, error: DialError) -> ContactError {
         let explained = match &self.security {
             Security::Mutual { peer, .. } => trust::explain(&error, peer),
@@ -141,11 +142,11 @@ impl Dial {
 }
 
 impl Connection {
-    /// What the agent says next. Cancel safe.
+    /// Waits for the agent's next message. Cancel safe.
     ///
     /// # Errors
     ///
-    /// Why the connection is of no more use.
+    /// Why the connection can no longer be used.
     pub(super) async fn next(&mut self) -> Result<ToOperator, ContactError> {
         match self {
             Self::Mutual(channel) => {
@@ -156,11 +157,11 @@ impl Connection {
         }
     }
 
-    /// Asks the agent to send its status so often.
+    /// Asks the agent to send its status at this interval.
     ///
     /// # Errors
     ///
-    /// The agent did not read it within `limit`.
+    /// The agent did not read the message within `limit`.
     pub(super) async fn ask(&mut self, every: Duration, limit: Duration) -> Result<(), ContactError> {
         match self {
             Self::Mutual(channel) => {
@@ -178,7 +179,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// The agent did not read it within `limit`.
+    /// The agent did not read the message within `limit`.
     pub(super) async fn push(&mut self, content: &Content, sequence: u64, limit: Duration) -> Result<(), ContactError> {
         match self {
             Self::Mutual(channel) => {
@@ -202,7 +203,7 @@ async fn send(
     channel.send(frame, limit).await.map_err(contact_error)
 }
 
-/// What ended a connection that was open.
+/// Why an open connection ended.
 fn contact_error(error: ChannelError) -> ContactError {
     match error {
         ChannelError::Closed => ContactError::Closed { is_silent: false },

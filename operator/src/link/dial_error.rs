@@ -1,4 +1,4 @@
-//! Why there is no connection to an agent. [`trust`](super::trust) says in words what has to do with certificates.
+//! Why there is no connection to an agent. [`trust`](super::trust) explains the errors of certificates.
 
 use std::io;
 use std::sync::Arc;
@@ -24,18 +24,18 @@ pub(super) enum DialError {
     Channel(#[source] ChannelError),
     #[error("no answer")]
     Http(#[source] hyper::Error),
-    /// There was an answer, and it is none of an agent.
+    /// The answer did not come from an agent.
     #[error(transparent)]
     Answer(ContactError),
 }
 
-/// The kernel has asked the other side whether it is there, and heard nothing.
+/// Whether the connection failed because the kernel's probes got no answer.
 pub(super) fn is_silence(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
     matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
 }
 
-/// An error with its causes: libraries keep what people need to know ("connection refused") in the last of them.
+/// An error with its causes: libraries put the important part ("connection refused") into the last one.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

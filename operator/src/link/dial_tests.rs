@@ -1,4 +1,4 @@
-//! Everything that may sit at a pod's address, and what the status says of it.
+//! The processes that may answer at a pod's address, and what the status says of each.
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,7 @@ use crate::identity::{Calling, PodIdentity, keeper};
 use crate::world::ObjectKey;
 
 const TERMS: Terms = Terms { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, ripens: HOUR };
-/// Nobody here takes longer unless he means to.
+/// The timeout of all calls here, except in tests of the timeout.
 const LIMIT: Duration = Duration::from_secs(10);
 fn now() -> u64 {
     clock::unix_micros() / 1_000_000
@@ -50,7 +50,7 @@ fn certificate(authorities: &Authorities, pod: &PodIdentity, usage: ExtendedKeyU
     authorities.leaf(&order, at).unwrap().unwrap()
 }
 
-/// As an agent does it: this certificate, for clients of these authorities.
+/// TLS as an agent configures it: this certificate, for clients of these authorities.
 fn tls(leaf: Leaf, clients: &Authorities, protocol: &[u8]) -> ServerConfig {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(clients.certificates().as_bytes()) {
@@ -68,7 +68,7 @@ fn tls(leaf: Leaf, clients: &Authorities, protocol: &[u8]) -> ServerConfig {
     server
 }
 
-/// Does the same with every connection.
+/// A listener that handles every connection in the same way.
 async fn listen<F: Future<Output = ()> + Send + 'static>(
     with: impl Fn(TcpStream) -> F + Send + Sync + 'static,
 ) -> SocketAddr {
@@ -93,7 +93,7 @@ pub(in crate::link) fn status(revision: Option<&str>) -> ToOperator {
     }))
 }
 
-/// One connection, as its agent sees it.
+/// One connection, from the agent's side.
 pub(in crate::link) struct Served(Channel<tokio_rustls::server::TlsStream<TcpStream>>);
 
 impl Served {
@@ -101,20 +101,20 @@ impl Served {
         self.0.send(message.frame().unwrap(), LIMIT).await.unwrap();
     }
 
-    /// The next message; none once the operator has hung up.
+    /// The next message from the operator. `None` once the operator has closed the connection.
     pub(in crate::link) async fn heard(&mut self) -> Option<ToAgent> {
         Some(ToAgent::parse(self.0.next().await.ok()?).unwrap())
     }
 }
 
-/// An agent that its operator believes, and that believes its operator. It says nothing by itself.
+/// An agent and an operator that trust each other. The agent sends nothing by itself.
 pub(in crate::link) async fn agent() -> (SocketAddr, mpsc::Receiver<Served>, Held) {
     let ours = authorities();
     let (address, served) = serve(tls(good(&ours), &ours, ALPN)).await;
     (address, served, watch::channel(Some(credentials(&ours))).1)
 }
 
-/// Gives every connection that was let in.
+/// A server that passes on every connection that it accepts.
 async fn serve(server: ServerConfig) -> (SocketAddr, mpsc::Receiver<Served>) {
     let acceptor = TlsAcceptor::from(Arc::new(server));
     let (tell, served) = mpsc::channel(16);
@@ -129,7 +129,7 @@ async fn serve(server: ServerConfig) -> (SocketAddr, mpsc::Receiver<Served>) {
     (address, served)
 }
 
-/// An agent that says this on every connection.
+/// An agent that sends this on every connection.
 async fn greeting(server: ServerConfig, greeting: ToOperator) -> SocketAddr {
     let (address, mut served) = serve(server).await;
     tokio::spawn(async move {
@@ -141,7 +141,7 @@ async fn greeting(server: ServerConfig, greeting: ToOperator) -> SocketAddr {
     address
 }
 
-/// What comes of a call to the peer as the agent of `shop/web`.
+/// Calls the address as the agent of `shop/web`, and returns the result.
 async fn called(address: SocketAddr, credentials: Arc<Calling>, limit: Duration) -> Result<Dialed, ContactError> {
     let (_, held) = watch::channel(Some(credentials));
     Dial::new(&format!("https://{address}"), pod("web"), Some(held)).connect(limit).await
@@ -199,12 +199,12 @@ async fn a_peer_that_shows_no_certificate_of_the_pod_counts_for_nothing() {
         let error = called(greeting(server, status(None)).await, credentials(&ours), LIMIT).await.unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, ContactError::Untrusted(_)) && text.contains(said), "{what}: {error:?}");
-        // It must fit the message of a drifted pod.
+        // The text must fit into the message of a drifted pod.
         assert!(text.len() <= 256, "{what}: {text}");
     }
 }
 
-/// Pods that somebody deletes for it get no certificate either.
+/// Deleting such a pod would not help, because its successor gets no valid certificate either.
 #[tokio::test]
 async fn where_a_clock_is_wrong_it_is_the_clock_that_is_told_and_no_pod_to_delete() {
     let ours = authorities();
@@ -254,7 +254,7 @@ async fn a_peer_that_takes_for_ever_is_given_up_in_time() {
     })
     .await;
     let slow = listen(|mut stream| async move {
-        // One byte of a record at a time, and never the last.
+        // A record that arrives byte by byte and never ends.
         for byte in [22, 3, 3, 0x40, 0].into_iter().chain(std::iter::repeat(0)) {
             if stream.write_all(&[byte]).await.is_err() {
                 return;
@@ -295,7 +295,7 @@ async fn a_connection_ends_with_the_first_of_its_certificates() {
         let order = Order { names: &names, usage, lives, signer: Signer::Newest };
         let server = tls(ours.leaf(&order, now()).unwrap().unwrap(), &ours, ALPN);
         let dialed = called(greeting(server, status(None)).await, credentials(&ours), LIMIT).await.unwrap();
-        // The operator's own lasts for a day.
+        // The operator's own certificate lasts for a day.
         assert!(dialed.not_after.abs_diff(now() + lives.min(DAY)) < 60, "{lives}: {}", dialed.not_after);
     }
 }
@@ -340,7 +340,7 @@ async fn a_goodbye_is_a_greeting_and_nonsense_is_none() {
     assert!(matches!(&error, ContactError::Garbage(_)), "{error:?}");
 }
 
-/// glibc's malloc keeps ready what is no larger than this, and looks for everything larger.
+/// glibc's malloc caches freed blocks up to this size, and searches for larger ones.
 #[test]
 fn what_thousands_of_links_keep_is_small() {
     const READY: usize = 1032;
@@ -351,7 +351,7 @@ fn what_thousands_of_links_keep_is_small() {
 
 const STATUS: &str = r#"{"wireVersion":1,"instance":"a","agentVersion":"0.1.0","uptimeMillis":1,"policies":[]}"#;
 
-/// An agent in plain text that gives these answers, one after the other, and then closes the connection.
+/// A plain-text agent that sends these responses in order, and then closes the connection.
 async fn plain(answers: &'static [(&'static str, &'static str)]) -> SocketAddr {
     listen(move |mut stream| async move {
         for (head, body) in answers {

@@ -1,7 +1,7 @@
-//! The control API in plain HTTP, for agents without certificates: made to look like the channel.
+//! The control API over plain HTTP, for agents without certificates. It has the interface of the channel.
 //!
-//! A snapshot is a `PUT /v1/config`, and its answer an acknowledgement or a refusal. The status is asked for at each interval
-//! (`GET /v1/status`). One request is in flight at a time.
+//! A snapshot is a `PUT /v1/config`, and its response is an acknowledgement or a refusal. A `GET /v1/status` requests
+//! the status at each interval. One request is in flight at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +26,11 @@ use super::ContactError;
 use super::dial_error::{DialError, chain, is_silence};
 use crate::clock;
 
-/// Answers of agents are short, and connections many.
+/// Small, because responses of agents are short and connections are many.
 const READ_BUFFER: usize = 4096;
-/// The longest answer that is read.
+/// The longest accepted response.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
-/// No agent's entity tag is longer. Thousands are kept.
+/// The longest entity tag that is kept. Agents send no longer ones, and there are thousands of agents.
 const LONGEST_TAG: usize = 64;
 
 type Sender = SendRequest<Full<Bytes>>;
@@ -39,13 +39,13 @@ type Sender = SendRequest<Full<Bytes>>;
 pub(super) struct Http {
     authority: Arc<str>,
     limit: Duration,
-    /// None while a request is in flight.
+    /// `None` while a request is in flight.
     sender: Option<Sender>,
     exchange: Option<BoxFuture<'static, (Sender, Result<Answer, ContactError>)>>,
     driver: JoinHandle<hyper::Result<()>>,
-    /// The next snapshot.
+    /// The next snapshot to send.
     queued: Option<Bytes>,
-    /// Names the last status.
+    /// The entity tag of the last status.
     known: Option<HeaderValue>,
     every: Duration,
     poll_at: Option<Instant>,
@@ -64,11 +64,11 @@ struct Answer {
 }
 
 impl Http {
-    /// Asks for the status, over a stream on which nothing was sent yet.
+    /// Requests the status, over a stream that has not carried any data yet.
     ///
     /// # Errors
     ///
-    /// The other side does not answer as an agent does.
+    /// The response did not come from an agent.
     pub(super) async fn connect(
         stream: TcpStream,
         authority: Arc<str>,
@@ -94,22 +94,23 @@ impl Http {
         Ok((http, answer.message))
     }
 
-    /// Sends a snapshot as soon as nothing else is in flight.
+    /// Sends a snapshot as soon as no other request is in flight.
     pub(super) fn push(&mut self, body: Bytes) {
         self.queued = Some(body);
     }
 
-    /// Asks for the status at this interval. Agents that were connected at the same moment are asked at different ones.
+    /// Requests the status at this interval. The first delay is random, so that agents that connected at the same
+    /// moment get requests at different ones.
     pub(super) fn ask(&mut self, every: Duration) {
         self.every = every;
         self.poll_at = Some(clock::now() + every.mul_f64(rand::rng().random_range(0.0..=1.0)));
     }
 
-    /// What the agent says next. Cancel safe.
+    /// Waits for the agent's next message. Cancel safe.
     ///
     /// # Errors
     ///
-    /// Why the connection is of no more use.
+    /// Why the connection can no longer be used.
     pub(super) async fn next(&mut self) -> Result<ToOperator, ContactError> {
         loop {
             if let Some(exchange) = &mut self.exchange {
@@ -180,7 +181,7 @@ fn status_request(authority: &str, known: Option<&HeaderValue>) -> Result<Reques
     request.body(Full::default()).map_err(|error| ContactError::Connection(error.to_string()))
 }
 
-/// Sends a request and reads the whole answer. The inner error is about the answer.
+/// Sends a request and reads the whole response. The inner error is about the content of the response.
 async fn exchange(
     sender: &mut Sender,
     request: Request<Full<Bytes>>,
@@ -226,7 +227,7 @@ fn status_answer(answer: &Response<Bytes>, is_known: bool) -> Result<Answer, Con
     }
 }
 
-/// What an agent says to a client that it does not serve.
+/// An error if the agent refuses to serve this client.
 fn forbidden(answer: &Response<Bytes>) -> Result<(), ContactError> {
     #[derive(Deserialize)]
     struct Forbidden {

@@ -1,8 +1,8 @@
-//! What one link does next: a pure function of what has happened, and when. It opens no connection, reads no clock and
-//! waits for nothing; [`Task`](super::task::Task) does that for it.
+//! Decides what one link does next: a pure function of the events and their times. It opens no connection, reads no
+//! clock and never waits. [`Task`](super::task::Task) does that for it.
 //!
 //! A link has one connection. On it the machine pushes the newest content until the agent has acknowledged it, one
-//! snapshot at a time, and it expects a status at each interval. A simulation (`machine_simulation_tests.rs`) tries it
+//! snapshot at a time, and it expects a status at each interval. A simulation (`machine_simulation_tests.rs`) tests it
 //! with agents that restart, refuse, fall silent and hang up.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,77 +19,78 @@ use super::rivals::Rivals;
 use super::{ContactError, Failure, FailureKind, Seen, Timing};
 use crate::plan::Content;
 
-/// An agent is reported as failed from its second miss in a row: the first may be a connection that went stale.
+/// An agent is reported as failed from its second miss in a row. A single miss may only mean a stale connection.
 const MISSES_UNTIL_FAILED: u32 = 2;
-/// The longest pause before an agent is called again after a first miss, or after it closed the connection.
+/// The longest pause before the next call after a first miss, or after the agent closed the connection.
 const SOON: Duration = Duration::from_millis(100);
-/// An agent that closes the connection is left alone for so long after a call: one that closes after each greeting would be
-/// called without end.
+/// The shortest time between two calls if the agent closes the connection. Otherwise an agent that closes after each
+/// greeting would be called in a tight loop.
 const BETWEEN_CALLS: Duration = Duration::from_secs(1);
-/// The longest time for which a goodbye keeps the operator away.
+/// The longest pause that a goodbye can request.
 const LONGEST_AWAY: Duration = Duration::from_secs(10);
-/// A machine that is asked so much too late had no processor: what agents have sent meanwhile has yet to be read.
+/// If a deadline is noticed this late, the operator had no processor time, and messages from agents may still be
+/// unread.
 const LATE: Duration = Duration::from_millis(500);
-/// So long there is to read it.
+/// How long to wait for those messages.
 const GRACE: Duration = Duration::from_secs(2);
-/// So many messages may come before the next status could be due.
+/// How many early messages an agent may send before its next status could be due.
 const MOST_EARLY: u32 = 1000;
 
-/// The moment at which something happens.
+/// The circumstances of an event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) now: Instant,
-    /// Seconds of Unix time, by which certificates end.
+    /// Seconds of Unix time, for the expiry of certificates.
     pub(super) unix: u64,
-    /// The sequence of a snapshot that is pushed now; none: the term is over, and nothing may be pushed.
+    /// The sequence for a push at this moment. `None` if the term has ended and pushes are forbidden.
     pub(super) sequence: Option<u64>,
     /// How often the agent should send its status.
     pub(super) every: Duration,
 }
 
-/// What has happened.
+/// An event.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// The agent should enforce this.
+    /// The agent should enforce this content.
     Wanted(Arc<Content>),
-    /// The moment [`Machine::due`] is over.
+    /// The moment [`Machine::due`] has come.
     Due,
-    /// A place was given, which was asked for by [`Action::TakePlace`].
+    /// The place that [`Action::TakePlace`] requested is granted.
     Placed,
-    /// The connection is open, and the agent has said this.
+    /// The connection is open, and this is the agent's first message.
     Connected {
-        /// Until when its certificates are valid, in seconds of Unix time.
+        /// When its certificates expire, in seconds of Unix time.
         not_after: u64,
         greeting: ToOperator,
     },
-    /// The agent has said this.
+    /// The agent sent this message.
     Heard(ToOperator),
-    /// There is no connection, or no longer.
+    /// The connection ended, or could not be opened.
     Ended(ContactError),
 }
 
-/// What to do. Actions are done in order.
+/// What the task must do. It performs actions in order.
 #[derive(Debug)]
 pub(super) enum Action {
-    /// Wait for a place among those that work at the same time, and tell [`Event::Placed`].
+    /// Wait for a place among the concurrent calls and pushes, then report [`Event::Placed`].
     TakePlace { is_silent: bool },
     /// Give the place back.
     LeavePlace,
-    /// Open a connection, and tell [`Event::Connected`] or [`Event::Ended`].
+    /// Open a connection, then report [`Event::Connected`] or [`Event::Ended`].
     Call,
     /// Close the connection.
     HangUp,
-    /// Ask the agent for its status so often.
+    /// Ask the agent for its status at this interval.
     Ask(Duration),
     /// Send this content.
     Push { content: Arc<Content>, sequence: u64 },
-    /// Count a push by what became of it.
+    /// Count a push by its outcome.
     Count(&'static str, Duration),
-    /// Tell the engine.
+    /// Report to the engine.
     Report(Seen),
 }
 
-/// One link.
+/// The state of one link.
 #[derive(Debug)]
 pub(super) struct Machine {
     timing: Timing,
@@ -97,22 +98,22 @@ pub(super) struct Machine {
     connection: Connection,
     place: Place,
     push: Push,
-    /// When to call, while there is no connection.
+    /// When to call next, while there is no connection.
     call_at: Instant,
-    /// When it was last called.
+    /// When the last call began.
     called_at: Instant,
-    /// The agent has said goodbye until then.
+    /// The end of the pause that the agent requested with a goodbye.
     away_until: Option<Instant>,
-    /// Whether the agent has acknowledged anything on this link. A new leader's first push goes to every agent, whatever
-    /// the agent has in force, because it carries the sequence that fences the leader before.
+    /// Whether the agent has acknowledged anything on this link. A new leader pushes to every agent once, even if the
+    /// agent has the content in force, because the push carries the sequence that fences off the old leader.
     has_acknowledged: bool,
     /// Failed pushes in a row.
     attempts: u32,
-    /// Calls and connections without an answer in a row.
+    /// Failed calls and silent connections in a row.
     misses: u32,
-    /// The last status that was reported, unless something else was reported since.
+    /// A hash of the last reported status. `None` if something else was reported since.
     reported: Option<u64>,
-    /// The content that `sequence` was taken for: trying again must not look like something newer.
+    /// The revision that `sequence` belongs to. A repeated push keeps its sequence, so that it does not look newer.
     numbered: String,
     sequence: u64,
     rivals: Rivals,
@@ -129,13 +130,13 @@ enum Connection {
 #[derive(Debug)]
 struct Open {
     not_after: u64,
-    /// How often the agent was asked to send its status.
+    /// The interval that the agent was asked for.
     every: Duration,
-    /// By then the agent must have said something.
+    /// The agent must send a message before this moment.
     deadline: Instant,
-    /// Whether the deadline was moved because the machine itself was late.
+    /// Whether the deadline was extended because the operator itself was late.
     is_graced: bool,
-    /// When a message came that was not early, and how many came since before another one could be due.
+    /// When the last message arrived that was not early. `early` counts the early messages since then.
     on_time_at: Instant,
     early: u32,
 }
@@ -149,16 +150,16 @@ enum Place {
 
 #[derive(Debug)]
 enum Push {
-    /// The agent enforces what it should.
+    /// The agent enforces the wanted content.
     Idle,
-    /// Not before.
+    /// Push, but not before this moment.
     At(Instant),
-    /// It was sent, and not answered.
+    /// A push was sent and is unanswered.
     Sent { content: Arc<Content>, at: Instant },
 }
 
 impl Machine {
-    /// Calls at once. Pauses follow from `seed`.
+    /// Calls at once. `seed` determines the random pauses.
     pub(super) fn new(timing: Timing, wanted: Arc<Content>, now: Instant, seed: u64) -> Self {
         Self {
             timing,
@@ -180,7 +181,7 @@ impl Machine {
         }
     }
 
-    /// When to tell [`Event::Due`], unless something else happens before.
+    /// When to report [`Event::Due`], unless another event comes first.
     pub(super) fn due(&self) -> Option<Instant> {
         let link = match (&self.connection, &self.push) {
             (Connection::None, _) => (self.place == Place::None).then_some(self.call_at),
@@ -192,7 +193,7 @@ impl Machine {
         [link, self.rivals.ends_at()].into_iter().flatten().min()
     }
 
-    /// What to do after this.
+    /// Handles an event and returns what to do.
     pub(super) fn handle(&mut self, event: Event, at: &Moment) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
@@ -223,7 +224,7 @@ impl Machine {
         self.call_at = self.not_away(at.now);
     }
 
-    /// Time has passed.
+    /// Checks the deadlines.
     fn look(&mut self, at: &Moment, actions: &mut Vec<Action>) {
         if self.rivals.ended(at.now) {
             self.report(Seen::Contested(false), actions);
@@ -245,7 +246,7 @@ impl Machine {
 
     fn heard(&mut self, message: ToOperator, at: &Moment, actions: &mut Vec<Action>) {
         let Connection::Open(open) = &mut self.connection else { return };
-        // The answer to a push is due at any moment.
+        // The answer to a push may come at any time, so it is never early.
         let is_answer = matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Refusal(_));
         if !is_answer {
             if at.now.duration_since(open.on_time_at) < open.every / 2 {
@@ -282,7 +283,7 @@ impl Machine {
     fn status(&mut self, status: Box<Status>, at: &Moment, actions: &mut Vec<Action>) {
         let was_silent = std::mem::take(&mut self.misses) > 0;
         self.compare(status.in_force.as_ref(), was_silent, at, actions);
-        // At rest there is nothing to tell.
+        // An unchanged status is not reported again.
         let digest = Some(digest(&status));
         if was_silent || self.reported != digest {
             self.report(Seen::Status(Arc::new(*status)), actions);
@@ -290,11 +291,12 @@ impl Machine {
         }
     }
 
-    /// Pushes at once where the agent does not enforce what it should: it restarted, came back, or somebody else wrote.
+    /// Pushes at once if the agent does not enforce the wanted content: it restarted, came back, or another operator
+    /// wrote to it.
     fn compare(&mut self, in_force: Option<&InForce>, was_silent: bool, at: &Moment, actions: &mut Vec<Action>) {
         let is_idle = matches!(self.push, Push::Idle);
         match (in_force, &self.push) {
-            // Its answer is on the way, and it says more.
+            // The answer to the push is on the way and is more recent.
             (_, Push::Sent { .. }) => {}
             (Some(in_force), _) if in_force.revision == self.wanted.revision && self.has_acknowledged => {
                 self.push = Push::Idle;
@@ -351,7 +353,7 @@ impl Machine {
         self.report(Seen::Failed(Failure { kind: FailureKind::Refused, message }), actions);
     }
 
-    /// The push that was answered.
+    /// Ends the push that was answered, and returns it.
     fn answered(&mut self) -> Option<(Arc<Content>, Instant)> {
         match std::mem::replace(&mut self.push, Push::Idle) {
             Push::Sent { content, at } => {
@@ -365,7 +367,7 @@ impl Machine {
         }
     }
 
-    /// There is no connection, or no longer.
+    /// Handles a connection that ended or could not be opened.
     fn ended(&mut self, error: ContactError, at: &Moment, actions: &mut Vec<Action>) {
         let before = std::mem::replace(&mut self.connection, Connection::None);
         let pushed_at = match (&before, &self.push) {
@@ -378,14 +380,15 @@ impl Machine {
             self.push_later(at);
         }
         match (&before, error) {
-            // An agent that closes has ended, or has moved: it is called at once.
+            // An agent that closes has ended or moved, so the next call follows soon.
             (Connection::Open(_), ContactError::Closed { is_silent }) if pushed_at.is_none() => {
-                // The kernel has asked and heard nothing for longer than an answer may take.
+                // The kernel's probes went unanswered for longer than an answer may take, so this counts as a miss.
                 self.misses = self.misses.saturating_add(u32::from(is_silent));
                 self.call_at = at.now + self.within(SOON);
             }
             (Connection::Open(_), error @ ContactError::Garbage(_)) => {
-                // It will greet well when it is called again, and talk nonsense after that.
+                // Such an agent would greet correctly on a new connection and then send garbage again, so one miss
+                // suffices.
                 self.misses = self.misses.max(MISSES_UNTIL_FAILED);
                 self.missed(&error, at, actions);
             }
@@ -411,7 +414,7 @@ impl Machine {
         }
     }
 
-    /// Does what can be done now.
+    /// Does everything that is possible now.
     fn proceed(&mut self, at: &Moment, actions: &mut Vec<Action>) {
         if let Connection::Open(open) = &mut self.connection
             && !matches!(self.push, Push::Sent { .. })
@@ -454,7 +457,7 @@ impl Machine {
 
     fn push(&mut self, at: &Moment, actions: &mut Vec<Action>) {
         let Some(sequence) = at.sequence else {
-            // The next leader has a link of its own, and this one is about to end.
+            // The term has ended: the next leader has its own link, and this one ends soon.
             self.push = Push::Idle;
             return;
         };
@@ -467,7 +470,7 @@ impl Machine {
         self.push = Push::Sent { content, at: at.now };
     }
 
-    /// Goes on from the agent's sequence if it is ahead of ours.
+    /// Continues from the agent's sequence if that is higher.
     fn overtake(&mut self, in_force: Option<&InForce>) {
         if let Some(in_force) = in_force
             && in_force.sequence >= self.sequence
@@ -487,7 +490,7 @@ impl Machine {
         actions.push(Action::Report(seen));
     }
 
-    /// Then, or when the agent's goodbye is over.
+    /// This moment, or the end of the agent's goodbye if that is later.
     fn not_away(&self, then: Instant) -> Instant {
         self.away_until.map_or(then, |until| until.max(then))
     }
@@ -498,7 +501,7 @@ impl Machine {
     }
 }
 
-/// A refusal, for people.
+/// The text of a refusal for people.
 fn describe(refusal: &Refusal) -> String {
     let mut text = refusal.message.clone();
     for fault in refusal.faults.iter().take(3) {
@@ -507,12 +510,12 @@ fn describe(refusal: &Refusal) -> String {
     text
 }
 
-/// Whether an agent that sends its status `asked` so often need not be asked to send it `wanted` so often.
+/// Whether an agent that was asked for a status at interval `asked` need not be asked again for `wanted`.
 fn is_as_often(asked: Duration, wanted: Duration) -> bool {
     wanted.saturating_mul(4) <= asked.saturating_mul(5) && asked.saturating_mul(4) <= wanted.saturating_mul(5)
 }
 
-/// Of what a status says beyond how much time has passed.
+/// A hash of a status, without the elapsed time.
 fn digest(status: &Status) -> u64 {
     let mut hasher = DefaultHasher::new();
     let in_force = status.in_force.as_ref().map(|in_force| (in_force.sequence, &in_force.revision));
@@ -526,7 +529,7 @@ fn digest(status: &Status) -> u64 {
     hasher.finish()
 }
 
-/// The longest pause after so many failed pushes in a row.
+/// The longest pause after this many failed pushes in a row.
 fn longest_pause(timing: &Timing, failures: u32) -> Duration {
     timing.backoff_first.saturating_mul(1 << failures.min(16)).min(timing.backoff_most)
 }

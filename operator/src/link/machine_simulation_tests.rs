@@ -1,6 +1,6 @@
-//! A link with an agent that restarts, refuses, lies, falls silent and hangs up, to which others write, over a network that
-//! delays, while the operator itself is stopped now and then. After all that, the agent enforces what it should and the
-//! engine knows it; or the agent is silent and the engine knows that.
+//! Simulates a link. The agent restarts, refuses, lies, falls silent and hangs up; another operator writes to it; the
+//! network delays messages; and the link's own process stops from time to time. After all that, either the agent
+//! enforces the wanted content and the engine knows it, or the agent is silent and the engine knows that.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use super::tests::{acknowledgement, in_force_of, refusal, status};
 use super::*;
 use crate::clock;
 
-/// Seconds of trouble, and of calm after it.
+/// How many seconds the trouble lasts, and how many seconds of calm follow.
 const TROUBLE: f64 = 120.0;
 const CALM: f64 = 60.0;
 const EVERY: f64 = 1.0;
 
-/// What is going to happen.
+/// A planned event.
 enum Happening {
-    /// To the machine.
+    /// An input for the machine.
     Machine(Input),
-    /// The agent is called.
+    /// The machine calls the agent.
     Called { connection: u64 },
     /// A message reaches the agent.
     Reach { connection: u64, message: Sent },
     /// The agent sends its status.
     Tell { connection: u64, asked: u64 },
-    /// Something goes wrong, or ends.
+    /// Trouble begins or ends.
     Trouble(Trouble),
 }
 
@@ -43,17 +43,17 @@ enum Sent {
 
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
-    /// From now on the agent is like this.
+    /// From now on the agent behaves like this.
     Be(Manner),
     Restart,
-    /// Somebody else writes to the agent.
+    /// Another operator writes to the agent.
     Write,
     Break {
         is_silent: bool,
     },
-    /// The operator's process stops for so many milliseconds.
+    /// The operator's process stops for this many milliseconds.
     Pause(u32),
-    /// The term lapses for so many milliseconds.
+    /// The term lapses for this many milliseconds.
     Lapse(u32),
 }
 
@@ -81,11 +81,11 @@ struct World {
     paused_until: f64,
     lapsed_until: f64,
     place: Place,
-    /// The connection that the machine has, or is about to get.
+    /// The machine's connection, open or being opened.
     connection: Option<u64>,
     is_open: bool,
     connections: u64,
-    /// The last push, and whether it is unanswered.
+    /// The revision and the sequence of the last push.
     pushed: Option<(String, u64)>,
     is_unanswered: bool,
     calls: Vec<f64>,
@@ -94,10 +94,10 @@ struct World {
 
     manner: Manner,
     in_force: Option<(u64, String)>,
-    /// The connection that the agent has.
+    /// The agent's connection.
     served: Option<u64>,
     asked: u64,
-    /// When the last message on a connection arrives: none overtakes another.
+    /// When the last message in each direction arrives. Messages never overtake each other.
     arrives: [f64; 2],
 }
 
@@ -185,7 +185,7 @@ impl World {
         Moment { now: self.instant(), unix: 0, sequence, every: Duration::from_secs_f64(EVERY) }
     }
 
-    /// When a message arrives that is sent now: after all before it.
+    /// When a message that is sent now arrives: after all earlier ones.
     fn arrival(&mut self, to_agent: bool) -> f64 {
         let is_slow = !self.is_calm() && self.rng.random_bool(0.1);
         let delay = if is_slow { self.rng.random_range(0.0..3.0) } else { self.rng.random_range(0.0..0.02) };
@@ -310,7 +310,7 @@ impl World {
 
     fn machine(&mut self, input: Input) {
         if self.now < self.paused_until {
-            // What has arrived is read before the time is looked at.
+            // Messages that have arrived are handled before the timer.
             let later = if matches!(input, Input::Due { .. }) { 2e-6 } else { 0.0 };
             return self.plan(self.paused_until + 1e-6 + later, Happening::Machine(input));
         }
@@ -414,7 +414,7 @@ impl World {
         self.plan(at, Happening::Reach { connection, message });
     }
 
-    /// The machine is asked again when it says so; it must not wait for ever.
+    /// Plans the next call of the machine at the time that it returned. It must not wait for ever.
     fn due(&mut self) {
         let is_waiting = self.place == Place::Waiting || (self.connection.is_some() && !self.is_open);
         let due = self.machine.due();
@@ -427,7 +427,7 @@ impl World {
         }
     }
 
-    /// Runs to the end, at which the agent is `last`; how often it was called.
+    /// Runs to the end, where the agent behaves as `last`. Returns how often it was called.
     fn run(mut self, seed: u64, last: Manner) -> usize {
         self.plan(TROUBLE, Happening::Trouble(Trouble::Be(last)));
         while let Some(((micros, _), happening)) = self.agenda.pop_first() {

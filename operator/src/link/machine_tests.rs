@@ -46,7 +46,7 @@ impl Bench {
         Self { machine, at: Moment { now, unix: UNIX, sequence: Some(100), every: EVERY } }
     }
 
-    /// A machine that has called and been greeted, and has pushed.
+    /// A machine that called an agent, got its greeting, and pushed.
     fn greeted(greeting: ToOperator) -> (Self, Vec<String>) {
         let mut bench = Self::new();
         assert_eq!(bench.does(Event::Due), ["take place"]);
@@ -72,7 +72,7 @@ impl Bench {
         self
     }
 
-    /// From now.
+    /// How long until the machine is due.
     fn due(&self) -> Duration {
         self.machine.due().expect("something is due").saturating_duration_since(self.at.now)
     }
@@ -95,7 +95,7 @@ fn name(action: &Action) -> String {
     }
 }
 
-/// The sequence of that push is what the leader before is refused by.
+/// The push carries the sequence by which the agent refuses the old leader.
 #[test]
 fn the_first_push_goes_to_an_agent_that_has_the_content_already() {
     let (mut bench, does) = Bench::greeted(status(Some((7, "one"))));
@@ -113,7 +113,7 @@ fn one_snapshot_is_on_its_way_at_a_time_and_then_the_newest() {
     }
     let does = bench.does(Event::Heard(acknowledgement(100, "one")));
     assert_eq!(does, ["count applied", "applied one", "push three 101"]);
-    // A status from before says nothing about it.
+    // A status from before the push says nothing about its result.
     assert_eq!(bench.does(Event::Heard(status(Some((100, "one"))))), ["status"]);
     let does = bench.does(Event::Heard(acknowledgement(101, "three")));
     assert_eq!(does, ["count applied", "applied three", "leave place"]);
@@ -157,7 +157,7 @@ fn an_agent_that_talks_too_much_is_left() {
     assert!((900..=1001).contains(&heard), "{heard}");
     assert!(does[1].contains("more often than it was asked to"), "{does:?}");
 
-    // On time for a day, and too early as well: as long as it is not too much.
+    // As many early messages as timely ones for a day: allowed, because few come in a row.
     let mut twice = Bench::converged();
     for _ in 0..10_000 {
         twice.after(EVERY);
@@ -171,7 +171,7 @@ fn silence_ends_a_connection_and_is_reported_from_the_second_miss_on() {
     let mut bench = Bench::converged();
     assert_eq!(bench.due(), EVERY + Timing::default().timeout);
     bench.after(EVERY);
-    // What is not known proves nothing.
+    // An unknown message does not prove that the agent works.
     assert_eq!(bench.does(Event::Heard(ToOperator::Unknown(9))), [""; 0]);
     assert_eq!(bench.due(), Timing::default().timeout);
     assert_eq!(bench.after(Timing::default().timeout).does(Event::Due), ["hang up"]);
@@ -191,7 +191,7 @@ fn silence_ends_a_connection_and_is_reported_from_the_second_miss_on() {
     assert_eq!(does, ["ask 10s", "status", "leave place"], "it is back, and has what it should");
 }
 
-/// As after the whole process was stopped: that nothing was heard says nothing about the agent.
+/// After the whole process was stopped, missing messages say nothing about the agent.
 #[test]
 fn a_machine_that_is_late_takes_nobody_for_silent_at_once() {
     let mut bench = Bench::converged();
@@ -293,6 +293,7 @@ fn pauses_double_up_to_a_bound_and_no_two_agents_keep_step() {
     let mut pauses: Vec<Duration> = (0..100).map(|_| machine.within(timing.backoff_most)).collect();
     assert!(pauses.iter().all(|pause| *pause <= timing.backoff_most));
     pauses.sort_unstable();
-    // From anywhere in the whole pause; that a hundred lie in half of it happens in none of 10^27 runs.
+    // Pauses are spread over the whole range. By chance, a hundred lie within half of it in fewer than one of 10^27
+    // runs.
     assert!(pauses[99] - pauses[0] > timing.backoff_most / 2, "{pauses:?}");
 }

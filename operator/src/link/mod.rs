@@ -1,16 +1,16 @@
-//! The conversation with one agent: one task per pod that keeps pushing until the agent enforces what it should.
+//! The connection to one agent: one task per pod that keeps pushing until the agent enforces the wanted content.
 //!
-//! A link holds the newest desired content and nothing older. It keeps one connection: a channel over mutual TLS
-//! (`weir-channel`), or plain HTTP for agents without certificates. It pushes a change at once, tries again with growing,
-//! fully jittered delays, and hears what the agent enforces and what it let through: once a second, or with more than a
-//! thousand agents as seldom as [`Poll`] says. What is learned goes to the engine as [`Observation`]s. A link never decides
-//! whether that is good: see [`crate::status`].
+//! A link holds only the newest wanted content. It keeps one connection: a channel over mutual TLS (`weir-channel`), or
+//! plain HTTP for agents without certificates. It pushes a change at once and retries with growing, fully jittered
+//! delays. It receives what the agent enforces and what it counted: once a second, or with more than a thousand agents
+//! at the longer interval of [`Poll`]. It reports what it learns to the engine as [`Observation`]s. A link never
+//! decides whether that is good: see [`crate::status`].
 //!
-//! What to do is decided by a pure machine (`machine.rs`); the task does it (`task.rs`).
+//! A pure machine (`machine.rs`) decides what to do. The task (`task.rs`) does it.
 //!
-//! A pod that ends, or whose host is gone or cut off, is noticed without a question, within 5 s however many agents there
-//! are: the kernel asks for signs of life each second. An agent that hangs while its kernel answers is noticed when its
-//! status does not come, and then it does not greet on a new connection: 3 s more than the interval between two statuses.
+//! If a pod ends, or its host is gone or cut off, the link detects it within 5 s for any number of agents, because the
+//! kernel probes the host each second. If an agent hangs while its kernel answers, the link detects it when no status
+//! comes and the agent does not greet on a new connection: 3 s more than the interval between two statuses.
 
 mod dial;
 mod dial_error;
@@ -39,21 +39,21 @@ use crate::metrics::Metrics;
 use crate::plan::Content;
 use crate::world::ObjectKey;
 
-/// How often and how long.
+/// Intervals, timeouts and pauses of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Between two statuses of an agent, at least.
+    /// The shortest interval between two statuses of an agent.
     pub poll: Duration,
-    /// Between two statuses of an agent at most, however many agents there are.
+    /// The longest interval between two statuses of an agent, for any number of agents.
     pub poll_most: Duration,
-    /// So many agents a second report before the interval grows.
+    /// How many statuses a second all agents together send before the interval grows.
     pub polls_per_second: u32,
-    /// Until an agent counts as not answering. Two misses in a row plus an interval must stay under five seconds, and so
-    /// must one and the silence that ends a connection.
+    /// When an agent counts as not answering. Two misses in a row plus an interval must stay under five seconds. One
+    /// miss plus the silence that ends a connection must, too.
     pub timeout: Duration,
-    /// Upper bound of the first delay after a failed push.
+    /// The upper bound of the first delay after a failed push.
     pub backoff_first: Duration,
-    /// Upper bound of every later one.
+    /// The upper bound of all later delays.
     pub backoff_most: Duration,
 }
 
@@ -70,33 +70,33 @@ impl Default for Timing {
     }
 }
 
-/// What was learned about one agent.
+/// What a link learned about one agent.
 #[derive(Debug)]
 pub struct Observation {
-    /// Its pod.
+    /// The agent's pod.
     pub pod: ObjectKey,
-    /// UID of that pod: an observation of its predecessor must not count.
+    /// The UID of that pod. An observation of a predecessor with the same name must not count.
     pub pod_uid: String,
-    /// When.
+    /// When the link learned it.
     pub at: Instant,
-    /// What.
+    /// What the link learned.
     pub seen: Seen,
 }
 
-/// What an agent said, or that it said nothing.
+/// A result of the communication with an agent.
 #[derive(Clone, Debug)]
 pub enum Seen {
-    /// It acknowledged this content, whole.
+    /// The agent acknowledged this whole content.
     Applied(Arc<Content>),
-    /// It told what is in force and what it counted.
+    /// The agent sent its status: what is in force, and its counts.
     Status(Arc<Status>),
-    /// It does not answer, or refuses what it is sent.
+    /// The agent does not answer, or refuses the content.
     Failed(Failure),
-    /// Whether another operator writes to it: from now on, or no more.
+    /// Whether another operator writes to the agent. Sent when that begins and when it ends.
     Contested(bool),
 }
 
-/// Why an agent does not do what it should.
+/// Why an agent does not enforce the wanted content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// For programs.
@@ -108,28 +108,29 @@ pub struct Failure {
 /// Kinds of [`Failure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureKind {
-    /// No answer, or none that an agent would give.
+    /// No answer, or one that no agent would give.
     Unreachable,
-    /// It answered that it does not take the content.
+    /// The agent refused the content.
     Refused,
 }
 
 /// What all links share.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// What the operator shows to agents, and trusts; none: it has no authority, and nobody proves anything.
+    /// The operator's certificate and the authorities that it trusts. `None` if it has none; then neither side proves
+    /// its identity.
     pub(crate) credentials: Option<Held>,
-    /// Where those are from, if somebody else made them: then an agent proves to be at the host of its URL, not in its pod.
+    /// The files with the credentials, if users provide them. Then an agent proves the host of its URL, not its pod.
     pub(crate) files: Option<Arc<TlsFiles>>,
-    /// How often and how long.
+    /// Intervals, timeouts and pauses.
     pub timing: Timing,
-    /// Bound what is done at the same time.
+    /// Limits the concurrent calls and pushes.
     pub lanes: Arc<Lanes>,
     /// Where observations go.
     pub observations: mpsc::Sender<Observation>,
     /// Counters of pushes.
     pub metrics: Metrics,
-    /// Nothing is pushed outside of it.
+    /// The leader's term. Pushes outside of it are forbidden.
     pub term: Term,
     /// How often agents send their status.
     pub poll: Arc<Poll>,
@@ -138,31 +139,31 @@ pub struct Shared {
 /// Why an agent could not be reached, or a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ContactError {
-    /// Nobody answered in time.
+    /// No answer came in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// There is no connection.
+    /// The connection could not be opened, or failed.
     #[error("{0}")]
     Connection(String),
-    /// The agent has closed the connection.
+    /// The agent closed the connection.
     #[error("the agent closed the connection")]
     Closed {
-        /// Because nothing was heard of the agent's host for too long.
+        /// Whether the kernel closed it because the agent's host was silent for too long.
         is_silent: bool,
     },
-    /// The agent has said why it closes the connection.
+    /// The agent sent a goodbye with the reason for closing the connection.
     #[error("{0}")]
     Goodbye(String),
     /// The peer is not the pod's agent, or does not trust this operator.
     #[error("{0}")]
     Untrusted(String),
-    /// The peer says what no agent says.
+    /// The peer sent something that no agent sends.
     #[error("not an agent's answer: {0}")]
     Garbage(String),
 }
 
 impl ContactError {
-    /// As in `weir_operator_pushes_total`.
+    /// The label in `weir_operator_pushes_total`.
     fn label(&self) -> &'static str {
         match self {
             Self::Timeout(_) => "timeout",
@@ -173,8 +174,8 @@ impl ContactError {
     }
 }
 
-/// Simultaneous calls and pushes are bounded. Agents that did not answer last time wait in a lane of their own, so that many
-/// dead pods do not hold up the push to a living one.
+/// Limits the concurrent calls and pushes. Agents that did not answer last time have a separate lane, so that many dead
+/// pods do not delay a push to a live one.
 #[derive(Debug)]
 pub struct Lanes {
     answering: Arc<Semaphore>,
@@ -197,7 +198,7 @@ impl Default for Lanes {
     }
 }
 
-/// One agent's link; ends with its last handle.
+/// The link of one agent. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Link {
     pod_uid: String,
@@ -207,7 +208,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Starts talking to the agent at `url`. Any peer may answer at an `http` URL; at an `https` URL it must prove who it is.
+    /// Starts a link to the agent at `url`. At an `http` URL any peer is accepted; at an `https` URL it must prove its
+    /// identity.
     pub fn start(shared: Arc<Shared>, pod: ObjectKey, pod_uid: String, url: Arc<str>, content: Arc<Content>) -> Self {
         let (desired, newest) = watch::channel(content);
         let peer = match &shared.files {
@@ -216,17 +218,18 @@ impl Link {
         };
         let dial = Dial::new(&url, peer, shared.credentials.clone());
         let task = task::Task::new(shared, pod, pod_uid.clone(), dial, newest);
-        // A future holds what it was called with beside what it works on: by a box, thousands are a third as large.
+        // A future stores its arguments in addition to the variables that it moves them to. Boxing the task makes
+        // thousands of links a third as large.
         let task = tokio::spawn(Box::new(task).run()).abort_handle();
         Self { pod_uid, url, desired, task }
     }
 
-    /// Whether this link talks to that agent of that pod.
+    /// Whether this is the link to that agent of that pod.
     pub fn is_for(&self, pod_uid: &str, url: &str) -> bool {
         self.pod_uid == pod_uid && &*self.url == url
     }
 
-    /// Sets what the agent should enforce. Older wishes are forgotten.
+    /// Sets what the agent should enforce. It replaces earlier content.
     pub fn want(&self, content: &Arc<Content>) {
         self.desired.send_if_modified(|held| {
             let changed = held.revision != content.revision;

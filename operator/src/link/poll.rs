@@ -1,12 +1,12 @@
-//! How often agents send their status: each second while they are few, and no oftener all together than a core has time
-//! for when they are many.
+//! How often agents send their status: each second while agents are few. With many agents the interval grows, so that
+//! one core can handle all statuses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::Timing;
 
-/// The interval between two statuses of one agent. All links share it.
+/// The interval between two statuses of one agent, shared by all links.
 #[derive(Debug)]
 pub struct Poll {
     timing: Timing,
@@ -14,14 +14,14 @@ pub struct Poll {
 }
 
 impl Poll {
-    /// As often as it may be.
+    /// Starts with the shortest interval.
     pub fn new(timing: Timing) -> Self {
         let poll = Self { timing, millis: AtomicU64::new(0) };
         poll.spread(0);
         poll
     }
 
-    /// There are so many agents now.
+    /// Sets the number of agents.
     pub fn spread(&self, agents: usize) {
         let Timing { poll, poll_most, polls_per_second, .. } = self.timing;
         let agents = u64::try_from(agents).unwrap_or(u64::MAX);
@@ -30,7 +30,7 @@ impl Poll {
         self.millis.store(u64::try_from(every.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The interval.
+    /// The current interval.
     pub fn every(&self) -> Duration {
         Duration::from_millis(self.millis.load(Ordering::Relaxed))
     }

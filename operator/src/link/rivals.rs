@@ -1,16 +1,18 @@
-//! Whether another operator writes to the same agent: then each takes the other's snapshot for a mistake and pushes its own.
+//! Detects another operator that writes to the same agent. Then each operator takes the other's snapshot for an error
+//! and pushes its own.
 //!
-//! In a cluster the Lease prevents that. In standalone mode nothing does, so it is noticed: what the agent acknowledged is
-//! replaced by something newer, and again after that was put right. Once is what somebody with curl does.
+//! In a cluster the Lease prevents that. In standalone mode nothing does, so the link detects it: a newer snapshot
+//! replaces what the agent acknowledged, and again after the link has pushed its own. One replacement alone may come
+//! from a user with curl.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long after the last time another operator counts as one that still writes.
+/// How long the other operator counts as active after its last write.
 const LASTING: Duration = Duration::from_secs(30);
 
-/// What is known about others who write to one agent.
+/// What the link knows about other operators that write to its agent.
 #[derive(Debug, Default)]
 pub(super) struct Rivals {
     overwritten_at: Option<Instant>,
@@ -18,18 +20,18 @@ pub(super) struct Rivals {
 }
 
 impl Rivals {
-    /// What the agent had acknowledged was replaced. True if there is another operator, which was not known.
+    /// Records that what the agent had acknowledged was replaced. True if this reveals another operator.
     pub(super) fn overwritten(&mut self, now: Instant) -> bool {
         let again = self.overwritten_at.replace(now).is_some_and(|before| now < before + LASTING);
         again && !std::mem::replace(&mut self.is_contested, true)
     }
 
-    /// When to look again; none if nobody else writes.
+    /// When to check again. `None` if no other operator writes.
     pub(super) fn ends_at(&self) -> Option<Instant> {
         self.overwritten_at.filter(|_| self.is_contested).map(|at| at + LASTING)
     }
 
-    /// True if the other operator, which was known, writes no more.
+    /// True if a known other operator no longer writes.
     pub(super) fn ended(&mut self, now: Instant) -> bool {
         let ended = self.ends_at().is_some_and(|end| now >= end);
         self.is_contested &= !ended;

@@ -1,4 +1,4 @@
-//! The loop of one link: it tells the [`Machine`] what happens, and does what the machine says.
+//! The loop of one link: it reports events to the [`Machine`] and performs its actions.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use crate::metrics::Contest;
 use crate::plan::Content;
 use crate::world::ObjectKey;
 
-/// On the heap: thousands of links are at rest, and what is seldom in progress must not be part of each.
+/// Boxed: most of thousands of links are idle, and a rare operation must not enlarge each of them.
 type InProgress<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
 
 pub(super) struct Task {
@@ -29,11 +29,11 @@ pub(super) struct Task {
     calling: InProgress<Result<Dialed, ContactError>>,
     placing: InProgress<OwnedSemaphorePermit>,
     place: Option<OwnedSemaphorePermit>,
-    /// Counts the agent while another operator writes to it.
+    /// Counts this agent in the metrics while another operator writes to it.
     contest: Option<Contest>,
 }
 
-/// The engine is gone.
+/// The engine has ended.
 struct Over;
 
 impl Task {
@@ -50,7 +50,7 @@ impl Task {
         Self { shared, pod, pod_uid, dial, desired, machine, connection, calling, placing, place, contest }
     }
 
-    /// Runs until it is dropped or the engine is gone.
+    /// Runs until it is dropped or the engine has ended.
     pub(super) async fn run(mut self: Box<Self>) {
         while let Ok(event) = self.next().await {
             if self.handle(event).await.is_err() {
@@ -59,12 +59,12 @@ impl Task {
         }
     }
 
-    /// What happens next.
+    /// Waits for the next event.
     async fn next(&mut self) -> Result<Event, Over> {
         let due = self.machine.due();
         Ok(tokio::select! {
-            // What is heard is what it nearly always wakes up for, and it must come before the time in which it was due. It
-            // is bounded, so the rest has its turn.
+            // Messages cause nearly all wake-ups, and they must be handled before their deadline is checked. Their
+            // number is bounded, so the other branches are not starved.
             biased;
             heard = hear(&mut self.connection) => match heard {
                 Ok(message) => Event::Heard(message),
@@ -119,7 +119,7 @@ impl Task {
         }
     }
 
-    /// Does it. The inner error ends the connection.
+    /// Performs an action. The inner error ends the connection.
     async fn perform(&mut self, action: Action) -> Result<Result<(), ContactError>, Over> {
         let limit = self.shared.timing.timeout;
         match action {
@@ -168,7 +168,7 @@ impl Task {
     }
 }
 
-/// What is heard over the connection; for ever, if there is none.
+/// The next message from the connection. Never returns without a connection.
 async fn hear(connection: &mut Option<Connection>) -> Result<weir_channel::ToOperator, ContactError> {
     match connection {
         Some(connection) => connection.next().await,
@@ -176,7 +176,7 @@ async fn hear(connection: &mut Option<Connection>) -> Result<weir_channel::ToOpe
     }
 }
 
-/// What becomes of this; for ever, if nothing is in progress.
+/// The result of an operation. Never returns if none is in progress.
 async fn progress<T>(progress: &mut InProgress<T>) -> T {
     match progress {
         Some(progress) => progress.await,
@@ -184,7 +184,7 @@ async fn progress<T>(progress: &mut InProgress<T>) -> T {
     }
 }
 
-/// Until then; for ever, if that is no time.
+/// Sleeps until this moment. Never returns without one.
 async fn sleep(until: Option<Instant>) {
     match until {
         Some(until) => sleep_until(until).await,

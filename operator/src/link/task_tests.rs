@@ -17,7 +17,7 @@ use crate::link::{Failure, FailureKind, Lanes, Link, Poll, Timing};
 use crate::metrics::Metrics;
 use crate::plan::foresee;
 
-/// What happens at once may take this long on a busy machine.
+/// The timeout for events that normally happen at once, on a busy machine.
 const LONG: Duration = Duration::from_secs(90);
 
 fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> Shared {
@@ -69,13 +69,13 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
     assert!(matches!(next().await, Seen::Status(_)));
     served.say(ToOperator::Unchanged).await;
 
-    // Somebody else has written.
+    // Another operator has written.
     served.say(status(Some("another"))).await;
     assert!(matches!(next().await, Seen::Status(_)), "it is told");
     acknowledge(&mut served).await;
     assert!(matches!(next().await, Seen::Applied(_)), "and sent what it should enforce");
 
-    // It says nothing more, and does not greet on the next connection.
+    // The agent sends nothing more, and does not greet on the next connection.
     let _silent = call().await;
     assert!(served.heard().await.is_none(), "nobody listens to it any more");
     let seen = next().await;
@@ -91,7 +91,7 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
     assert_eq!(failure.message, "still full");
 }
 
-/// With thousands of agents the next status may be far away; here it is a minute.
+/// With thousands of agents the next status may be far in the future. Here it is a minute.
 #[tokio::test]
 async fn an_agent_that_ends_is_noticed_at_once() {
     let (address, mut calls, held) = agent().await;
@@ -106,7 +106,7 @@ async fn an_agent_that_ends_is_noticed_at_once() {
     drop(served);
     let gone = async {
         loop {
-            // It cannot greet.
+            // This agent accepts the connection and does not greet.
             let called = async { drop(calls.recv().await) };
             tokio::select! {
                 () = called => {}
@@ -122,7 +122,7 @@ async fn an_agent_that_ends_is_noticed_at_once() {
     assert_eq!(failure.kind, FailureKind::Unreachable);
 }
 
-/// Thousands that fall silent together are not all called at once.
+/// If thousands of agents fall silent together, only a bounded number is called at once.
 #[tokio::test]
 async fn a_call_waits_for_a_place() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

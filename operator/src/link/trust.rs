@@ -1,7 +1,7 @@
-//! What failed about trust, in words for the policy's status: which of the two did not trust the other, and the fix.
+//! Explains errors of trust in words for the policy's status: which side did not trust the other, and how to fix it.
 //!
-//! The causes are in the error's chain of sources, in the words of TLS; who reads a status knows pods. What comes out
-//! fits the message of a drifted pod.
+//! The causes in the error's chain use the terms of TLS, while the readers of a status think in pods. Each text fits
+//! into the message of a drifted pod.
 
 use std::error::Error;
 use std::io;
@@ -11,13 +11,13 @@ use rustls::{CertificateError, Error as TlsError};
 use super::dial_error::DialError;
 use crate::identity::{Peer, PodIdentity, TlsFiles};
 
-/// The peer has not taken the protocol of `weir-channel`.
+/// The text for a peer that did not select the protocol of `weir-channel`.
 const NO_CHANNEL: &str = "it speaks TLS and not the operator's protocol (weir/1): kubectl rollout restart its workload if its agent \
                           is of another version; if that does not help, something else listens there";
 const NO_CHANNEL_OF_HOST: &str = "it speaks TLS and not the operator's protocol (weir/1): start an agent of the operator's version \
                                   there, if it is an agent";
 
-/// The text for an error that has to do with certificates; none for any other.
+/// The text for an error about certificates. `None` for any other error.
 pub(super) fn explain(error: &DialError, peer: &Peer) -> Option<String> {
     let pod = match peer {
         Peer::Pod(pod) => pod,
@@ -41,7 +41,7 @@ pub(super) fn explain(error: &DialError, peer: &Peer) -> Option<String> {
     if let Some(cause) = tls_error(error) {
         return Some(of_tls(cause, pod));
     }
-    // An agent without a certificate hangs up.
+    // An agent without a certificate closes the connection.
     match error {
         DialError::Tls(cause) if is_hang_up(cause.kind()) => Some(
             "it hangs up when it is asked for its certificate: it has none yet (see the log of weir-agent), or speaks \
@@ -52,7 +52,7 @@ pub(super) fn explain(error: &DialError, peer: &Peer) -> Option<String> {
     }
 }
 
-/// The text for an answer that is no HTTP, such as the alert of a server that speaks TLS only.
+/// The text for an answer that is not HTTP, such as the alert of a server that only speaks TLS.
 pub(super) fn explain_plain(error: &DialError) -> Option<String> {
     match error {
         DialError::Http(cause) if cause.is_parse() => {
@@ -102,11 +102,11 @@ fn of_certificate(problem: &CertificateError, pod: &PodIdentity) -> String {
     }
 }
 
-/// By its name in Rust, such as `UnknownCA`.
+/// The text for an alert, by its name in Rust, such as `UnknownCA`.
 fn of_alert(alert: &str) -> String {
     let why = match alert {
         "UnknownCA" | "DecryptError" => "is of an authority that it does not know",
-        // The same for one that is good only later.
+        // TLS has the same alert for a certificate that is not valid yet.
         "CertificateExpired" => {
             return "it says that the operator's certificate has expired or is not valid yet: a clock is wrong, its node's or, if all \
                     pods say so, the operator's; once it is set, all is well again"
@@ -119,7 +119,7 @@ fn of_alert(alert: &str) -> String {
     format!("it says that the operator's certificate {why}: delete the pod, so that its agent learns whom to trust")
 }
 
-/// Explains an error of TLS with an agent outside of any cluster: both certificates are in files, and the text names them.
+/// Explains a TLS error of an agent outside of a cluster. Both certificates are in files, and the text names them.
 fn of_files(cause: &TlsError, host: &str, files: &TlsFiles) -> String {
     let TlsFiles { agent_ca, client_cert, .. } = files;
     let (agent_ca, client_cert) = (agent_ca.display(), client_cert.display());
@@ -174,7 +174,7 @@ fn of_files(cause: &TlsError, host: &str, files: &TlsFiles) -> String {
     }
 }
 
-/// `UniformResourceIdentifier("weir://…")`, as it is shown, holds what is meant.
+/// The URI within `UniformResourceIdentifier("weir://…")`, the form in which errors print it.
 fn uri_in(shown: &str) -> &str {
     shown.split('"').nth(1).unwrap_or(shown)
 }
@@ -183,7 +183,7 @@ fn is_hang_up(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
-/// The error of TLS in a chain of causes: within an [`io::Error`], which does not show it as its source.
+/// The TLS error in a chain of causes. It may be inside an [`io::Error`], which does not return it as its source.
 fn tls_error(error: &DialError) -> Option<&TlsError> {
     let mut next: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(cause) = next {

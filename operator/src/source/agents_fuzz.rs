@@ -1,4 +1,4 @@
-//! Lines of an agents file: an agent whose URL is written in one way, or a refusal that quotes what is wrong.
+//! Lines of an agents file: an agent with one canonical URL, or a refusal that quotes what is wrong.
 
 use weir_fuzz::{Choices, Target};
 
@@ -62,7 +62,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         if again.parse::<StandaloneAgent>().as_ref() != Ok(&agent) {
             return Err(format!("{line:?} is {agent:?}, which does not read as itself"));
         }
-        // By hand: a scheme, a host, a port, at most one slash, and as many labels as were written.
+        // Parsed by hand: a scheme, a host, a port, at most one slash, and the labels as written.
         let url = written.split(',').next().unwrap_or_default().trim();
         let plain = url.strip_suffix('/').unwrap_or(url).to_ascii_lowercase();
         let port = plain.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).unwrap_or_default();
