@@ -100,7 +100,7 @@ fn aims(largest: &Found, report: &mut Report) {
             30.0,
             "s",
         ),
-        below("memory at most".to_owned(), largest.peak(), 150.0, "MiB"),
+        below("memory at most".to_owned(), largest.peak(), 160.0, "MiB"),
         below(
             format!("processor at rest, with every agent's status told each {interval:.1} s"),
             largest.rest_cpu(),
