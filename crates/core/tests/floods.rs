@@ -112,17 +112,32 @@ impl Scene {
         admitted
     }
 
-    /// Sends a request of a client that sends only what its limits allow.
-    fn behave(&mut self, key: u64, now: u64, cost: u64) {
-        if self.may(key, now, cost) {
-            self.asked += 1;
-            self.served += u64::from(self.send(key, now, cost));
+    /// Sends a request of a client that sends only what its limits allow. Returns whether the client may go on: it does
+    /// not repeat a refused request at once.
+    fn behave(&mut self, key: u64, now: u64, cost: u64) -> bool {
+        if !self.may(key, now, cost) {
+            return false;
+        }
+        self.asked += 1;
+        let served = self.send(key, now, cost);
+        self.served += u64::from(served);
+        served
+    }
+}
+
+/// The share of well-behaved requests that were served, over several scenes.
+///
+/// Each table places its keys by its own random secrets. In a small table one unlucky client is more than one request
+/// in a hundred, so a share over a single scene of 30 requests says nothing.
+fn share_over(scenes: impl Iterator<Item = Scene>) -> f64 {
+    let (mut asked, mut served) = (0, 0);
+    for scene in scenes {
+        (asked, served) = (asked + scene.asked, served + scene.served);
+        if asked >= 1_000 {
+            break;
         }
     }
-
-    fn share(&self) -> f64 {
-        self.served as f64 / self.asked as f64
-    }
+    served as f64 / asked as f64
 }
 
 fn terms(quotas: &[Quota]) -> Terms {
@@ -156,20 +171,27 @@ fn flood(quotas: &[Quota], max_keys: usize, crowds: u64, cost: u64, seed: u64) -
     let steps = crowds * max_keys as u64;
     let (mut made_up, mut newcomer) = (1 << 40, 1 << 20);
     for step in 0..4 * steps {
-        let now = START + life + life * step / steps;
+        // Some time within the step: the overflow knows the ages in a log to an 8,192th of a period, so it may refuse a
+        // client that comes in the same nanosecond in which an entry ends.
+        let now = START + life + life * step / steps + dice.below(life / steps);
         made_up += 1;
         scene.send(made_up, now, cost);
         // Over the whole time, each known client comes about three times per time for which a request counts.
         if dice.below(steps) < 3 * known {
             let client = dice.below(known);
-            for _ in 0..=dice.below(burst) {
-                scene.behave(client, now, 1);
+            let requests = 1 + dice.below(burst);
+            for _ in 0..requests {
+                if !scene.behave(client, now, 1) {
+                    break;
+                }
             }
         }
         if dice.below(steps) < known {
             newcomer += 1;
             for _ in 0..burst {
-                scene.behave(newcomer, now, 1);
+                if !scene.behave(newcomer, now, 1) {
+                    break;
+                }
             }
         }
         // Some send more than is allowed.
@@ -190,11 +212,14 @@ fn clients_that_behave_well_are_served_in_a_flood_by_every_strategy() {
             for (requests, max_keys) in [(1, large), (5, middle), (12, 64), (5, 7)] {
                 for cost in [1, requests] {
                     let quota = quota(strategy, requests, Duration::from_nanos(PERIOD));
-                    let scene = flood(&[quota], max_keys, crowds, cost, crowds + requests);
-                    let (share, keys) = (scene.share(), scene.rule.keys().expect("keyed"));
-                    let case = format!("{strategy:?} {requests}, {max_keys} keys x {crowds} of cost {cost}: {keys:?}");
-                    assert!(scene.asked > 5 && share >= 0.99, "{case}: {share} of {}", scene.asked);
-                    assert!(keys.tracked <= max_keys as u64 && keys.overflowed > 0, "{case}");
+                    let case = format!("{strategy:?} {requests}, {max_keys} keys x {crowds} of cost {cost}");
+                    let share = share_over((crowds + requests..).map(|seed| {
+                        let scene = flood(&[quota], max_keys, crowds, cost, seed);
+                        let keys = scene.rule.keys().expect("keyed");
+                        assert!(keys.tracked <= max_keys as u64 && keys.overflowed > 0, "{case}: {keys:?}");
+                        scene
+                    }));
+                    assert!(share >= 0.99, "{case}: {share}");
                 }
             }
         }
@@ -211,7 +236,7 @@ fn a_flood_closes_none_of_several_limits() {
         &[limit(Strategy::Gcra, 12), limit(Strategy::SlidingWindowLog, 1), limit(Strategy::LeakyBucket, 6)],
     ]) {
         for crowds in [4, 16] {
-            let share = flood(quotas, 100, crowds, 1, seed).share();
+            let share = share_over((seed..).step_by(3).map(|seed| flood(quotas, 100, crowds, 1, seed)));
             assert!(share >= 0.99, "{quotas:?} x {crowds}: {share}");
         }
     }
@@ -224,6 +249,8 @@ fn in_a_flood_without_measure_no_key_gets_more_than_its_limit() {
     for strategy in STRATEGIES {
         for (requests, seed) in [(1, 1), (2, 2), (7, 3)] {
             let quota = quota(strategy, requests, Duration::from_nanos(PERIOD));
+            let share = share_over((seed..).step_by(3).map(|seed| flood(&[quota], 10, 64, requests, seed)));
+            assert!(share > 0.1, "{strategy:?} {requests}: {share}");
             let mut scene = flood(&[quota], 10, 64, requests, seed);
             let mut dice = Dice(seed);
             // The same keys come again and again, so many of them have lost their places before.
@@ -231,7 +258,6 @@ fn in_a_flood_without_measure_no_key_gets_more_than_its_limit() {
                 let now = START + 6 * PERIOD + turn * PERIOD / 2_000;
                 scene.send(dice.below(900), now, 1 + dice.below(requests));
             }
-            assert!(scene.share() > 0.1, "{strategy:?} {requests}: {}", scene.share());
         }
     }
 }
@@ -243,21 +269,24 @@ fn a_flood_goes_through_retunes() {
     for strategy in STRATEGIES {
         for (requests, sizes) in [(1, [100, 101, 100]), (5, [100, 80, 120]), (3, [4_200, 4_000, 9_000])] {
             let quota = quota(strategy, requests, Duration::from_nanos(PERIOD));
-            let mut scene = Scene::new(&[quota], sizes[0]);
-            let mut dice = Dice(requests);
-            let crowd = 16 * 80;
-            let mut size = sizes.into_iter().cycle();
-            for turn in 0..4 * crowd {
-                let now = START + turn * life(&quota, 1) / crowd;
-                scene.send((1 << 40) + turn, now, 1);
-                scene.behave(dice.below(100), now, 1 + dice.below(requests));
-                if turn % 499 == 0 {
-                    let time = Time::from_nanos(now);
-                    let max_keys = Some(keys(size.next().expect("a cycle")));
-                    scene.rule = scene.rule.retune(|| time, terms(&[quota]), max_keys);
+            let share = share_over((requests..).map(|seed| {
+                let mut scene = Scene::new(&[quota], sizes[0]);
+                let mut dice = Dice(seed);
+                let crowd = 16 * 80;
+                let mut size = sizes.into_iter().cycle();
+                for turn in 0..4 * crowd {
+                    let now = START + turn * life(&quota, 1) / crowd;
+                    scene.send((1 << 40) + turn, now, 1);
+                    scene.behave(dice.below(100), now, 1 + dice.below(requests));
+                    if turn % 499 == 0 {
+                        let time = Time::from_nanos(now);
+                        let max_keys = Some(keys(size.next().expect("a cycle")));
+                        scene.rule = scene.rule.retune(|| time, terms(&[quota]), max_keys);
+                    }
                 }
-            }
-            assert!(scene.share() >= 0.99, "{strategy:?} {requests}, {sizes:?}: {}", scene.share());
+                scene
+            }));
+            assert!(share >= 0.99, "{strategy:?} {requests}, {sizes:?}: {share}");
         }
     }
 }
