@@ -7,7 +7,6 @@
 
 mod burst;
 mod clocks;
-mod designs;
 #[cfg(feature = "fleet")]
 mod fleet;
 mod gateway;

@@ -13,7 +13,6 @@ use tower::Service;
 
 use super::hammer::{BATCH, Batch, batch};
 use super::ours;
-use crate::designs::{BackoffBucket, CombiningBucket};
 
 /// What a limit is set up to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +41,6 @@ pub(super) enum Kind {
     /// Weir's decision without the clock. On one thread only: with several, the shared time would be what is measured.
     Alone,
     Peer,
-    /// A design that was tried and not chosen.
-    Tried,
     /// No limit: only a clock reading.
     Yardstick,
 }
@@ -75,8 +72,6 @@ const fn peer(name: &'static str, counts: Counts, make: fn(Demand) -> Option<Bat
 pub(super) fn contenders() -> Vec<Contender> {
     let mut all = ours::contenders();
     all.extend([
-        Contender { kind: Kind::Tried, ..peer("tried: one word, backoff", Counts::Bucket, backoff) },
-        Contender { kind: Kind::Tried, ..peer("tried: flat combining", Counts::Bucket, combining) },
         peer("shot-limit TokenBucket", Counts::Bucket, shot_token_bucket),
         peer("shot-limit Gcra", Counts::Bucket, |demand| {
             let (requests, period) = shot_numbers(demand);
@@ -206,34 +201,6 @@ fn tower_rate_limit(demand: Demand) -> Option<Batch> {
         run();
     }
     Some(Box::new(move |_| run()))
-}
-
-fn bucket_numbers(demand: Demand) -> (Duration, u32) {
-    match demand {
-        Demand::Admit => (Duration::from_nanos(1), 1_000_000_000),
-        Demand::Deny => (DAY, 1),
-        Demand::Budget(budget) => (DAY, budget),
-        Demand::Refill => (MILLISECOND / REFILL, REFILL),
-    }
-}
-
-fn backoff(demand: Demand) -> Option<Batch> {
-    let (interval, burst) = bucket_numbers(demand);
-    let clock = weir_tower::MonotonicClock::start();
-    let bucket = BackoffBucket::new(clock.now(), interval, burst);
-    Some(used_up(demand, move || bucket.take(clock.now())))
-}
-
-fn combining(demand: Demand) -> Option<Batch> {
-    let (interval, burst) = bucket_numbers(demand);
-    let clock = weir_tower::MonotonicClock::start();
-    let bucket = CombiningBucket::new(clock.now(), interval, burst);
-    if demand == Demand::Deny {
-        bucket.take(0, clock.now());
-    }
-    Some(Box::new(move |thread| {
-        (0..BATCH).map(|_| u64::from(std::hint::black_box(bucket.take(thread, clock.now())))).sum()
-    }))
 }
 
 #[cfg(test)]

@@ -167,13 +167,11 @@ impl View<'_> {
             columns: columns.chain(["ns each on 1 thread", "ns above the clock", "remark"].map(str::to_owned)).collect(),
             rows: rows.collect(),
         });
-        report.table(self.designs(word));
         for threads in THREADS {
             report.table(self.ratios(demand, threads));
         }
         let drawn = self.contenders.iter().enumerate().filter(|(_, contender)| {
-            contender.name == "weir TokenBucket"
-                || matches!(contender.kind, Kind::Peer | Kind::Tried) && !contender.one_thread
+            contender.name == "weir TokenBucket" || contender.kind == Kind::Peer && !contender.one_thread
         });
         let points = |index| {
             THREADS
@@ -189,33 +187,6 @@ impl View<'_> {
                 .map(|(index, contender)| Series { name: contender.name.to_owned(), points: points(index).collect() })
                 .collect(),
         });
-    }
-
-    /// The chosen design for a contended limit compared with the others.
-    fn designs(&self, word: &str) -> Table {
-        let shipped = self.named("weir TokenBucket");
-        let designs = std::iter::once((shipped, "shipped: leases for each core"))
-            .chain(self.of(Kind::Tried).map(|(index, contender)| (index, contender.name)));
-        let threads = &THREADS[1..];
-        let rows = designs.map(|(index, name)| {
-            let speeds = threads.iter().map(|threads| self.speeds.get(&(index, *threads)));
-            let ratios = threads.iter().map(|threads| self.ratio(shipped, index, *threads));
-            let cells = speeds.map(|speed| speed.map_or(Cell::None, |speed| Cell::Measured(*speed)));
-            let ratios = ratios.map(|ratio| ratio.map_or(Cell::None, |ratio| Cell::Ratio { ratio }));
-            Row { contender: name.to_owned(), cells: cells.chain(ratios).collect() }
-        });
-        let speeds = threads.iter().map(|threads| format!("{threads} threads"));
-        let ratios = threads.iter().map(|threads| format!("shipped is so many times as fast, {threads} threads"));
-        Table {
-            title: format!("Designs for a hot limit: {word}"),
-            note: "The token bucket that is shipped, and two designs that were tried (crates/bench/src/designs): one word \
-                   whose losers wait ever longer before they try again, and flat combining, where one thread answers for \
-                   all that ask. All three are exact and read the same clock."
-                .to_owned(),
-            unit: "million decisions a second",
-            columns: speeds.chain(ratios).collect(),
-            rows: rows.collect(),
-        }
     }
 
     /// Each of our contenders compared with each peer.
@@ -248,7 +219,7 @@ impl View<'_> {
     fn remark(&self, index: usize, demand: Demand) -> String {
         let contender = &self.contenders[index];
         let mut remarks = Vec::new();
-        if matches!(contender.kind, Kind::Peer | Kind::Ours | Kind::Tried)
+        if matches!(contender.kind, Kind::Peer | Kind::Ours)
             && !contender.one_thread
             && !self.exact.held(contender.name)
         {
