@@ -19,9 +19,7 @@ FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
 COPY . .
 RUN cargo build --release --locked -p weir-operator -p weir-testapp
-# Laid out by which of its branches are taken under load, as it was measured (cargo xtask profile): on amd64, where it was. Elsewhere
-# nothing of the profile is found, and the agent is as it would be without.
-RUN RUSTFLAGS=-Cprofile-use=/src/limiter-agent/agent.profdata cargo build --profile dist --locked -p weir-agent
+RUN cargo build --profile dist --locked -p weir-agent
 RUN for part in release/weir-operator dist/weir-agent release/weir-testapp; do \
     e2e/images/layout.sh target/$part /image/${part##*-} || exit 1; done
 

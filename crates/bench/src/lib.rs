@@ -40,10 +40,6 @@ struct Cli {
     /// Where to write; by default docs/benchmarks, or target/weir/benchmarks for a quick run
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Only send the load of `proxy` to the agent, and measure nothing: for `cargo xtask profile`, which records the
-    /// taken branches
-    #[arg(long, conflicts_with_all = ["suites", "quick", "out"])]
-    train: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -74,9 +70,6 @@ impl Suite {
 /// The program `weir-bench`: exit code 0 if everything was measured and written.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
-    if cli.train {
-        return exit_code("bench", proxy::train());
-    }
     let chosen = |suite: &Suite| if cli.suites.is_empty() { suite.stands_alone() } else { cli.suites.contains(suite) };
     let out = cli.out.clone().unwrap_or_else(|| default_out(cli.quick));
     for suite in Suite::value_variants().iter().filter(|suite| chosen(suite)) {

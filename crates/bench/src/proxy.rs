@@ -41,8 +41,7 @@ for each value of the header `x-key` in each rule. Weir's agent also counts for 
 fields. The peers' configuration is in crates/bench/src/proxy/peers. CPU is user and system time of all of a proxy's \
 processes, from /proc, over what its clients counted; connections are kept alive throughout. nginx, HAProxy and Envoy talk \
 HTTP/1.1 to the app in all scenarios, the agent HTTP/2 where its client does. The agent is built as its image has it: in \
-profile dist, with link-time optimisation, and laid out by which branches it took when `cargo xtask profile` sent it these \
-loads and, for a minute, those of the soak. The peers are as Debian and PyPI have them. HAProxy counts requests in a sliding period instead of a bucket, and reads many \
+profile dist, with link-time optimisation. The peers are as Debian and PyPI have them. HAProxy counts requests in a sliding period instead of a bucket, and reads many \
 rules from a map, as its manual tells. Run by root, all are in a network namespace of their own with nothing but a loopback \
 device, where no packet passes a firewall's rules.
 
@@ -104,15 +103,6 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     report.add_versions(contenders::versions());
     tables::write(&results, &latencies, &idle, &mut report);
     Ok(report)
-}
-
-/// Sends the load of each scenario to the agent and compares nothing: for an agent that counts its branches.
-pub(crate) fn train() -> anyhow::Result<()> {
-    make_room()?;
-    let folder = tempfile::tempdir().context("make a folder for the agent")?;
-    let upstream = Upstream::start()?;
-    let bench = rounds::Bench { upstream: upstream.address(), folder: folder.path(), effort: QUICK };
-    SCENARIOS.into_iter().try_for_each(|scenario| bench.train(scenario).with_context(|| scenario.name))
 }
 
 /// Prepares the machine for a run of proxies.

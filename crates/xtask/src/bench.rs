@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::{children::Child, profile, workspace::Workspace};
+use crate::{children::Child, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
@@ -45,8 +45,12 @@ pub(crate) async fn run(
     let program = workspace.target().join("release/weir-bench");
     let mut bench = Command::new(&program);
     let proxy = args.suites.iter().any(|suite| suite == "proxy");
-    if proxy && finish("cargo build", &mut profile::build(workspace), interrupt).await? != Some(0) {
-        return Ok(ExitCode::FAILURE);
+    if proxy {
+        let mut agent = Command::new(env!("CARGO"));
+        agent.current_dir(workspace.root()).args(["build", "--profile", "dist", "--locked", "-p", "weir-agent"]);
+        if finish("cargo build", &mut agent, interrupt).await? != Some(0) {
+            return Ok(ExitCode::FAILURE);
+        }
     }
     if proxy || args.suites.iter().any(|suite| suite == "gateway") {
         let of = if proxy { peers::Of::Proxy } else { peers::Of::Gateway };
@@ -67,7 +71,7 @@ pub(crate) async fn run(
 /// Runs the program in its own network namespace, which has only a loopback device, if that can be created. Firewall
 /// rules of a container runtime in the machine's network would inspect each packet of all contenders (6 % of the
 /// agent's time), which makes them look more alike.
-pub(crate) fn alone(program: &Path) -> Command {
+fn alone(program: &Path) -> Command {
     // Root may lack this right, too: it does in most containers.
     let may = std::process::Command::new("unshare").args(["--net", "true"]).output();
     if !may.is_ok_and(|may| may.status.success()) {

@@ -14,7 +14,6 @@ mod fuzz;
 mod hostile;
 mod manual;
 mod miri;
-mod profile;
 mod reference;
 mod release;
 mod sbom;
@@ -86,12 +85,6 @@ enum Command {
     ///
     /// Takes some minutes. Needs a nightly toolchain with miri, and installs it by rustup if there is none.
     Miri(miri::MiriArgs),
-    /// Measure which branches the agent takes under load, and write limiter-agent/agent.profdata for the build of its
-    /// image
-    ///
-    /// Takes some ten minutes: builds an agent with counters, loads it like `bench proxy` and `soak`, and merges the
-    /// counts with llvm-profdata. On Debian as root it installs what is missing and says so.
-    Profile(profile::ProfileArgs),
     /// Move the versions of crates, images and charts together
     ///
     /// Exits with 2 and changes nothing if the version is not later, or if the checkout has changes.
@@ -120,7 +113,6 @@ async fn main() -> ExitCode {
             Command::Miri(args) => miri::run(&workspace, &args),
             Command::Crds(args) => crds::run(&workspace, &args),
             Command::Dashboards(args) => dashboards::run(&workspace, &args, &children::interrupts()?).await,
-            Command::Profile(args) => profile::run(&workspace, args, &children::interrupts()?).await,
             Command::Release(args) => release::run(&workspace, &args),
             Command::Sbom(args) => sbom::run(&workspace, &args),
             Command::Tidy => tidy::run(&workspace),

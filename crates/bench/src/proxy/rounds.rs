@@ -127,17 +127,6 @@ impl Bench<'_> {
         }
     }
 
-    /// Runs the agent alone for one round and asks it to exit: a program writes its branch counts only at exit.
-    pub(super) fn train(&self, scenario: Scenario) -> anyhow::Result<()> {
-        let proxy = self.ready(Contender::Weir, scenario)?;
-        let load = self.load(&proxy, scenario, 0)?;
-        check(scenario, &load)?;
-        let status = proxy.process.end()?.context("the agent did not end when it was asked to")?;
-        ensure!(status.success(), "the agent ended with {status}");
-        eprintln!("proxy: {}, {} requests", scenario.name, load.served + load.refused);
-        Ok(())
-    }
-
     fn length(&self, scenario: Scenario) -> Duration {
         if scenario.aimed_at { self.effort.length_of_aims } else { self.effort.length }
     }

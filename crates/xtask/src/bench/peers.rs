@@ -14,20 +14,19 @@ use crate::debian::{self, Need, SYSTEM};
 
 const LOAD: [Need; 2] =
     [("wrk", "wrk", "the load, HTTP/1.1"), ("setpriv", "util-linux", "ends what is measured with the benchmark")];
-const PROXY: [Need; 4] = [
+const PROXY: [Need; 6] = [
     ("unshare", "util-linux", "gives the benchmark a network of its own"),
     ("ip", "iproute2", "brings its loopback device up"),
     ("h2load", "nghttp2-client", "the load, HTTP/2"),
     ("taskset", "util-linux", "keeps a proxy on its core"),
+    ("nginx", "nginx", "a peer"),
+    ("haproxy", "haproxy", "a peer"),
 ];
-const PEERS: [Need; 2] = [("nginx", "nginx", "a peer"), ("haproxy", "haproxy", "a peer")];
 
 /// What the programs are used for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Of {
     Gateway,
-    /// The agent under the load of `proxy`, alone.
-    Agent,
     Proxy,
 }
 
@@ -36,13 +35,12 @@ const ENVOY: &str = "1.40.0";
 
 /// Finds or installs the programs. Returns a PATH with all of them, or none after it has listed what is missing.
 pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Result<Option<OsString>> {
-    let peers = of == Of::Proxy;
-    let proxy = PROXY.into_iter().filter(|_| of != Of::Gateway);
-    let needs = LOAD.into_iter().chain(proxy).chain(PEERS.into_iter().filter(|_| peers));
+    let proxy = of == Of::Proxy;
+    let needs = LOAD.into_iter().chain(PROXY.into_iter().filter(|_| proxy));
     if !debian::ensure("bench", needs, interrupt).await? {
         return Ok(None);
     }
-    let mut folders = if peers { vec![envoy(interrupt).await?] } else { Vec::new() };
+    let mut folders = if proxy { vec![envoy(interrupt).await?] } else { Vec::new() };
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
     folders.extend(SYSTEM.map(PathBuf::from));
     Ok(Some(std::env::join_paths(folders).context("a folder in PATH has a colon in its name")?))

@@ -6,7 +6,6 @@ pub(crate) mod charts;
 mod dependencies;
 mod examples;
 mod layers;
-mod profile;
 mod sources;
 mod type_names;
 mod words;
@@ -40,7 +39,6 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     let mut violations = dependencies::check(&dependencies::Tree::read(&workspace.metadata)?);
     violations.extend(layers::check(workspace)?);
     violations.extend(charts::check(workspace)?);
-    violations.extend(profile::check(workspace)?);
     violations.extend(type_names::check(workspace)?);
     violations.extend(words::check(workspace)?);
     let sources = sources::check(workspace)?;
