@@ -1,4 +1,4 @@
-{{/* The chart's own labels win. */}}
+{{/* The chart's own labels take precedence. */}}
 {{- define "weir-crds.labels" -}}
 {{- $own := dict
   "app.kubernetes.io/name" "weir-crds"

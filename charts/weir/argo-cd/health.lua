@@ -1,8 +1,8 @@
 -- Health of a RateLimitPolicy for Argo CD: resource.customizations.health.weir.dev_RateLimitPolicy in argocd-cm.
 local status = obj.status or {}
--- What is said of an earlier generation says nothing of this one.
+-- A status of an earlier generation says nothing about this one.
 if status.observedGeneration ~= obj.metadata.generation then
-  return {status = "Progressing", message = "waiting for the operator to look at generation " .. tostring(obj.metadata.generation)}
+  return {status = "Progressing", message = "waiting for the operator to process generation " .. tostring(obj.metadata.generation)}
 end
 local found = {}
 for _, condition in ipairs(status.conditions or {}) do

@@ -1,4 +1,5 @@
-{{/* Name of every object of a release: its name, with "weir" (or nameOverride) in it once; or fullnameOverride. */}}
+{{/* The name of every object of a release: the release's name, which contains "weir" (or nameOverride) once, or
+fullnameOverride. */}}
 {{- define "weir.fullname" -}}
 {{- $name := .Values.nameOverride | default "weir" -}}
 {{- if .Values.fullnameOverride -}}
@@ -10,29 +11,29 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Name of the webhook's Service and Secret, with room for what a longer name would lose. */}}
+{{/* The name of the webhook's Service and Secret. A long name is cut, so that the suffix fits. */}}
 {{- define "weir.webhook" -}}
 {{- printf "%s-webhook" (include "weir.fullname" . | trunc 55 | trimSuffix "-") -}}
 {{- end -}}
 
-{{/* Whether cert-manager makes the webhook's certificate. A release from before there was the choice has no value for it. */}}
+{{/* Whether cert-manager issues the webhook's certificate. Releases from before this choice have no such value. */}}
 {{- define "weir.certManager" -}}
 {{- with .Values.injection }}{{ if and .enabled (dig "certManager" "enabled" false .) }}true{{ end }}{{ end }}
 {{- end -}}
 
-{{/* Name of the identity service's Service and Secret. */}}
+{{/* The name of the identity service's Service and Secret. */}}
 {{- define "weir.identity" -}}
 {{- printf "%s-identity" (include "weir.fullname" . | trunc 54 | trimSuffix "-") -}}
 {{- end -}}
 
-{{/* What the Deployment selects its pods by: must never change between versions of the chart. */}}
+{{/* The labels by which the Deployment selects its pods. They must never change between versions of the chart. */}}
 {{- define "weir.selectorLabels" -}}
 app.kubernetes.io/name: weir
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end -}}
 
-{{/* The chart's own labels win: Services and budgets select by them. */}}
+{{/* The chart's own labels take precedence, because Services and budgets select by them. */}}
 {{- define "weir.labels" -}}
 {{- $own := include "weir.selectorLabels" . | fromYaml -}}
 {{- $_ := set $own "app.kubernetes.io/version" .Chart.AppVersion -}}
@@ -41,7 +42,8 @@ app.kubernetes.io/component: operator
 {{- merge $own (.Values.commonLabels | default dict) | toYaml -}}
 {{- end -}}
 
-{{/* An image's name with a registry: (list $ NAME REGISTRY). A name with a dot, a colon or localhost before its first slash has one in it. */}}
+{{/* The name of an image with a registry: (list $ NAME REGISTRY). A name contains a registry if there is a dot, a colon
+or localhost before its first slash. */}}
 {{- define "weir.inRegistry" -}}
 {{- $name := index . 1 -}}
 {{- $registry := index . 2 -}}
@@ -55,7 +57,7 @@ app.kubernetes.io/component: operator
 {{- end -}}
 {{- end -}}
 
-{{/* An image by its full name: (list $ VALUES). */}}
+{{/* The full name of an image: (list $ VALUES). */}}
 {{- define "weir.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
@@ -69,7 +71,7 @@ app.kubernetes.io/component: operator
 {{- $name -}}
 {{- end -}}
 
-{{/* When an image is pulled: (list $ VALUES). */}}
+{{/* The pull policy of an image: (list $ VALUES). */}}
 {{- define "weir.pullPolicy" -}}
 {{- (index . 1).pullPolicy | default (index . 0).Values.images.pullPolicy -}}
 {{- end -}}
@@ -84,7 +86,7 @@ app.kubernetes.io/component: operator
 {{- end -}}
 {{- end -}}
 
-{{/* The Secret with the webhook's certificate, if the operator does not make it. */}}
+{{/* The Secret with the webhook's certificate, unless the operator issues it. */}}
 {{- define "weir.webhookCertificate" -}}
 {{- if .Values.injection.enabled -}}
 {{- if include "weir.certManager" . -}}
@@ -95,22 +97,22 @@ app.kubernetes.io/component: operator
 {{- end -}}
 {{- end -}}
 
-{{/* The Secret with the authority that signs for agents, if the operator makes none. */}}
+{{/* The Secret with the CA that signs for agents, unless the operator creates it. */}}
 {{- define "weir.authority" -}}
 {{- with .Values.identity }}{{ if .enabled }}{{ .authority.existingSecret }}{{ end }}{{ end -}}
 {{- end -}}
 
-{{/* Where the operator keeps the webhook's authorities. */}}
+{{/* The Secret in which the operator keeps the webhook's CAs. */}}
 {{- define "weir.webhookSecret" -}}
 {{- .Values.injection.existingSecret | default (include "weir.webhook" .) -}}
 {{- end -}}
 
-{{/* Where it keeps those of agents. */}}
+{{/* The Secret in which the operator keeps the agents' CAs. */}}
 {{- define "weir.identitySecret" -}}
 {{- .Values.identity.existingSecret | default (include "weir.identity" .) -}}
 {{- end -}}
 
-{{/* Exactly what the operator does in a namespace, the same for one namespace or all of them. */}}
+{{/* The rights of the operator in a namespace, the same for single namespaces and for all. */}}
 {{- define "weir.rules" -}}
 - apiGroups: [weir.dev]
   resources: [ratelimitpolicies]
