@@ -1,11 +1,11 @@
 #!/bin/bash
-# Clusters by stock kind, on the node image that build.sh made. Only the given
-# kubeconfig is read or written, never the user's.
+# Creates clusters with stock kind and the node image of build.sh. Reads and writes only the given kubeconfig, never the
+# user's.
 #   cluster.sh create NAME WORKERS KUBECONFIG    one control plane and WORKERS more nodes, ready when this returns
 #   cluster.sh delete NAME KUBECONFIG
 #   cluster.sh load NAME IMAGE...                images of this machine's Docker, into every node
 #   cluster.sh logs NAME DIR
-# WEIR_NODE_IMAGE=kindest/node:...  takes that image instead, where a registry can be reached.
+# WEIR_NODE_IMAGE=kindest/node:...  uses that image instead, if a registry is reachable.
 set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -14,7 +14,7 @@ COMMAND=$1 NAME=$2; shift 2
 unset KUBECONFIG
 export KIND_EXPERIMENTAL_PROVIDER=docker
 for PROGRAM in kind kubectl; do [ -x "$CACHE/bin/$PROGRAM" ] || fail "no $PROGRAM in $CACHE/bin: run $HERE/build.sh"; done
-kind() { # says something only when it fails; its own --quiet drops errors, too
+kind() { # prints only if it fails; kind's own --quiet hides errors, too
   local out
   out=$("$CACHE/bin/kind" "$@" 2>&1) || { printf '%s\n' "$out" >&2; return 1; }
 }
@@ -30,9 +30,9 @@ create() { # WORKERS KUBECONFIG
   local image=${WEIR_NODE_IMAGE:-$NODE_IMAGE} kubeconfig=$2 kubectl t0=$SECONDS
   [ -n "${WEIR_NODE_IMAGE:-}" ] || docker image inspect "$image" >/dev/null 2>&1 || fail "no image $image: run $HERE/build.sh"
   kubectl=("$CACHE/bin/kubectl" --kubeconfig "$kubeconfig" --cache-dir "$CACHE/kube")
-  # kept when it fails, until its logs are saved; the name of another's cluster fails before that
+  # A failed cluster stays until its logs are saved. If the name belongs to another cluster, this fails before that.
   if "$CACHE/bin/kind" --quiet get clusters | grep -qxF -- "$NAME"; then fail "a cluster $NAME exists"; fi
-  # CoreDNS last: it needs kube-proxy and, on a single node, the taint's removal
+  # CoreDNS is last. It needs kube-proxy and, on a single node, the removal of the taint.
   if ! {
     kind create cluster --name "$NAME" --image "$image" --kubeconfig "$kubeconfig" --config <(config "$1") --wait 180s --retain &&
       "${kubectl[@]}" wait --for=condition=Ready node --all --timeout=120s >/dev/null &&
@@ -44,7 +44,7 @@ create() { # WORKERS KUBECONFIG
   fi
   say "cluster $NAME is ready, $(($1 + 1)) nodes, $((SECONDS - t0)) s"
 }
-delete() { [ $# = 1 ] || usage; kind delete cluster --name "$NAME" --kubeconfig "$1"; } # fine when there is none
+delete() { [ $# = 1 ] || usage; kind delete cluster --name "$NAME" --kubeconfig "$1"; } # no error if there is none
 load() { kind load docker-image "$@" --name "$NAME"; }
 logs() { [ $# = 1 ] || usage; kind export logs --name "$NAME" "$1"; }
 

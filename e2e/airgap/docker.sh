@@ -1,10 +1,10 @@
 #!/bin/bash
-# A dockerd that can run kind's privileged nodes. One that runs already is used
-# as it is; where none runs and there is no systemd, one is started by hand.
-#   docker.sh start STATE_DIR     prints who started the one that is used now
-#   docker.sh stop STATE_DIR      ends what a start with this STATE_DIR started, nothing else
-#   docker.sh status STATE_DIR    exit code 0: one answers, 3: none does
-# STATE_DIR: our dockerd's pid file, configuration, log, and what to undo.
+# Provides a dockerd that can run kind's privileged nodes. If a dockerd runs already, the scripts use it unchanged. If
+# none runs and there is no systemd, this starts one.
+#   docker.sh start STATE_DIR     prints who started the dockerd in use
+#   docker.sh stop STATE_DIR      ends only what a start with this STATE_DIR started
+#   docker.sh status STATE_DIR    exit code 0: a dockerd answers, 3: none answers
+# STATE_DIR: the pid file, configuration and log of our dockerd, and a list of what to undo.
 set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -23,7 +23,7 @@ full_capabilities() {
   have=$((16#$(awk '/^CapBnd:/ {print $2}' /proc/self/status)))
   [ $((have & all)) = "$all" ]
 }
-privileged_works() { # the one thing that differs between machines, so it is tried
+privileged_works() { # this differs between machines, so try it
   local rc=0 tag=weir.test/probe:$$ shell=/bin/busybox
   [ -e $shell ] || { say "no $shell to try a privileged container with: run $HERE/install-prereqs.sh"; return 1; }
   tar -C / -c "${shell#/}" | docker import - "$tag" >/dev/null
@@ -32,7 +32,7 @@ privileged_works() { # the one thing that differs between machines, so it is tri
   return $rc
 }
 
-# ---- what is changed on the machine, each with the command that undoes it --------------------------------------------
+# ---- changes of the machine, each with the command that undoes it --------------------------------------------
 undo() { printf '%s\n' "$*" >>"$STATE/undo"; }
 undo_all() { # newest first
   [ -e "$STATE/undo" ] || return 0
@@ -44,8 +44,8 @@ raise() { # SYSCTL VALUE
   have=$(sysctl -n "$1")
   if [ "$have" -lt "$2" ] && sysctl -q -w "$1=$2"; then undo sysctl -q -w "$1=$have"; fi
 }
-# A ClusterIP that kube-proxy has not programmed (yet) would leave by the default
-# route: neither a container nor this host may send such a packet out.
+# If kube-proxy has not programmed a ClusterIP yet, its packets would leave by the default route. Neither a container
+# nor this host may send such a packet out.
 guard() {
   local out net tables
   out=$(ip -o route show default | sed -n 's/.* dev \([^ ]*\).*/\1/p' | head -1)
@@ -58,7 +58,7 @@ guard() {
         undo "$1" -D "$2" -o "$out" -j REJECT
       elif [ "$1" = iptables ]; then
         return 1
-      fi # no IPv6 here: nothing to guard
+      fi # this machine has no IPv6
     done
   fi
   for net in 10.96.0.0/16 10.244.0.0/16; do # kind's default Service and Pod ranges
@@ -101,7 +101,7 @@ launch() {
   printf '{%s "log-opts": {"max-size": "20m", "max-file": "2"}}\n' "$runtimes" >"$STATE/daemon.json"
   raise fs.inotify.max_user_instances 1024 # the default, 128, is too little for several nodes
   raise fs.inotify.max_user_watches 524288
-  # a pid file of its own, and no lock held open: see 'start'
+  # A separate pid file, and no open lock: see 'start'.
   setsid nohup dockerd --config-file "$STATE/daemon.json" --pidfile "$PIDFILE" --host "unix://$socket" \
     >"$STATE/dockerd.log" 2>&1 </dev/null 9>&- &
   pid=$!
@@ -120,7 +120,7 @@ launch() {
 
 start() {
   exec 9>"$([ -w /run/lock ] && echo /run/lock || echo "$STATE")/weir-airgap-dockerd.lock"
-  flock 9 # two starts at once: the second finds the first one's
+  flock 9 # of two starts at once, the second finds the dockerd of the first
   if ! answers; then
     launch
   elif pid=$(ours); then

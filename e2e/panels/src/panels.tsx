@@ -1,4 +1,4 @@
-// Each kind of panel as Grafana's core puts it together from published components.
+// Builds each kind of panel from published components, as Grafana's core does.
 import * as D from '@grafana/data';
 import * as U from '@grafana/ui';
 import { useEffect, useMemo, useState } from 'react';

@@ -1,5 +1,5 @@
-// What Grafana's core declares for its panels and does not publish: the standard field options, and the options of each kind of
-// panel with their defaults. Editors are looked up by name only, so one empty component stands for all.
+// What Grafana's core declares for its panels and does not publish: the standard field options, and the options of each
+// kind of panel with their defaults. Grafana finds editors only by name, so one empty component replaces all of them.
 import * as D from '@grafana/data';
 import * as U from '@grafana/ui';
 
@@ -24,7 +24,7 @@ D.standardFieldConfigEditorRegistry.setInit(() => [
   standard('noValue', D.stringOverrideProcessor),
   standard('links', D.dataLinksOverrideProcessor),
   standard('mappings', D.valueMappingsOverrideProcessor, { defaultValue: [] }),
-  // A panel that says nothing else turns red at 80, whatever it shows.
+  // Without other options, a panel turns red at 80.
   standard('thresholds', D.thresholdsOverrideProcessor,
     { defaultValue: { mode: 'absolute', steps: [{ value: -Infinity, color: 'green' }, { value: 80, color: 'red' }] } }),
 ] as Any);

@@ -1,11 +1,12 @@
-// What the page shows, read from the page itself: lines lie on a canvas, all else in the document.
+// Reports what the page shows. Graphs are drawn on canvases, so it counts those. All other content comes from the
+// document.
 import * as D from '@grafana/data';
 import { given, theme } from './panels';
 
 const all = <T extends Element>(within: ParentNode, selector: string) => [...within.querySelectorAll<T>(selector)];
 const text = (element: Element) => (element.textContent ?? '').trim();
 
-// A box that scrolls, or a text that is cut off.
+// Finds boxes that scroll and texts that are cut off.
 function overflows(panel: Element): string[] {
   const boxes = all<HTMLElement>(panel, '*').filter((box) => {
     const { overflowX, overflowY, textOverflow } = getComputedStyle(box);
@@ -16,7 +17,7 @@ function overflows(panel: Element): string[] {
   return boxes.map((box) => text(box).slice(0, 80));
 }
 
-// The icon of a series stands before its name, in lists and in tables.
+// In lists and in tables, the icon of a series is in front of its name.
 function legend(panel: Element) {
   return all<HTMLElement>(panel, '[data-testid="series-icon"]').map((icon) => {
     const entry = icon.closest('tr') ?? icon.parentElement!.parentElement!;
@@ -42,7 +43,7 @@ export function report(errors: string[]) {
   return { panels, errors, height, colours: colours() };
 }
 
-// As a browser writes it, whatever way it was written in.
+// Returns the colour in the browser's own format.
 function css(color: string): string {
   const probe = document.body.appendChild(document.createElement('i'));
   probe.style.color = color;
@@ -51,7 +52,7 @@ function css(color: string): string {
   return written;
 }
 
-// Of thresholds and of series with a colour of their own.
+// The colours of thresholds and of series with fixed colours.
 function colours(): Record<string, string> {
   const names = given.dashboard.panels.flatMap(({ fieldConfig }: any) => {
     const fixed = (fieldConfig?.overrides ?? []).flatMap(({ properties }: any) => properties.map(({ value }: any) => value.fixedColor));
