@@ -10,7 +10,7 @@ use crate::limiter::Charge;
 use crate::meter::Place;
 use crate::{MAX_LIMITS, Refused, Standing, Time};
 
-/// A request that all limits of a rule let through.
+/// A request that all limits of a rule admitted.
 ///
 /// ```
 /// # use std::num::NonZeroUsize;
@@ -59,7 +59,8 @@ pub struct RuleChargedAhead {
     pub tightest: Tightest,
 }
 
-/// What a rule was charged for one request: for [`RuleLimiter::refund`](crate::RuleLimiter::refund), once.
+/// What a rule was charged for one request. Pass it to [`RuleLimiter::refund`](crate::RuleLimiter::refund) at most
+/// once.
 ///
 /// ```
 /// # use std::num::NonZeroUsize;
@@ -93,7 +94,7 @@ pub(crate) enum KeyPlace {
     Guest,
 }
 
-/// What one key, or the overflow, was charged.
+/// What one key was charged, in a cell or in the overflow.
 #[derive(Debug)]
 pub(crate) struct KeyCharge {
     pub(crate) places: Places,
@@ -181,7 +182,7 @@ impl Tightening {
     }
 }
 
-/// A request that a limit of a rule did not let through. Nothing was charged.
+/// A request that a limit of a rule refused. Nothing was charged.
 ///
 /// ```
 /// # use std::num::NonZeroUsize;

@@ -61,7 +61,7 @@ pub(crate) struct Table {
     /// The capacity in force. Lowered while a smaller successor is being filled.
     capacity: AtomicUsize,
     cells: Cells,
-    /// The only limit of all keys, if it is a level on a line and no key has an override.
+    /// The only limit of all keys, if its state is one level and no key has an override.
     sole: Option<Supply>,
     regions: Box<[Region]>,
     /// Keys with an override, by fingerprint.
@@ -72,7 +72,7 @@ pub(crate) struct Table {
     blank: Vec<AtomicU64>,
     /// Words that are never charged, for the meters of guests.
     guest_blank: Vec<AtomicU64>,
-    /// When the successor took over what is not in a region, in nanoseconds of [`Time`].
+    /// When the successor took over the keys that are not in a region, in nanoseconds of [`Time`].
     since: AtomicU64,
     /// When this table took over, or when the first table was created.
     began: AtomicU64,
@@ -115,7 +115,7 @@ struct Counts {
     overflowed: AtomicU64,
 }
 
-/// What all limits of a key have let through.
+/// What all limits of a key admitted.
 #[derive(Debug)]
 struct KeyTaken {
     at: Time,

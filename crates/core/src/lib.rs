@@ -1,6 +1,6 @@
-//! Rate limits that threads share: exact at any contention, and tunable without losing count.
+//! Rate limits that threads share: exact under any contention, and adjustable without losing counts.
 //!
-//! A limit that holds, whatever threads ask:
+//! A limit that holds with any number of threads:
 //!
 //! ```
 //! use std::thread;
@@ -63,7 +63,7 @@
 //! | `SlidingWindowLog` | exactly `requests` in any period | a word for each request |
 //! | `TokenBucket` | a rate, with `burst` saved up | one word |
 //! | `TokenBucketWithDebt` | the same, overdrawn by at most `debt` | one word |
-//! | `LeakyBucket` | evenly paced; up to `burst` wait in line | one word |
+//! | `LeakyBucket` | evenly paced; up to `burst` wait in a queue | one word |
 //! | `Gcra` | strict spacing; `burst` is 1 by default | one word |
 //!
 //! All strategies support costs above one, reservations and refunds, and can change to any other strategy. Every answer

@@ -374,7 +374,7 @@ impl Limiter {
     }
 }
 
-/// A request that was let through.
+/// A request that was admitted.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -425,7 +425,7 @@ pub struct Reserved {
     pub charge: Charge,
 }
 
-/// What a limiter was charged for one request: for [`Limiter::refund`], once.
+/// What a limiter was charged for one request. Pass it to [`Limiter::refund`] at most once.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -447,7 +447,7 @@ pub struct Charge {
     pub(crate) generation: u64,
 }
 
-/// A request that was not let through. It was charged nothing.
+/// A request that was refused. Nothing was charged.
 ///
 /// ```
 /// # use std::time::Duration;

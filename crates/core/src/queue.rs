@@ -58,7 +58,7 @@ struct Entry {
     latest: Option<Time>,
     /// When it tries to be admitted, or is expected to.
     due: Time,
-    /// When it was called, until it comes.
+    /// When the request was called to its turn, until it arrives.
     called: Option<Time>,
     waker: Option<Waker>,
     stands: Stands,

@@ -243,7 +243,7 @@ impl Supply {
         self.is_time
     }
 
-    /// Below how many nanoseconds since the base [`charge_at_once`](Self::charge_at_once) is right: 73 years, or none.
+    /// [`charge_at_once`](Self::charge_at_once) is correct for this many nanoseconds after the base: 73 years, or none.
     #[inline(always)]
     pub(crate) fn direct(&self) -> u64 {
         self.direct

@@ -176,7 +176,7 @@ fn flood(quotas: &[Quota], max_keys: usize, crowds: u64, cost: u64, seed: u64) -
         let now = START + life + life * step / steps + dice.below(life / steps);
         made_up += 1;
         scene.send(made_up, now, cost);
-        // Over the whole time, each known client comes about three times per time for which a request counts.
+        // In the whole loop, each known client comes about three times in the time for which a request counts.
         if dice.below(steps) < 3 * known {
             let client = dice.below(known);
             let requests = 1 + dice.below(burst);

@@ -332,7 +332,7 @@ fn a_retune_loses_no_charge_and_gives_no_burst() {
     });
 }
 
-/// A log's entry of the lap before must not stand for a request that is counted but not written yet.
+/// An entry of the previous lap of a log must not count as a request that is counted but not written yet.
 #[test]
 fn a_retune_a_lap_later_gives_no_place_twice() {
     for new in KINDS {

@@ -114,7 +114,7 @@ fn a_charge_is_not_forgotten_with_the_key() {
         let thread = thread::spawn(move || take(&other, LATER, b"bob"));
         let ann = take(&rule, LATER, b"ann");
         let bob = thread.join().expect("no panic");
-        // One of them has the cell, the other the overflow, and both have used up what they have.
+        // One of the keys has the cell, the other is in the overflow, and both have used up their limits.
         let rest = drain(&rule, LATER, b"ann") + drain(&rule, LATER, b"bob");
         assert_eq!((ann, bob, rest), (1, 1, 0), "{strategy:?}");
         assert_eq!(tracked(&rule), 1);

@@ -380,7 +380,7 @@ fn a_head_that_does_not_come_is_passed() {
     assert!(matches!(position(1, at(0)), Position::Behind(_)));
     assert!(matches!(position(1, at(1)), Position::Behind(_)));
     assert_eq!(position(1, at(3)), Position::Head, "all before it were called and did not come");
-    // When they come, they are first again.
+    // When these requests come back, they are first again.
     assert_eq!(position(0, at(3)), Position::Head);
     assert_eq!(sleeper.ticket.position(at(3), Waker::noop()), Position::Head);
 }

@@ -39,7 +39,7 @@ fn stats(rule: &RuleLimiter) -> KeyStats {
     rule.keys().expect("it is keyed")
 }
 
-/// Mistakes 2 and 3, for both kinds of rule.
+/// Mistakes 2 and 3, for rules with and without a key.
 #[test]
 fn all_limits_of_a_rule_are_charged_or_none() {
     let limits = [("wide", per_second(100)), ("narrow", per_second(2))];
@@ -93,7 +93,7 @@ fn peek_makes_no_entry_and_agrees_with_charge() {
     assert_eq!(stats(&rule).tracked, 1);
 }
 
-/// Mistake 10.
+/// Mistake 10: keys are bounded, and idle keys are forgotten.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn keys_are_bounded_idle_ones_make_room_and_others_are_counted_in_the_overflow() {

@@ -24,7 +24,7 @@ const BACK: [Duration; 6] = [
     YEAR.saturating_mul(10),
 ];
 
-/// For how many periods what is admitted is counted.
+/// A request counts for at most this many periods.
 const PERIODS: u64 = 10;
 
 /// What a limiter had admitted when its clock was set back.
@@ -131,7 +131,8 @@ fn nothing_is_given_away_when_the_clock_goes_back_nor_when_it_comes_again() {
             if before + again > burst {
                 wrong.push(format!("{what}, back by {back:?}: {before} and {again} of {burst}"));
             }
-            // A jump ahead is time that passes: it gives what the limit gives in that time, and never more at once.
+            // A jump of the clock ahead counts as time that has passed. It frees what the limit frees in that time, and
+            // never more at once.
             for jump in [back, back.saturating_add(limit.quota.period() * 3)] {
                 let later = limit.take(START.saturating_add(jump), u64::MAX);
                 if later > burst {

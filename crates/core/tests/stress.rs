@@ -170,8 +170,7 @@ fn retunes_under_load_give_no_burst() {
             let (done, decided) = (AtomicBool::new(false), AtomicU64::new(0));
             let admitted = thread::scope(|scope| {
                 let retunes = scope.spawn(|| {
-                    // The deciding threads keep the first handle and follow from it: they walk as many steps as there
-                    // are rounds.
+                    // The deciding threads keep the first handle. From it they follow one link for each round.
                     (0..50).fold(limiter.clone(), |newest, round| {
                         while !done.load(Ordering::Relaxed) && decided.load(Ordering::Relaxed) < round * 50 {
                             thread::yield_now();

@@ -139,7 +139,7 @@ fn every_key_of_many_gets_exactly_its_own() {
 #[test]
 fn retunes_under_load_lose_no_charge_and_give_no_burst() {
     for strategy in STRATEGIES {
-        // Equal terms in a table of another size take nothing away either.
+        // Equal terms in a table of another size keep all counts, too.
         assert!(
             retune_under_load(strategy, 10).iter().all(|&admitted| admitted == at_once(strategy, 10)),
             "{strategy:?}"

@@ -17,7 +17,7 @@
 //! - **limits' sliding window counter** rounds the weighted sum down before it adds the cost, so it admits less than
 //!   one request above the limit. Its traces have arrivals for which that makes no difference; those of the exact
 //!   definition have any.
-//!   the limit passes. Its traces come at moments at which that makes no difference; those of the exact definition at any.
+//! These traces have times for which that makes no difference; the traces of the exact definition have any times.
 #![cfg(not(loom))]
 
 use std::time::Duration;
@@ -113,7 +113,7 @@ impl Trace {
         self.name.ends_with(" backwards")
     }
 
-    /// Decides each arrival again.
+    /// Decides each arrival with the limiter.
     fn follow(&self) -> Followed {
         let mut followed = Followed::default();
         let limiter = Limiter::new(self.made, self.quota);
@@ -212,7 +212,7 @@ fn charge(model: &mut Option<Model>, now: u64, cost: u64) {
     }
 }
 
-/// Follows them all, and adds up.
+/// Follows all traces and adds up the differences.
 fn follow(traces: impl IntoIterator<Item = Trace>, tolerance: u64) -> Followed {
     traces.into_iter().fold(Followed::default(), |sum, trace| {
         let followed = Trace { tolerance, ..trace }.follow();

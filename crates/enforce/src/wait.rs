@@ -1,9 +1,8 @@
 //! Requests that wait for their turn.
 //!
-//! A request with a patient rule joins the queue of every rule that it asks. All of them charge it when it is at the
-//! head of the patient queues and every rule has capacity. A request that leaves before that has charged nothing. It
-//! also holds a place in the queues of rules that do not let requests wait, so that later requests there count those
-//! that wait already.
+//! A request that may wait joins the queues of all rules that match it. When it is at the head of these queues and all
+//! rules have capacity, all of them are charged together. A request that leaves earlier was charged nothing. It also
+//! joins the queues of rules that let no request wait, so that these rules count it for later requests.
 
 use std::{
     sync::Arc,

@@ -24,8 +24,8 @@ pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(DAY, counted).await.expect("nobody will ever wake this")
 }
 
-/// The request that the inner service was called with. Layers call it in `call` or when they are polled, so it is there
-/// now, or never.
+/// The request that the inner service was called with. Layers call it in `call` or when they are polled, so the request
+/// is set now or never.
 pub(crate) fn handed<T, U>(handle: &mut Handle<T, U>) -> (T, SendResponse<U>) {
     assert_ready!(task::spawn(handle.next_request()).poll(), "the inner service was not called").expect("it is there")
 }

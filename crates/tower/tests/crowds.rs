@@ -97,7 +97,7 @@ async fn a_line_serves_those_who_stay_whatever_share_leaves() {
             let (went, inner) = inner();
             let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota(strategy)), clock);
             let service = ThroughputLayer::with_errors(limit, SECOND * 2).layer(inner);
-            // Spread without a pattern: multiples of a prime.
+            // Spreads the values without a pattern, by multiples of a prime.
             let patience = move |number: u32| match number * 37 % 100 {
                 leaves if leaves < leaving_percent => SECOND / 1000 * (number * 61 % 300),
                 _ => SECOND * 10,

@@ -11,8 +11,8 @@ const HEAD: &str = "<!-- Written by `cargo xtask crds` from crates/api: edit the
 
 # RateLimitPolicy, `weir.dev/v1alpha1`
 
-Every field, as `kubectl explain rlp.spec --recursive` has them too. What breaks a rule of a field is refused at `kubectl apply`, with
-the message that stands here.
+This page lists every field. `kubectl explain rlp.spec --recursive` shows the same fields. If a value violates the rule of a field, the
+apiserver refuses it at `kubectl apply` with the message on this page.
 ";
 
 /// The page for a definition.

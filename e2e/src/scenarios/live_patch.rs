@@ -82,7 +82,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Waits until every pod refuses, so that no burst is saved any more. Returns when the limit in force came into force.
+/// Waits until every pod refuses, so that no saved burst is left. Returns when the limit came into force in each pod.
 async fn overload(space: &Space, pods: &[String]) -> Result<Vec<Vec<Step>>> {
     let start = counts(space, pods).await?;
     let start = &start;

@@ -76,7 +76,7 @@ async fn right_again(
     policy::wait_enforced(space, policy::NAME, u64::from(PODS) + 1, RIGHT_AGAIN_WITHIN).await?;
     report::note(format!("status right again {} after the operator was ready", millis(back.elapsed())));
     let since_now = in_force_since(space, pods).await?;
-    ensure!(since == since_now, "the same rules were put in force again: since {since:?}, then {since_now:?}");
+    ensure!(since == since_now, "unchanged rules were put in force again: since {since:?}, then {since_now:?}");
 
     let seconds = Duration::from_secs(5);
     let url = format!("http://{}:8480/", workload::address(space, newcomer).await?);

@@ -45,7 +45,7 @@ async fn of_policies_beyond_a_snapshot_the_oldest_hold_and_the_others_say_why_no
         ensure!(start.elapsed() < PATIENCE, "{holds} hold and {too_large} are too large, of {POLICIES}");
         sleep(BETWEEN_LOOKS).await;
     };
-    // As old as each other to the second, so by name.
+    // The policies have the same age in seconds, so the operator orders them by name.
     let oldest: BTreeSet<String> = names.iter().take(accepted.len()).cloned().collect();
     ensure!(accepted == oldest && !refused.is_empty(), "{accepted:?} hold, {refused:?} do not");
     let status = policies.get(&names[POLICIES - 1]).await?.status.context("it has a status")?;

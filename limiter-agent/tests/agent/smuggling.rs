@@ -671,7 +671,7 @@ async fn bytes_after_the_agents_close_are_not_a_request() {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("closed in order");
         app.heard();
-        // Until the agent stops reading, which takes longer than an idle connection keeps its buffers.
+        // Write until the agent stops reading. This takes longer than an idle connection keeps its buffers.
         let late = format!("GET /late HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "y".repeat(300));
         while stream.write_all(late.as_bytes()).await.is_ok() {
             assert_eq!(agent.telemetry("/healthz").await.0, 200);

@@ -510,7 +510,7 @@ fn describe(refusal: &Refusal) -> String {
     text
 }
 
-/// Whether an agent that was asked for a status at interval `asked` need not be asked again for `wanted`.
+/// Whether the interval `asked`, at which an agent sends its status, is close enough to the interval `wanted`.
 fn is_as_often(asked: Duration, wanted: Duration) -> bool {
     wanted.saturating_mul(4) <= asked.saturating_mul(5) && asked.saturating_mul(4) <= wanted.saturating_mul(5)
 }

@@ -75,7 +75,7 @@ fn fault(failure: ValidationError, document: &Value, schema: &Value) -> Fault {
 }
 
 /// The value that the rule is about. The apiserver quotes it unless it is an object or a list. A rule that reports the
-/// path of a field below its own is about an object.
+/// A rule that reports the path of a nested field applies to an object.
 fn subject<'a>(failure: &ValidationError, document: &'a Value, schema: &Value) -> Option<&'a Value> {
     let (mut value, mut schema) = (document, schema);
     for step in failure.field_path.split(['.', '[']) {

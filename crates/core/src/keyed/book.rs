@@ -23,7 +23,8 @@ pub(super) struct Book {
     overrides: Vec<Set>,
 }
 
-/// The meters of all limits for one key. In a key's words, those of each limit follow those of the limit before.
+/// The meters of all limits for one key. The words of a key are those of its first limit, then those of its second, and
+/// so on.
 #[derive(Debug)]
 pub(super) struct Set {
     meters: Vec<Meter>,
@@ -56,7 +57,7 @@ pub(crate) struct Request {
     pub(crate) latest: Option<Time>,
 }
 
-/// What all limits of a key admitted.
+/// What all limits of a key were charged.
 #[derive(Debug)]
 pub(super) struct Granted {
     pub(super) at: Time,
@@ -64,7 +65,7 @@ pub(super) struct Granted {
     pub(super) tightest: Tightest,
 }
 
-/// Why they did not admit.
+/// Why a request was not charged.
 #[derive(Debug)]
 pub(super) enum Halt {
     Refused(RuleRefused),

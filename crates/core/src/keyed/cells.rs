@@ -187,8 +187,8 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The cells of a block in the order in which a key takes them. Keys start with different cells. Half of all keys are
-/// then in the cell that is searched first, so the processor, which speculates while the cell is loading, predicts
+/// The order in which a key takes the cells of a block. Different keys start with different cells. So half of all keys
+/// are in the cell that is read first, and the processor, which speculates while that cell is loading, is usually
 /// right.
 #[inline(always)]
 fn turns(fingerprint: u64) -> impl Iterator<Item = usize> {

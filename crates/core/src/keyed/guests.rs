@@ -42,7 +42,7 @@ pub(super) struct Guests {
     rests: Vec<AtomicU64>,
     /// Which buckets have a rest.
     has_rest: Vec<bool>,
-    /// The words of a key that has no place yet.
+    /// Scratch words: the state of a key before it gets a place.
     draft: Vec<AtomicU64>,
     /// The words of an unknown key.
     start: Vec<AtomicU64>,

@@ -50,7 +50,8 @@ impl Pasts {
     }
 }
 
-/// The trails of keys, for a while after the terms changed. A key is noted from its first charge on, or not at all.
+/// The trails of keys, for a while after the terms changed. Either all charges of a key are noted from its first one
+/// on, or none.
 #[derive(Debug)]
 pub(super) struct Trails {
     until: u64,
@@ -61,7 +62,8 @@ pub(super) struct Trails {
 #[derive(Debug, Default)]
 struct Noted {
     trails: HashMap<u64, (u64, Trail)>,
-    /// Numbers the trails, so that a charge in flight never settles in a later trail of the same key.
+    /// The number of trails so far. Each trail has its own number, so that a running charge never settles in a later
+    /// trail of the same key.
     begun: u64,
     /// All room was used at some time. Keys that came later were charged without a note.
     is_full: bool,

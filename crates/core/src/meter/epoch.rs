@@ -179,8 +179,8 @@ impl<'a> Epoch<'a> {
         spans
     }
 
-    /// Adds what was admitted, each request at the last moment at which it can have been. Many that are close together are
-    /// taken for one moment.
+    /// Adds the admitted requests, each at the latest time at which it can have come. Requests that are close together
+    /// are added with one common time.
     pub(super) fn append_to(&self, spans: &mut Vec<Span>) {
         let (mut newest_first, mut known) = (Vec::new(), 0);
         let length = self.since.saturating_sub(self.began);
@@ -206,7 +206,7 @@ fn logged(moments: &[u64], most: u64, period: u64, since: u64) -> u64 {
     if (moments.len() as u64) < most {
         return newer(since);
     }
-    // All of them in each of these periods, and in those before some.
+    // In each of these periods, before the oldest known time, the log can have admitted `most` requests.
     let whole = oldest.checked_sub(since).map_or(0, |nanos| nanos / period + 1);
     let mut sum = in_windows(whole, most);
     let mut moment = since.saturating_add(whole.saturating_mul(period));

@@ -19,7 +19,7 @@
 use crate::supply::Tokens;
 use crate::{Quota, Strategy, Time};
 
-/// How much of the past is kept.
+/// How many times a past keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
     /// What one limit has room for: 512 times, before some are merged.
@@ -102,8 +102,8 @@ impl Past {
         })
     }
 
-    /// What a bucket would have left after the reign of a window that admitted `admitted` in all, and of which `left` is
-    /// left now, or owed. A fixed window may leave a debt.
+    /// What a bucket would have left after a window that admitted `admitted` in all. `left` is what the window has left
+    /// now; it is negative for a debt, which a fixed window may leave.
     pub(super) fn tokens_after(&self, quota: Quota, since: u64, admitted: u64, left: i128) -> Tokens {
         let (parts, length) = (i128::from(PARTS), since.saturating_sub(self.began));
         let (left, had) = (left * parts, self.tokens.in_units(PARTS));
@@ -128,7 +128,7 @@ impl Past {
         Tokens { parts: parts.max(least), unit: PARTS }
     }
 
-    /// What a bucket has left without what it was forgiven.
+    /// What a bucket has left, without the debt that it was forgiven.
     pub(super) fn unforgiven(&self, tokens: Tokens) -> Tokens {
         Tokens { parts: (tokens.in_units(PARTS) - self.forgiven).max(MOST_OWED), unit: PARTS }
     }

@@ -1,12 +1,12 @@
-//! When a limit was charged, noted for a while after each change of its quota.
+//! The times of charges, which are noted for a while after each change of a quota.
 //!
-//! Words answer the question of their own strategy. The next strategy asks about another stretch of time, and requests
-//! that the words cannot place would have to count as of now. One change loses little by that, but changes about as
-//! frequent as windows would starve callers. So for some periods after a change, each charge is noted before it is
-//! made, and confirmed or taken back afterwards.
+//! The words of a strategy answer only the question of that strategy, and the next strategy asks about another stretch
+//! of time. Requests whose times the words do not tell must count as of now. That costs little after one change. But if
+//! changes are about as frequent as windows, it would starve callers. So for some periods after a change, each charge
+//! is noted before it is made, and confirmed or taken back afterwards.
 //!
-//! A note may say too much, never too little: the notes at a change include all requests that were admitted before it,
-//! and what is confirmed at any time was admitted by then.
+//! The notes are an upper bound: at a change, they include all requests that were admitted before it. A confirmed
+//! request was admitted before its time in the notes.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -23,7 +23,7 @@ const MOST: usize = 128;
 pub(crate) struct Trail {
     /// The time of the last charge that was attempted.
     last: Option<u64>,
-    /// Requests that were admitted, and those that are being decided.
+    /// Requests that were admitted or are being decided.
     noted: u64,
     /// Requests that were admitted.
     confirmed: u64,
@@ -75,7 +75,7 @@ impl Trail {
     }
 }
 
-/// The trail of one limit that threads share, and until when notes are taken.
+/// The trail of one limit, which threads share, and the time until which charges are noted.
 #[derive(Debug)]
 pub(crate) struct Watch {
     until: u64,

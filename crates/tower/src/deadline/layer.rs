@@ -55,7 +55,8 @@ impl<N> DeadlineLayer<Answers<N>> {
 }
 
 impl DeadlineLayer<Errors> {
-    /// The same with a [`LimitError`](crate::LimitError) of [`DeadlineExceeded`](crate::DeadlineExceeded).
+    /// Like [`new`](Self::new), but the answer is a [`LimitError`](crate::LimitError) of
+    /// [`DeadlineExceeded`](crate::DeadlineExceeded).
     ///
     /// ```
     /// use std::time::Duration;

@@ -21,7 +21,7 @@ impl Readiness {
         Self { limit: LimiterAdmit::new(limiter, clock), taken: None, waiting: None }
     }
 
-    /// Charges one request, once, as soon as it is this service's turn.
+    /// Charges one request, once, when its turn comes.
     pub(super) fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.taken.is_some() {
             return Poll::Ready(());

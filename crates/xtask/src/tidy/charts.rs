@@ -1,6 +1,6 @@
 //! The rule that a chart explains each of its values, and that its schema knows exactly these.
 //!
-//! Goes by the text of values.yaml, because comments are nowhere else.
+//! Reads values.yaml as text, because a YAML parser drops comments.
 
 use anyhow::Context as _;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::workspace::Workspace;
 /// The charts.
 pub(crate) const CHARTS: [&str; 2] = ["charts/weir-crds", "charts/weir"];
 
-/// Values that are Kubernetes' own below their name: explained there, not field by field.
+/// Values that Kubernetes defines. Their fields need no explanation here.
 const KUBERNETES: [&str; 1] = ["resources"];
 
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
@@ -28,7 +28,7 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
     Ok(violations)
 }
 
-/// A value by the names on the way to it.
+/// One value: the names that lead to it.
 struct Line {
     number: usize,
     path: Vec<String>,
@@ -41,7 +41,7 @@ fn check_values(place: &str, text: &str, schema: &Value) -> Vec<Violation> {
     for (index, line) in lines.iter().enumerate() {
         let here = || format!("{place}:{}", line.number);
         let name = line.path.join(".");
-        // A name with others below it stands for what they say.
+        // A name with nested values needs no explanation, because the nested values have theirs.
         let is_folder = lines.get(index + 1).is_some_and(|next| next.path.len() > line.path.len());
         let is_kubernetes = line.path.iter().rev().skip(1).any(|part| KUBERNETES.contains(&part.as_str()));
         if !line.explained && !is_folder && !is_kubernetes {
@@ -86,7 +86,7 @@ fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     reference.unwrap_or(schema)
 }
 
-/// The schema of a value; where any name is good, or one of a pattern, that of any name.
+/// The schema of a value. If the schema allows any name, or names of a pattern, the schema of such names.
 fn property<'a>(root: &'a Value, schema: &'a Value, path: &[String]) -> Option<&'a Value> {
     let schema = resolved(root, schema);
     let Some((name, rest)) = path.split_first() else { return Some(schema) };
@@ -101,13 +101,13 @@ pub(crate) fn knows(schema: &Value, name: &str) -> bool {
     property(schema, schema, &path).is_some()
 }
 
-/// All values that the schema names one by one, but for those of Kubernetes.
+/// All values that the schema names, without the fields that Kubernetes defines.
 fn properties(root: &Value, schema: &Value, path: &[String]) -> Vec<Vec<String>> {
     let schema = resolved(root, schema);
     let mut found = Vec::new();
     for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
         let path = [path, std::slice::from_ref(name)].concat();
-        // Helm's own, said in the schema.
+        // Helm adds this name, and the schema says so.
         if name != "global" {
             let is_leaf = KUBERNETES.contains(&name.as_str()) || name == "affinity";
             found.extend(if is_leaf { Vec::new() } else { properties(root, inner, &path) });

@@ -1,4 +1,4 @@
-//! The dependency rule: which of our crates may know which, and what they must never link.
+//! The dependency rule: which of our crates may depend on which, and what they must never link.
 //!
 //! The rule is data, so that a change to it is a change to this file and is seen in review.
 
@@ -9,7 +9,7 @@ use cargo_metadata::{DependencyKind, Metadata, PackageId};
 
 use super::Violation;
 
-/// Our crates, and which others of ours each may depend on, in code and in tests.
+/// Our crates, and which of our other crates each may depend on, in code and in tests.
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("weir-fuzz", &[]),
     ("weir-core", &["weir-fuzz"]),
@@ -31,7 +31,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
 /// Crates of ours for tests: nothing else may depend on them.
 const ONLY_FOR_TESTS: &[&str] = &["weir-fuzz"];
 
-/// Crates that must not even be reached through others, and why.
+/// Crates that must not be reached even indirectly, and why.
 const MUST_NOT_LINK: &[(&str, &[&str], &str)] = &[
     ("weir-agent", &["kube", "kube-core", "kube-client", "k8s-openapi"], "the agent never talks to the apiserver"),
     ("weir-operator", &["weir-core", "weir-tower"], "the operator decides nothing about single requests"),
@@ -42,17 +42,18 @@ const MUST_NOT_LINK: &[(&str, &[&str], &str)] = &[
     ("weir-tower", &["axum", "hyper", "kube", "tonic"], "the layers work in any program, without a server of ours"),
 ];
 
-/// Features that must not be asked for, and why. What is linked does not tell: in a workspace, features add up.
+/// Features that no crate may request, and why. The linked features do not show who requested them, because a workspace
+/// adds them up.
 const MUST_NOT_ENABLE: &[(&str, &str, &[&str], &str)] =
     &[("weir-api", "kube", &["client", "config", "runtime"], "the Kubernetes types hold no client")];
 
-/// Two versions of one of these are two types of the same name that do not fit together.
+/// If two versions of one of these are linked, their types have the same names but do not fit together.
 const ONE_VERSION: &[&str] = &["kube", "kube-core", "k8s-openapi", "schemars"];
 
-/// What the rule looks at.
+/// The facts that the rule checks.
 pub(super) struct Tree {
     members: Vec<Member>,
-    /// Name and version of every package that is built.
+    /// The name and version of every package that is built.
     packages: BTreeSet<(String, String)>,
 }
 
@@ -60,7 +61,7 @@ struct Member {
     name: String,
     manifest: String,
     direct: Vec<Direct>,
-    /// Everything linked into it: normal dependencies, all the way down.
+    /// All packages that are linked into it: its normal dependencies and their dependencies.
     linked: BTreeSet<String>,
 }
 

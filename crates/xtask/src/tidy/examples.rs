@@ -1,7 +1,7 @@
-//! The rule that a library shows each public item at work. Its examples run (`cargo xtask test --only doc`), so what users
-//! read is true.
+//! The rule that each public item of a library has an example. The examples are tests (`cargo xtask test --only doc`),
+//! so what users read is true.
 //!
-//! Goes by the text: in these crates `pub` without a restriction is what users see.
+//! Checks the text, because in these crates `pub` without a restriction marks what users see.
 
 use super::Violation;
 

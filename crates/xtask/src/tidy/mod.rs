@@ -1,6 +1,6 @@
 //! The rules of the house that no compiler checks. Each violation names the place and how to fix it.
 //!
-//! This module only reads and says; it never changes a file.
+//! This module only reads and reports. It never changes a file.
 
 pub(crate) mod charts;
 mod dependencies;
@@ -14,10 +14,10 @@ use std::{fmt, process::ExitCode};
 
 use crate::workspace::Workspace;
 
-/// Something that is not as it should be.
+/// A violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
-    /// A file, with its line where there is one.
+    /// A file, with a line if there is one.
     place: String,
     fault: String,
     fix: String,

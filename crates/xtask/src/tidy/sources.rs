@@ -1,4 +1,4 @@
-//! Rules for single files: what must stand at the top of one, and what must not stand anywhere in it.
+//! Rules for single files: what they must begin with, and what they must not contain.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +7,13 @@ use anyhow::Context as _;
 use super::{Violation, examples};
 use crate::workspace::Workspace;
 
-/// Past this many lines without its tests and docs, a file holds more than one idea.
+/// A file with more lines than this, without its tests and docs, holds more than one idea.
 const LONG: usize = 500;
 
-/// Folders of a package that hold Rust.
+/// The folders of a package with Rust files.
 const FOLDERS: [&str; 4] = ["src", "tests", "benches", "examples"];
 
-/// Words that must not be committed. Put together here, so that this file does not hold them itself.
+/// Words that must not be committed. They are put together here, so that this file does not contain them.
 const UNFINISHED: [&str; 4] =
     [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimplement", "ed!(")];
 
@@ -49,8 +49,8 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Findings> {
     Ok(findings)
 }
 
-/// A crate has the workspace's lints; the one that may lift the ban on unsafe code, for which `forbid` leaves no way, has
-/// them all the same, in a table of its own.
+/// Each crate takes the lints of the workspace. A crate that must lift the ban on unsafe code cannot inherit them,
+/// because nothing overrides `forbid`. It repeats all of them in its own table.
 fn check_manifest(place: &str, text: &str, root: &str) -> Option<Violation> {
     let mut lines = text.lines().map(str::trim).skip_while(|line| *line != "[lints]").skip(1);
     let section = lines.by_ref().take_while(|line| !line.starts_with('['));
@@ -65,7 +65,8 @@ fn check_manifest(place: &str, text: &str, root: &str) -> Option<Violation> {
     })
 }
 
-/// What stands in tables whose names begin so, less comments, and with unsafe code denied instead of forbidden.
+/// The lines of the tables whose names begin with `tables`, without comments, and with unsafe code denied instead of
+/// forbidden.
 fn lints(text: &str, tables: &str) -> Vec<String> {
     let mut inside = false;
     let mut lints = Vec::new();
@@ -112,14 +113,14 @@ fn check_source(place: &str, text: &str, wants_docs: bool) -> Vec<Violation> {
 
 fn check_length(place: &str, text: &str) -> Option<Violation> {
     let lines = text.lines().map(str::trim).take_while(|line| *line != "#[cfg(test)]");
-    // Examples make nothing harder to find one's way in.
+    // Doc comments with examples do not make a file harder to read.
     let lines = lines.filter(|line| !line.starts_with("///")).count();
     (lines > LONG && !holds_only_tests(place)).then(|| {
         Violation::new(place, format!("{lines} lines without its tests and docs"), "split it: one idea per file")
     })
 }
 
-/// Such a file is about the module that it tests, which has said already what it is for.
+/// Whether the file holds only tests. Such a file needs no introduction, because the module that it tests has one.
 pub(super) fn holds_only_tests(place: &str) -> bool {
     place.contains("/tests/") || place.ends_with("_tests.rs") || place.ends_with("/tests.rs")
 }

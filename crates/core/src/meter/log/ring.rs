@@ -220,8 +220,8 @@ impl Spot {
         (self.before ^ LAP) | (at.as_nanos() + 1)
     }
 
-    /// The entry when a charge at that time is given back: of the lap before, and exactly one period old at that time.
-    /// If that is before the epoch: as if it was never used.
+    /// The entry after a charge at that time was given back. It belongs to the previous lap and is exactly one period
+    /// old at that time. If that is before the epoch, the entry is as if it was never used.
     pub(super) fn given_back(self, at: Time, period: u64) -> u64 {
         at.as_nanos().checked_sub(period).map_or(self.before, |before| self.before | (before + 1))
     }

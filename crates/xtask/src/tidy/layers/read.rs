@@ -356,7 +356,7 @@ fn resolve(modules: &BTreeMap<Module, Scope>, from: &Module, path: &[String], de
         }
         if let Some(brought) = modules[&here].names.get(name).filter(|_| depth < MOST_REEXPORTS) {
             let path: Vec<_> = brought.iter().cloned().chain(rest.map(str::to_owned)).collect();
-            // A name of another crate is handed on by the module that was reached.
+            // The module that was reached re-exports a name of another crate.
             return resolve(modules, &here, &path, depth + 1).or(Some(here));
         }
         break;
