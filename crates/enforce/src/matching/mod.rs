@@ -6,9 +6,11 @@
 //! the app gets the original.
 
 mod conditions;
+mod facts;
 #[cfg(test)]
 mod fuzz;
 mod glob;
+mod headers;
 mod host;
 mod index;
 #[cfg(test)]
@@ -28,9 +30,10 @@ pub(crate) use self::{
     predicate::Predicate,
 };
 pub use self::{
+    headers::{FieldLine, Headers},
     path::{AmbiguousPaths, is_ambiguous},
     predicate::over_budget,
-    request::{FieldLine, Headers, RequestView},
+    request::RequestView,
 };
 
 /// A rule's `match` list. A request matches if any entry matches, or if there are no entries.

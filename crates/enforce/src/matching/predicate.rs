@@ -6,28 +6,13 @@
 //! size of a request.
 
 use std::{
-    collections::HashMap,
-    fmt,
     str::FromStr,
-    sync::{
-        Arc, LazyLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use cel::{
-    Context, Value,
-    objects::{Key, Map},
-};
-use weir_expressions::{InvalidPredicate, Size, language};
+use weir_expressions::{InvalidPredicate, Size};
 
-use super::{query, request::RequestView};
-
-/// The only variable of an expression.
-const REQUEST: &str = "request";
-
-/// The functions of the language. Building them is costly, so it happens once.
-static LANGUAGE: LazyLock<Context<'static>> = LazyLock::new(language);
+use super::request::RequestView;
 
 /// How many evaluations were skipped because they would have taken too long.
 static OVER_BUDGET: AtomicU64 = AtomicU64::new(0);
@@ -45,48 +30,6 @@ pub(crate) struct Predicate {
     unknown: bool,
 }
 
-/// The values of one request that an expression sees. They are built once, because the interpreter copies its input.
-pub(super) struct Facts(Context<'static>);
-
-impl fmt::Debug for Facts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Facts")
-    }
-}
-
-impl Facts {
-    /// In `query`, the first of several parameters with one name counts. In `headers`, the values of one name are
-    /// joined with `, `, as in RFC 9110 section 5.2. Bytes that are not UTF-8 are replaced.
-    pub(super) fn of(request: &RequestView<'_>, query: &str) -> Self {
-        let mut parameters = HashMap::new();
-        for (name, value) in query::pairs(query) {
-            parameters.entry(key(&name)).or_insert_with(|| text(&value));
-        }
-        let mut joined: HashMap<String, String> = HashMap::new();
-        for (name, value) in request.headers().iter() {
-            let value = String::from_utf8_lossy(value);
-            let known = joined.entry(name.to_ascii_lowercase()).and_modify(|known| {
-                known.push_str(", ");
-                known.push_str(&value);
-            });
-            known.or_insert_with(|| value.clone().into_owned());
-        }
-        let headers = joined.into_iter().map(|(name, value)| (Key::from(name), Value::from(value))).collect();
-        let parts = [
-            ("method", Value::from(request.method())),
-            ("host", Value::from(request.host().to_ascii_lowercase())),
-            ("path", Value::from(request.path())),
-            ("query", map(parameters)),
-            ("headers", map(headers)),
-            ("clientIP", Value::from(request.peer().to_canonical().to_string())),
-        ];
-        let mut context = LANGUAGE.new_inner_scope();
-        let parts = map(parts.into_iter().map(|(name, value)| (Key::from(name), value)).collect());
-        context.add_variable_from_value(REQUEST, parts);
-        Self(context)
-    }
-}
-
 /// The size of a request, which the cost of an expression depends on.
 fn size(request: &RequestView<'_>) -> Size {
     let query = request.whole_query();
@@ -97,18 +40,6 @@ fn size(request: &RequestView<'_>) -> Size {
         parts: size.parts + 1,
         bytes: size.bytes + (name.len() + value.len()) as u64,
     })
-}
-
-fn map(entries: HashMap<Key, Value>) -> Value {
-    Value::Map(Map { map: Arc::new(entries) })
-}
-
-fn key(bytes: &[u8]) -> Key {
-    Key::from(String::from_utf8_lossy(bytes).into_owned())
-}
-
-fn text(bytes: &[u8]) -> Value {
-    Value::from(String::from_utf8_lossy(bytes).into_owned())
 }
 
 impl Predicate {
@@ -123,7 +54,7 @@ impl Predicate {
             OVER_BUDGET.fetch_add(1, Relaxed);
             return self.unknown;
         }
-        self.expression.holds(&request.facts().0)
+        self.expression.holds(request.facts().context())
     }
 }
 

@@ -93,7 +93,6 @@ pub(super) const CRATES: &[Crate] = &[
             &["live"],
         ],
         known: &[
-            ("matching::request", "matching::predicate"),
             ("messages", "gate"),
             ("refusal", "in_force"),
             ("removed", "in_force"),
