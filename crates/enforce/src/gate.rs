@@ -11,8 +11,8 @@ use weir_core::Time;
 use weir_tower::MonotonicClock;
 
 use super::{
-    decide::Asked, fields::Fields, in_force::RulesInForce, jwt::Tokens, messages::Messages, refusal::Refusal,
-    verdict::Verdict, wait::LateRefusal,
+    decide::Asked, fields::Fields, in_force::RulesInForce, jwt::Tokens, refusal::Refusal, verdict::Verdict,
+    wait::LateRefusal,
 };
 use crate::matching::{AmbiguousPaths, Headers, RequestView};
 
@@ -136,11 +136,6 @@ impl ConnectionGate {
             }
             then(decided)
         })
-    }
-
-    /// Decides on the messages of the connection that this request opens. `None` if no rule per message matches it.
-    pub fn messages<B>(&self, request: &Request<B>) -> Option<Messages> {
-        Messages::of(self, request)
     }
 }
 

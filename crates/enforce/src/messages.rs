@@ -54,8 +54,15 @@ struct Counted {
     cost: u64,
 }
 
+impl ConnectionGate {
+    /// Decides on the messages of the connection that this request opens. `None` if no rule per message matches it.
+    pub fn messages<B>(&self, request: &Request<B>) -> Option<Messages> {
+        Messages::of(self, request)
+    }
+}
+
 impl Messages {
-    pub(super) fn of<B>(gate: &ConnectionGate, request: &Request<B>) -> Option<Self> {
+    fn of<B>(gate: &ConnectionGate, request: &Request<B>) -> Option<Self> {
         let found = gate.with_rules(|rules| ask(gate, rules, request, |asked| Found::new(rules, asked)));
         if found.enforced.is_empty() && found.shadows.is_empty() {
             return None;
