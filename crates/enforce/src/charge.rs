@@ -9,7 +9,7 @@ use std::{cell::Cell, ops::Range, sync::Arc, time::Duration};
 
 use weir_core::{MAX_LIMITS, RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest, Time};
 
-use super::in_force::{Limits, Rule};
+use super::rule::{Limits, Rule};
 
 /// What a request asks of one rule.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use http::HeaderMap;
 use weir_core::{RuleChargedAhead, Ticket, Time};
 use weir_tower::MonotonicClock;
 
-use super::{charge::Ask, cost::Cost, in_force::Rule};
+use super::{charge::Ask, cost::Cost, rule::Rule};
 
 /// Later than any reservation can be.
 const FAR: Duration = Duration::from_hours(24);

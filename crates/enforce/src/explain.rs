@@ -12,8 +12,9 @@ use weir_wire::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, Explaine
 use super::{
     charge::{Ask, opens_after},
     decide::Asked,
-    in_force::{Policy, Rule, RulesInForce},
+    in_force::RulesInForce,
     jwt::Tokens,
+    rule::{Policy, Rule},
 };
 use crate::matching::{AmbiguousPaths, FieldLine, Headers, RequestView, is_ambiguous};
 

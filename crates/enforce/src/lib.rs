@@ -62,7 +62,9 @@ mod lower;
 mod matching;
 mod messages;
 mod refusal;
+mod refusal_text;
 mod removed;
+mod rule;
 mod rule_set;
 mod sampled;
 #[cfg(test)]
@@ -78,7 +80,7 @@ pub use self::{
     explain::InvalidRequest,
     fields::Fields,
     gate::{ConnectionGate, Gate, GateOptions, Gates},
-    in_force::{Policy, Rule, RulesInForce},
+    in_force::RulesInForce,
     jwt::{InvalidJwks, Jwks},
     layer::{Format, LimitFuture, LimitLayer, Limited, LimitedBody, refused},
     live::{LiveRules, SharedGate},
@@ -86,6 +88,7 @@ pub use self::{
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, is_ambiguous, over_budget},
     messages::{MessageRefusal, Messages},
     refusal::{Cause, Refusal},
+    rule::{Policy, Rule},
     sampled::Sample,
     verdict::{Deadline, FollowUp, Pass, Verdict},
     wait::{LateRefusal, Wait},

@@ -10,7 +10,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use weir_core::Time;
 
-use super::in_force::{Policy, Rule};
+use super::rule::{Policy, Rule};
 
 /// How long a limiter is kept after its rule was removed.
 const KEPT: Duration = Duration::from_secs(60);

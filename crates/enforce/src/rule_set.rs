@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     counters::Unmatched,
-    in_force::{Limits, Rule},
+    rule::{Limits, Rule},
 };
 use crate::matching::{Index, RequestView};
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{deferred::DeferredCost, fields::Fields, in_force::Rule, refusal::Refusal, wait::Wait};
+use super::{deferred::DeferredCost, fields::Fields, refusal::Refusal, rule::Rule, wait::Wait};
 
 /// What the rules decide on a request.
 #[derive(Debug)]

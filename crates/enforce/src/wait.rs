@@ -17,8 +17,8 @@ use super::{
     charge::{Ask, Charged, RefusedAt, charge_all, opens_after},
     decide::{fields_of_several, refusal},
     fields::Fields,
-    in_force::Rule,
     refusal::Refusal,
+    rule::Rule,
     verdict::FollowUp,
 };
 

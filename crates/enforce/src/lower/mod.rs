@@ -14,7 +14,7 @@ use std::{collections::HashSet, time::Duration};
 use weir_wire::{Action, Fault, HeaderStyle, MAX_LOG_BYTES, Mode, Per, PolicyRules, Rule, Snapshot, log_bytes};
 
 use self::faults::{Faults, Path};
-use super::{cost::Cost, fields::Advice, key::KeySpec, refusal::RefusalForm};
+use super::{cost::Cost, fields::Advice, key::KeySpec, refusal_text::RefusalForm};
 use crate::matching::Matcher;
 
 /// A snapshot's rules, parsed.

@@ -7,7 +7,7 @@ use http::{HeaderValue, StatusCode};
 use weir_wire::{OnMessage, Per, Rule};
 
 use super::faults::{Faults, Path};
-use crate::refusal::RefusalForm;
+use crate::refusal_text::RefusalForm;
 
 /// `None` if requests do not wait.
 pub(super) fn lower_max_wait(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<Duration> {

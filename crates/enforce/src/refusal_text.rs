@@ -1,0 +1,82 @@
+//! The parts of a refusal that do not depend on the request. They are rendered when a snapshot is lowered.
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode};
+
+/// What `onLimit` says, parsed.
+#[derive(Clone, Debug)]
+pub(super) struct RefusalForm {
+    pub(super) status: StatusCode,
+    pub(super) body: Option<Bytes>,
+    pub(super) content_type: HeaderValue,
+    pub(super) closes: bool,
+}
+
+/// The prepared refusals of one rule.
+#[derive(Debug)]
+pub(super) struct RefusalText {
+    pub(super) status: StatusCode,
+    pub(super) content_type: HeaderValue,
+    /// Whether to close a connection for a message beyond a limit.
+    pub(super) closes: bool,
+    body: Option<Bytes>,
+    /// For each limit, Weir's own body up to the number of seconds.
+    starts: Vec<String>,
+}
+
+impl RefusalText {
+    pub(super) fn new(form: RefusalForm, policy: &str, rule: &str, limits: &[Box<str>]) -> Self {
+        let RefusalForm { status, body, content_type, closes } = form;
+        let starts = limits.iter().map(|limit| start(policy, rule, limit)).collect();
+        Self { status, content_type, closes, body, starts }
+    }
+
+    /// The body of a refusal.
+    pub(super) fn body(&self, limit: usize, retry_after_seconds: u64) -> Bytes {
+        if let Some(body) = &self.body {
+            return body.clone();
+        }
+        format!("{}{retry_after_seconds}}}\n", self.start(limit)).into()
+    }
+
+    /// As in `Advice::policy`, the index of the limit may be that of a later snapshot.
+    fn start(&self, limit: usize) -> &str {
+        self.starts.get(limit).unwrap_or(&self.starts[0])
+    }
+}
+
+/// Names are DNS labels, so they need no escapes.
+fn start(policy: &str, rule: &str, limit: &str) -> String {
+    format!(r#"{{"error":"rate limited","policy":"{policy}","rule":"{rule}","limit":"{limit}","retryAfterSeconds":"#)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(body: Option<&'static str>) -> RefusalText {
+        let form = RefusalForm {
+            status: StatusCode::from_u16(499).expect("a status"),
+            body: body.map(Bytes::from),
+            content_type: HeaderValue::from_static("text/x"),
+            closes: false,
+        };
+        RefusalText::new(form, "shop/checkout", "per-client", &["burst".into(), "daily".into()])
+    }
+
+    #[test]
+    fn a_body_is_the_rules_own_or_names_the_limit() {
+        for (limit, named) in [(0, "burst"), (1, "daily"), (2, "burst")] {
+            for seconds in [0, 1, 9, 10, 86_400, u64::MAX] {
+                let body = text(None).body(limit, seconds);
+                let said: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+                let expected = serde_json::json!({
+                    "error": "rate limited", "policy": "shop/checkout", "rule": "per-client", "limit": named,
+                    "retryAfterSeconds": seconds,
+                });
+                assert_eq!((said, body.last()), (expected, Some(&b'\n')));
+            }
+        }
+        assert_eq!(text(Some("slow down")).body(0, 1), "slow down");
+    }
+}
