@@ -11,20 +11,21 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{Tightest, Time};
-use weir_tower::{MonotonicClock, retry_after_seconds};
-use weir_wire::HeaderStyle;
+use weir_core::Time;
+use weir_tower::MonotonicClock;
 
 use super::{
-    charge::{Ask, Charged, RefusedAt, charge_all, opens_after, slices},
+    charge::{Ask, Charged, RefusedAt, charge_all, slices},
     deferred::DeferredCost,
-    fields::{self, Fields, QuotaState},
+    fields::Fields,
+    follow_up::{Deadline, FollowUp},
     in_force::RulesInForce,
     jwt::Tokens,
+    outcome::{fields_of_one, fields_of_several, refusal},
     refusal::Refusal,
     rule::Limits,
     rule_set::{Placed, Places, RuleSet},
-    verdict::{Deadline, FollowUp, Pass, Verdict},
+    verdict::{Pass, Verdict},
     wait::{Entry, enter},
 };
 use crate::matching::RequestView;
@@ -117,7 +118,7 @@ impl Asked<'_> {
         match limits.limiter.charge(now, keys, cost) {
             Ok(admitted) => {
                 rule.counters.count_allowed();
-                let fields = one_rules_fields(limits, &admitted.tightest);
+                let fields = fields_of_one(limits, &admitted.tightest);
                 Verdict::Pass(Pass { fields, follow_up: None })
             }
             Err(refused) => {
@@ -222,52 +223,4 @@ impl Asked<'_> {
 pub(super) fn limiting<'a>(set: &'a RuleSet, places: &[usize]) -> Vec<(&'a Placed, &'a Limits)> {
     let placed = places.iter().map(|place| set.get(*place));
     placed.filter_map(|placed| Some((placed, placed.rule.limits.as_ref()?))).collect()
-}
-
-/// Counts a refusal and builds it. `at` is the time of the decision.
-pub(super) fn refusal<'r>(asks: &[Ask<'r, '_>], RefusedAt { ask, refused }: RefusedAt, at: Time) -> Refusal<'r> {
-    let own = refused.retry_after();
-    let retry_after = match asks {
-        // With one limit, its own wait is the answer.
-        [only] if only.limits.is_single() => own.unwrap_or_default(),
-        _ => opens_after(asks, at),
-    };
-    let rule = asks[ask].rule;
-    rule.counters.count_limited();
-    let state = QuotaState {
-        limit: refused.limit,
-        requests: refused.standing.quota().requests(),
-        remaining: 0,
-        seconds: retry_after_seconds(retry_after),
-    };
-    let override_index = refused.override_index;
-    let retry_after = own.map(|_| retry_after);
-    Refusal { rule, state, override_index, retry_after, at }
-}
-
-fn one_rules_fields(limits: &Limits, tightest: &Tightest) -> Fields {
-    if limits.advice.style == HeaderStyle::None {
-        return Fields::default();
-    }
-    Fields::of_one(&limits.advice, quota_state(tightest, tightest.standing.remaining()), tightest.override_index)
-}
-
-/// The fields of the rule whose limit has the fewest requests left. They list the limits of all rules.
-pub(super) fn fields_of_several(asks: &[Ask<'_, '_>], charged: &[Charged]) -> Fields {
-    let telling = || asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.style != HeaderStyle::None);
-    let places = telling().map(|(ask, one)| (ask.limits, &one.tightest, one.tightest.standing.remaining()));
-    let Some((limits, tightest, remaining)) = places.min_by_key(|(_, _, remaining)| *remaining) else {
-        return Fields::default();
-    };
-    let policies = telling().map(|(ask, one)| ask.limits.advice.policy(one.tightest.override_index));
-    Fields::of_several(&limits.advice, quota_state(tightest, remaining), fields::join(policies))
-}
-
-fn quota_state(tightest: &Tightest, remaining: u64) -> QuotaState {
-    QuotaState {
-        limit: tightest.limit,
-        requests: tightest.standing.quota().requests(),
-        remaining,
-        seconds: retry_after_seconds(tightest.standing.reset_after()),
-    }
 }

@@ -48,6 +48,7 @@ mod decide;
 mod deferred;
 mod explain;
 mod fields;
+mod follow_up;
 #[cfg(test)]
 mod fuzz;
 mod gate;
@@ -61,6 +62,7 @@ mod log;
 mod lower;
 mod matching;
 mod messages;
+mod outcome;
 mod refusal;
 mod refusal_text;
 mod removed;
@@ -79,6 +81,7 @@ pub use self::{
     deferred::DeferredCost,
     explain::InvalidRequest,
     fields::Fields,
+    follow_up::{Deadline, FollowUp},
     gate::{ConnectionGate, Gate, GateOptions, Gates},
     in_force::RulesInForce,
     jwt::{InvalidJwks, Jwks},
@@ -90,6 +93,6 @@ pub use self::{
     refusal::{Cause, Refusal},
     rule::{Policy, Rule},
     sampled::Sample,
-    verdict::{Deadline, FollowUp, Pass, Verdict},
+    verdict::{Pass, Verdict},
     wait::{LateRefusal, Wait},
 };

@@ -13,9 +13,10 @@ use http::Request;
 
 use super::{
     charge::{Ask, charge_all},
-    decide::{Asked, refusal},
+    decide::Asked,
     gate::{ConnectionGate, Gate, ask, log},
     in_force::RulesInForce,
+    outcome::refusal,
     refusal::Refusal,
     rule_set::{Matching, Places, RuleSet},
 };

@@ -15,11 +15,11 @@ use weir_tower::{AtHead, MonotonicClock, Waiting};
 
 use super::{
     charge::{Ask, Charged, RefusedAt, charge_all, opens_after},
-    decide::{fields_of_several, refusal},
     fields::Fields,
+    follow_up::FollowUp,
+    outcome::{fields_of_several, refusal},
     refusal::Refusal,
     rule::Rule,
-    verdict::FollowUp,
 };
 
 /// The result for a request that no rule refuses at once.

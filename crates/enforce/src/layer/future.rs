@@ -20,9 +20,9 @@ use super::{
 use crate::{
     deferred::DeferredCost,
     fields::Fields,
+    follow_up::{Deadline, FollowUp},
     gate::Gate,
     matching::Headers,
-    verdict::{Deadline, FollowUp},
     wait::Wait,
 };
 

@@ -83,7 +83,8 @@ pub(super) const CRATES: &[Crate] = &[
             &["refusal", "removed", "rule_set"],
             &["in_force"],
             &["charge"],
-            &["deferred"],
+            &["deferred", "outcome"],
+            &["follow_up"],
             &["wait"],
             &["verdict"],
             &["decide"],
@@ -92,10 +93,7 @@ pub(super) const CRATES: &[Crate] = &[
             &["layer", "messages"],
             &["live"],
         ],
-        known: &[
-            ("wait", "decide"),
-            ("wait", "verdict"),
-        ],
+        known: &[],
     },
     Crate {
         root: "limiter-agent/src/lib.rs",

@@ -1,0 +1,61 @@
+//! What a client learns from the charges of its request: the fields of its quota, or a refusal.
+
+use weir_core::{Tightest, Time};
+use weir_tower::retry_after_seconds;
+use weir_wire::HeaderStyle;
+
+use super::{
+    charge::{Ask, Charged, RefusedAt, opens_after},
+    fields::{self, Fields, QuotaState},
+    refusal::Refusal,
+    rule::Limits,
+};
+
+/// Counts a refusal and builds it. `at` is the time of the decision.
+pub(super) fn refusal<'r>(asks: &[Ask<'r, '_>], RefusedAt { ask, refused }: RefusedAt, at: Time) -> Refusal<'r> {
+    let own = refused.retry_after();
+    let retry_after = match asks {
+        // With one limit, its own wait is the answer.
+        [only] if only.limits.is_single() => own.unwrap_or_default(),
+        _ => opens_after(asks, at),
+    };
+    let rule = asks[ask].rule;
+    rule.counters.count_limited();
+    let state = QuotaState {
+        limit: refused.limit,
+        requests: refused.standing.quota().requests(),
+        remaining: 0,
+        seconds: retry_after_seconds(retry_after),
+    };
+    let override_index = refused.override_index;
+    let retry_after = own.map(|_| retry_after);
+    Refusal { rule, state, override_index, retry_after, at }
+}
+
+/// The fields of the only rule.
+pub(super) fn fields_of_one(limits: &Limits, tightest: &Tightest) -> Fields {
+    if limits.advice.style == HeaderStyle::None {
+        return Fields::default();
+    }
+    Fields::of_one(&limits.advice, quota_state(tightest, tightest.standing.remaining()), tightest.override_index)
+}
+
+/// The fields of the rule whose limit has the fewest requests left. They list the limits of all rules.
+pub(super) fn fields_of_several(asks: &[Ask<'_, '_>], charged: &[Charged]) -> Fields {
+    let telling = || asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.style != HeaderStyle::None);
+    let places = telling().map(|(ask, one)| (ask.limits, &one.tightest, one.tightest.standing.remaining()));
+    let Some((limits, tightest, remaining)) = places.min_by_key(|(_, _, remaining)| *remaining) else {
+        return Fields::default();
+    };
+    let policies = telling().map(|(ask, one)| ask.limits.advice.policy(one.tightest.override_index));
+    Fields::of_several(&limits.advice, quota_state(tightest, remaining), fields::join(policies))
+}
+
+fn quota_state(tightest: &Tightest, remaining: u64) -> QuotaState {
+    QuotaState {
+        limit: tightest.limit,
+        requests: tightest.standing.quota().requests(),
+        remaining,
+        seconds: retry_after_seconds(tightest.standing.reset_after()),
+    }
+}
