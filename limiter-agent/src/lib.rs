@@ -30,11 +30,11 @@ mod watch;
 
 pub use self::{
     agent::{Addresses, Agent},
-    config::{Config, Flags, InvalidConfig, LogFormat},
+    config::{Config, Flags, InvalidConfig},
     control::InvalidTls,
     jwks::InvalidSource,
     leave::{Leave, LeaveError},
     listen::BindError,
-    logs::Logs,
+    logs::{LogFormat, Logs},
     proxy::Settings,
 };

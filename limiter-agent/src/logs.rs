@@ -2,9 +2,17 @@
 
 use std::io::{self, IsTerminal};
 
+use clap::ValueEnum;
 use tracing_subscriber::{Layer, filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-use crate::config::LogFormat;
+/// The format of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object per line.
+    Json,
+    /// Text for people.
+    Text,
+}
 
 /// The format and the level of an agent's logs.
 #[derive(Clone, Debug)]

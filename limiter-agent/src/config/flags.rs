@@ -2,11 +2,11 @@
 
 use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
-use clap::{Parser, ValueEnum, builder::BoolishValueParser};
+use clap::{Parser, builder::BoolishValueParser};
 use tracing_subscriber::filter::Targets;
 
 use super::duration::{above_zero, duration};
-use crate::proxy::Settings;
+use crate::{logs::LogFormat, proxy::Settings};
 
 /// Rate limits the requests to one app: a reverse proxy in the app's pod.
 ///
@@ -223,13 +223,4 @@ pub struct Flags {
     /// How the proxy port treats clients and the app.
     #[command(flatten)]
     pub proxy: Settings,
-}
-
-/// The format of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// One JSON object per line.
-    Json,
-    /// Text for people.
-    Text,
 }

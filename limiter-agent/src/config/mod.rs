@@ -13,7 +13,7 @@ use std::{
 };
 
 pub(crate) use self::duration::duration;
-pub use self::flags::{Flags, LogFormat};
+pub use self::flags::Flags;
 use weir_wire::OPERATOR_NAME;
 
 use crate::{

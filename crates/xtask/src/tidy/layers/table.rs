@@ -108,7 +108,6 @@ pub(super) const CRATES: &[Crate] = &[
             &["agent"],
         ],
         known: &[
-            ("logs", "config::flags"),
             ("proxy::activity", "proxy::stall"),
             ("proxy::activity", "proxy::worker"),
             ("proxy::app", "proxy::address"),
