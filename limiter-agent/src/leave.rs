@@ -9,7 +9,7 @@ use std::{
 
 use clap::Parser;
 
-use crate::config::duration;
+use crate::duration::duration;
 
 /// The timeout for connecting, and for the response after the requested wait.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -13,6 +13,7 @@ mod bootstrap;
 mod cache;
 mod config;
 mod control;
+mod duration;
 mod identity;
 mod jwks;
 mod leave;

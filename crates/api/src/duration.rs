@@ -5,6 +5,7 @@ use std::{borrow::Cow, fmt, marker::PhantomData, str::FromStr, time::Duration};
 use kube::core::{Rule, validate};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use weir_duration::parse_millis;
 
 pub(crate) const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 
@@ -60,8 +61,7 @@ impl Bounds for DeadlineBounds {
 
 /// A duration within its bounds, in whole milliseconds, kept as it was written.
 ///
-/// The syntax is that of GEP-2257: one to four numbers of up to five digits, each with one of the units `h`, `m`, `s`
-/// and `ms`. They add up: `1h30m`, `500ms`.
+/// The syntax is that of [`parse_millis`]: `1h30m`, `500ms`.
 #[derive(Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String", bound = "B: Bounds")]
 pub struct Bounded<B> {
@@ -123,41 +123,13 @@ impl<B: Bounds> FromStr for Bounded<B> {
     type Err = InvalidDuration;
 
     fn from_str(written: &str) -> Result<Self, InvalidDuration> {
-        let millis = parse(written).ok_or(InvalidDuration::Syntax { field: B::FIELD })?;
-        let longest = parse(B::LONGEST).expect("a bound is a duration");
+        let millis = parse_millis(written).ok_or(InvalidDuration::Syntax { field: B::FIELD })?;
+        let longest = parse_millis(B::LONGEST).expect("a bound is a duration");
         if !(1..=longest).contains(&millis) {
             return Err(InvalidDuration::Range { field: B::FIELD, longest: B::LONGEST, fix: B::FIX });
         }
         Ok(Self { written: written.to_owned(), millis, bounds: PhantomData })
     }
-}
-
-/// In milliseconds.
-fn parse(written: &str) -> Option<u64> {
-    let mut millis: u64 = 0;
-    let mut rest = written;
-    for _ in 0..4 {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        if !(1..=5).contains(&digits) {
-            return None;
-        }
-        let number: u64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let units = rest.bytes().take_while(u8::is_ascii_alphabetic).count();
-        let unit = match &rest[..units] {
-            "h" => 3_600_000,
-            "m" => 60_000,
-            "s" => 1_000,
-            "ms" => 1,
-            _ => return None,
-        };
-        rest = &rest[units..];
-        millis += number * unit; // four times at most 99999 h: far below 2^64
-        if rest.is_empty() {
-            return Some(millis);
-        }
-    }
-    None
 }
 
 impl<B: Bounds> TryFrom<String> for Bounded<B> {
@@ -226,10 +198,6 @@ impl<B: Bounds> JsonSchema for Bounded<B> {
         schema
     }
 }
-
-#[cfg(test)]
-#[path = "duration_fuzz.rs"]
-mod fuzz;
 
 #[cfg(test)]
 mod tests {

@@ -130,7 +130,7 @@ impl Target {
                 "weir-expressions",
                 "path_regex::fuzz::any_regex_is_refused_in_one_line_or_matches_by_its_definition",
             ),
-            Self::Durations => lib("weir-api", "duration::fuzz::any_duration_is_the_sum_of_its_parts_or_none"),
+            Self::Durations => lib("weir-duration", "fuzz::any_duration_is_the_sum_of_its_parts_or_none"),
             Self::Admissions => lib("weir-operator", "inject::pod::fuzz::any_pod_is_left_alone_or_given_one_agent"),
             Self::Agents => {
                 lib("weir-operator", "source::agents::fuzz::any_agent_is_called_at_the_url_that_was_written_or_refused")

@@ -5,8 +5,11 @@ use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 use clap::{Parser, builder::BoolishValueParser};
 use tracing_subscriber::filter::Targets;
 
-use super::duration::{above_zero, duration};
-use crate::{logs::LogFormat, proxy::Settings};
+use crate::{
+    duration::{above_zero, duration},
+    logs::LogFormat,
+    proxy::Settings,
+};
 
 /// Rate limits the requests to one app: a reverse proxy in the app's pod.
 ///

@@ -1,6 +1,5 @@
 //! Parses flags and environment once, into a [`Config`] that holds no bad value.
 
-mod duration;
 mod flags;
 
 use std::{
@@ -12,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::duration::duration;
 pub use self::flags::Flags;
 use weir_wire::OPERATOR_NAME;
 

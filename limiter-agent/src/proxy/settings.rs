@@ -11,7 +11,7 @@ use clap::{
 };
 use weir_enforce::AmbiguousPaths;
 
-use crate::config::duration;
+use crate::duration::duration;
 
 /// The flags of the proxy port.
 #[derive(Clone, Debug, clap::Args)]

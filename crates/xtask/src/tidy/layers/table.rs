@@ -98,7 +98,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "limiter-agent/src/lib.rs",
         layers: &[
-            &["cache", "listen", "logs", "places", "ready", "wall", "watch"],
+            &["cache", "duration", "listen", "logs", "places", "ready", "wall", "watch"],
             &["apply", "proxy"],
             &["bootstrap", "leaving"],
             &["control"],
@@ -117,7 +117,6 @@ pub(super) const CRATES: &[Crate] = &[
             ("proxy::body", "proxy::forward"),
             ("proxy::headers", "proxy::failure"),
             ("proxy::plain::client_connection", "proxy::client"),
-            ("proxy::settings", "config::duration"),
             ("proxy::worker", "leaving"),
             ("proxy::worker", "proxy::client"),
             ("proxy::worker", "proxy::forward"),

@@ -1,0 +1,68 @@
+//! Durations as people write them. Policies and the agent's flags use this parser.
+
+#[cfg(test)]
+mod fuzz;
+
+/// The milliseconds of a duration such as `500ms`, `10s` or `1h30m`. `None` for any other text.
+///
+/// The syntax is that of GEP-2257: one to four numbers of up to five digits, each with one of the units `h`, `m`, `s`
+/// and `ms`. They add up.
+///
+/// ```
+/// assert_eq!(weir_duration::parse_millis("1m30s"), Some(90_000));
+/// assert_eq!(weir_duration::parse_millis("1.5m"), None);
+/// ```
+#[must_use]
+pub fn parse_millis(text: &str) -> Option<u64> {
+    let mut millis: u64 = 0;
+    let mut rest = text;
+    for _ in 0..4 {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        if !(1..=5).contains(&digits) {
+            return None;
+        }
+        let number: u64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let units = rest.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let unit = match &rest[..units] {
+            "h" => 3_600_000,
+            "m" => 60_000,
+            "s" => 1_000,
+            "ms" => 1,
+            _ => return None,
+        };
+        rest = &rest[units..];
+        millis += number * unit; // four times at most 99999 h: far below 2^64
+        if rest.is_empty() {
+            return Some(millis);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_follow_gep_2257() {
+        for (text, millis) in [
+            ("1ms", 1),
+            ("500ms", 500),
+            ("10s", 10_000),
+            ("1m30s", 90_000),
+            ("1h1m1s1ms", 3_661_001),
+            ("1ms1s1m1h", 3_661_001),
+            ("00001s", 1_000),
+            ("24h", 86_400_000),
+            ("0s", 0),
+            ("99999h99999h99999h99999h", 4 * 99_999 * 3_600_000),
+        ] {
+            assert_eq!(parse_millis(text), Some(millis), "{text}");
+        }
+        for text in ["", "1", "s", "1.5s", "-1s", "+1s", "1 s", "1S", "1us", "1d", "100000s", "1s1s1s1s1s", "1sé", "é"]
+        {
+            assert_eq!(parse_millis(text), None, "{text:?}");
+        }
+    }
+}
