@@ -16,8 +16,7 @@ use tokio::{net::TcpStream, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    app::{ConnectError, connect},
-    failure::Failure,
+    connect::{ConnectError, connect},
     presence::Presence,
 };
 
@@ -59,14 +58,6 @@ impl AppAddress {
     /// Whether the app refuses connections.
     pub(crate) async fn is_down(&self) -> bool {
         matches!(self.reach().await, Err(ConnectError::Refused(_, error)) if error.kind() == ErrorKind::ConnectionRefused)
-    }
-
-    /// If the app closed a connection before it answered, it may have stopped.
-    pub(super) async fn blame(&self, failure: Failure) -> Failure {
-        match failure {
-            Failure::Closed if self.is_down().await => Failure::Stopped,
-            failure => failure,
-        }
     }
 
     /// A token that is cancelled when the app refuses connections, or when the drain begins. Call this again after a

@@ -1,6 +1,6 @@
 //! The protected app as one worker sees it: its address, its protocol, and the connections to it.
 
-use std::{cell::Cell, io, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
+use std::{cell::Cell, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
 use http::Version;
 use tokio::{
@@ -9,10 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{address::AppAddress, pool::Pool, settings::UpstreamHttp2, streams::Streams};
-
-/// How long the app's kernel may take to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+use super::{address::AppAddress, connect::ConnectError, pool::Pool, settings::UpstreamHttp2, streams::Streams};
 
 /// A connection that was idle for a whole interval is closed. App servers close idle connections after 2 s or more,
 /// so the app hardly ever closes one while the agent uses it. Connecting on loopback is cheap.
@@ -56,17 +53,6 @@ pub(super) enum Protocol {
     Http2,
 }
 
-/// Connecting to the app failed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ConnectError {
-    #[error("cannot connect to the app at {0}: {1}")]
-    Refused(SocketAddr, io::Error),
-    #[error("the app at {0} did not accept a connection within {CONNECT_TIMEOUT:?}")]
-    TimedOut(SocketAddr),
-    #[error("cannot speak HTTP with the app at {0}: {1}")]
-    Handshake(SocketAddr, hyper::Error),
-}
-
 impl App {
     pub(super) fn new(address: &Arc<AppAddress>, when: UpstreamHttp2) -> Rc<Self> {
         let speaks = Cell::new(Speaks::Unknown);
@@ -107,19 +93,6 @@ impl App {
         let speaks = greet(self.address.connect().await?).await;
         self.speaks.set(if speaks { Speaks::Http2 } else { Speaks::Http1Alone(HTTP1_ALONE_CHECKS) });
         Ok(speaks)
-    }
-}
-
-/// One connection attempt.
-pub(super) async fn connect(address: SocketAddr) -> Result<TcpStream, ConnectError> {
-    match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
-        Ok(Ok(stream)) => {
-            // If this fails, only Nagle's delay remains.
-            let _ = stream.set_nodelay(true);
-            Ok(stream)
-        }
-        Ok(Err(error)) => Err(ConnectError::Refused(address, error)),
-        Err(_elapsed) => Err(ConnectError::TimedOut(address)),
     }
 }
 

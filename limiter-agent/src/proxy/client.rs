@@ -22,7 +22,6 @@ use http::{
 use http_body::Body;
 use hyper::{
     body::Incoming,
-    rt::Executor,
     server::conn::{http1, http2},
     service::{Service, service_fn},
 };
@@ -436,19 +435,6 @@ async fn leave(mut stream: TcpStream, open: &Open) {
     tokio::select! {
         () = goodbye => {}
         () = open.evicted(), if !open.is_evicted() => {}
-    }
-}
-
-/// Runs hyper's tasks on the connection's own thread.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OnThisThread;
-
-impl<F: Future + 'static> Executor<F> for OnThisThread
-where
-    F::Output: 'static,
-{
-    fn execute(&self, task: F) {
-        tokio::task::spawn_local(task);
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use http::{HeaderValue, Response, StatusCode, Version, header};
 
-use super::{ResponseBody, app::ConnectError, body::BodyError, vetting::Unsound};
+use super::{ResponseBody, address::AppAddress, body::BodyError, connect::ConnectError, vetting::Unsound};
 
 /// An extension of a response that says that the app refuses connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +105,14 @@ impl Failure {
             Self::Protocol(error)
         } else {
             Self::Closed
+        }
+    }
+
+    /// If the app closed a connection before it answered, it may have stopped.
+    pub(super) async fn or_stopped(self, app: &AppAddress) -> Self {
+        match self {
+            Self::Closed if app.is_down().await => Self::Stopped,
+            failure => failure,
         }
     }
 

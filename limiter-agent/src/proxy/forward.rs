@@ -76,7 +76,7 @@ impl Service<Request<RequestBody>> for Forward {
         Box::pin(async move {
             Ok(match way.forward(request).await {
                 Ok(response) => response,
-                Err(failure) => way.proxy.upstream.blame(failure).await.respond(&way.proxy.failures, version),
+                Err(failure) => failure.or_stopped(&way.proxy.upstream).await.respond(&way.proxy.failures, version),
             })
         })
     }

@@ -18,6 +18,8 @@ mod app;
 mod authority;
 mod body;
 mod client;
+mod connect;
+mod executor;
 mod expect;
 mod failure;
 mod forward;

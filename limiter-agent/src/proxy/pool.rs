@@ -13,8 +13,8 @@ use hyper_util::rt::TokioIo;
 
 use super::{
     address::AppAddress,
-    app::ConnectError,
     body::RequestBody,
+    connect::ConnectError,
     headers::{MAX_ANSWER_BYTES, MAX_ANSWER_FIELDS},
 };
 

@@ -101,7 +101,7 @@ pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>)
             Err(Cut::Unfit) => Next::Leave,
             Err(Cut::Failure(failure)) => {
                 let proxy = &connection.client.shared.proxy;
-                let failure = proxy.upstream.blame(failure).await;
+                let failure = failure.or_stopped(&proxy.upstream).await;
                 let app_gone = failure.app_gone().is_some();
                 let (head, body) = failure.respond(&proxy.failures, Version::HTTP_11).into_parts();
                 if app_gone && repeatable && connection.used {

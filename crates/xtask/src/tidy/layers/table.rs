@@ -110,9 +110,6 @@ pub(super) const CRATES: &[Crate] = &[
         known: &[
             ("proxy::activity", "proxy::stall"),
             ("proxy::activity", "proxy::worker"),
-            ("proxy::app", "proxy::address"),
-            ("proxy::app", "proxy::pool"),
-            ("proxy::app", "proxy::streams"),
             ("proxy::body", "proxy::failure"),
             ("proxy::body", "proxy::forward"),
             ("proxy::headers", "proxy::failure"),

@@ -1,0 +1,32 @@
+//! One attempt to connect to the app.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use tokio::{net::TcpStream, time::timeout};
+
+/// How long the app's kernel may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connecting to the app failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    #[error("cannot connect to the app at {0}: {1}")]
+    Refused(SocketAddr, io::Error),
+    #[error("the app at {0} did not accept a connection within {CONNECT_TIMEOUT:?}")]
+    TimedOut(SocketAddr),
+    #[error("cannot speak HTTP with the app at {0}: {1}")]
+    Handshake(SocketAddr, hyper::Error),
+}
+
+/// One connection attempt.
+pub(super) async fn connect(address: SocketAddr) -> Result<TcpStream, ConnectError> {
+    match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+        Ok(Ok(stream)) => {
+            // If this fails, only Nagle's delay remains.
+            let _ = stream.set_nodelay(true);
+            Ok(stream)
+        }
+        Ok(Err(error)) => Err(ConnectError::Refused(address, error)),
+        Err(_elapsed) => Err(ConnectError::TimedOut(address)),
+    }
+}
