@@ -34,9 +34,9 @@ use tokio::{
 
 use super::{
     activity::{Activity, Answer, Answering},
-    body::RequestBody,
     failure::AppGone,
     plain,
+    request_body::RequestBody,
     socket::{Goodbye, Socket},
     stall::Watching,
     strict::{Strict, is_h2c},

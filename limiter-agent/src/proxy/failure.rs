@@ -1,14 +1,13 @@
 //! What can fail between client and app. Only this module turns a failure into a response.
 
-use std::{
-    error::Error,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Duration,
-};
+use std::{error::Error, time::Duration};
 
 use http::{HeaderValue, Response, StatusCode, Version, header};
 
-use super::{ResponseBody, address::AppAddress, body::BodyError, connect::ConnectError, vetting::Unsound};
+use super::{
+    address::AppAddress, connect::ConnectError, failure_counts::FailureCounts, garbled::Garbled,
+    request_body::BodyError, response_body::ResponseBody, vetting::Unsound,
+};
 
 /// An extension of a response that says that the app refuses connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,53 +43,6 @@ pub(super) enum Failure {
     Unanswered(Duration),
     #[error("the app switched protocols without a request for it")]
     UnaskedUpgrade,
-}
-
-/// What is wrong with a response that was read without hyper, in hyper's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Garbled {
-    #[error("invalid HTTP header parsed")]
-    Header,
-    #[error("invalid HTTP status-code parsed")]
-    Status,
-    #[error("invalid HTTP version parsed")]
-    Version,
-    #[error("invalid content-length parsed")]
-    Length,
-    #[error("unexpected transfer-encoding parsed")]
-    Coding,
-    #[error("message head is too large")]
-    TooLarge,
-    #[error("invalid chunk parsed")]
-    Chunk,
-}
-
-impl From<httparse::Error> for Garbled {
-    fn from(error: httparse::Error) -> Self {
-        match error {
-            httparse::Error::Status => Self::Status,
-            httparse::Error::Version => Self::Version,
-            httparse::Error::TooManyHeaders => Self::TooLarge,
-            httparse::Error::HeaderName
-            | httparse::Error::HeaderValue
-            | httparse::Error::NewLine
-            | httparse::Error::Token => Self::Header,
-        }
-    }
-}
-
-/// The values of `reason` in `weir_upstream_errors_total`, in the order of [`FailureCounts::get`].
-pub(crate) const REASONS: [&str; 6] =
-    ["refused", "connect_timeout", "handshake", "closed", "protocol", "response_timeout"];
-
-/// How often the app failed, by reason. Client errors do not count.
-#[derive(Debug, Default)]
-pub(crate) struct FailureCounts([AtomicU64; REASONS.len()]);
-
-impl FailureCounts {
-    pub(crate) fn get(&self) -> [u64; REASONS.len()] {
-        self.0.each_ref().map(|count| count.load(Relaxed))
-    }
 }
 
 impl Failure {
@@ -140,7 +92,7 @@ impl Failure {
         }
     }
 
-    /// Index into [`REASONS`].
+    /// Index into [`REASONS`](super::REASONS).
     fn reason(&self) -> Option<usize> {
         match self {
             Self::Connect(ConnectError::Refused(..)) => Some(0),
@@ -159,7 +111,7 @@ impl Failure {
     /// closes as well, so that the client's next request can go elsewhere.
     pub(super) fn respond(&self, counts: &FailureCounts, version: Version) -> Response<ResponseBody> {
         if let Some(reason) = self.reason() {
-            counts.0[reason].fetch_add(1, Relaxed);
+            counts.count(reason);
             tracing::debug!(error = %self, "upstream failed");
         }
         let mut response = Response::new(ResponseBody::own(format!("weir-agent: {self}\n")));
@@ -183,6 +135,7 @@ mod tests {
     use std::{collections::BTreeSet, io};
 
     use super::*;
+    use crate::proxy::REASONS;
 
     #[test]
     fn each_failure_has_its_status_and_reason() {

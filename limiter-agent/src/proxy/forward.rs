@@ -9,15 +9,16 @@ use tower_service::Service;
 use weir_enforce::{AmbiguousPaths, ConnectionGate};
 
 use super::{
-    ResponseBody,
     app::{App, Protocol},
-    body::RequestBody,
     expect::{self, Expectation},
-    failure::{Failure, Garbled},
+    failure::Failure,
+    garbled::Garbled,
     headers::{self, Peer},
-    pool,
-    streams::{Stream, is_unprocessed},
+    request_body::RequestBody,
+    response_body::ResponseBody,
+    streams::is_unprocessed,
     upgrade::{self, Tunnels},
+    upstream_connection::UpstreamConnection,
     vetting,
     worker::Proxy,
 };
@@ -41,24 +42,6 @@ pub(super) struct Way {
     pub(super) peer: Rc<Peer>,
     /// Decides on messages of upgraded connections. Requests arrive here after it.
     pub(super) gate: ConnectionGate,
-}
-
-/// The connection or stream of a response, for as long as it is needed.
-#[derive(Debug)]
-pub(super) enum UpstreamConnection {
-    Http1(pool::PooledConnection),
-    /// Held so that the stream counts as open.
-    Http2(Stream),
-}
-
-impl UpstreamConnection {
-    /// Call it once the response was read to its end.
-    pub(super) fn give_back(self) {
-        match self {
-            Self::Http1(connection) => connection.give_back(),
-            Self::Http2(_stream) => {}
-        }
-    }
 }
 
 impl Service<Request<RequestBody>> for Forward {

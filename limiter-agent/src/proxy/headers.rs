@@ -10,13 +10,15 @@
 
 use std::net::IpAddr;
 
+use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{self, Entry},
 };
+use http_body::Frame;
 use weir_enforce::X_FORWARDED_FOR;
 
-use super::failure::Garbled;
+use super::garbled::Garbled;
 
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -62,11 +64,19 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
 
 /// Removes trailers that are only valid in a head (RFC 9110 section 6.5.1): framing, routing, and the client's
 /// identity, which the head already has.
-pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
+fn clean_trailers(trailers: &mut HeaderMap) {
     remove_hop_by_hop(trailers);
     for name in NEVER_DROPPED.iter().chain(&[header::TRAILER, header::EXPECT]) {
         trailers.remove(name);
     }
+}
+
+/// Removes trailers that only a head may have.
+pub(super) fn cleaned(mut frame: Frame<Bytes>) -> Frame<Bytes> {
+    if let Some(trailers) = frame.trailers_mut() {
+        clean_trailers(trailers);
+    }
+    frame
 }
 
 /// Whether a response's body has no transfer coding but `chunked`, the only one that the agent decodes.

@@ -16,19 +16,22 @@ mod activity;
 mod address;
 mod app;
 mod authority;
-mod body;
 mod client;
 mod connect;
 mod executor;
 mod expect;
 mod failure;
+mod failure_counts;
 mod forward;
 #[cfg(test)]
 mod fuzz;
+mod garbled;
 mod headers;
 mod plain;
 mod pool;
 mod presence;
+mod request_body;
+mod response_body;
 mod settings;
 mod socket;
 mod stall;
@@ -36,6 +39,7 @@ mod streams;
 mod strict;
 mod traffic;
 mod upgrade;
+mod upstream_connection;
 mod vetting;
 mod websocket;
 mod worker;
@@ -43,8 +47,8 @@ mod worker;
 pub use self::settings::Settings;
 pub(crate) use self::{
     address::{AppAddress, LOOK},
-    body::ResponseBody,
-    failure::REASONS,
+    failure_counts::REASONS,
+    response_body::ResponseBody,
     traffic::Protocol,
     worker::{Proxy, Worker},
 };

@@ -13,9 +13,9 @@ use hyper_util::rt::TokioIo;
 
 use super::{
     address::AppAddress,
-    body::RequestBody,
     connect::ConnectError,
     headers::{MAX_ANSWER_BYTES, MAX_ANSWER_FIELDS},
+    request_body::RequestBody,
 };
 
 /// The most idle connections. A connection beyond them is closed after use.

@@ -15,7 +15,7 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::Mutex;
 
-use super::{address::AppAddress, body::RequestBody, connect::ConnectError, executor::OnThisThread};
+use super::{address::AppAddress, connect::ConnectError, executor::OnThisThread, request_body::RequestBody};
 
 /// The most streams on one connection, if the app allows as many.
 const MAX_STREAMS: usize = 100;

@@ -20,10 +20,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use weir_enforce::Messages;
 
 use super::{
-    ResponseBody,
-    body::RequestBody,
     failure::Failure,
     headers,
+    request_body::RequestBody,
+    response_body::ResponseBody,
     traffic::{Protocol, Traffic},
     vetting::Unsound,
     websocket::{self, handshake},

@@ -22,10 +22,7 @@ use super::{
     upstream::Upstream,
     write::{self, Ending},
 };
-use crate::proxy::{
-    failure::{Failure, Garbled},
-    headers::MAX_ANSWER_BYTES,
-};
+use crate::proxy::{failure::Failure, garbled::Garbled, headers::MAX_ANSWER_BYTES};
 
 /// The most bytes of a body to hold while the client does not read them.
 const MAX_HELD: usize = super::buffer::ANSWER_SIZE;

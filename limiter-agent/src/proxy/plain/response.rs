@@ -13,7 +13,7 @@ use super::{
     framing::Framing,
 };
 use crate::proxy::{
-    failure::Garbled,
+    garbled::Garbled,
     headers::{MAX_ANSWER_BYTES, elements, one_length, plain_coding},
 };
 

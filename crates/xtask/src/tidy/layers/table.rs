@@ -110,9 +110,6 @@ pub(super) const CRATES: &[Crate] = &[
         known: &[
             ("proxy::activity", "proxy::stall"),
             ("proxy::activity", "proxy::worker"),
-            ("proxy::body", "proxy::failure"),
-            ("proxy::body", "proxy::forward"),
-            ("proxy::headers", "proxy::failure"),
             ("proxy::plain::client_connection", "proxy::client"),
             ("proxy::worker", "leaving"),
             ("proxy::worker", "proxy::client"),

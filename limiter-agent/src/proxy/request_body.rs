@@ -1,7 +1,6 @@
-//! Streams the bodies of requests and responses, and handles a body that is dropped before its end.
+//! Streams the body of a request, and handles a body that is dropped before its end.
 
 use std::{
-    io,
     pin::Pin,
     sync::Arc,
     task::{self, Context, Poll},
@@ -9,19 +8,16 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::FutureExt;
 use http::Request;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
 use super::{
     activity::{Activity, OpenBody},
     expect::{self, Expectation},
-    failure::Garbled,
-    forward::UpstreamConnection,
-    headers,
+    headers::cleaned,
 };
 
 /// How much of an unwanted request body to read, so that the client sees the response.
@@ -161,120 +157,5 @@ impl Body for RequestBody {
 
     fn size_hint(&self) -> SizeHint {
         self.incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), Incoming::size_hint)
-    }
-}
-
-/// Removes trailers that only a head may have.
-fn cleaned(mut frame: Frame<Bytes>) -> Frame<Bytes> {
-    if let Some(trailers) = frame.trailers_mut() {
-        headers::clean_trailers(trailers);
-    }
-    frame
-}
-
-/// A body that this program wrote, or one that streams from the app.
-#[derive(Debug)]
-pub(crate) enum ResponseBody {
-    Own(Full<Bytes>),
-    Upstream(UpstreamBody),
-}
-
-/// The app's body, with the connection that it comes from.
-#[derive(Debug)]
-pub(crate) struct UpstreamBody {
-    incoming: Incoming,
-    /// The first frame, read before the head was passed on.
-    first: Option<Option<Result<Frame<Bytes>, hyper::Error>>>,
-    /// A chunked body knows its end only after it was polled.
-    ended: bool,
-    connection: Option<UpstreamConnection>,
-}
-
-impl ResponseBody {
-    pub(crate) fn own(text: impl Into<Bytes>) -> Self {
-        Self::Own(Full::new(text.into()))
-    }
-
-    /// A body that this program wrote, as a whole; empty for a streamed one.
-    pub(super) fn into_own(self) -> Bytes {
-        match self {
-            Self::Own(full) => full.collect().now_or_never().and_then(Result::ok).unwrap_or_default().to_bytes(),
-            Self::Upstream(_) => Bytes::new(),
-        }
-    }
-
-    /// # Errors
-    ///
-    /// If the body is invalid from its first byte. The head is not sent yet, so the client can get a better response
-    /// than a truncated one.
-    pub(super) fn upstream(mut incoming: Incoming, connection: UpstreamConnection) -> Result<Self, Garbled> {
-        // In a body with a length, nothing but the length could be wrong.
-        let is_chunked = incoming.size_hint().exact().is_none();
-        let first = if is_chunked { incoming.frame().now_or_never() } else { None };
-        match first {
-            Some(Some(Err(error))) if is_invalid(&error) => Err(Garbled::Chunk),
-            first => Ok(Self::Upstream(UpstreamBody { incoming, first, ended: false, connection: Some(connection) })),
-        }
-    }
-}
-
-impl From<Bytes> for ResponseBody {
-    fn from(text: Bytes) -> Self {
-        Self::own(text)
-    }
-}
-
-/// Whether a body's chunks are invalid in HTTP/1.1. A broken connection does not count.
-fn is_invalid(error: &hyper::Error) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
-    source.is_some_and(|error| matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData))
-}
-
-impl Drop for UpstreamBody {
-    fn drop(&mut self) {
-        // If the body has not ended, unread bytes remain. Then dropping `connection` closes it.
-        if (self.ended || self.incoming.is_end_stream())
-            && let Some(connection) = self.connection.take()
-        {
-            connection.give_back();
-        }
-    }
-}
-
-impl Body for ResponseBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match &mut *self {
-            Self::Own(full) => Pin::new(full).poll_frame(cx).map_err(|never| match never {}),
-            Self::Upstream(body) => {
-                let frame = match body.first.take() {
-                    Some(first) => Poll::Ready(first),
-                    None => Pin::new(&mut body.incoming).poll_frame(cx),
-                };
-                // Trailers come last; nothing polls after them.
-                body.ended |= match &frame {
-                    Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
-                    Poll::Ready(frame) => frame.is_none(),
-                    Poll::Pending => false,
-                };
-                frame.map_ok(cleaned)
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Own(full) => full.is_end_stream(),
-            Self::Upstream(body) => body.first.is_none() && body.incoming.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Own(full) => full.size_hint(),
-            Self::Upstream(body) => body.incoming.size_hint(),
-        }
     }
 }

@@ -1,0 +1,21 @@
+//! How often the app failed, by reason.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The values of `reason` in `weir_upstream_errors_total`, in the order of [`FailureCounts::get`].
+pub(crate) const REASONS: [&str; 6] =
+    ["refused", "connect_timeout", "handshake", "closed", "protocol", "response_timeout"];
+
+/// How often the app failed, by reason. Client errors do not count.
+#[derive(Debug, Default)]
+pub(crate) struct FailureCounts([AtomicU64; REASONS.len()]);
+
+impl FailureCounts {
+    pub(crate) fn get(&self) -> [u64; REASONS.len()] {
+        self.0.each_ref().map(|count| count.load(Relaxed))
+    }
+    /// Counts a failure with this index into [`REASONS`].
+    pub(super) fn count(&self, reason: usize) {
+        self.0[reason].fetch_add(1, Relaxed);
+    }
+}

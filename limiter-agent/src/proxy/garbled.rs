@@ -1,0 +1,34 @@
+//! What can be wrong with the app's response.
+
+/// What is wrong with a response that was read without hyper, in hyper's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Garbled {
+    #[error("invalid HTTP header parsed")]
+    Header,
+    #[error("invalid HTTP status-code parsed")]
+    Status,
+    #[error("invalid HTTP version parsed")]
+    Version,
+    #[error("invalid content-length parsed")]
+    Length,
+    #[error("unexpected transfer-encoding parsed")]
+    Coding,
+    #[error("message head is too large")]
+    TooLarge,
+    #[error("invalid chunk parsed")]
+    Chunk,
+}
+
+impl From<httparse::Error> for Garbled {
+    fn from(error: httparse::Error) -> Self {
+        match error {
+            httparse::Error::Status => Self::Status,
+            httparse::Error::Version => Self::Version,
+            httparse::Error::TooManyHeaders => Self::TooLarge,
+            httparse::Error::HeaderName
+            | httparse::Error::HeaderValue
+            | httparse::Error::NewLine
+            | httparse::Error::Token => Self::Header,
+        }
+    }
+}
