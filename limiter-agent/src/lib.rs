@@ -17,7 +17,6 @@ mod duration;
 mod identity;
 mod jwks;
 mod leave;
-mod leaving;
 mod listen;
 mod logs;
 mod metrics;

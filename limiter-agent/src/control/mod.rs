@@ -39,7 +39,7 @@ pub use self::tls::InvalidTls;
 pub(crate) use self::tls::{
     Accepted, Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles, certificates,
 };
-use crate::{apply::Snapshots, leaving::Leaving};
+use crate::{apply::Snapshots, proxy::Leaving};
 
 /// How much of a larger body is read before the connection is closed. A sender reads the answer 413 only after it has
 /// sent its body.

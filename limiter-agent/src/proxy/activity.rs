@@ -16,7 +16,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
 
-use super::{stall::Taking, traffic::Protocol, worker::Open};
+use super::{open::Open, taking::Taking, traffic::Protocol};
 
 /// Counters of one connection. They are atomics because hyper requires a socket that is `Send`; no connection changes
 /// threads.

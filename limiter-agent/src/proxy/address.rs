@@ -21,7 +21,7 @@ use super::{
 };
 
 /// The minimum pause between two checks of the app. A check costs one connection over loopback.
-pub(crate) const LOOK: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// The app's address, shared by all workers.
 #[derive(Debug)]

@@ -35,13 +35,13 @@ use tokio::{
 use super::{
     activity::{Activity, Answer, Answering},
     failure::AppGone,
+    open::{HALF_CLOSED_TIMEOUT, Open},
     plain,
     request_body::RequestBody,
     socket::{Goodbye, Socket},
     stall::Watching,
     strict::{Strict, is_h2c},
     traffic::Protocol,
-    worker::Open,
 };
 use crate::places::Eviction;
 
@@ -57,10 +57,6 @@ const LATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long without a request until a connection releases its buffers, and how often to look for a stall.
 const TICK: Duration = Duration::from_secs(1);
-
-/// How long to keep a client that closed its side, while there is nothing to write that would show whether it is
-/// gone.
-pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How much of one HTTP/2 request body to accept while the app does not read it, and of all bodies on a connection
 /// together.

@@ -16,11 +16,11 @@ use super::{
     headers::{self, Peer},
     request_body::RequestBody,
     response_body::ResponseBody,
+    shared::Proxy,
     streams::is_unprocessed,
     upgrade::{self, Tunnels},
     upstream_connection::UpstreamConnection,
     vetting,
-    worker::Proxy,
 };
 
 /// How often to send a request that the app did not process. Several attempts in a row can meet a connection that is

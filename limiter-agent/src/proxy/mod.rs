@@ -27,16 +27,20 @@ mod forward;
 mod fuzz;
 mod garbled;
 mod headers;
+mod leaving;
+mod open;
 mod plain;
 mod pool;
 mod presence;
 mod request_body;
 mod response_body;
 mod settings;
+mod shared;
 mod socket;
 mod stall;
 mod streams;
 mod strict;
+mod taking;
 mod traffic;
 mod upgrade;
 mod upstream_connection;
@@ -46,9 +50,6 @@ mod worker;
 
 pub use self::settings::Settings;
 pub(crate) use self::{
-    address::{AppAddress, LOOK},
-    failure_counts::REASONS,
-    response_body::ResponseBody,
-    traffic::Protocol,
-    worker::{Proxy, Worker},
+    address::AppAddress, failure_counts::REASONS, leaving::Leaving, response_body::ResponseBody, shared::Proxy,
+    traffic::Protocol, worker::Worker,
 };

@@ -16,7 +16,7 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use super::{activity::Activity, strict::Strict, worker::Open};
+use super::{activity::Activity, open::Open, strict::Strict};
 
 /// The byte that hyper reads in place of the end of an invalid line, and after it. It is valid in no head and no
 /// chunk size, so hyper answers with 400. The head is completed, so that hyper answers at once.

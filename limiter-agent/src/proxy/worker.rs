@@ -4,76 +4,35 @@ use std::{
     io,
     net::{SocketAddr, TcpListener},
     rc::Rc,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::Arc,
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
 use futures::{
     FutureExt,
     future::{Either, ready},
 };
 use http::Request;
 use tokio::{net::TcpStream, runtime::LocalOptions, task::spawn_local, time::MissedTickBehavior};
-use tokio_util::{
-    sync::CancellationToken,
-    task::{TaskTracker, task_tracker::TaskTrackerToken},
-};
+use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
-use weir_core::Time;
-use weir_enforce::{GateOptions, Gates, LimitLayer, LimitedBody, RulesInForce, histogram::Histogram};
-use weir_tower::MonotonicClock;
+use weir_enforce::{GateOptions, Gates, LimitLayer, LimitedBody};
 
 use super::{
-    Settings,
-    address::AppAddress,
     app::{App, IDLE_CHECK},
     client,
-    failure_counts::FailureCounts,
     forward::{Forward, Way, vet},
     headers::Peer,
+    open::Open,
     plain,
     request_body::RequestBody,
-    traffic::Traffic,
+    shared::Proxy,
     upgrade::Tunnels,
 };
-use crate::{
-    leaving::Leaving,
-    places::{Eviction, Place, Places, Rank},
-};
+use crate::places::{Place, Rank};
 
 /// How long to pause accepting when the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// What all workers share.
-#[derive(Debug)]
-pub(crate) struct Proxy {
-    pub(crate) upstream: Arc<AppAddress>,
-    pub(crate) settings: Settings,
-    pub(crate) rules: Arc<ArcSwap<RulesInForce>>,
-    pub(crate) clock: MonotonicClock,
-    pub(crate) failures: Arc<FailureCounts>,
-    /// From sending a request to the app until its response begins.
-    pub(crate) upstream_time: Arc<Histogram>,
-    /// Client connections open now.
-    pub(crate) connections: AtomicU64,
-    pub(crate) traffic: Arc<Traffic>,
-    /// Whether a line about a refusal names the key that was refused.
-    pub(crate) log_keys: bool,
-    /// One place for each client connection that may be served at once.
-    pub(crate) places: Arc<Places>,
-    /// While leaving, each response is the last one on its connection.
-    pub(crate) leaving: Arc<Leaving>,
-    /// Stop accepting, and finish requests in flight.
-    pub(crate) drain: CancellationToken,
-    /// End connections that would not end by themselves.
-    pub(crate) stop: CancellationToken,
-    /// Close everything at once.
-    pub(crate) abort: CancellationToken,
-}
 
 /// One of several threads that serve the proxy port.
 #[derive(Debug)]
@@ -180,60 +139,6 @@ async fn place_for(proxy: &Proxy, waiting: Option<&(TcpStream, SocketAddr)>) -> 
     match waiting {
         Some((_, peer)) => proxy.places.take(peer.ip(), Rank::Idle, proxy.clock).await,
         None => std::future::pending().await,
-    }
-}
-
-/// One open client connection, which may become a tunnel.
-#[derive(Debug)]
-pub(super) struct Open {
-    pub(super) proxy: Arc<Proxy>,
-    /// `None` for a connection that was in the accept queue when the drain began.
-    place: Option<Place>,
-    /// The drain waits for it.
-    _tracked: TaskTrackerToken,
-}
-
-impl Open {
-    fn new(proxy: &Arc<Proxy>, place: Option<Place>, tracked: TaskTrackerToken) -> Arc<Self> {
-        proxy.connections.fetch_add(1, Relaxed);
-        proxy.traffic.accept();
-        Arc::new(Self { proxy: Arc::clone(proxy), place, _tracked: tracked })
-    }
-
-    /// The connection is idle from now on and can be evicted.
-    pub(super) fn rest(&self, now: Time) {
-        if let Some(place) = &self.place {
-            place.rest(Rank::Idle, now);
-        }
-    }
-
-    /// The connection is busy from now on. Returns false if it was evicted and must close at once. A connection that
-    /// may close politely answers the request first.
-    pub(super) fn work(&self) -> bool {
-        self.place.as_ref().is_none_or(Place::work)
-    }
-
-    /// Whether the connection was evicted.
-    pub(super) fn eviction(&self) -> Eviction {
-        self.place.as_ref().map_or(Eviction::No, Place::eviction)
-    }
-
-    pub(super) fn is_evicted(&self) -> bool {
-        self.eviction() != Eviction::No
-    }
-
-    /// Returns once the connection was evicted.
-    pub(super) async fn evicted(&self) {
-        match &self.place {
-            Some(place) => place.gone().await,
-            None => std::future::pending().await,
-        }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.proxy.connections.fetch_sub(1, Relaxed);
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::{
 use weir_core::Time;
 
 use super::{Client, buffer::Buffer, calls, pause::Pause};
-use crate::proxy::client::HALF_CLOSED_TIMEOUT;
+use crate::proxy::open::HALF_CLOSED_TIMEOUT;
 
 #[derive(Debug)]
 pub(super) struct ClientConnection<'a> {

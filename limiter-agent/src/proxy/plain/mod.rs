@@ -35,9 +35,10 @@ pub(super) use self::serve::{End, serve};
 use self::{buffer::Buffers, date::Date, drain::Drain, pool::Pool, refusals::Refusals, request::Limits};
 use super::{
     headers::Peer,
+    open::Open,
     settings::{Switch, UpstreamHttp2},
+    shared::Proxy,
     traffic::OfWorker,
-    worker::{Open, Proxy},
 };
 
 /// What the connections of one worker share.

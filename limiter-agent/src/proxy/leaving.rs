@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::proxy::{AppAddress, LOOK};
+use super::address::{AppAddress, LOOK};
 
 /// Whether the agent is leaving, and whether the app has stopped.
 #[derive(Debug, Default)]

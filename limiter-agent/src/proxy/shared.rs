@@ -1,0 +1,40 @@
+//! What the workers, and the rest of the agent, share about the proxy.
+
+use std::sync::{Arc, atomic::AtomicU64};
+
+use arc_swap::ArcSwap;
+use tokio_util::sync::CancellationToken;
+use weir_enforce::{RulesInForce, histogram::Histogram};
+use weir_tower::MonotonicClock;
+
+use super::{
+    address::AppAddress, failure_counts::FailureCounts, leaving::Leaving, settings::Settings, traffic::Traffic,
+};
+use crate::places::Places;
+
+/// What all workers share.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    pub(crate) upstream: Arc<AppAddress>,
+    pub(crate) settings: Settings,
+    pub(crate) rules: Arc<ArcSwap<RulesInForce>>,
+    pub(crate) clock: MonotonicClock,
+    pub(crate) failures: Arc<FailureCounts>,
+    /// From sending a request to the app until its response begins.
+    pub(crate) upstream_time: Arc<Histogram>,
+    /// Client connections open now.
+    pub(crate) connections: AtomicU64,
+    pub(crate) traffic: Arc<Traffic>,
+    /// Whether a line about a refusal names the key that was refused.
+    pub(crate) log_keys: bool,
+    /// One place for each client connection that may be served at once.
+    pub(crate) places: Arc<Places>,
+    /// While leaving, each response is the last one on its connection.
+    pub(crate) leaving: Arc<Leaving>,
+    /// Stop accepting, and finish requests in flight.
+    pub(crate) drain: CancellationToken,
+    /// End connections that would not end by themselves.
+    pub(crate) stop: CancellationToken,
+    /// Close everything at once.
+    pub(crate) abort: CancellationToken,
+}
