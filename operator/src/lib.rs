@@ -24,6 +24,7 @@ pub mod documents;
 pub mod engine;
 pub mod identity;
 pub mod inject;
+mod labels;
 pub mod leader;
 pub mod link;
 mod log_once;

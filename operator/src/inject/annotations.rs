@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::quantity::Quantity;
 use super::settings::Settings;
 use super::sidecar::{PROXY_PORT, TELEMETRY_PORT};
-use super::{INJECT, NOT_INJECTED, keys, settings};
-use crate::source::objects::{CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION};
+use super::{keys, settings};
+use crate::labels::{CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED};
 
 const PREFIX: &str = "weir.dev/";
 const PORT: &str = "weir.dev/port";

@@ -33,8 +33,3 @@ pub use bootstrap::Question;
 pub use flags::InjectFlags;
 
 pub(crate) use registration::Injection;
-
-/// The label of namespaces and pods. On a pod, the annotation works as well for `disabled`.
-pub(crate) const INJECT: &str = "weir.dev/inject";
-/// The annotation of pods without an agent: why, and how to fix it.
-pub(crate) const NOT_INJECTED: &str = "weir.dev/not-injected";

@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use serde_json::{Value, json};
 
 use super::annotations::{PodSettings, Resources};
+use super::guard;
 use super::quota::NamespaceBounds;
 use super::settings::Settings;
 use super::sidecar::{self, AGENT, Authority, CONTROL_PORT, Images, PROXY_PORT, TELEMETRY_PORT};
-use super::{INJECT, NOT_INJECTED, guard};
-use crate::source::objects::AGENT_LABEL;
+use crate::labels::{AGENT_LABEL, INJECT, NOT_INJECTED};
 
 /// The cluster owner's settings, and the cluster's abilities.
 #[derive(Clone, Debug)]

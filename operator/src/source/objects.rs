@@ -12,17 +12,10 @@ use kube::core::Selector;
 use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus};
 
 use super::pod::Pod;
-use crate::inject::{INJECT, NOT_INJECTED};
+use crate::labels::{AGENT_LABEL, CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED};
 use crate::pod_ports::{PodPorts, Service as Ports};
 use crate::world::{Agent, Change, Fault, Membership, ObjectKey, Policy, StoredStatus, Workload, WorkloadKind};
 
-/// A pod has an agent if this label is `enabled`.
-pub(crate) const AGENT_LABEL: &str = "weir.dev/agent";
-/// The annotation that names the agent's control port.
-pub(crate) const CONTROL_PORT_ANNOTATION: &str = "weir.dev/control-port";
-/// The annotation of pods whose agent's control port is plain HTTP, while other agents prove their identity:
-/// `plaintext`.
-pub(crate) const CONTROL_ANNOTATION: &str = "weir.dev/control";
 /// The control port of a pod without the annotation.
 const DEFAULT_CONTROL_PORT: u16 = 8481;
 

@@ -117,6 +117,7 @@ pub(super) const CRATES: &[Crate] = &[
                 "authority",
                 "changes",
                 "clock",
+                "labels",
                 "log_once",
                 "pod_ports",
                 "open_files",
@@ -149,7 +150,6 @@ pub(super) const CRATES: &[Crate] = &[
             ("source::directory", "identity::files"),
             ("source::directory", "report"),
             ("source::directory", "report::files"),
-            ("source::objects", "inject"),
         ],
     },
 ];
