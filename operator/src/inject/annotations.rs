@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::ports::{PROXY_PORT, TELEMETRY_PORT};
 use super::quantity::Quantity;
 use super::settings::Settings;
-use super::sidecar::{PROXY_PORT, TELEMETRY_PORT};
 use super::{keys, settings};
 use crate::labels::{CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::settings::{Of, read, seconds};
+use super::values::{Of, read, seconds};
 
 /// The annotations for users.
 pub(super) const ANNOTATIONS: [&str; 4] = [

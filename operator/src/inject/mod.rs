@@ -14,6 +14,7 @@
 //! agent's resources are fitted to the quotas and limits of the pod's namespace. A pod with an invalid annotation is
 //! refused only if the cluster's owner configured that.
 
+mod agent_start;
 mod annotations;
 mod bootstrap;
 mod files;
@@ -21,6 +22,7 @@ mod flags;
 mod guard;
 mod keys;
 mod pod;
+mod ports;
 mod published;
 mod quantity;
 mod quota;
@@ -28,6 +30,7 @@ mod registration;
 mod server;
 mod settings;
 mod sidecar;
+mod values;
 
 pub use bootstrap::Question;
 pub use flags::InjectFlags;

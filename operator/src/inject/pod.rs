@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use serde_json::{Value, json};
 
+use super::agent_start::AgentStart;
 use super::annotations::{PodSettings, Resources};
 use super::guard;
-use super::quota::NamespaceBounds;
+use super::ports::{CONTROL_PORT, PROXY_PORT, TELEMETRY_PORT};
 use super::settings::Settings;
-use super::sidecar::{self, AGENT, Authority, CONTROL_PORT, Images, PROXY_PORT, TELEMETRY_PORT};
+use super::sidecar::{self, AGENT, Images};
 use crate::labels::{AGENT_LABEL, INJECT, NOT_INJECTED};
 
 /// The cluster owner's settings, and the cluster's abilities.
@@ -26,17 +27,6 @@ pub(super) struct ClusterSettings {
     pub(super) settings: Settings,
     /// Whether Services find the ports of native sidecars, as they do from Kubernetes 1.32 on.
     pub(super) native: bool,
-}
-
-/// What an agent gets at its start.
-#[derive(Clone, Debug, Default)]
-pub(super) struct AgentStart<'a> {
-    /// The bootstrap snapshot.
-    pub(super) bootstrap: Option<&'a str>,
-    /// The identity service. Without one, the agent's control port accepts every client.
-    pub(super) authority: Option<Authority>,
-    /// The bounds of the pod's namespace.
-    pub(super) bounds: NamespaceBounds,
 }
 
 /// The result for a pod.

@@ -22,10 +22,10 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
+use super::agent_start::{AgentStart, Authority};
 use super::bootstrap::{self, Question};
-use super::pod::{self, AgentStart, ClusterSettings, Outcome};
+use super::pod::{self, ClusterSettings, Outcome};
 use super::quota::QuotaSource;
-use super::sidecar::Authority;
 use crate::identity::Directions;
 use crate::metrics::Metrics;
 use crate::serve;

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use tracing_subscriber::filter::Targets;
 
 use super::keys::{self, Keys, KeysJson};
+use super::values::{Of, read, seconds};
 
 /// Variables that Weir sets, or that its flags override.
 const RESERVED: [&str; 12] = [
@@ -210,34 +211,6 @@ fn wrong(name: &str, expected: &str) -> String {
     format!("{name}: it must be {expected}")
 }
 
-pub(super) fn read<T>(
-    name: &str,
-    text: Option<String>,
-    expected: &str,
-    parse: impl FnOnce(&str) -> Option<T>,
-) -> Result<Option<T>, String> {
-    let Some(text) = text else { return Ok(None) };
-    parse(&text).map(Some).ok_or_else(|| format!("{name} is {text:?}: it must be {expected}"))
-}
-
-/// The annotations of a pod, and their faults.
-pub(super) struct Of<'a, 'b> {
-    pub(super) annotations: &'a BTreeMap<String, String>,
-    pub(super) faults: &'b mut Vec<String>,
-}
-
-impl Of<'_, '_> {
-    pub(super) fn value<T>(&mut self, name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-        self.fallible(name, |text| parse(text).ok_or_else(|| expected.to_owned()))
-    }
-
-    fn fallible<T>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
-        let text = self.annotations.get(name)?;
-        let value = parse(text).map_err(|expected| format!("annotation {name} is {text:?}: it must be {expected}"));
-        value.map_err(|fault| self.faults.push(fault)).ok()
-    }
-}
-
 fn log_format(text: &str) -> Option<String> {
     ["text", "json"].contains(&text).then(|| text.to_owned())
 }
@@ -248,13 +221,6 @@ fn log_level(text: &str) -> Option<String> {
 
 fn max_connections(text: &str) -> Option<u32> {
     text.parse().ok().filter(|most| *most > 0)
-}
-
-/// The whole seconds of a duration such as `20s` or `1m30s`.
-pub(super) fn seconds(text: &str) -> Option<i64> {
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"hms".contains(&byte));
-    let duration: jiff::SignedDuration = text.parse().ok().filter(|_| is_plain)?;
-    (duration.subsec_nanos() == 0 && duration.as_secs() > 0).then(|| duration.as_secs())
 }
 
 /// A list of variables that Weir does not set otherwise; an error says what it must be.

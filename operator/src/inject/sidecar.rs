@@ -9,20 +9,15 @@
 use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Value, json};
 
+use super::agent_start::{AgentStart, Authority};
 use super::annotations::{Bounds, PodSettings, Resources};
 use super::guard::Guarded;
-use super::pod::AgentStart;
+use super::ports::{CONTROL_PORT, PROXY_PORT, TELEMETRY_PORT};
 
 /// The name of the agent's container. A pod that has one is left unchanged.
 pub(super) const AGENT: &str = "weir-agent";
 /// The name of the init container that sets up a redirect.
 const REDIRECT: &str = "weir-redirect";
-/// The port for clients.
-pub(super) const PROXY_PORT: u16 = 8480;
-/// The default port for the operator.
-pub(super) const CONTROL_PORT: u16 = 8481;
-/// The port for the kubelet and Prometheus.
-pub(super) const TELEMETRY_PORT: u16 = 8482;
 /// The path of the program in the agent's images.
 const PROGRAM: &str = "/usr/local/bin/weir-agent";
 /// The name of the proxy port if it takes over no name.
@@ -47,17 +42,6 @@ const TOKEN_FOLDER: &str = "/var/run/secrets/weir.dev/identity";
 const TOKEN_FILE: &str = "token";
 /// How long a token is valid, in seconds; the kubelet renews it in time.
 const TOKEN_LIVES: u32 = 3600;
-
-/// The identity service for an agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Authority {
-    /// Its URL.
-    pub(super) url: String,
-    /// The audience of the token.
-    pub(super) audience: String,
-    /// The authorities to trust, in PEM.
-    pub(super) bundle: String,
-}
 
 /// The images that the cluster owner configured.
 #[derive(Clone, Debug)]

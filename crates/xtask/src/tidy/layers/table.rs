@@ -140,9 +140,6 @@ pub(super) const CRATES: &[Crate] = &[
             &["cli"],
         ],
         known: &[
-            ("inject::annotations", "inject::sidecar"),
-            ("inject::keys", "inject::settings"),
-            ("inject::pod", "inject::sidecar"),
             ("leader::election", "leader::term"),
             ("metrics", "source::folder"),
             ("source::agents", "identity::name"),

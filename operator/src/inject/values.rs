@@ -1,0 +1,39 @@
+//! Reads a value from the chart or from an annotation. Both give the same error for the same value.
+
+use std::collections::BTreeMap;
+
+/// Parses a value of the chart. The error names it and says what it must be.
+pub(super) fn read<T>(
+    name: &str,
+    text: Option<String>,
+    expected: &str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, String> {
+    let Some(text) = text else { return Ok(None) };
+    parse(&text).map(Some).ok_or_else(|| format!("{name} is {text:?}: it must be {expected}"))
+}
+
+/// The annotations of a pod, and their faults.
+pub(super) struct Of<'a, 'b> {
+    pub(super) annotations: &'a BTreeMap<String, String>,
+    pub(super) faults: &'b mut Vec<String>,
+}
+
+impl Of<'_, '_> {
+    pub(super) fn value<T>(&mut self, name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        self.fallible(name, |text| parse(text).ok_or_else(|| expected.to_owned()))
+    }
+
+    pub(super) fn fallible<T>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+        let text = self.annotations.get(name)?;
+        let value = parse(text).map_err(|expected| format!("annotation {name} is {text:?}: it must be {expected}"));
+        value.map_err(|fault| self.faults.push(fault)).ok()
+    }
+}
+
+/// The whole seconds of a duration such as `20s` or `1m30s`.
+pub(super) fn seconds(text: &str) -> Option<i64> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"hms".contains(&byte));
+    let duration: jiff::SignedDuration = text.parse().ok().filter(|_| is_plain)?;
+    (duration.subsec_nanos() == 0 && duration.as_secs() > 0).then(|| duration.as_secs())
+}
