@@ -9,8 +9,7 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::term::micros;
-use super::timing::{LONGEST_LEASE, LeaseTiming};
+use super::timing::{LONGEST_LEASE, LeaseTiming, micros};
 
 /// Time since this machine booted, including suspends. Never compare it with another machine's.
 pub type Moment = Duration;

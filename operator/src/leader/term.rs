@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::election::{Moment, Tenure};
+use super::timing::micros;
 use crate::clock;
 
 /// A term of leadership. Cheap to clone; clones share its end, which each renewal moves.
@@ -65,10 +66,6 @@ impl Term {
     pub(super) fn is(&self, tenure: &Tenure) -> bool {
         self.0.since == tenure.since
     }
-}
-
-pub(super) fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

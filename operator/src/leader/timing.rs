@@ -63,6 +63,11 @@ impl LeaseTiming {
     }
 }
 
+/// Whole microseconds, the unit of sequences.
+pub(super) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

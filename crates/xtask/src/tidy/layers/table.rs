@@ -140,7 +140,6 @@ pub(super) const CRATES: &[Crate] = &[
             &["cli"],
         ],
         known: &[
-            ("leader::election", "leader::term"),
             ("metrics", "source::folder"),
             ("source::agents", "identity::name"),
             ("source::directory", "identity"),
