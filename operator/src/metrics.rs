@@ -10,7 +10,6 @@ use prometheus::{
     exponential_buckets,
 };
 
-use crate::source::directory::FileCounts;
 use crate::world::ObjectKey;
 
 /// Handles to every metric. Cheap to clone.
@@ -62,6 +61,17 @@ pub struct PodCounts {
     pub pending: usize,
     /// Pods that do not enforce what they should.
     pub drifted: usize,
+}
+
+/// The number of files in each state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileCounts {
+    /// Valid.
+    pub good: usize,
+    /// Broken, with their last good content in force.
+    pub kept: usize,
+    /// Broken, with nothing of them in force.
+    pub broken: usize,
 }
 
 impl PodCounts {

@@ -17,7 +17,7 @@ use tokio::time::{sleep_until, timeout};
 
 use super::agents::{Agents, AgentsError, StandaloneAgent};
 use super::folder::Folder;
-pub use super::folder::{FileCounts, FileNotice, Kept};
+pub use super::folder::{FileNotice, Kept};
 use super::listing::{Listing, Reader};
 pub use super::listing::{STATUS_SUFFIX, names};
 use crate::clock;

@@ -19,6 +19,7 @@ use weir_api::{LastKnownGood, RateLimitPolicySpec, RateLimitPolicyStatus};
 use super::listing::Listing;
 use crate::compile::revision_of;
 use crate::documents::{self, Broken as Faulty, Finding, Position, Specs};
+use crate::metrics::FileCounts;
 use crate::world::{Change, Fault, ObjectKey, Policy, StoredStatus};
 
 /// How long a bad state must last to be accepted.
@@ -66,17 +67,6 @@ impl Kept {
         let status = RateLimitPolicyStatus { last_known_good, ..RateLimitPolicyStatus::default() };
         StoredStatus { status: Some(Box::new(status)), version: None }
     }
-}
-
-/// The number of files in each state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FileCounts {
-    /// Valid.
-    pub good: usize,
-    /// Broken, with their last good content in force.
-    pub kept: usize,
-    /// Broken, with nothing of them in force.
-    pub broken: usize,
 }
 
 /// The result of a listing.

@@ -140,7 +140,6 @@ pub(super) const CRATES: &[Crate] = &[
             &["cli"],
         ],
         known: &[
-            ("metrics", "source::folder"),
             ("source::agents", "identity::name"),
             ("source::directory", "identity"),
             ("source::directory", "identity::files"),
