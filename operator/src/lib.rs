@@ -22,6 +22,7 @@ pub mod clock;
 pub mod compile;
 pub mod documents;
 pub mod engine;
+mod host;
 pub mod identity;
 pub mod inject;
 mod labels;

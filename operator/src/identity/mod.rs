@@ -36,7 +36,7 @@ use weir_channel::ALPN;
 pub(crate) use files::CallingFiles;
 pub use files::{InvalidTls, TlsFiles};
 pub use flags::IdentityFlags;
-pub(crate) use name::{Peer, PodIdentity, host};
+pub(crate) use name::{Peer, PodIdentity};
 
 use crate::authority::Authorities;
 use crate::metrics::Metrics;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 
 use super::TlsFiles;
+use crate::host;
 use crate::world::ObjectKey;
 
 /// The domain of names for pods; it is not in DNS.
@@ -23,7 +24,7 @@ pub(crate) enum Peer {
 impl Peer {
     /// The host of `authority`, which may have a port.
     pub(crate) fn host(authority: &str, files: Arc<TlsFiles>) -> Self {
-        Self::Host { name: host(authority).to_owned(), files }
+        Self::Host { name: host::without_port(authority).to_owned(), files }
     }
 
     /// The name to verify the agent's certificate against.
@@ -42,14 +43,6 @@ impl Peer {
 impl From<PodIdentity> for Peer {
     fn from(pod: PodIdentity) -> Self {
         Self::Pod(pod)
-    }
-}
-
-/// The host of `host`, `host:port` or `[::1]:port`.
-pub(crate) fn host(authority: &str) -> &str {
-    match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, _)) => address,
-        None => authority.split(':').next().unwrap_or_default(),
     }
 }
 
@@ -83,20 +76,6 @@ impl fmt::Display for PodIdentity {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_address_and_a_name_are_hosts_with_and_without_a_port() {
-        for (authority, expected) in [
-            ("agent.test:8481", "agent.test"),
-            ("agent.test", "agent.test"),
-            ("10.0.0.7:8481", "10.0.0.7"),
-            ("[::1]:8481", "::1"),
-            ("[fd00::7]", "fd00::7"),
-        ] {
-            assert_eq!(host(authority), expected);
-            assert!(ServerName::try_from(expected).is_ok());
-        }
-    }
 
     #[test]
     fn the_longest_kubernetes_names_fit_a_certificate() {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustls::pki_types::ServerName;
 
 use super::listing;
-use crate::identity::host;
+use crate::host;
 use crate::world::{Agent, Change, Membership, ObjectKey, Pod};
 
 /// The namespace of agents outside of a cluster.
@@ -65,7 +65,7 @@ impl std::str::FromStr for StandaloneAgent {
             // The library takes `a:1[::1]:80` for the host `a` and the port 80.
             let behind = authority.strip_prefix(uri.host().unwrap_or_default()).and_then(|rest| rest.strip_prefix(':'));
             let is_whole = behind.is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
-            is_whole && ServerName::try_from(host(authority)).is_ok()
+            is_whole && ServerName::try_from(host::without_port(authority)).is_ok()
         });
         let port = uri.port_u16().filter(|port| *port > 0 && is_known && is_bare && can_be_named);
         let (Some(scheme), Some(host), Some(port)) = (uri.scheme_str(), uri.host(), port) else {

@@ -117,6 +117,7 @@ pub(super) const CRATES: &[Crate] = &[
                 "authority",
                 "changes",
                 "clock",
+                "host",
                 "labels",
                 "log_once",
                 "pod_ports",
@@ -140,7 +141,6 @@ pub(super) const CRATES: &[Crate] = &[
             &["cli"],
         ],
         known: &[
-            ("source::agents", "identity::name"),
             ("source::directory", "identity"),
             ("source::directory", "identity::files"),
             ("source::directory", "report"),
