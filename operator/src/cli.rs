@@ -17,8 +17,9 @@ use tracing_subscriber::EnvFilter;
 
 use crate::apiserver;
 use crate::bypasses::Bypasses;
+use crate::calling::TlsFiles;
 use crate::check::{self, CheckOptions, Verdict};
-use crate::identity::{Identity, IdentityFlags, TlsFiles};
+use crate::identity::{Identity, IdentityFlags};
 use crate::inject::{InjectFlags, Injection};
 use crate::leader::{LeaseName, LeaseTiming};
 use crate::open_files;

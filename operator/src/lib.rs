@@ -15,6 +15,7 @@ pub mod announcer;
 mod apiserver;
 mod authority;
 pub mod bypasses;
+pub mod calling;
 pub mod changes;
 pub mod check;
 pub mod cli;

@@ -22,9 +22,10 @@ use rustls::pki_types::pem::PemObject;
 use tokio::time::{MissedTickBehavior, interval};
 use weir_wire::OPERATOR_NAME;
 
+use super::Credentials;
 use super::flags::IdentityFlags;
-use super::{Calling, Credentials, Sender};
 use crate::authority::{Authorities, Leaf, Order, Signer, Terms, renewal::Renewal, secret};
+use crate::calling::{Calling, Sender};
 use crate::clock;
 use crate::log_once::LogOnce;
 use crate::serve;

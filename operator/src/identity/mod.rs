@@ -1,4 +1,4 @@
-//! Identities: the operator's own authority, certificates for agents, and the operator's side of mutual TLS.
+//! Identities: the operator's own authority, and certificates for agents and for the operator.
 //!
 //! ```text
 //! agent ──CSR, projected token──► service ──► pace ──► review ──TokenReview──► apiserver
@@ -12,7 +12,6 @@
 //! that the apiserver confirmed for the token, and nothing that the agent claims. This module must never issue a
 //! certificate for a name that the agent requested.
 
-mod files;
 mod flags;
 pub(crate) mod keeper;
 mod name;
@@ -23,22 +22,16 @@ mod service;
 use std::sync::Arc;
 
 use kube::Client;
-use rustls::client::Resumption;
-use rustls::crypto::ring;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use weir_channel::ALPN;
 
-pub(crate) use files::CallingFiles;
-pub use files::{InvalidTls, TlsFiles};
 pub use flags::IdentityFlags;
 pub(crate) use name::{Peer, PodIdentity};
 
 use crate::authority::Authorities;
+use crate::calling::{Calling, Held, Sender};
 use crate::metrics::Metrics;
 use crate::telemetry::Ready;
 use keeper::Keeper;
@@ -54,43 +47,6 @@ pub(crate) struct Credentials {
     server: Arc<ServerConfig>,
     pub(crate) calling: Arc<Calling>,
 }
-
-/// How to call agents.
-#[derive(Debug)]
-pub(crate) struct Calling {
-    pub(crate) client: Arc<ClientConfig>,
-    /// When the certificate presented to agents expires, in seconds of Unix time.
-    pub(crate) not_after: u64,
-}
-
-impl Calling {
-    /// TLS 1.3 and the channel, with this certificate, to agents whose certificate these authorities signed.
-    ///
-    /// # Errors
-    ///
-    /// Certificate and key do not match.
-    fn new(
-        authorities: RootCertStore,
-        chain: Vec<CertificateDer<'static>>,
-        key: PrivateKeyDer<'static>,
-        not_after: u64,
-    ) -> Result<Self, rustls::Error> {
-        let mut client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_protocol_versions(&[&TLS13])?
-            .with_root_certificates(authorities)
-            .with_client_auth_cert(chain, key)?;
-        client.alpn_protocols = vec![ALPN.to_vec()];
-        // A resumed session would skip the check of the agent's certificate.
-        client.resumption = Resumption::disabled();
-        Ok(Self { client: Arc::new(client), not_after })
-    }
-}
-
-/// Sends new values to all receivers; `None` before the first.
-type Sender<T> = watch::Sender<Option<Arc<T>>>;
-
-/// How to call agents; `None` before there is a certificate.
-pub(crate) type Held = watch::Receiver<Option<Arc<Calling>>>;
 
 /// The credentials; `None` before there are any.
 pub(crate) type Issuing = watch::Receiver<Option<Arc<Credentials>>>;

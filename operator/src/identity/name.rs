@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 
-use super::TlsFiles;
+use crate::calling::TlsFiles;
 use crate::host;
 use crate::world::ObjectKey;
 

@@ -19,7 +19,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::dial_error::{DialError, chain, is_silence};
 use super::http::Http;
 use super::{ContactError, trust};
-use crate::identity::{Held, Peer};
+use crate::calling::Held;
+use crate::identity::Peer;
 use crate::plan::Content;
 
 /// How long a host may be silent before the kernel probes it, and the interval of the probes.

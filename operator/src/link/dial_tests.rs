@@ -17,8 +17,9 @@ use weir_wire::{Goodbye, InForce, Status, WIRE_VERSION};
 
 use super::*;
 use crate::authority::{Authorities, DAY, HOUR, Leaf, Order, Signer, Terms};
+use crate::calling::Calling;
 use crate::clock;
-use crate::identity::{Calling, PodIdentity, keeper};
+use crate::identity::{PodIdentity, keeper};
 use crate::world::ObjectKey;
 
 const TERMS: Terms = Terms { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, ripens: HOUR };

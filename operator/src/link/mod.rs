@@ -33,7 +33,8 @@ pub use poll::Poll;
 
 use dial::Dial;
 
-use crate::identity::{Held, Peer, PodIdentity, TlsFiles};
+use crate::calling::{Held, TlsFiles};
+use crate::identity::{Peer, PodIdentity};
 use crate::leader::Term;
 use crate::metrics::Metrics;
 use crate::plan::Content;

@@ -9,7 +9,8 @@ use std::io;
 use rustls::{CertificateError, Error as TlsError};
 
 use super::dial_error::DialError;
-use crate::identity::{Peer, PodIdentity, TlsFiles};
+use crate::calling::TlsFiles;
+use crate::identity::{Peer, PodIdentity};
 
 /// The text for a peer that did not select the protocol of `weir-channel`.
 const NO_CHANNEL: &str = "it speaks TLS and not the operator's protocol (weir/1): kubectl rollout restart its workload if its agent \

@@ -115,6 +115,7 @@ pub(super) const CRATES: &[Crate] = &[
             &[
                 "apiserver",
                 "authority",
+                "calling",
                 "changes",
                 "clock",
                 "host",
@@ -141,8 +142,6 @@ pub(super) const CRATES: &[Crate] = &[
             &["cli"],
         ],
         known: &[
-            ("source::directory", "identity"),
-            ("source::directory", "identity::files"),
             ("source::directory", "report"),
             ("source::directory", "report::files"),
         ],

@@ -1,0 +1,53 @@
+//! How the operator calls agents over mutual TLS: what it presents, and which authorities it trusts.
+
+mod files;
+
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::watch;
+use weir_channel::ALPN;
+
+pub(crate) use files::CallingFiles;
+pub use files::{InvalidTls, TlsFiles};
+
+/// How to call agents.
+#[derive(Debug)]
+pub(crate) struct Calling {
+    pub(crate) client: Arc<ClientConfig>,
+    /// When the certificate presented to agents expires, in seconds of Unix time.
+    pub(crate) not_after: u64,
+}
+
+impl Calling {
+    /// TLS 1.3 and the channel, with this certificate, to agents whose certificate these authorities signed.
+    ///
+    /// # Errors
+    ///
+    /// Certificate and key do not match.
+    pub(crate) fn new(
+        authorities: RootCertStore,
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        not_after: u64,
+    ) -> Result<Self, rustls::Error> {
+        let mut client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[&TLS13])?
+            .with_root_certificates(authorities)
+            .with_client_auth_cert(chain, key)?;
+        client.alpn_protocols = vec![ALPN.to_vec()];
+        // A resumed session would skip the check of the agent's certificate.
+        client.resumption = Resumption::disabled();
+        Ok(Self { client: Arc::new(client), not_after })
+    }
+}
+
+/// Sends new values to all receivers; `None` before the first.
+pub(crate) type Sender<T> = watch::Sender<Option<Arc<T>>>;
+
+/// How to call agents; `None` before there is a certificate.
+pub(crate) type Held = watch::Receiver<Option<Arc<Calling>>>;
