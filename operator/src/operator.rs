@@ -20,7 +20,7 @@ use crate::link::{Lanes, Poll, Shared, Timing};
 use crate::metrics::Metrics;
 use crate::report::{self, ClusterSink, FileSink, Message, Sink};
 use crate::source::cluster;
-use crate::source::directory::{Directory, DirectoryError, StandaloneInputs};
+use crate::source::directory::{Directory, DirectoryError, Remark, StandaloneInputs};
 use crate::source::objects::Proof;
 use crate::telemetry::{self, Heartbeat, Ready};
 use crate::world::Update;
@@ -258,7 +258,15 @@ fn start_source(
         }
         Source::Directory { state, directory, reload } => {
             let sink = Sink::Files(Arc::new(FileSink::new(state)));
-            (sink, tokio::spawn(directory.run(updates, reports, metrics, reload)))
+            let remark = move |remark| {
+                let report = match remark {
+                    Remark::Notice(notice) => Message::Notice(notice.to_string()),
+                    Remark::Forgotten(key) => Message::Removed(key),
+                };
+                // The channel is closed only while the process ends.
+                let _ = reports.send(report);
+            };
+            (sink, tokio::spawn(directory.run(updates, remark, metrics, reload)))
         }
     }
 }

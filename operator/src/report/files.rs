@@ -1,32 +1,21 @@
 //! Writes statuses as files beside the policies, and announcements as lines on standard output.
 //!
-//! `checkout.yaml` gets `checkout.status.yaml`, with one document per policy. It is replaced atomically, so a reader
-//! never sees a partial file. It also stores the last good generation of each policy, for an operator that starts
-//! while the policy's file is broken. Files with the same stem (`a.yaml`, `a.yml`) share one status file; each
-//! document names its policy's file.
+//! A status file (see [`status_file`]) is replaced atomically, so a reader never sees a partial file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use kube::Resource;
 use serde_json::{Value, json};
-use weir_api::{RateLimitPolicy, check};
+use weir_api::RateLimitPolicy;
 
 use super::{Announcement, Report, SinkError};
 use crate::clock;
-use crate::source::directory::{Kept, STATUS_SUFFIX};
-use crate::source::listing;
+use crate::source::status_file::{Documents, FILE, documents, status_file};
 use crate::world::ObjectKey;
-
-/// The annotation of a status that names the policy's file.
-const FILE: &str = "weir.dev/file";
-/// How many levels of status directories to follow.
-const DEPTH: usize = 16;
-
-type Documents = BTreeMap<ObjectKey, Value>;
 
 /// Writes into a directory.
 #[derive(Debug)]
@@ -122,90 +111,6 @@ impl FileSink {
         }
         replace(&path, &text).map_err(at(&path))
     }
-}
-
-/// The last good generation of every policy, by its file.
-///
-/// # Errors
-///
-/// The directory cannot be read. An unreadable status is logged and ignored.
-pub fn kept(directory: &Path) -> io::Result<BTreeMap<Arc<str>, Vec<Kept>>> {
-    let mut kept: BTreeMap<Arc<str>, Vec<Kept>> = BTreeMap::new();
-    for (status_file, documents) in documents(directory)? {
-        for (key, document) in documents {
-            let file = document.pointer("/metadata/annotations").and_then(|it| it.get(FILE)).and_then(Value::as_str);
-            let (Some(file), Some(good)) = (file, document.pointer("/status/lastKnownGood")) else { continue };
-            match spec(&key, good) {
-                Ok(policy) => kept.entry(file.into()).or_default().push(policy),
-                Err(problem) => {
-                    tracing::warn!(policy = %key, status_file, problem, "the last good generation is not usable");
-                }
-            }
-        }
-    }
-    Ok(kept)
-}
-
-/// Validated like a new policy, because every writer of the status can change this.
-fn spec(key: &ObjectKey, good: &Value) -> Result<Kept, String> {
-    let text = good["spec"].as_str().unwrap_or_default();
-    let spec: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let document = json!({
-        "apiVersion": RateLimitPolicy::api_version(&()),
-        "kind": RateLimitPolicy::kind(&()),
-        "metadata": {"name": key.name, "namespace": key.namespace},
-        "spec": spec,
-    });
-    let policy = check::review(&document)
-        .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
-    let generation = good["generation"].as_i64().filter(|generation| *generation > 0).unwrap_or(1);
-    Ok(Kept { key: key.clone(), generation, spec: Arc::new(policy.spec) })
-}
-
-/// The documents in the status files of a directory.
-fn documents(directory: &Path) -> io::Result<BTreeMap<String, Documents>> {
-    let mut files = BTreeMap::new();
-    collect(directory, "", DEPTH, &mut files)?;
-    Ok(files)
-}
-
-fn collect(directory: &Path, prefix: &str, depth: usize, files: &mut BTreeMap<String, Documents>) -> io::Result<()> {
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        let Some(name) = entry.file_name().to_str().map(ToOwned::to_owned) else { continue };
-        let below = format!("{prefix}{name}");
-        if name.starts_with('.') {
-            continue;
-        }
-        // Links are not followed: no status is written through one.
-        if entry.file_type()?.is_dir() {
-            if depth > 0 {
-                collect(&entry.path(), &format!("{below}/"), depth - 1, files)?;
-            }
-        } else if name.ends_with(STATUS_SUFFIX) {
-            let text = listing::read(&entry.path()).unwrap_or_else(|error| {
-                tracing::warn!(file = below, %error, "cannot read a status");
-                String::new()
-            });
-            let documents = crate::documents::values(&text).into_iter().filter_map(|value| Some((key(&value)?, value)));
-            files.insert(below, documents.collect());
-        }
-    }
-    Ok(())
-}
-
-/// The policy of a status; `None` if the operator did not write it.
-fn key(document: &Value) -> Option<ObjectKey> {
-    let is_status = document["kind"] == *RateLimitPolicy::kind(&()) && document.get("spec").is_none();
-    let metadata = |field: &str| document["metadata"][field].as_str();
-    Some(ObjectKey::new(metadata("namespace")?, metadata("name")?)).filter(|_| is_status)
-}
-
-/// The status file of a policy file.
-fn status_file(file: &str) -> String {
-    let path = Path::new(file);
-    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or(file);
-    path.with_file_name(format!("{stem}{STATUS_SUFFIX}")).to_string_lossy().into_owned()
 }
 
 /// Adds the path to an error, and the fix if there is one.

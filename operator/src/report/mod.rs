@@ -16,7 +16,7 @@ use std::sync::Arc;
 use weir_api::RateLimitPolicyStatus;
 
 pub use cluster::ClusterSink;
-pub use files::{FileSink, kept};
+pub use files::FileSink;
 pub use writer::run;
 
 use crate::leader::Term;

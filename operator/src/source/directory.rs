@@ -20,12 +20,12 @@ use super::folder::Folder;
 pub use super::folder::{FileNotice, Kept};
 use super::listing::{Listing, Reader};
 pub use super::listing::{STATUS_SUFFIX, names};
+use super::status_file;
 use crate::calling::{CallingFiles, Held, InvalidTls, TlsFiles};
 use crate::clock;
 use crate::log_once::LogOnce;
 use crate::metrics::Metrics;
-use crate::report::{self, Message};
-use crate::world::Update;
+use crate::world::{ObjectKey, Update};
 
 /// Files are read when nothing changed for this long.
 const QUIET: Duration = Duration::from_millis(20);
@@ -95,6 +95,15 @@ pub enum DirectoryError {
     Tls(#[from] InvalidTls),
 }
 
+/// What a directory says about its files, besides their policies.
+#[derive(Clone, Debug)]
+pub enum Remark {
+    /// A message for the user.
+    Notice(FileNotice),
+    /// This policy was stored before the start and is in no file any more.
+    Forgotten(ObjectKey),
+}
+
 /// A directory that was read once and is watched.
 #[derive(Debug)]
 pub struct Directory {
@@ -123,7 +132,7 @@ impl Directory {
         std::fs::read_dir(path).map_err(|source| DirectoryError::Unreadable { path: path.clone(), source })?;
         let state = |source| DirectoryError::State { path: inputs.state().to_owned(), source };
         std::fs::create_dir_all(inputs.state()).map_err(state)?;
-        let kept = report::kept(inputs.state()).map_err(state)?;
+        let kept = status_file::kept(inputs.state()).map_err(state)?;
         // A status beside the policies proves that their volume is mounted.
         let awaited = if inputs.state.is_some() { kept.keys().cloned().collect() } else { Vec::new() };
 
@@ -164,12 +173,12 @@ impl Directory {
         self.calling.as_ref().map(|calling| (calling.held(), calling.files().clone()))
     }
 
-    /// Sends the content of the directory, and every change, until `updates` is closed. `reload` asks for a read at
-    /// once.
+    /// Sends the content of the directory, and every change, until `updates` is closed. Calls `remark` with what else
+    /// there is to say. `reload` asks for a read at once.
     pub async fn run(
         mut self,
         updates: mpsc::Sender<Update>,
-        reports: mpsc::UnboundedSender<Message>,
+        remark: impl Fn(Remark) + Send,
         metrics: Metrics,
         reload: Arc<Notify>,
     ) {
@@ -194,13 +203,8 @@ impl Directory {
                 Ok(listing) => {
                     let outcome = self.folder.absorb(clock::now(), listing);
                     changes.extend(outcome.changes);
-                    // The channel is closed only while the process ends.
-                    for notice in outcome.notices {
-                        let _ = reports.send(Message::Notice(notice.to_string()));
-                    }
-                    for key in outcome.forgotten {
-                        let _ = reports.send(Message::Removed(key));
-                    }
+                    outcome.notices.into_iter().map(Remark::Notice).for_each(&remark);
+                    outcome.forgotten.into_iter().map(Remark::Forgotten).for_each(&remark);
                     has_converged = outcome.look_again.is_none();
                     look_again = outcome.look_again.map_or(look_again, |at| at.min(look_again));
                     metrics.set_files(self.folder.counts());

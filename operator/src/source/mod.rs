@@ -11,3 +11,4 @@ pub(crate) mod listing;
 pub(crate) mod object;
 pub(crate) mod objects;
 mod pod;
+pub(crate) mod status_file;

@@ -141,9 +141,6 @@ pub(super) const CRATES: &[Crate] = &[
             &["operator"],
             &["cli"],
         ],
-        known: &[
-            ("source::directory", "report"),
-            ("source::directory", "report::files"),
-        ],
+        known: &[],
     },
 ];
