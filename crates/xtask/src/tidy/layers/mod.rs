@@ -33,19 +33,13 @@ fn check_crate(of: &Crate, source: &Source, root: &Path) -> Vec<Violation> {
     let mut violations = modules(of, source);
     let floors: BTreeMap<&str, usize> =
         of.layers.iter().enumerate().flat_map(|(floor, names)| names.iter().map(move |name| (*name, floor))).collect();
-    let known: BTreeSet<(String, String)> =
-        of.known.iter().map(|(from, to)| ((*from).to_owned(), (*to).to_owned())).collect();
     // The parts of a module may use what the module itself defines: impls of its types stand in several files.
     let imports =
         || source.imports.iter().filter(|import| import.to.is_empty() || !import.from.starts_with(&import.to));
-    let pair = |import: &Import| (name(&import.from), name(&import.to));
-
-    let mut wrong = BTreeSet::new();
     let mut said = BTreeSet::new();
     for import in imports().filter(|import| runs_upward(import, &floors)) {
-        wrong.insert(pair(import));
-        if !known.contains(&pair(import)) && said.insert(pair(import)) {
-            let (from, to) = pair(import);
+        let (from, to) = (name(&import.from), name(&import.to));
+        if said.insert((from.clone(), to.clone())) {
             violations.push(Violation::new(
                 place(import, root),
                 format!("{from} imports {to}, which is not in a layer below it"),
@@ -53,25 +47,15 @@ fn check_crate(of: &Crate, source: &Source, root: &Path) -> Vec<Violation> {
             ));
         }
     }
-    for circle in circles(imports()) {
-        wrong.extend(within(&circle, imports()).map(pair).collect::<Vec<_>>());
-    }
-    let rest = imports().filter(|import| !known.contains(&pair(import)) && !runs_upward(import, &floors));
-    for circle in circles(rest) {
-        let first =
-            within(&circle, imports()).find(|import| !known.contains(&pair(import))).expect("a circle has imports");
+    // An import that runs upward is reported as that, and not as a part of a circle.
+    let rest = || imports().filter(|import| !runs_upward(import, &floors));
+    for circle in circles(rest()) {
+        let first = rest().find(|import| circle.contains(&import.from) && circle.contains(&import.to));
         let names: Vec<_> = circle.iter().map(name).collect();
         violations.push(Violation::new(
-            place(first, root),
+            place(first.expect("a circle has imports"), root),
             format!("{} are on a circle of imports", names.join(", ")),
             "move what one of them needs from the other to a module of its own",
-        ));
-    }
-    for (from, to) in known.difference(&wrong) {
-        violations.push(Violation::new(
-            TABLE,
-            format!("{}: {from} may import {to}, which it does no longer, or which no rule forbids", of.root),
-            "remove it from `known`",
         ));
     }
     violations
@@ -135,16 +119,6 @@ fn circles<'a>(imports: impl Iterator<Item = &'a Import>) -> Vec<BTreeSet<Module
     circles.into_iter().collect()
 }
 
-fn within<'a, 'c>(
-    circle: &'c BTreeSet<Module>,
-    imports: impl Iterator<Item = &'a Import> + 'c,
-) -> impl Iterator<Item = &'a Import> + 'c
-where
-    'a: 'c,
-{
-    imports.filter(|import| circle.contains(&import.from) && circle.contains(&import.to))
-}
-
 fn name(module: &Module) -> String {
     if module.is_empty() { "the root".to_owned() } else { module.join("::") }
 }
@@ -161,11 +135,7 @@ mod tests {
     use super::*;
 
     /// The faults of a crate of these files, each with its place.
-    fn faults(
-        layers: &'static [&'static [&'static str]],
-        known: &'static [(&str, &str)],
-        files: &[(&str, &str)],
-    ) -> Vec<String> {
+    fn faults(layers: &'static [&'static [&'static str]], files: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfile::tempdir().expect("a folder");
         for (name, text) in files {
             let file = folder.path().join(name);
@@ -173,7 +143,7 @@ mod tests {
             fs::write(file, text).expect("written");
         }
         let source = read::read(&folder.path().join("lib.rs")).expect("it parses");
-        let of = Crate { root: "lib.rs", layers, known };
+        let of = Crate { root: "lib.rs", layers };
         let violations = check_crate(&of, &source, folder.path());
         violations.into_iter().map(|violation| format!("{}: {}", violation.place, violation.fault)).collect()
     }
@@ -187,7 +157,7 @@ mod tests {
 
     #[test]
     fn imports_that_run_down_pass() {
-        assert_eq!(faults(LAYERS, &[], &[ROOT, A, B, C]), [""; 0]);
+        assert_eq!(faults(LAYERS, &[ROOT, A, B, C]), [""; 0]);
     }
 
     #[test]
@@ -209,7 +179,7 @@ mod tests {
             // What the root hands on is b's.
             "use crate::B;",
         ] {
-            let found = faults(LAYERS, &[], &[ROOT, ("a.rs", text), ONLY_B, C]);
+            let found = faults(LAYERS, &[ROOT, ("a.rs", text), ONLY_B, C]);
             assert_eq!(found.len(), 1, "{text}: {found:?}");
             assert!(found[0].starts_with("a.rs:1: a"), "{text}: {found:?}");
             assert!(found[0].ends_with("imports b, which is not in a layer below it"), "{text}: {found:?}");
@@ -227,18 +197,18 @@ mod tests {
             "pub(in crate::b) fn f() {}",
             "use other::b::B;\nuse ::b::C;\nfn f(b: u8) { b.g(); self::h(b) }",
         ] {
-            assert_eq!(faults(LAYERS, &[], &[ROOT, ("a.rs", text), ONLY_B, C]), [""; 0], "{text}");
+            assert_eq!(faults(LAYERS, &[ROOT, ("a.rs", text), ONLY_B, C]), [""; 0], "{text}");
         }
     }
 
     #[test]
     fn an_import_within_a_layer_and_one_of_the_root_are_found() {
         assert_eq!(
-            faults(LAYERS, &[], &[ROOT, A, B, ("c.rs", "\nuse crate::b::B;")]),
+            faults(LAYERS, &[ROOT, A, B, ("c.rs", "\nuse crate::b::B;")]),
             ["c.rs:2: c imports b, which is not in a layer below it"]
         );
         assert_eq!(
-            faults(LAYERS, &[], &[ROOT, ("a.rs", "use crate::OfRoot;"), ("b.rs", ""), C]),
+            faults(LAYERS, &[ROOT, ("a.rs", "use crate::OfRoot;"), ("b.rs", ""), C]),
             ["a.rs:1: a imports the root, which is not in a layer below it"]
         );
     }
@@ -246,11 +216,7 @@ mod tests {
     #[test]
     fn a_circle_below_one_module_is_found_with_its_members() {
         let files = |x, y| {
-            faults(
-                LAYERS,
-                &[],
-                &[ROOT, ("a/mod.rs", "mod x;\nmod y;\npub struct A;"), ("a/x.rs", x), ("a/y.rs", y), B, C],
-            )
+            faults(LAYERS, &[ROOT, ("a/mod.rs", "mod x;\nmod y;\npub struct A;"), ("a/x.rs", x), ("a/y.rs", y), B, C])
         };
         assert_eq!(files("use super::y::Y;", "pub struct Y;"), [""; 0]);
         assert_eq!(
@@ -258,8 +224,7 @@ mod tests {
             ["a/x.rs:1: a::x, a::y are on a circle of imports"]
         );
         let parent = "mod x;\nmod y;\nuse x::X;\npub struct A(X);";
-        let of_parent =
-            |x| faults(LAYERS, &[], &[ROOT, ("a.rs", parent), ("a/x.rs", x), ("a/y.rs", "pub struct Y;"), B, C]);
+        let of_parent = |x| faults(LAYERS, &[ROOT, ("a.rs", parent), ("a/x.rs", x), ("a/y.rs", "pub struct Y;"), B, C]);
         assert_eq!(of_parent("pub struct X;"), [""; 0]);
         // The parts of a module may use what the module itself defines.
         assert_eq!(of_parent("pub struct X(super::A);"), [""; 0]);
@@ -268,35 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn an_exception_holds_for_what_it_names_and_only_while_it_is_needed() {
-        const KNOWN: &[(&str, &str)] = &[("a", "b")];
-        let files = |a| faults(LAYERS, KNOWN, &[ROOT, ("a.rs", a), ("b.rs", "pub struct B;"), C]);
-        assert_eq!(files("use crate::b::B;\npub struct A;"), [""; 0]);
-        assert_eq!(
-            files("use crate::c::C;\nuse crate::b::B;"),
-            ["a.rs:1: a imports c, which is not in a layer below it"]
-        );
-        let stale = format!("{TABLE}: lib.rs: a may import b, which it does no longer, or which no rule forbids");
-        assert_eq!(files("pub struct A;"), [stale]);
-        const DOWN: &[(&str, &str)] = &[("b", "a")];
-        assert_eq!(faults(LAYERS, DOWN, &[ROOT, A, B, C]).len(), 1, "it runs down anyway");
-        const CIRCLE: &[(&str, &str)] = &[("a::y", "a::x")];
-        let circle = |y| {
-            faults(
-                LAYERS,
-                CIRCLE,
-                &[ROOT, ("a.rs", "mod x;\nmod y;\npub struct A;"), ("a/x.rs", "use super::y;"), ("a/y.rs", y), B, C],
-            )
-        };
-        assert_eq!(circle("use super::x;"), [""; 0]);
-        assert_eq!(circle("").len(), 1, "it is no circle any more");
-    }
-
-    #[test]
     fn modules_and_layers_must_agree() {
         const OTHER: &[&[&str]] = &[&["a", "gone"], &["b", "a"]];
         assert_eq!(
-            faults(OTHER, &[], &[ROOT, A, ONLY_B, C]),
+            faults(OTHER, &[ROOT, A, ONLY_B, C]),
             [
                 format!("{TABLE}: lib.rs: there is no module gone"),
                 format!("{TABLE}: lib.rs: a is in two layers"),

@@ -1,4 +1,4 @@
-//! The layers of each crate, and what is known to break them.
+//! The layers of each crate.
 
 /// A crate and the layers of its modules.
 #[derive(Debug)]
@@ -7,16 +7,10 @@ pub(super) struct Crate {
     pub(super) root: &'static str,
     /// The modules at its top, the lowest layer first. A module imports from lower layers only, never from its own.
     pub(super) layers: &'static [&'static [&'static str]],
-    /// Imports that break the rule today, from and to. The list may only shrink: one that is not needed is refused.
-    pub(super) known: &'static [(&'static str, &'static str)],
 }
 
 pub(super) const CRATES: &[Crate] = &[
-    Crate {
-        root: "crates/fuzz/src/lib.rs",
-        layers: &[&["random", "smaller"], &["choices", "mutate"], &["json"]],
-        known: &[],
-    },
+    Crate { root: "crates/fuzz/src/lib.rs", layers: &[&["random", "smaller"], &["choices", "mutate"], &["json"]] },
     Crate {
         root: "crates/core/src/lib.rs",
         layers: &[
@@ -33,7 +27,6 @@ pub(super) const CRATES: &[Crate] = &[
             &["rule"],
             &["rules"],
         ],
-        known: &[],
     },
     Crate {
         root: "crates/tower/src/lib.rs",
@@ -45,19 +38,13 @@ pub(super) const CRATES: &[Crate] = &[
             &["keyed", "shared"],
             &["rate_limit"],
         ],
-        known: &[],
     },
     Crate {
         root: "crates/wire/src/lib.rs",
         layers: &[&["identity", "report", "snapshot", "status"], &["explain", "logs", "reply"]],
-        known: &[],
     },
-    Crate { root: "crates/channel/src/lib.rs", layers: &[&["frame"], &["message"], &["channel"]], known: &[] },
-    Crate {
-        root: "crates/expressions/src/lib.rs",
-        layers: &[&["language", "path_regex", "weight"], &["predicate"]],
-        known: &[],
-    },
+    Crate { root: "crates/channel/src/lib.rs", layers: &[&["frame"], &["message"], &["channel"]] },
+    Crate { root: "crates/expressions/src/lib.rs", layers: &[&["language", "path_regex", "weight"], &["predicate"]] },
     Crate {
         root: "crates/api/src/lib.rs",
         layers: &[
@@ -69,7 +56,6 @@ pub(super) const CRATES: &[Crate] = &[
             &["crd"],
             &["check"],
         ],
-        known: &[],
     },
     Crate {
         root: "crates/enforce/src/lib.rs",
@@ -93,7 +79,6 @@ pub(super) const CRATES: &[Crate] = &[
             &["layer", "messages"],
             &["live"],
         ],
-        known: &[],
     },
     Crate {
         root: "limiter-agent/src/lib.rs",
@@ -107,7 +92,6 @@ pub(super) const CRATES: &[Crate] = &[
             &["leave", "telemetry"],
             &["agent"],
         ],
-        known: &[],
     },
     Crate {
         root: "operator/src/lib.rs",
@@ -141,6 +125,5 @@ pub(super) const CRATES: &[Crate] = &[
             &["operator"],
             &["cli"],
         ],
-        known: &[],
     },
 ];
