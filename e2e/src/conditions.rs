@@ -6,7 +6,9 @@
 use std::{fmt::Display, future::Future, time::Duration};
 
 use anyhow::{Result, bail};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{sleep, timeout_at};
+
+use crate::clock;
 
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -33,7 +35,7 @@ pub(crate) async fn wait_for<T, F>(what: &str, within: Duration, mut look: impl 
 where
     F: Future<Output = Result<Seen<T>>>,
 {
-    let deadline = Instant::now() + within;
+    let deadline = clock::now() + within;
     let mut last = "nothing: the first look took longer than that".to_owned();
     loop {
         // A hanging probe must not outlast the deadline.

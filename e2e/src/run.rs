@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
-use tokio::time::Instant;
 
 use crate::{
+    clock,
     cluster::Cluster,
     diagnostics,
     kubectl::Helm,
@@ -44,7 +44,7 @@ pub struct RunArgs {
 /// # Errors
 /// If the cluster cannot be reached, or Weir cannot be installed or removed.
 pub async fn run(args: RunArgs) -> Result<bool> {
-    let start = Instant::now();
+    let start = clock::now();
     let kubectl = args.kubectl.unwrap_or_else(|| match std::env::var_os("WEIR_KUBE_BIN") {
         Some(folder) => Path::new(&folder).join("kubectl"),
         None => PathBuf::from("kubectl"),
@@ -53,22 +53,22 @@ pub async fn run(args: RunArgs) -> Result<bool> {
     let home = tempfile::tempdir()?;
     let helm = Helm { binary: args.helm, kubeconfig: args.kubeconfig, home: home.path().to_owned() };
 
-    let installing = Instant::now();
+    let installing = clock::now();
     let release = Release { helm, charts: args.charts };
     if let Err(error) = release.install(&cluster.client).await {
         diagnostics::print_operator(&cluster.client).await;
         return Err(error).context("install the charts");
     }
-    println!("charts installed, {:.1} s", installing.elapsed().as_secs_f64());
+    println!("charts installed, {:.1} s", clock::since(installing).as_secs_f64());
 
     let wanted = |scenario: &Scenario| args.only.is_empty() || args.only.contains(scenario);
     let scenarios: Vec<_> = Scenario::value_variants().iter().copied().filter(wanted).collect();
     let (mut ok, mut failed) = (0, 0);
     for scenario in &scenarios {
         let name = scenario.name();
-        let started = Instant::now();
+        let started = clock::now();
         let result = with_temp_ns(&cluster, &name, args.keep, async |space| scenario.run(space, &release).await).await;
-        report::ended(&name, started.elapsed(), &result);
+        report::ended(&name, clock::since(started), &result);
         match result {
             Ok(()) => ok += 1,
             Err(error) => {
@@ -85,7 +85,7 @@ pub async fn run(args: RunArgs) -> Result<bool> {
     }
     // A failed clean-up must not lose the figures of the run.
     let cleaned = if args.keep { Ok(()) } else { clean_up(&cluster, &release).await };
-    report::summary(ok, failed, scenarios.len() - ok - failed, start.elapsed());
+    report::summary(ok, failed, scenarios.len() - ok - failed, clock::since(start));
     cleaned.map(|()| ok == scenarios.len())
 }
 

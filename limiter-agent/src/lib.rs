@@ -6,11 +6,13 @@
 //!
 //! The agent never depends on Kubernetes, never waits for the operator, and keeps its rules when the operator is
 //! away.
+#![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests measure how long something takes"))]
 
 mod agent;
 mod apply;
 mod bootstrap;
 mod cache;
+mod clock;
 mod config;
 mod control;
 mod duration;
@@ -25,7 +27,6 @@ mod proxy;
 mod ready;
 mod serve;
 mod telemetry;
-mod wall;
 mod watch;
 
 pub use self::{

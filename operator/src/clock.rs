@@ -3,6 +3,7 @@
 //! [`now`] is for intervals; tests can pause it with tokio's clock. [`since_boot`] is for terms of leadership: it
 //! keeps running while the machine is suspended. [`unix_micros`] and [`timestamp`] are for values that other programs
 //! read. Never subtract two wall-clock times to get an interval.
+#![expect(clippy::disallowed_methods, reason = "this is the crate's clock")]
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! The whole operator in standalone mode: a real directory, real sockets, agents that work and agents that misbehave.
-
+#![expect(clippy::disallowed_methods, reason = "tests measure how long something takes")]
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed, and says where")]
 
 mod fake_agent;

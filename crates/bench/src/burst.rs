@@ -10,6 +10,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tower::{BoxError, Service, service_fn};
 
+use crate::clock;
 use crate::report::{Bars, Cell, Report, Row, Table};
 use crate::stacks::{self, Counts, Failure, Heard, Limit, Visitor};
 use crate::stats::{Spread, figure, quantile_us};
@@ -60,7 +61,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_time().build()?;
     let _entered = runtime.enter();
     let inner = service_fn(|()| async {
-        let entered = Instant::now();
+        let entered = clock::now();
         tokio::time::sleep(SERVICE).await;
         Ok::<Instant, BoxError>(entered)
     });
@@ -115,16 +116,16 @@ where
         let (mut service, barrier) = (service.clone(), Arc::clone(&barrier));
         tasks.spawn(async move {
             barrier.wait().await;
-            let started = Instant::now();
+            let started = clock::now();
             let answer = match poll_fn(|context| service.poll_ready(context)).await {
                 Ok(()) => service.call(()).await,
                 Err(error) => Err(error),
             };
-            (started, answer.map_err(|error| (error.failure(), Instant::now())))
+            (started, answer.map_err(|error| (error.failure(), clock::now())))
         });
     }
     let told = tasks.join_all().await;
-    sum_up(burst, counts, &told, Instant::now())
+    sum_up(burst, counts, &told, clock::now())
 }
 
 fn sum_up(burst: Burst, counts: Counts, told: &[Told], ended: Instant) -> Outcome {
@@ -290,7 +291,7 @@ mod tests {
 
     #[test]
     fn over_admission_shows() {
-        let start = Instant::now();
+        let start = clock::now();
         let burst = Burst { requests: 6, per_second: 2, timeout: Duration::ZERO };
         let served = |millis| (start, Ok(start + Duration::from_millis(millis)));
         let refused = |millis| (start, Err((Failure::Refused, start + Duration::from_millis(millis))));

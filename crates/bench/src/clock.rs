@@ -1,9 +1,39 @@
-//! A third-party clock for Weir: time is an argument, so a program can use its own clock.
+//! The clocks of the measurements. Only this file of the crate reads them, or sleeps.
+#![expect(clippy::disallowed_methods, reason = "this is the crate's clock")]
+
+#[cfg(feature = "fleet")]
+use std::time::SystemTime;
+use std::time::{Duration, Instant};
 
 use weir_core::Time;
 use weir_tower::MonotonicClock;
 
-/// The default clock of shot-limit and governor, which reads the processor's counter.
+#[inline]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+pub(crate) fn since(start: Instant) -> Duration {
+    start.elapsed()
+}
+
+/// The time of tokio's timers, which tests can pause.
+pub(crate) fn timer_now() -> tokio::time::Instant {
+    tokio::time::Instant::now()
+}
+
+#[cfg(feature = "fleet")]
+pub(crate) fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Blocks this thread: a measurement has a length, and the machine has to be quiet in between.
+pub(crate) fn sleep(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// The default clock of shot-limit and governor, which reads the processor's counter. Time is an argument of Weir's
+/// limiters, so a program can use them with a clock of another library.
 #[derive(Clone, Debug)]
 pub(crate) struct QuantaClock {
     clock: quanta::Clock,
@@ -25,8 +55,6 @@ impl QuantaClock {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

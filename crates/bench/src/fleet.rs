@@ -13,7 +13,7 @@ mod tables;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
@@ -25,6 +25,7 @@ use self::agents::{Agents, Wanted};
 use self::cluster::{ALL, Cluster, PER_DEPLOYMENT, SMALL, policies_of};
 use self::identities::Identities;
 use self::process::{Memory, OperatorProcess};
+use crate::clock;
 
 /// A fleet of this size, and how long to measure it.
 #[derive(Clone, Copy)]
@@ -160,9 +161,14 @@ async fn measure(args: &FleetArgs, sizes: &[Size], found: &mut Vec<Found>) -> an
     let identities = if args.plaintext { None } else { Some(certify(&args.operator, &mut cluster, most).await?) };
     tokio::spawn(serve::serve(listener, agents.clone(), identities));
     for size in sizes {
-        let started = Instant::now();
+        let started = clock::now();
         cluster.grow(size.pods).await.with_context(|| format!("make {} pods", size.pods))?;
-        eprintln!("fleet: {} pods and {} policies, made in {:.1?}", size.pods, cluster.policies(), started.elapsed());
+        eprintln!(
+            "fleet: {} pods and {} policies, made in {:.1?}",
+            size.pods,
+            cluster.policies(),
+            clock::since(started)
+        );
         found.push(measure_size(args, *size, &cluster, &agents).await?);
     }
     Ok(())
@@ -194,7 +200,7 @@ async fn measure_size(args: &FleetArgs, size: Size, cluster: &Cluster, agents: &
         let cold_cpu = operator.cpu()?;
         agents.check(pods, policies_of)?;
         cluster.until_enforced(PATIENCE).await?;
-        let cold_told = operator.started.elapsed();
+        let cold_told = clock::since(operator.started);
         eprintln!("fleet: cold start {cold:.2?}, in every status after {cold_told:.2?}");
 
         let small = change(cluster, agents, SMALL, PER_DEPLOYMENT.min(pods), size.small).await?;
@@ -222,10 +228,10 @@ async fn change(
     pods: usize,
     times: usize,
 ) -> anyhow::Result<Vec<Duration>> {
-    let begun = Instant::now();
+    let begun = clock::now();
     let mut took = Vec::with_capacity(times);
     for time in 0..times {
-        if begun.elapsed() > LONGEST_REPEATING {
+        if clock::since(begun) > LONGEST_REPEATING {
             break;
         }
         // The pause is random, so that changes are not in step with the operator's timers, and leaves time for the last
@@ -235,7 +241,7 @@ async fn change(
         // No number is used twice, not even for another size.
         let requests = 1_000 * u64::try_from(pods)? + u64::try_from(time)?;
         let waiting = agents.await_acknowledgements(Wanted::Limit(policy.to_owned(), requests), pods);
-        let asked = Instant::now();
+        let asked = clock::now();
         cluster.set_limit(policy, requests).await?;
         took.push(waiting.over(PATIENCE).await?.duration_since(asked));
     }
@@ -250,24 +256,24 @@ async fn rest(
     operator: &OperatorProcess,
     length: Duration,
 ) -> anyhow::Result<Rest> {
-    let (begun, begun_cpu) = (Instant::now(), operator.cpu()?);
+    let (begun, begun_cpu) = (clock::now(), operator.cpu()?);
     loop {
         let before = cluster.asked()?.len();
         tokio::time::sleep(QUIET).await;
         if cluster.asked()?[before..].iter().all(|request| request.ends_with(" leases")) {
             break;
         }
-        if begun.elapsed() > QUIET_AT_LAST {
+        if clock::since(begun) > QUIET_AT_LAST {
             eprintln!("fleet: the operator still writes after {QUIET_AT_LAST:?}");
             break;
         }
     }
     let (cpu, polls, asked) = (operator.cpu()?, agents.told(), cluster.asked()?.len());
-    let started = Instant::now();
+    let started = clock::now();
     tokio::time::sleep(length).await;
     let settling = cpu.saturating_sub(begun_cpu);
     let (cpu, polls) = (operator.cpu()? - cpu, agents.told() - polls);
-    let length = started.elapsed();
+    let length = clock::since(started);
     Ok(Rest { settling, length, cpu, polls, requests: cluster.asked()?.split_off(asked) })
 }
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::future::{poll_fn, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tower::{BoxError, Service, service_fn};
 
+use crate::clock;
 use crate::report::{Bars, Cell, Report, Row, Table};
 use crate::stacks::{self, Counts, Heard, Limit, Visitor};
 use crate::stats::{Spread, figure};
@@ -88,7 +89,7 @@ impl Visitor<(), ()> for Meter<'_> {
         if self.measure == Measure::Held {
             return self.visit_single(stack, service);
         }
-        let started = Instant::now();
+        let started = clock::now();
         let passed = self.runtime.block_on(async {
             if self.measure == Measure::Tasks {
                 for _ in 0..self.rounds {
@@ -99,7 +100,7 @@ impl Visitor<(), ()> for Meter<'_> {
                     one(&mut service.clone()).await;
                 }
             }
-            started.elapsed()
+            clock::since(started)
         });
         let value = match self.measure {
             Measure::Tasks => passed.as_secs_f64() * 1e6 / f64::from(self.rounds),
@@ -116,11 +117,11 @@ impl Visitor<(), ()> for Meter<'_> {
             return;
         }
         let passed = self.runtime.block_on(async {
-            let started = Instant::now();
+            let started = clock::now();
             for _ in 0..self.requests {
                 one(&mut service).await;
             }
-            started.elapsed()
+            clock::since(started)
         });
         self.note(stack, passed.as_secs_f64() * 1e9 / f64::from(self.requests));
     }

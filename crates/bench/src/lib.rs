@@ -3,10 +3,9 @@
 //! Every table comes from one run on one machine. The contenders take turns, repetition by repetition, so that noise
 //! affects all of them alike. Each figure is the median of the repetitions, with the lowest and the highest. This crate
 //! must not give Weir anything that its users do not get, or take from a peer anything that its users get.
-#![expect(clippy::disallowed_methods, reason = "measuring is reading clocks and waiting for them")]
 
 mod burst;
-mod clocks;
+mod clock;
 #[cfg(feature = "fleet")]
 mod fleet;
 mod gateway;

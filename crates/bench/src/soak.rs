@@ -15,7 +15,7 @@ mod verdict;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -27,6 +27,7 @@ use self::app::App;
 use self::clients::Target;
 use self::samples::Sample;
 use self::snapshots::Pushed;
+use crate::clock;
 use crate::report::Report;
 
 /// A run of at least this length is kept.
@@ -98,7 +99,7 @@ async fn soak(length: Duration, flags: &[String]) -> anyhow::Result<Outcome> {
     let agent = SoakedAgent::start(app.address(), flags, folder.path())?;
     let target = Arc::new(Target::new(agent.proxy(), app.changes()));
     let mut pusher = snapshots::Pusher::new(agent.control());
-    let started = Instant::now();
+    let started = clock::now();
     pusher.first().await?;
     let before = agent.sample(started).await?;
 
@@ -110,7 +111,7 @@ async fn soak(length: Duration, flags: &[String]) -> anyhow::Result<Outcome> {
     let mut ticks = tokio::time::interval(every);
     ticks.tick().await;
     let mut samples = Vec::new();
-    while started.elapsed() < length {
+    while clock::since(started) < length {
         ticks.tick().await;
         let sample = agent.sample(started).await.context("the agent does not answer")?;
         eprintln!("soak: {sample}");
@@ -121,13 +122,13 @@ async fn soak(length: Duration, flags: &[String]) -> anyhow::Result<Outcome> {
     let (clients, exact) = crowd.leave().await?;
     let pushed = pushing.await.context("putting snapshots panicked")?;
     let restarts = restarting.await.context("restarting the app panicked")?;
-    let gone = Instant::now();
+    let gone = clock::now();
     let mut after = agent.sample(started).await?;
-    while !after.is_at_rest(&before) && gone.elapsed() < REST {
+    while !after.is_at_rest(&before) && clock::since(gone) < REST {
         tokio::time::sleep(LOOK).await;
         after = agent.sample(started).await?;
     }
-    let rested_after = after.is_at_rest(&before).then(|| gone.elapsed());
+    let rested_after = after.is_at_rest(&before).then(|| clock::since(gone));
     let ended = agent.end()?;
     Ok(Outcome { samples, before, after, rested_after, clients, exact, pushed, restarts, ended })
 }

@@ -38,6 +38,7 @@
 //! ```
 //!
 //! The example `managed` is a complete server.
+#![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests measure how long something takes"))]
 
 mod byte_set;
 mod charge;

@@ -8,6 +8,7 @@
 //! Only tests may use this crate.
 
 mod choices;
+mod clock;
 #[cfg(feature = "json")]
 pub mod json;
 mod mutate;
@@ -58,11 +59,10 @@ impl Request {
     ///
     /// If the seconds are not a number.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "the length of a run is given in seconds")]
     pub fn read() -> Self {
         let told = |name: &str| std::env::var(name).ok();
         let seconds = told(SECONDS).map(|text| text.parse().expect("WEIR_FUZZ_SECONDS is a number of seconds"));
-        let until = seconds.map(|seconds| SystemTime::now() + Duration::from_secs(seconds));
+        let until = seconds.map(|seconds| clock::now() + Duration::from_secs(seconds));
         Self { replay: told(REPLAY), until }
     }
 
@@ -74,9 +74,8 @@ impl Request {
 
     /// Whether the time has passed. Never true for a run without a length in seconds.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "the length of a run is given in seconds")]
     pub fn is_over(&self) -> bool {
-        self.until.is_some_and(|until| SystemTime::now() >= until)
+        self.until.is_some_and(|until| clock::now() >= until)
     }
 
     /// The seed: random for a run with a length in seconds, otherwise `fixed`.
@@ -177,11 +176,10 @@ impl<'a> Target<'a> {
 }
 
 impl Until {
-    #[expect(clippy::disallowed_methods, reason = "the length of a run is given in seconds")]
     fn is_not_over(self, runs: u64) -> bool {
         match self {
             Self::Times(times) => runs < times,
-            Self::Moment(moment) => SystemTime::now() < moment,
+            Self::Moment(moment) => clock::now() < moment,
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! `cargo run -p weir-tower --example axum` demonstrates it and exits; with `--serve` it listens on port 3000 for
 //! `curl`.
+#![expect(clippy::disallowed_methods, reason = "the example shows how long something takes")]
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,6 +1,7 @@
 //! A limit that is changed at run time, under load: counts are kept, and no change gives a fresh burst.
 //!
 //! `cargo run -p weir-tower --example live` demonstrates it and exits.
+#![expect(clippy::disallowed_methods, reason = "the example shows how long something takes")]
 
 use std::error::Error;
 use std::sync::Arc;

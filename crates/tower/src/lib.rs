@@ -152,6 +152,7 @@
 //! ```
 //!
 //! The crate's `examples` are complete programs: `axum`, `tonic`, and `live`, a limit that is changed under load.
+#![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests measure how long something takes"))]
 
 mod answer;
 #[cfg(test)]

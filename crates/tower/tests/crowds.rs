@@ -1,5 +1,6 @@
 //! Crowds of callers that give up while they wait: callers that stay get the limit, and a lone caller afterwards is
 //! admitted at once. The clock is tokio's, paused: a minute takes no time.
+#![expect(clippy::disallowed_methods, reason = "tests measure how long something takes")]
 
 use std::convert::Infallible;
 use std::num::NonZeroUsize;

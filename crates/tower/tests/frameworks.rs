@@ -1,4 +1,5 @@
 //! Every layer fits around an axum router and tonic's services: bodies, errors, clones and futures.
+#![expect(clippy::disallowed_methods, reason = "tests measure how long something takes")]
 
 #[expect(dead_code, reason = "there is no mock here")]
 #[path = "../src/bounded.rs"]

@@ -5,6 +5,7 @@
 mod bench;
 mod children;
 mod clients;
+mod clock;
 mod crds;
 mod dashboards;
 mod debian;

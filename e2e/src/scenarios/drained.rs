@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tokio::time::Instant;
 
 use crate::{
+    clock,
     load::Load,
     namespace::Space,
     node::Node,
@@ -36,14 +36,18 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 }
 
 async fn drain(space: &Space, node: &Node, before: &[String]) -> Result<()> {
-    let started = Instant::now();
+    let started = clock::now();
     let drain = ["drain", &node.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=180s"];
     space.kubectl(&drain).await?;
-    let took = started.elapsed();
+    let took = clock::since(started);
     let pods = workload::ready(space, PODS).await?;
     ensure!(pods.iter().all(|pod| !before.contains(pod)), "a pod was not drained: {before:?}, then {pods:?}");
     policy::wait_enforced(space, policy::NAME, PODS as u64, SOON).await?;
-    report::note(format!("drained in {}, limited elsewhere {} later", millis(took), millis(started.elapsed() - took)));
+    report::note(format!(
+        "drained in {}, limited elsewhere {} later",
+        millis(took),
+        millis(clock::since(started) - took)
+    ));
 
     let duration = Duration::from_secs(5);
     // By address: a Service and its name may follow slightly later.

@@ -8,12 +8,11 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
-use tokio::time::Instant;
 
 use crate::{
     agents::{self, Counts},
     budget::{Step, integral},
-    clock::unix_millis,
+    clock::{self, unix_millis},
     conditions::{Seen, wait_for},
     load::Load,
     namespace::Space,
@@ -74,9 +73,9 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
         no_fresh_burst(pod, integral(steps, from, to), now.since(*then)?)?;
     }
 
-    let status_took = Instant::now();
+    let status_took = clock::now();
     policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(60)).await?;
-    report::note(format!("status says so of the last patch {} later", millis(status_took.elapsed())));
+    report::note(format!("status says so of the last patch {} later", millis(clock::since(status_took))));
     let after = identities(space).await?;
     ensure!(after == before, "pods were {before:?} before the patches and are {after:?} now");
     Ok(())
@@ -104,7 +103,7 @@ async fn patch(space: &Space, pods: &[String], requests: u64, burst: u64) -> Res
     ]);
     let patch = ["patch", "ratelimitpolicy", policy::NAME, "--type=json", "--patch", &change.to_string()];
     space.kubectl(&patch).await?;
-    let patched = Instant::now();
+    let patched = clock::now();
     wait_for("all agents to have the patched limit in force", Duration::from_secs(60), || async {
         let rules = try_join_all(pods.iter().map(|pod| agents::rules(space, pod, policy::NAME))).await?;
         let limits = rules.iter().flatten().flat_map(|policy| &policy.rules).flat_map(|rule| &rule.limits);
@@ -112,7 +111,7 @@ async fn patch(space: &Space, pods: &[String], requests: u64, burst: u64) -> Res
         Ok(Seen::when(numbers == vec![(requests, Some(burst)); pods.len()], format!("{numbers:?}")))
     })
     .await?;
-    Ok(patched.elapsed())
+    Ok(clock::since(patched))
 }
 
 fn no_fresh_burst(pod: &str, integral: f64, counted: Counts) -> Result<()> {

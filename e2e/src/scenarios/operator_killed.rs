@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::{
     agents::{self, Counts},
+    clock,
     load::Load,
     namespace::Space,
     operator, policy,
@@ -31,7 +32,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     // In any case, because the other scenarios need it.
     operator::bring_back(&space.cluster.client).await?;
     let (newcomer, since) = result?;
-    right_again(space, &pods, &newcomer, &since, Instant::now()).await
+    right_again(space, &pods, &newcomer, &since, clock::now()).await
 }
 
 /// Kills it, runs the load for 30 s, and starts a pod meanwhile. Returns that pod's name, and since when the other pods
@@ -43,14 +44,14 @@ async fn without_operator(space: &Space, pods: &[String]) -> Result<(String, Vec
     let load = load.start(space).await?;
     operator::kill(&space.cluster.client).await?;
     let before = counts(space, pods).await?;
-    let killed = Instant::now();
+    let killed = clock::now();
 
     workload::scale(space, i32::try_from(PODS)? + 1).await?;
     let all = workload::ready(space, PODS as usize + 1).await?;
     let newcomer = all.into_iter().find(|pod| !pods.contains(pod)).context("one pod is new")?;
 
     let loaded = load.finish().await?;
-    let away = killed.elapsed();
+    let away = clock::since(killed);
     ensure!(operator::pods(&space.cluster.client).await?.is_empty(), "something brought the operator back");
     let most = f64::from(PODS) * (f64::from(BURST) + f64::from(REQUESTS) * loaded.seconds);
     let during = counts(space, pods).await?.since(before)?;
@@ -74,7 +75,7 @@ async fn right_again(
     back: Instant,
 ) -> Result<()> {
     policy::wait_enforced(space, policy::NAME, u64::from(PODS) + 1, RIGHT_AGAIN_WITHIN).await?;
-    report::note(format!("status right again {} after the operator was ready", millis(back.elapsed())));
+    report::note(format!("status right again {} after the operator was ready", millis(clock::since(back))));
     let since_now = in_force_since(space, pods).await?;
     ensure!(since == since_now, "unchanged rules were put in force again: since {since:?}, then {since_now:?}");
 

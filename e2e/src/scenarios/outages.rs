@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{Api, api::DeleteParams};
-use tokio::time::Instant;
 
 use crate::{
     agents::{self, Counts},
+    clock,
     load::Load,
     namespace::Space,
     node::Node,
@@ -61,10 +61,10 @@ async fn leader_killed(space: &Space) -> Result<()> {
     let operators: Api<Pod> = Api::namespaced(client.clone(), operator::NAMESPACE);
     let leader = operators.get(&name).await?;
     Node::below(&client, &leader).await?.kill(&leader).await?;
-    let killed = Instant::now();
+    let killed = clock::now();
     operators.delete(&name, &DeleteParams::default().grace_period(0)).await?;
     change(space, REQUESTS[1]).await?;
-    let took = killed.elapsed();
+    let took = clock::since(killed);
     let after = holder(space).await?;
     ensure!(after != before, "{before} still leads");
     report::note(format!("leader killed: a change is acknowledged by every pod {} later", millis(took)));
@@ -79,13 +79,13 @@ async fn apiserver_away(space: &Space, pods: &[String]) -> Result<()> {
     // Not a wait for a condition: this is how long it is down.
     tokio::time::sleep(AWAY).await;
     drop(paused);
-    let back = Instant::now();
+    let back = clock::now();
     policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
     change(space, REQUESTS[2]).await?;
     let counted = counts(space, pods).await?.into_iter().zip(before).map(|(now, then)| now.since(then));
     let counted = counted.collect::<Result<Vec<_>>>()?;
     ensure!(counted.iter().all(|counts| counts.limited > 0), "not all pods refused meanwhile: {counted:?}");
-    report::note(format!("apiserver back: a change is acknowledged by every pod {} later", millis(back.elapsed())));
+    report::note(format!("apiserver back: a change is acknowledged by every pod {} later", millis(clock::since(back))));
     Ok(())
 }
 

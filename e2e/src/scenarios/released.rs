@@ -12,9 +12,9 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams},
 };
-use tokio::time::Instant;
 
 use crate::{
+    clock,
     conditions::{Seen, wait_for},
     load::Load,
     namespace::Space,
@@ -32,10 +32,10 @@ const SOON: Duration = Duration::from_secs(60);
 const OURS: &str = "app.kubernetes.io/instance=weir";
 
 pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
-    let asked = Instant::now();
+    let asked = clock::now();
     let said = release.test().await?;
     ensure!(said.contains("Succeeded"), "{said}");
-    report::note(format!("helm test passed after {}", millis(asked.elapsed())));
+    report::note(format!("helm test passed after {}", millis(clock::since(asked))));
     // Its objects are removed after it passed.
     let namespaces: Api<Namespace> = Api::all(space.client());
     wait_for("the test's namespace to be gone", SOON, || async {

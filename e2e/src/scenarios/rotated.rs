@@ -13,10 +13,10 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use weir_api::RateLimitPolicy;
 
 use crate::{
+    clock,
     load::Load,
     namespace::Space,
     operator,
@@ -48,9 +48,9 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 /// Returns how often it changed the limit.
 async fn change_all_the_time(space: &Space) -> Result<u32> {
     let policies: Api<RateLimitPolicy> = Api::namespaced(space.client(), &space.namespace);
-    let start = Instant::now();
+    let start = clock::now();
     let mut changes = 0;
-    while start.elapsed() < UNDER_LOAD {
+    while clock::since(start) < UNDER_LOAD {
         changes += 1;
         let limit = json!({"name": "per-pod", "requests": 5 + changes % 2, "per": "1s", "burst": 5});
         let patch = json!({"spec": {"rules": [{"name": "all", "limits": [limit]}]}});

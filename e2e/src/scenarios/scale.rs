@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use futures::future::join_all;
-use tokio::time::Instant;
 
 use crate::{
-    agents,
+    agents, clock,
     conditions::{Seen, wait_for},
     load::Load,
     namespace::Space,
@@ -33,9 +32,9 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     every_pod_refuses(space, &pods).await?;
 
     workload::scale(space, 2).await?;
-    let scaled = Instant::now();
+    let scaled = clock::now();
     policy::wait_enforced(space, policy::NAME, 2, Duration::from_secs(60)).await?;
-    report::note(format!("status says 2/2 {} after the scale to 2", millis(scaled.elapsed())));
+    report::note(format!("status says 2/2 {} after the scale to 2", millis(clock::since(scaled))));
     workload::ready(space, 2).await?;
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! scenarios use all three as black boxes. This crate must not depend on Weir: it must be able to test any other
 //! limiter, and must never share a mistake with the code that it measures.
 
+mod clock;
 pub mod load;
 pub mod probe;
 mod request;

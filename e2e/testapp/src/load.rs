@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use crate::{
+    clock,
     request::{Plan, RequestArgs},
     tally::{self, Counts, Tally},
 };
@@ -52,7 +53,7 @@ pub async fn run(args: LoadArgs) -> anyhow::Result<bool> {
     let plan = Arc::new(args.request.plan(args.connections).await?);
     let tally = Arc::new(Mutex::new(Tally::default()));
 
-    let start = Instant::now();
+    let start = clock::now();
     let mut sender = tokio::spawn(send(start, schedule, plan, Arc::clone(&tally)));
     let every = Duration::from_millis(args.report_every);
     let mut ticks = tokio::time::interval_at(start + every, every);
@@ -66,11 +67,11 @@ pub async fn run(args: LoadArgs) -> anyhow::Result<bool> {
         };
         let mut tally = tally.lock().expect("no holder panics");
         let counts = tally.counts;
-        println!("{}", counts.since(reported).line(start.elapsed(), as_json));
+        println!("{}", counts.since(reported).line(clock::since(start), as_json));
         reported = counts;
         if done {
             let kept = tally.unsent == 0;
-            tally::print(&tally.summary(start.elapsed()), as_json);
+            tally::print(&tally.summary(clock::since(start)), as_json);
             return Ok(kept);
         }
     }
@@ -103,12 +104,12 @@ async fn send(start: Instant, schedule: Schedule, plan: Arc<Plan>, tally: Arc<Mu
     let mut in_flight = JoinSet::new();
     for index in 0..schedule.requests {
         let due = start + schedule.due(index);
-        if due > Instant::now() {
+        if due > clock::now() {
             tokio::time::sleep_until(due).await;
         }
         while in_flight.try_join_next().is_some() {}
         let target = Arc::clone(plan.target(index));
-        let slot = if due.elapsed() > TOO_LATE { None } else { target.take() };
+        let slot = if clock::since(due) > TOO_LATE { None } else { target.take() };
         let Some(slot) = slot else {
             tally.lock().expect("no holder panics").unsent += 1;
             continue;
@@ -120,7 +121,7 @@ async fn send(start: Instant, schedule: Schedule, plan: Arc<Plan>, tally: Arc<Mu
             let result =
                 result.with_context(|| format!("due {:.2} s after the start", schedule.due(index).as_secs_f64()));
             // From the time when it was due: a client would also have waited during a late start.
-            tally.lock().expect("no holder panics").record(variant, due.elapsed(), result);
+            tally.lock().expect("no holder panics").record(variant, clock::since(due), result);
         });
     }
     while in_flight.join_next().await.is_some() {}

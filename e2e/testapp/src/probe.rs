@@ -6,9 +6,10 @@ use std::sync::{
 };
 
 use anyhow::ensure;
-use tokio::{task::JoinSet, time::Instant};
+use tokio::task::JoinSet;
 
 use crate::{
+    clock,
     request::RequestArgs,
     tally::{self, Tally},
 };
@@ -36,7 +37,7 @@ pub async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     let plan = Arc::new(args.request.plan(args.concurrency).await?);
     let tally = Arc::new(Mutex::new(Tally::default()));
     let next = Arc::new(AtomicU64::new(0));
-    let start = Instant::now();
+    let start = clock::now();
     let mut workers = JoinSet::new();
     for _ in 0..args.concurrency {
         let (plan, tally, next) = (Arc::clone(&plan), Arc::clone(&tally), Arc::clone(&next));
@@ -49,16 +50,16 @@ pub async fn run(args: ProbeArgs) -> anyhow::Result<()> {
                 let target = plan.target(index);
                 let slot = target.take().expect("a target has as many slots as there are workers");
                 tally.lock().expect("no holder panics").counts.offered += 1;
-                let sent = Instant::now();
+                let sent = clock::now();
                 let result = target.send(slot, plan.request(index)).await;
-                tally.lock().expect("no holder panics").record(plan.variant(index), sent.elapsed(), result);
+                tally.lock().expect("no holder panics").record(plan.variant(index), clock::since(sent), result);
             }
         });
     }
     while let Some(worker) = workers.join_next().await {
         worker?;
     }
-    let summary = tally.lock().expect("no holder panics").summary(start.elapsed());
+    let summary = tally.lock().expect("no holder panics").summary(clock::since(start));
     tally::print(&summary, as_json);
     Ok(())
 }

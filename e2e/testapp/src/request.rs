@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body_util::Empty;
 use tokio::{net::TcpStream, time::Instant};
 
+use crate::clock;
 use crate::target::Target;
 
 /// How long DNS and a Service's address may take to become ready.
@@ -79,11 +80,11 @@ impl RequestArgs {
 /// All addresses of a host, when there are at least `least` and each accepts connections. The addresses of a Service's
 /// pods follow slightly after the pods, and the Service's own address refuses connections until the node has its rules.
 async fn resolve(endpoint: &str, least: usize) -> anyhow::Result<Vec<String>> {
-    let deadline = Instant::now() + RESOLVE_TIMEOUT;
+    let deadline = clock::now() + RESOLVE_TIMEOUT;
     let addresses = lookup(endpoint, least, deadline).await?;
     for address in &addresses {
         while let Err(error) = TcpStream::connect(address).await {
-            ensure!(Instant::now() < deadline, "{endpoint}: {address} after {RESOLVE_TIMEOUT:?}: {error}");
+            ensure!(clock::now() < deadline, "{endpoint}: {address} after {RESOLVE_TIMEOUT:?}: {error}");
             tokio::time::sleep(RESOLVE_PAUSE).await;
         }
     }
@@ -96,7 +97,7 @@ async fn lookup(endpoint: &str, least: usize, deadline: Instant) -> anyhow::Resu
         let found = found.map(|found| found.map(|address| address.to_string()).collect::<BTreeSet<_>>());
         match found {
             Ok(found) if found.len() >= least => return Ok(found.into_iter().collect()),
-            found if Instant::now() >= deadline => {
+            found if clock::now() >= deadline => {
                 bail!("{endpoint} has {} of {least} addresses after {RESOLVE_TIMEOUT:?}", found?.len())
             }
             _ => tokio::time::sleep(RESOLVE_PAUSE).await,

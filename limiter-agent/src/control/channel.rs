@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use rand::Rng;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    time::{Instant, sleep_until},
+    time::sleep_until,
 };
 use weir_channel::{Channel, ChannelError, ToAgent, ToOperator};
 use weir_wire::Goodbye;
@@ -17,7 +17,7 @@ use super::{
     Control, put,
     status::{EVERY_MILLIS, entity_tag, until_next},
 };
-use crate::wall;
+use crate::clock;
 
 /// How long the operator may take to read a message.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ pub(crate) async fn serve<W>(
     let mut sent = None;
     send_status(&mut channel, &control, &mut sent).await?;
     let mut every = None;
-    let mut next_at = Instant::now();
+    let mut next_at = clock::now();
     loop {
         tokio::select! {
             frame = channel.next() => match ToAgent::parse(frame?)? {
@@ -59,14 +59,14 @@ pub(crate) async fn serve<W>(
                     every = Some(interval);
                     // A random delay, so that agents that connected at the same moment send at different ones.
                     let first = interval.mul_f64(rand::rng().random_range(0.0..=1.0));
-                    next_at = Instant::now() + until_next(first, wall::now());
+                    next_at = clock::now() + until_next(first, clock::wall());
                 }
                 ToAgent::Unknown(tag) => tracing::debug!(tag, "skipped a message of a later version"),
             },
             () = sleep_until(next_at), if every.is_some() => {
                 send_status(&mut channel, &control, &mut sent).await?;
                 // A delayed status does not bring the next one forward.
-                next_at = Instant::now() + every.map_or(Duration::ZERO, |every| until_next(every, wall::now()));
+                next_at = clock::now() + every.map_or(Duration::ZERO, |every| until_next(every, clock::wall()));
             }
         }
     }

@@ -24,7 +24,7 @@ use weir_enforce::{Policy, Rule};
 use weir_wire::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status, WIRE_VERSION};
 
 use super::{Control, failure};
-use crate::{apply::in_force, wall};
+use crate::{apply::in_force, clock};
 
 /// The shortest and the longest interval between two statuses. No client needs a shorter one. A client that needs one
 /// less often than once an hour can poll.
@@ -75,7 +75,7 @@ fn lines(control: Arc<Control>, every: Duration) -> impl Stream<Item = Result<By
         let status = control.status();
         let tag = entity_tag(&status);
         let line = if tag == told { Bytes::from_static(b"\n") } else { line(&status) };
-        Some((Ok(line), (control, until_next(every, wall::now()), tag)))
+        Some((Ok(line), (control, until_next(every, clock::wall()), tag)))
     })
 }
 

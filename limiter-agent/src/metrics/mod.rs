@@ -58,11 +58,10 @@ use prometheus::{
     process_collector::ProcessCollector,
     proto::{MetricFamily, MetricType},
 };
-use rustix::time::ClockId;
 use weir_tower::MonotonicClock;
 
 use self::family::{elapsed, family, gauge};
-use crate::{apply::Snapshots, control::Tls, jwks::Loads, proxy::Proxy};
+use crate::{apply::Snapshots, clock, control::Tls, jwks::Loads, proxy::Proxy};
 
 const CPU: &str = "process_cpu_seconds_total";
 
@@ -114,7 +113,7 @@ impl Metrics {
             CPU,
             "CPU time that the agent has used.",
             MetricType::COUNTER,
-            vec![elapsed(&[], rustix::time::clock_gettime(ClockId::ProcessCPUTime))],
+            vec![elapsed(&[], clock::processor())],
         ));
         // The encoder refuses a family without metrics.
         families.retain(|family| !family.get_metric().is_empty());

@@ -29,7 +29,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::AsyncWriteExt,
     net::TcpStream,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{sleep, sleep_until, timeout},
 };
 
 use super::{
@@ -43,6 +43,7 @@ use super::{
     strict::{Strict, is_h2c},
     traffic::Protocol,
 };
+use crate::clock;
 use crate::places::Eviction;
 
 /// An HTTP/2 connection begins with these bytes (RFC 9113 section 3.4). No HTTP/1 request does.
@@ -241,7 +242,7 @@ where
                     tracing::debug!("the client closed its side and counts as gone");
                     return None;
                 }
-                tick.as_mut().reset(Instant::now() + TICK);
+                tick.as_mut().reset(clock::now() + TICK);
             }
         }
     }
@@ -280,7 +281,7 @@ where
     // Otherwise some clients would reconnect in a loop.
     let up = proxy.upstream.up();
     let is_down = up.is_cancelled() && !proxy.drain.is_cancelled();
-    let newcomer = (proxy.leaving.has_begun() || is_down).then(|| Instant::now() + TICK);
+    let newcomer = (proxy.leaving.has_begun() || is_down).then(|| clock::now() + TICK);
     let up = if is_down { proxy.drain.clone() } else { up };
     let told_to_go = async {
         match newcomer {
@@ -318,7 +319,7 @@ where
                     return;
                 }
                 asked_before = activity.requests().1;
-                tick.as_mut().reset(Instant::now() + settings.stall_timeout);
+                tick.as_mut().reset(clock::now() + settings.stall_timeout);
             }
             () = &mut tick => {
                 let (open, asked) = activity.requests();
@@ -330,7 +331,7 @@ where
                     connection.as_mut().graceful_shutdown();
                 }
                 asked_before = asked;
-                tick.as_mut().reset(Instant::now() + settings.idle_timeout);
+                tick.as_mut().reset(clock::now() + settings.idle_timeout);
             }
         }
     }

@@ -17,6 +17,7 @@ use tokio::{
 };
 
 use super::{activity::Activity, open::Open, strict::Strict};
+use crate::clock;
 
 /// The byte that hyper reads in place of the end of an invalid line, and after it. It is valid in no head and no
 /// chunk size, so hyper answers with 400. The head is completed, so that hyper answers at once.
@@ -59,7 +60,7 @@ const GOODBYE_BYTES: usize = 256 * 1024;
 
 impl Default for Goodbye {
     fn default() -> Self {
-        Self { patience: Box::pin(sleep(GOODBYE_TIMEOUT)), end: Instant::now() + GOODBYE_LONGEST, read: 0 }
+        Self { patience: Box::pin(sleep(GOODBYE_TIMEOUT)), end: clock::now() + GOODBYE_LONGEST, read: 0 }
     }
 }
 
@@ -74,7 +75,7 @@ impl Goodbye {
                 break;
             }
             self.read += bytes.filled().len();
-            self.patience.as_mut().reset(self.end.min(Instant::now() + GOODBYE_TIMEOUT));
+            self.patience.as_mut().reset(self.end.min(clock::now() + GOODBYE_TIMEOUT));
         }
         Poll::Ready(())
     }
@@ -199,7 +200,7 @@ mod tests {
     /// The time until the connection closes, if the client sends one byte after each pause.
     async fn closed_after(pause: Duration) -> Duration {
         let (mut client, mut agent) = duplex(64);
-        let begun = Instant::now();
+        let begun = clock::now();
         let trickle = async {
             loop {
                 sleep(pause).await;

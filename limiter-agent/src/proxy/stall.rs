@@ -17,13 +17,14 @@ use std::{
 use hyper::rt::Executor;
 use tokio::{
     task::spawn_local,
-    time::{Instant, Sleep, sleep},
+    time::{Sleep, sleep},
 };
 
 use super::{
     activity::Activity,
     taking::{TAKING, Taking},
 };
+use crate::clock;
 
 /// Runs the streams of a connection, and ends each whose client read nothing for too long.
 ///
@@ -88,7 +89,7 @@ impl<F: Future<Output = ()>> Future for Watched<F> {
         });
         if waiting.with != waits {
             (waiting.with, waiting.stuck_after, waiting.turns) = (waits, connection.stuck_after(), 0);
-            waiting.until.as_mut().reset(Instant::now() + *patience);
+            waiting.until.as_mut().reset(clock::now() + *patience);
         }
         loop {
             ready!(waiting.until.as_mut().poll(cx));
@@ -99,7 +100,7 @@ impl<F: Future<Output = ()>> Future for Watched<F> {
                 return Poll::Ready(());
             }
             (waiting.stuck_after, waiting.turns) = (stuck_after, waiting.turns + 1);
-            waiting.until.as_mut().reset(Instant::now() + *patience);
+            waiting.until.as_mut().reset(clock::now() + *patience);
         }
     }
 }

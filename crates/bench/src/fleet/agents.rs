@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
@@ -18,6 +18,8 @@ use serde::de::IgnoredAny;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use weir_wire::{ApplyReply, InForce, PolicyStatus, Refusal, RefusalKind, RuleStatus, Snapshot, Status, WIRE_VERSION};
+
+use crate::clock;
 
 /// The address of the first agent; the others follow.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 1);
@@ -93,7 +95,7 @@ impl Answer {
     pub(super) fn given(self) -> String {
         if let Some(over) = self.last {
             // Fails only if the round was given up.
-            let _ = over.send(Instant::now());
+            let _ = over.send(clock::now());
         }
         self.body
     }
@@ -118,7 +120,7 @@ impl Agents {
             round: RwLock::default(),
             rounds: AtomicU64::new(0),
             told: AtomicU64::new(0),
-            started: Instant::now(),
+            started: clock::now(),
         })
     }
 
@@ -250,7 +252,7 @@ impl Agents {
             wire_version: WIRE_VERSION,
             instance,
             agent_version: "simulated".to_owned(),
-            uptime_millis: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            uptime_millis: u64::try_from(clock::since(self.started).as_millis()).unwrap_or(u64::MAX),
             in_force: agent.in_force_told(),
             policies: Vec::new(),
         };
@@ -317,7 +319,7 @@ fn refusal(code: u16, error: RefusalKind, message: String, in_force: Option<InFo
 }
 
 fn unix_millis() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = clock::since_1970();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 

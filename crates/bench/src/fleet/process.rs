@@ -10,6 +10,8 @@ use anyhow::{Context as _, bail};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::clock;
+
 /// How long an operator may take to exit.
 const GRACE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
@@ -32,7 +34,7 @@ impl OperatorProcess {
     /// With its own authority, unless agents use plain HTTP.
     pub(super) fn start(program: &Path, kubeconfig: &Path, log: PathBuf, plaintext: bool) -> anyhow::Result<Self> {
         let output = fs::File::create(&log).with_context(|| format!("write {}", log.display()))?;
-        let started = Instant::now();
+        let started = clock::now();
         // No agent uses it: they have their certificates already.
         let identity = ["--identity-listen", "127.0.0.1:0", "--identity-url", "https://127.0.0.1"];
         let child = Command::new("setpriv")
@@ -69,15 +71,15 @@ impl OperatorProcess {
     /// Asks it to exit, and waits for it.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         self.signal(Signal::TERM);
-        let asked = Instant::now();
-        while asked.elapsed() < GRACE {
+        let asked = clock::now();
+        while clock::since(asked) < GRACE {
             if let Some(status) = self.child.try_wait()? {
                 if status.success() {
                     return Ok(());
                 }
                 bail!("the operator ended with {status}: {}", self.last_words());
             }
-            std::thread::sleep(LOOK);
+            clock::sleep(LOOK);
         }
         bail!("the operator does not end: {}", self.last_words())
     }

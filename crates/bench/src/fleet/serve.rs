@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -18,12 +18,13 @@ use hyper_util::rt::TokioIo;
 use rand::Rng;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 use tokio_rustls::TlsAcceptor;
 use weir_channel::{Channel, Outgoing, ToAgent, tag};
 
 use super::agents::Agents;
 use super::identities::Identities;
+use crate::clock;
 
 /// Pending connections: a starting operator opens thousands at once.
 const BACKLOG: u32 = 8192;
@@ -95,15 +96,15 @@ async fn talk(
 ) -> anyhow::Result<Infallible> {
     let mut channel = Channel::new(stream);
     let mut told = None;
-    let (mut every, mut next_at) = (None, Instant::now());
+    let (mut every, mut next_at) = (None, clock::timer_now());
     loop {
-        if told.is_none() || every.is_some() && next_at <= Instant::now() {
+        if told.is_none() || every.is_some() && next_at <= clock::timer_now() {
             let (tag, status) = match agents.line(number, &mut told) {
                 nothing if nothing.is_empty() => (tag::UNCHANGED, nothing),
                 status => (tag::STATUS, status),
             };
             send(&mut channel, tag, &status).await?;
-            next_at = Instant::now() + every.map_or(Duration::ZERO, until_next);
+            next_at = clock::timer_now() + every.map_or(Duration::ZERO, until_next);
         }
         tokio::select! {
             frame = channel.next() => match ToAgent::parse(frame?)? {
@@ -116,7 +117,7 @@ async fn talk(
                     let interval = Duration::from_millis(report.every_millis);
                     every = Some(interval);
                     // Like real agents: not all at the same moment.
-                    next_at = Instant::now() + until_next(interval.mul_f64(rand::rng().random_range(0.0..=1.0)));
+                    next_at = clock::timer_now() + until_next(interval.mul_f64(rand::rng().random_range(0.0..=1.0)));
                 }
                 ToAgent::Unknown(_) => {}
             },
@@ -136,7 +137,7 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin>(
 
 /// Like real agents, at the start of a tenth of a second.
 fn until_next(every: Duration) -> Duration {
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since_1970 = clock::since_1970();
     every - every.min(Duration::from_nanos(u64::from(since_1970.subsec_nanos() % TENTH)))
 }
 

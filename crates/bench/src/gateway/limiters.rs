@@ -8,6 +8,8 @@ use std::time::Instant;
 
 use dashmap::DashMap;
 
+use crate::clock;
+
 pub(super) const WEIR: &str = "weir";
 pub(super) const DASHMAP: &str = "DashMap";
 pub(super) const MUTEX: &str = "Mutex<HashMap>";
@@ -29,11 +31,11 @@ pub(super) struct Bucket {
 
 impl Bucket {
     fn full() -> Self {
-        Self { tokens: BUCKET, at: Instant::now() }
+        Self { tokens: BUCKET, at: clock::now() }
     }
 
     fn take(&mut self) -> bool {
-        let now = Instant::now();
+        let now = clock::now();
         self.tokens = (self.tokens + (now - self.at).as_secs_f64() * PER_SECOND).min(BUCKET);
         self.at = now;
         let admitted = self.tokens >= 1.0;

@@ -5,7 +5,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock, MonotonicClock as StdClock};
 use governor::{Quota, RateLimiter};
@@ -13,6 +13,7 @@ use tower::Service;
 
 use super::hammer::{BATCH, Batch, batch};
 use super::ours;
+use crate::clock;
 
 /// What a limit is set up to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,8 +95,8 @@ pub(super) fn contenders() -> Vec<Contender> {
             ..peer("tower RateLimit", Counts::Window, tower_rate_limit)
         },
         clock("clock: std Instant", |_| {
-            let start = Instant::now();
-            Some(batch(move || Instant::now() >= start))
+            let start = clock::now();
+            Some(batch(move || clock::now() >= start))
         }),
         clock("clock: governor's (quanta)", |_| {
             let clock = DefaultClock::default();

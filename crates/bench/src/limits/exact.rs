@@ -1,10 +1,11 @@
 //! Whether the limit was held: how many were admitted compared with how many were allowed.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::contenders::{Contender, Counts, Demand, Kind, REFILL, contenders};
 use super::hammer::{BATCH, Rate, hammer, to_f64};
+use crate::clock;
 use crate::report::{Cell, Report, Row, Table};
 
 const THREADS: [usize; 3] = [2, 4, 8];
@@ -51,10 +52,10 @@ fn budget(contender: &Contender, threads: usize) -> Option<f64> {
 /// Refilled each millisecond, and always asked for more. The allowance is generous: from before the limit was created
 /// until after the last decision, and every window that was touched counts as a whole.
 fn refill(contender: &Contender, threads: usize, time: Duration) -> Option<f64> {
-    let before = Instant::now();
+    let before = clock::now();
     let batch = (contender.make)(Demand::Refill)?;
     let rate = hammer(threads, time, u64::MAX, &*batch);
-    let passed = before.elapsed();
+    let passed = clock::since(before);
     let millis = passed.as_secs_f64() * 1e3;
     let allowed = match contender.counts {
         Counts::Bucket => millis + 1.0,

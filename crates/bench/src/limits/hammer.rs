@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::clock;
+
 /// How many decisions are made between two checks of the stop flag.
 pub(super) const BATCH: u64 = 256;
 
@@ -44,18 +46,18 @@ pub(super) fn hammer(threads: usize, time: Duration, rounds: u64, batch: &(dyn F
         let (mut done, mut admitted) = (0, 0);
         bind(thread);
         start.wait();
-        let started = Instant::now();
+        let started = clock::now();
         while done < rounds && !stop.load(Ordering::Relaxed) {
             admitted += batch(thread);
             done += 1;
         }
-        Worked { decisions: done * BATCH, admitted, started, ended: Instant::now() }
+        Worked { decisions: done * BATCH, admitted, started, ended: clock::now() }
     };
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
         start.wait();
         if rounds == u64::MAX {
-            thread::sleep(time);
+            clock::sleep(time);
             stop.store(true, Ordering::Relaxed);
         }
         let worked: Vec<_> = workers.into_iter().filter_map(|worker| worker.join().ok()).collect();
@@ -121,7 +123,7 @@ mod tests {
 
     #[test]
     fn time_is_counted_from_the_first_start_to_the_last_end() {
-        let now = Instant::now();
+        let now = clock::now();
         let worked = |from, to| {
             let [started, ended] = [from, to].map(|seconds| now + Duration::from_secs(seconds));
             Worked { decisions: 0, admitted: 0, started, ended }

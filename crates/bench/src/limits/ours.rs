@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_core::{Limiter, Quota, Strategy, Time};
 use weir_tower::MonotonicClock;
 
-use crate::clocks::QuantaClock;
+use crate::clock::QuantaClock;
 
 use super::contenders::{Contender, Counts, DAY, Demand, Kind, REFILL};
 use super::hammer::{BATCH, Batch, batch};

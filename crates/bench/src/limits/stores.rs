@@ -18,7 +18,7 @@ use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
 use weir_tower::MonotonicClock;
 
 use super::keys::Key;
-use crate::clocks::QuantaClock;
+use crate::clock::QuantaClock;
 
 /// One per second, and a billion at once: no bucket is used up during the run, and none is full, so none is idle.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU32;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use rustix::buffer::spare_capacity;
@@ -17,6 +17,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 use super::exchange::{get, parse_head};
 use super::load::Load;
+use crate::clock;
 
 /// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -58,14 +59,14 @@ impl Lean<'_> {
             connections.push(Connection { stream, answer: Answer::default() });
         }
         let mut load = Load { served: 0, refused: 0, failed: 0, seconds: 0.0, bytes: 0, p50: 0.0, p99: 0.0 };
-        let started = Instant::now();
+        let started = clock::now();
         let gap = self.per_second.map(|per_second| Duration::from_secs(1) / per_second.get());
         let mut due = started;
         let mut idle: VecDeque<usize> = (0..connections.len()).collect();
         let mut events: Vec<Event> = Vec::with_capacity(connections.len());
         let mut room = [0; LARGEST_ANSWER];
         loop {
-            let now = Instant::now();
+            let now = clock::now();
             while now < started + self.length
                 && now >= due
                 && let Some(number) = idle.pop_front()
@@ -98,7 +99,7 @@ impl Lean<'_> {
                 }
             }
         }
-        load.seconds = started.elapsed().as_secs_f64();
+        load.seconds = clock::since(started).as_secs_f64();
         Ok(load)
     }
 }

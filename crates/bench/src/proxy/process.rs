@@ -5,11 +5,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::{Add, Sub};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::clock;
 
 /// The core of the clients, the app and this program.
 pub(crate) const CLIENT_CORE: usize = 0;
@@ -70,7 +72,7 @@ impl Process {
         listen: SocketAddr,
     ) -> anyhow::Result<Self> {
         let output = fs::File::create(log).with_context(|| format!("write {}", log.display()))?;
-        let started = Instant::now();
+        let started = clock::now();
         let mut words = Command::new("setpriv");
         // If this program ends in any way, its proxies end, too.
         words.args(["--pdeathsig", "TERM"]);
@@ -89,12 +91,12 @@ impl Process {
             if let Some(status) = process.child.try_wait().context("ask for its status")? {
                 bail!("{name} ended at once ({status}): {}", last_words(log));
             }
-            if started.elapsed() > PATIENCE {
+            if clock::since(started) > PATIENCE {
                 bail!("{name} does not listen on {listen} after {PATIENCE:?}: {}", last_words(log));
             }
-            std::thread::sleep(POLL);
+            clock::sleep(POLL);
         }
-        process.listening_after = started.elapsed();
+        process.listening_after = clock::since(started);
         Ok(process)
     }
 
@@ -132,12 +134,12 @@ impl Process {
     /// Asks it to exit, and returns its status; none if it had to be killed.
     pub(crate) fn end(mut self) -> anyhow::Result<Option<ExitStatus>> {
         signal(self.child.id(), Signal::TERM);
-        let asked = Instant::now();
-        while asked.elapsed() < PATIENCE {
+        let asked = clock::now();
+        while clock::since(asked) < PATIENCE {
             if let Some(status) = self.child.try_wait().context("ask for its status")? {
                 return Ok(Some(status));
             }
-            std::thread::sleep(POLL);
+            clock::sleep(POLL);
         }
         Ok(None)
     }
@@ -159,12 +161,12 @@ impl Drop for Process {
     fn drop(&mut self) {
         let ids = self.ids();
         signal(self.child.id(), Signal::TERM);
-        let asked = Instant::now();
-        while asked.elapsed() < GRACE {
+        let asked = clock::now();
+        while clock::since(asked) < GRACE {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
-            std::thread::sleep(POLL);
+            clock::sleep(POLL);
         }
         // Not waited for yet, so the ids are still theirs.
         for id in ids {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 
@@ -14,6 +14,7 @@ use super::load::{self, Load, Wrk};
 use super::process::Cpu;
 use super::scenarios::{Client, Scenario};
 use super::upstream::LARGE_BYTES;
+use crate::clock;
 
 /// The key if there is only one: the one that the clients send.
 const KEY: &str = "0";
@@ -180,7 +181,7 @@ fn check(scenario: Scenario, load: &Load) -> anyhow::Result<()> {
 /// Sends one request with each key, or with as many as there is time for. Returns how many.
 fn fill(proxy: &Proxy, path: &str, keys: u64) -> anyhow::Result<u64> {
     let address = proxy.http1;
-    let end = Instant::now() + FILL_TIME;
+    let end = clock::now() + FILL_TIME;
     std::thread::scope(|scope| {
         let fillers: Vec<_> = (0..FILLERS)
             .map(|filler| {
@@ -191,7 +192,7 @@ fn fill(proxy: &Proxy, path: &str, keys: u64) -> anyhow::Result<u64> {
                         let statuses = connection.get_all(path, batch..keys.min(batch + FILL))?;
                         ensure!(statuses.iter().all(|status| *status == 200), "keys from {batch} on got {statuses:?}");
                         met += statuses.len() as u64;
-                        if Instant::now() >= end {
+                        if clock::now() >= end {
                             break;
                         }
                     }

@@ -1,13 +1,13 @@
 //! Open-loop arrivals: a request does not wait for the last one. A separate thread keeps the times, because the
 //! runtime's timers have a resolution of a millisecond.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use super::guards::Guard;
+use crate::clock;
 
 /// One load, and the results of all guards.
 pub(super) struct Step {
@@ -36,23 +36,23 @@ pub(super) fn run_step(runtime: &Runtime, rate: u32, length: Duration) -> Step {
     let guards = Guard::all();
     let mut tasks: Vec<JoinSet<(bool, Duration)>> = guards.iter().map(|_| JoinSet::new()).collect();
     let gap = Duration::from_secs(1) / rate;
-    let start = Instant::now();
+    let start = clock::now();
     for number in 0.. {
         let at = gap * number;
         if at >= length {
             break;
         }
-        if let Some(early) = (start + at).checked_duration_since(Instant::now()) {
-            thread::sleep(early);
+        if let Some(early) = (start + at).checked_duration_since(clock::now()) {
+            clock::sleep(early);
         }
         // Each guard is first as often as last.
         for turn in 0..guards.len() {
             let place = (turn + number as usize) % guards.len();
             let guard = guards[place].clone();
-            let started = Instant::now();
+            let started = clock::now();
             tasks[place].spawn(async move {
                 let served = guard.request().await;
-                (served, started.elapsed())
+                (served, clock::since(started))
             });
         }
     }

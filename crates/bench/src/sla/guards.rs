@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio::time::{MissedTickBehavior, interval_at, timeout};
 use tower::util::{BoxCloneSyncService, ServiceExt as _};
 use tower::{BoxError, Layer as _, service_fn};
 use weir_core::{Limiter, Quota, Strategy};
 use weir_tower::{LimiterAdmit, MonotonicClock, ThroughputLayer};
 
 use super::upstream::Upstream;
+use crate::clock;
 
 const RATE: u32 = 425;
 const BURST: usize = 10;
@@ -82,7 +83,7 @@ impl Ticker {
         let filled = Arc::clone(&ticks);
         let filling = tokio::spawn(async move {
             let period = Duration::from_secs(1) / RATE;
-            let mut interval = interval_at(Instant::now() + period, period);
+            let mut interval = interval_at(clock::timer_now() + period, period);
             // Timers wake up once a millisecond: late ticks are made up for, so that the rate is exact.
             interval.set_missed_tick_behavior(MissedTickBehavior::Burst);
             loop {

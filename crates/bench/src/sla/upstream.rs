@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use crate::clock;
+
 const SLOTS: usize = 10;
 const WORK: Duration = Duration::from_millis(25);
 const TIMEOUT: Duration = Duration::from_millis(500);
@@ -26,13 +28,13 @@ pub(super) struct Upstream {
 
 impl Upstream {
     pub(super) fn new() -> Self {
-        let free = VecDeque::from([Instant::now(); SLOTS]);
+        let free = VecDeque::from([clock::timer_now(); SLOTS]);
         Self { slots: Arc::new(Semaphore::new(SLOTS)), free: Arc::new(Mutex::new(free)) }
     }
 
     /// Works on a request. Work that has begun is finished, even if the caller has left.
     pub(super) async fn call(&self) -> Result<(), TimedOut> {
-        let arrived = Instant::now();
+        let arrived = clock::timer_now();
         let deadline = arrived + TIMEOUT;
         let Ok(slot) = timeout_at(deadline, Arc::clone(&self.slots).acquire_owned()).await else {
             return Err(TimedOut);
@@ -58,10 +60,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn ten_are_worked_on_at_once_and_the_next_waits() {
         let upstream = Upstream::new();
-        let start = Instant::now();
+        let start = clock::timer_now();
         let calls = (0..11).map(|_| {
             let upstream = upstream.clone();
-            async move { (upstream.call().await, start.elapsed()) }
+            async move { (upstream.call().await, clock::timer_now() - start) }
         });
         let mut took: Vec<_> = futures::future::join_all(calls).await;
         took.sort_by_key(|(_, took)| *took);
@@ -73,10 +75,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_that_waits_too_long_times_out() {
         let upstream = Upstream::new();
-        let start = Instant::now();
+        let start = clock::timer_now();
         let calls = (0..250).map(|_| {
             let upstream = upstream.clone();
-            async move { (upstream.call().await, start.elapsed()) }
+            async move { (upstream.call().await, clock::timer_now() - start) }
         });
         let told = futures::future::join_all(calls).await;
         let failed: Vec<_> = told.iter().filter(|(result, _)| result.is_err()).collect();

@@ -8,6 +8,7 @@ use anyhow::{Context as _, ensure};
 
 use super::clients::http1;
 use super::samples::Sample;
+use crate::clock;
 use crate::proxy::{Cores, Process, agent_program, free_address};
 
 /// Enough for races between workers, and typical for a sidecar.
@@ -66,7 +67,7 @@ impl SoakedAgent {
         // This connection is one of the agent's descriptors in every sample.
         let cpu = self.process.cpu()?;
         Ok(Sample {
-            seconds: started.elapsed().as_secs_f64(),
+            seconds: clock::since(started).as_secs_f64(),
             resident: self.process.resident()?,
             descriptors: self.process.descriptors()?,
             cpu: (cpu.user + cpu.system).as_secs_f64(),

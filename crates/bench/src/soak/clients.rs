@@ -22,6 +22,7 @@ pub(super) use self::control::{CONTROL, SLOWEST};
 pub(super) use self::held::Held;
 use super::app::Changes;
 use super::tally::{Kind, Tally};
+use crate::clock;
 
 /// The rules that clients rely on: in every snapshot, and always the same.
 pub(super) const FIXED: [fn() -> Value; 6] =
@@ -120,10 +121,10 @@ impl Add<'_> {
 
 async fn lane(mut client: impl Client, target: Arc<Target>, tally: Rc<Tally>, pace: Pace) {
     loop {
-        let (moment, started) = (target.app.now(), Instant::now());
+        let (moment, started) = (target.app.now(), clock::now());
         let round = tokio::time::timeout(PATIENCE, client.round(&target)).await;
         let outcome = round.unwrap_or_else(|_| Err(anyhow!("no end after {PATIENCE:?}")));
-        tally.count(&outcome, target.app.none_since(moment), started.elapsed());
+        tally.count(&outcome, target.app.none_since(moment), clock::since(started));
         tokio::time::sleep(pace.pause).await;
     }
 }

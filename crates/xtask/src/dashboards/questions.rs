@@ -2,12 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tokio::time::Instant;
-
 use super::{
     boards,
     prometheus::{Prometheus, Series},
 };
+use crate::clock;
 
 /// The values of the dashboards' variables, as shown to a reader and as used in queries.
 pub(super) const CHOSEN: [(&str, &str, &str); 5] = [
@@ -32,8 +31,8 @@ pub(super) async fn answered(prometheus: &Prometheus, patience: Duration, pause:
     let mut open: Vec<_> = questions();
     let all = open.len();
     let mut reasons = BTreeMap::new();
-    let deadline = Instant::now() + patience;
-    while !open.is_empty() && Instant::now() < deadline {
+    let deadline = clock::now() + patience;
+    while !open.is_empty() && clock::now() < deadline {
         let mut left = Vec::new();
         for question in open {
             match prometheus.query(&question.expr).await {

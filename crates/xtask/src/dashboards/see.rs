@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     bench::finish,
+    clock,
     debian::{self, Need},
     demo::{Cast, Screen},
     workspace::Workspace,
@@ -113,9 +114,9 @@ async fn look(
     cast.keep_loading("reports", &all, "/reports", &[&every[..], &crowd].concat())?;
     cast.keep_loading("unlimited", &[other.listen], "/", &[&every[..], &["--rate", "20"]].concat())?;
     // Faster than Prometheus would notice by itself.
-    let started = Instant::now();
+    let started = clock::now();
     while !prometheus.is_ready().await {
-        ensure!(started.elapsed() < PATIENCE, "Prometheus is not ready after {} s", PATIENCE.as_secs());
+        ensure!(clock::since(started) < PATIENCE, "Prometheus is not ready after {} s", PATIENCE.as_secs());
         tokio::time::sleep(POLL).await;
     }
     let changed = change(cast, started + BEFORE).await?;
@@ -185,7 +186,7 @@ async fn change(cast: &Cast, at: Instant) -> anyhow::Result<Instant> {
     let (changed, _) = cast.policy.with_requests(&text, limit.requests * 3 / 2)?;
     let took = cast.change(&changed).await?;
     println!("the limit was changed under load, in force everywhere after {:.1} ms", took.as_secs_f64() * 1e3);
-    Ok(Instant::now())
+    Ok(clock::now())
 }
 
 /// The answers to the queries in the board's file.

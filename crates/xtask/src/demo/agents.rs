@@ -10,6 +10,8 @@ use tokio::{
     time::Instant,
 };
 
+use crate::clock;
+
 const ANSWER: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(2);
 
@@ -50,7 +52,7 @@ impl Agent {
             if let Ok(Some(revision)) = self.revision(policy).await
                 && wanted(&revision)
             {
-                return Instant::now();
+                return clock::now();
             }
             tokio::time::sleep(POLL).await;
         }

@@ -16,11 +16,10 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     process::{ChildStdout, Command},
-    time::Instant,
 };
 
 use super::{LENGTH, REPORT_EVERY, agents::Agent, policy::PolicyFile, screen::Screen};
-use crate::{children::Child, workspace::Workspace};
+use crate::{children::Child, clock, workspace::Workspace};
 
 const AGENTS: usize = 2;
 const GRACE: Duration = Duration::from_secs(3);
@@ -173,7 +172,7 @@ impl Cast {
     /// Writes the policy's new text. Returns how long it took until the last agent reported that it enforces it.
     pub(crate) async fn change(&self, text: &str) -> anyhow::Result<Duration> {
         let old = self.enforcement().await.revision.context("no agent says which revision it enforces")?;
-        let written = Instant::now();
+        let written = clock::now();
         self.policy.write(text)?;
         let all = async {
             let mut last = written;
@@ -274,7 +273,7 @@ impl Cast {
         let mut command = self.program(program);
         command.args(flags).arg("--addresses-file").arg(&file);
         self.spawn(name, &mut command)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = clock::now() + PATIENCE;
         loop {
             // A missing or incomplete file is not ready yet.
             if let Some(addresses) = fs::read_to_string(&file).ok().and_then(|text| serde_json::from_str(&text).ok()) {
@@ -283,7 +282,7 @@ impl Cast {
             if let Some(status) = self.children.last_mut().and_then(Child::ended) {
                 bail!("{name} ended at once: {status}");
             }
-            ensure!(Instant::now() < deadline, "{name} never said where it listens");
+            ensure!(clock::now() < deadline, "{name} never said where it listens");
             tokio::time::sleep(POLL).await;
         }
     }

@@ -19,12 +19,12 @@ use serde::Serialize;
 use tokio::{
     io::{BufReader, Lines},
     process::ChildStdout,
-    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
 use self::rates::{Line, Rates};
 pub(crate) use self::{agents::Agent, cast::Cast, screen::Screen};
+use crate::clock;
 use crate::workspace::Workspace;
 
 /// How often the load reports. Windows are cut at these times.
@@ -120,12 +120,12 @@ async fn play(cast: &mut Cast, screen: &Screen, build: bool, json: bool) -> anyh
     if build {
         cast.build(screen).await?;
     }
-    let started = Instant::now();
+    let started = clock::now();
     cast.start(None).await?;
     screen.note(&format!(
         "app, {} agents and operator are up after {:.1} s; policy: {}",
         cast.agents.len(),
-        started.elapsed().as_secs_f64(),
+        clock::since(started).as_secs_f64(),
         cast.policy.path.display()
     ));
 

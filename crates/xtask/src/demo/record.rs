@@ -77,11 +77,12 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock;
 
     #[test]
     fn every_line_comes_when_it_came() {
         let mut recording = Recording::default();
-        let start = Instant::now();
+        let start = clock::now();
         recording.line(start, Style::Dim, "building");
         recording.line(start + Duration::from_secs(60), Style::Plain, "up\n");
         recording.line(start + Duration::from_millis(61_500), Style::Good, &format!("a < b{}", "x".repeat(WIDTH)));

@@ -7,8 +7,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
-
 use super::{
     Figures, TOLERANCE,
     cast::{Cast, Enforcement},
@@ -16,6 +14,7 @@ use super::{
     rates::{Interval, show},
     record::Recording,
 };
+use crate::clock;
 
 /// The output stream, and whether it supports colours.
 pub(crate) struct Screen {
@@ -141,7 +140,7 @@ impl Screen {
 
     fn line(&self, style: Style, text: &str) {
         if let Some(recording) = &self.recording {
-            recording.borrow_mut().line(Instant::now(), style, text);
+            recording.borrow_mut().line(clock::now(), style, text);
         }
         let code = match style {
             Style::Plain => "",

@@ -13,11 +13,11 @@ mod stages;
 
 use std::{process::ExitCode, time::Duration};
 
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::stages::{airgap, tools};
 use self::{results::Tally, runner::Runner, stages::Stage};
+use crate::clock;
 use crate::workspace::Workspace;
 
 #[derive(clap::Args)]
@@ -55,7 +55,7 @@ pub(crate) async fn run(
     }
     println!("{} stages; logs are in {}\n", stages.len(), runner.logs().display());
 
-    let started = Instant::now();
+    let started = clock::now();
     let mut outcomes: Vec<(Stage, Outcome)> = Vec::new();
     for stage in stages {
         if interrupt.is_cancelled() {
@@ -65,9 +65,9 @@ pub(crate) async fn run(
         let outcome = match stage.needs().iter().copied().find(|needed| failed(needed)) {
             Some(needed) => Outcome::Blocked(needed),
             None => {
-                let begun = Instant::now();
+                let begun = clock::now();
                 let tally = stage.run(&runner).await;
-                Outcome::Ran { tally, took: begun.elapsed() }
+                Outcome::Ran { tally, took: clock::since(begun) }
             }
         };
         println!("{}", line(stage, &outcome));
@@ -88,7 +88,7 @@ pub(crate) async fn run(
         println!("{:<15} {result:<8} {:>7} {:>7} {time:>9}", stage.name(), tally.passed, tally.failed);
         sum += tally;
     }
-    println!("{:<15} {:<8} {:>7} {:>7} {:>9}\n", "total", "", sum.passed, sum.failed, seconds(started.elapsed()));
+    println!("{:<15} {:<8} {:>7} {:>7} {:>9}\n", "total", "", sum.passed, sum.failed, seconds(clock::since(started)));
     println!("{} passed, {} failed", sum.passed, sum.failed);
     let good = sum.failed == 0 && sum.passed > 0 && !interrupt.is_cancelled();
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })

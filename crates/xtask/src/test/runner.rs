@@ -13,7 +13,7 @@ use tokio::{process::Command, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::results::{Count, Tally};
-use crate::{children::Child, workspace::Workspace};
+use crate::{children::Child, clock, workspace::Workspace};
 
 const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
 const FOLLOW: Duration = Duration::from_millis(200);
@@ -141,8 +141,8 @@ impl<'a> Runner<'a> {
         }
         let begin = log.file.seek(SeekFrom::End(0))?;
         let mut child = Child::spawn(stage, &mut self.command(step, log)?)?;
-        let mut follower = Follower { shown: begin, spoke: Instant::now() };
-        let started = Instant::now();
+        let mut follower = Follower { shown: begin, spoke: clock::now() };
+        let started = clock::now();
         let status = loop {
             tokio::select! {
                 biased;
@@ -186,13 +186,13 @@ impl<'a> Runner<'a> {
             print!("{fresh}");
             return Ok(());
         }
-        if follower.spoke.elapsed() >= SIGN_OF_LIFE {
-            follower.spoke = Instant::now();
+        if clock::since(follower.spoke) >= SIGN_OF_LIFE {
+            follower.spoke = clock::now();
             let output = log.since(follower.shown)?;
             let last = output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
             let last: String = last.chars().take(100).collect();
             let last = if last.is_empty() { "no output yet" } else { &last };
-            println!("  {stage}: {} s, {last}", started.elapsed().as_secs());
+            println!("  {stage}: {} s, {last}", clock::since(started).as_secs());
         }
         Ok(())
     }

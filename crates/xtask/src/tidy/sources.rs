@@ -13,6 +13,9 @@ const LONG: usize = 500;
 /// The folders of a package with Rust files.
 const FOLDERS: [&str; 4] = ["src", "tests", "benches", "examples"];
 
+/// Lifts clippy's ban on clocks. It is put together here, so that this file does not contain it.
+const CLOCK: &str = concat!("expect(clippy::", "disallowed_methods");
+
 /// Words that must not be committed. They are put together here, so that this file does not contain them.
 const UNFINISHED: [&str; 4] =
     [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimplement", "ed!(")];
@@ -100,6 +103,14 @@ fn check_source(place: &str, text: &str, wants_docs: bool) -> Vec<Violation> {
                 "finish it, or open an issue",
             ));
         }
+        let for_tests = line.starts_with("#![cfg_attr(test, ");
+        if wants_docs && !place.ends_with("src/clock.rs") && line.contains(CLOCK) && !for_tests {
+            violations.push(Violation::new(
+                here(),
+                "a second file that may read the clock",
+                "call the crate's src/clock.rs, or take the time as an argument",
+            ));
+        }
         if line.trim_start().starts_with(IGNORED) {
             violations.push(Violation::new(
                 here(),
@@ -179,6 +190,16 @@ mod tests {
         let text = format!("//! Docs.\n// {}: later\nfn f() {{ {}) }}\n", UNFINISHED[0], UNFINISHED[2]);
         let places: Vec<_> = faults(&text, true).into_iter().map(|(place, _)| place).collect();
         assert_eq!(places, ["a.rs:2", "a.rs:3"]);
+    }
+
+    #[test]
+    fn only_the_clock_file_may_lift_the_ban_on_clocks() {
+        let text = |before: &str| format!("//! Docs.\n{before}{CLOCK}, reason = \"x\")]\n");
+        assert_eq!(faults(&text("    #["), true).len(), 1);
+        assert_eq!(faults(&text("#!["), true).len(), 1);
+        assert_eq!(faults(&text("#![cfg_attr(test, "), true), []);
+        assert_eq!(faults(&text("#!["), false), [], "tests may measure");
+        assert!(check_source("crates/a/src/clock.rs", &text("#!["), true).is_empty());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
 
 use weir_core::Time;
 
-use crate::wall;
+use crate::clock;
 
 const FIELD: &[u8] = b"date: ";
 
@@ -38,7 +38,7 @@ impl Date {
     pub(super) fn write(&self, now: Time, to: &mut Vec<u8>) -> Time {
         let written = &mut *self.0.borrow_mut();
         if now >= written.until {
-            written.renew(now, wall::now());
+            written.renew(now, clock::wall());
         }
         to.extend_from_slice(&written.line);
         written.until
@@ -73,10 +73,10 @@ mod tests {
     #[test]
     fn the_date_is_the_systems() {
         let mut line = Vec::new();
-        let before = wall::now() - Duration::from_secs(1);
+        let before = clock::wall() - Duration::from_secs(1);
         Date::new().write(Time::from_nanos(1), &mut line);
         let text = str::from_utf8(&line).unwrap().strip_prefix("date: ").unwrap().trim_end();
         let date = httpdate::parse_http_date(text).unwrap();
-        assert!(date >= before && date <= wall::now(), "{text}");
+        assert!(date >= before && date <= clock::wall(), "{text}");
     }
 }

@@ -12,10 +12,12 @@ use std::{
 
 use tokio::{
     task::unconstrained,
-    time::{Instant, Sleep, sleep_until},
+    time::{Sleep, sleep_until},
 };
 use weir_core::Time;
 use weir_tower::MonotonicClock;
+
+use crate::clock;
 
 /// If a timer's time is at least this far in the future, it has not gone off, whatever the difference between this
 /// clock and the runtime's.
@@ -33,7 +35,7 @@ pub(super) struct Pause {
 
 impl Pause {
     pub(super) fn new(clock: MonotonicClock) -> Self {
-        Self { clock, timer: Box::pin(sleep_until(Instant::now())), set: None, until: None }
+        Self { clock, timer: Box::pin(sleep_until(clock::now())), set: None, until: None }
     }
 
     /// Starts a wait with this limit; `None` means no limit.
@@ -77,7 +79,7 @@ impl Pause {
             if left.is_zero() {
                 return Poll::Ready(());
             }
-            self.timer.as_mut().reset(Instant::now() + left);
+            self.timer.as_mut().reset(clock::now() + left);
             self.set = Some(until);
             // If the task's budget delayed the timer, nothing would wake the task.
             ready!(pin!(unconstrained(self.timer.as_mut())).poll(cx));
@@ -116,7 +118,7 @@ mod tests {
                 assert!(!is_over(&mut pause).await);
             }
             let last = *limits.last().expect("at least one") * second;
-            let begun = Instant::now();
+            let begun = clock::now();
             poll_fn(|cx| pause.poll_over(cx)).await;
             assert!(begun.elapsed() >= last && begun.elapsed() < last + second / 10, "{limits:?}");
         }

@@ -10,7 +10,10 @@ pub(super) struct Crate {
 }
 
 pub(super) const CRATES: &[Crate] = &[
-    Crate { root: "crates/fuzz/src/lib.rs", layers: &[&["random", "smaller"], &["choices", "mutate"], &["json"]] },
+    Crate {
+        root: "crates/fuzz/src/lib.rs",
+        layers: &[&["clock", "random", "smaller"], &["choices", "mutate"], &["json"]],
+    },
     Crate {
         root: "crates/core/src/lib.rs",
         layers: &[
@@ -83,7 +86,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "limiter-agent/src/lib.rs",
         layers: &[
-            &["cache", "duration", "listen", "logs", "places", "ready", "wall", "watch"],
+            &["cache", "clock", "duration", "listen", "logs", "places", "ready", "watch"],
             &["apply", "proxy"],
             &["bootstrap"],
             &["control"],
