@@ -14,6 +14,7 @@
 
 mod dial;
 mod dial_error;
+mod event;
 mod http;
 mod machine;
 mod poll;

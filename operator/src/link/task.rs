@@ -8,7 +8,8 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::dial::{Connection, Dial, Dialed};
-use super::machine::{Action, Event, Machine, Moment};
+use super::event::{Action, Event, Moment};
+use super::machine::Machine;
 use super::{ContactError, Observation, Seen, Shared};
 use crate::clock;
 use crate::metrics::Contest;

@@ -43,12 +43,9 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     violations.extend(words::check(workspace)?);
     let sources = sources::check(workspace)?;
     violations.extend(sources.violations);
-    for warning in &sources.warnings {
-        println!("warning: {warning}");
-    }
     for violation in &violations {
         println!("error: {violation}");
     }
-    println!("tidy: {} files, {} violations, {} warnings", sources.files, violations.len(), sources.warnings.len());
+    println!("tidy: {} files, {} violations", sources.files, violations.len());
     Ok(if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

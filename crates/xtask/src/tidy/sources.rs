@@ -7,8 +7,8 @@ use anyhow::Context as _;
 use super::{Violation, examples};
 use crate::workspace::Workspace;
 
-/// A file with more lines than this, without its tests and docs, holds more than one idea.
-const LONG: usize = 500;
+/// The most lines of code in a file, without comments, blank lines and its tests. A longer file has more than one idea.
+const LONGEST: usize = 400;
 
 /// The folders of a package with Rust files.
 const FOLDERS: [&str; 4] = ["src", "tests", "benches", "examples"];
@@ -25,11 +25,10 @@ const IGNORED: &str = concat!("#[", "ignore");
 pub(super) struct Findings {
     pub(super) files: usize,
     pub(super) violations: Vec<Violation>,
-    pub(super) warnings: Vec<Violation>,
 }
 
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Findings> {
-    let mut findings = Findings { files: 0, violations: Vec::new(), warnings: Vec::new() };
+    let mut findings = Findings { files: 0, violations: Vec::new() };
     let root = read(&workspace.root().join("Cargo.toml"))?;
     for package in workspace.metadata.workspace_packages() {
         let manifest = package.manifest_path.as_std_path();
@@ -45,7 +44,7 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Findings> {
                 if sub == "src" && examples::LIBRARIES.contains(&package.name.as_str()) {
                     findings.violations.extend(examples::check(&place, &text));
                 }
-                findings.warnings.extend(check_length(&place, &text));
+                findings.violations.extend(check_length(&place, &text));
             }
         }
     }
@@ -123,11 +122,10 @@ fn check_source(place: &str, text: &str, wants_docs: bool) -> Vec<Violation> {
 }
 
 fn check_length(place: &str, text: &str) -> Option<Violation> {
-    let lines = text.lines().map(str::trim).take_while(|line| *line != "#[cfg(test)]");
-    // Doc comments with examples do not make a file harder to read.
-    let lines = lines.filter(|line| !line.starts_with("///")).count();
-    (lines > LONG && !holds_only_tests(place)).then(|| {
-        Violation::new(place, format!("{lines} lines without its tests and docs"), "split it: one idea per file")
+    let own = text.split_once("#[cfg(test)]\nmod tests {").map_or(text, |(own, _)| own);
+    let lines = own.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//")).count();
+    (lines > LONGEST && !holds_only_tests(place)).then(|| {
+        Violation::new(place, format!("{lines} lines of code, more than {LONGEST}"), "split it: one idea per file")
     })
 }
 
@@ -229,9 +227,10 @@ mod tests {
     }
 
     #[test]
-    fn tests_do_not_make_a_file_long() {
-        let code = "let x = 1;\n".repeat(LONG);
-        assert!(check_length("a.rs", &format!("{code}#[cfg(test)]\n{code}")).is_none());
+    fn a_file_is_long_by_its_lines_of_code() {
+        let code = "let x = 1; // why\n\n    // why\n/// what\n".repeat(LONGEST);
+        assert!(check_length("a.rs", &format!("{code}#[cfg(test)]\nmod tests {{\n{code}")).is_none());
+        assert!(check_length("a.rs", &format!("#[cfg(test)]\nmod a_tests;\n{code}")).is_some());
         assert!(check_length("a.rs", &format!("{code}x\n")).is_some());
         assert!(check_length("a/tests/b.rs", &format!("{code}x\n")).is_none());
     }

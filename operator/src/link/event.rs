@@ -1,0 +1,65 @@
+//! What happens on one link, and what its task must do: the input and the output of the link's
+//! [`Machine`](super::machine::Machine).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir_channel::ToOperator;
+
+use super::{ContactError, Seen};
+use crate::plan::Content;
+
+/// The circumstances of an event.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) now: Instant,
+    /// Seconds of Unix time, for the expiry of certificates.
+    pub(super) unix: u64,
+    /// The sequence for a push at this moment. `None` if the term has ended and pushes are forbidden.
+    pub(super) sequence: Option<u64>,
+    /// How often the agent should send its status.
+    pub(super) every: Duration,
+}
+
+/// An event.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// The agent should enforce this content.
+    Wanted(Arc<Content>),
+    /// The moment [`Machine::due`](super::machine::Machine::due) has come.
+    Due,
+    /// The place that [`Action::TakePlace`] requested is granted.
+    Placed,
+    /// The connection is open, and this is the agent's first message.
+    Connected {
+        /// When its certificates expire, in seconds of Unix time.
+        not_after: u64,
+        greeting: ToOperator,
+    },
+    /// The agent sent this message.
+    Heard(ToOperator),
+    /// The connection ended, or could not be opened.
+    Ended(ContactError),
+}
+
+/// What the task must do. It performs actions in order.
+#[derive(Debug)]
+pub(super) enum Action {
+    /// Wait for a place among the concurrent calls and pushes, then report [`Event::Placed`].
+    TakePlace { is_silent: bool },
+    /// Give the place back.
+    LeavePlace,
+    /// Open a connection, then report [`Event::Connected`] or [`Event::Ended`].
+    Call,
+    /// Close the connection.
+    HangUp,
+    /// Ask the agent for its status at this interval.
+    Ask(Duration),
+    /// Send this content.
+    Push { content: Arc<Content>, sequence: u64 },
+    /// Count a push by its outcome.
+    Count(&'static str, Duration),
+    /// Report to the engine.
+    Report(Seen),
+}
