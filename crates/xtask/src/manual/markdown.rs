@@ -1,7 +1,8 @@
-//! Parses what can be checked on a Markdown page: fenced blocks, links and headings. It works line by line, which is
-//! enough for our pages.
+//! What can be checked on a Markdown page: blocks, links and headings.
 
 use std::collections::BTreeSet;
+
+use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 pub(super) struct Page {
     pub(super) blocks: Vec<Block>,
@@ -25,41 +26,36 @@ impl Page {
     pub(super) fn parse(text: &str) -> Self {
         let mut page =
             Self { blocks: Vec::new(), links: Vec::new(), headings: BTreeSet::new(), quoted: BTreeSet::new() };
-        let mut open: Option<Block> = None;
-        for (index, line) in text.lines().enumerate() {
-            let number = index + 1;
-            match (&mut open, line.trim_start().strip_prefix("```")) {
-                (Some(_), Some(_)) => page.blocks.extend(open.take()),
-                (Some(block), None) => {
-                    block.text.push_str(line);
-                    block.text.push('\n');
+        let (mut block, mut heading) = (None::<Block>, None::<String>);
+        for (event, at) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+            let line = 1 + text[..at.start].matches('\n').count();
+            match event {
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    page.links.push((line, dest_url.into_string()));
                 }
-                (None, Some(info)) => {
-                    open = Some(Block { line: number, info: info.trim().to_owned(), text: String::new() });
+                Event::Start(Tag::CodeBlock(kind)) => {
+                    let info = if let CodeBlockKind::Fenced(info) = &kind { info.trim() } else { "" };
+                    block = Some(Block { line, info: info.to_owned(), text: String::new() });
                 }
-                (None, None) => page.prose(number, line),
+                Event::End(TagEnd::CodeBlock) => page.blocks.extend(block.take()),
+                Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+                Event::End(TagEnd::Heading(_)) => page.headings.extend(heading.take().map(|text| anchor(&text))),
+                Event::Text(text) => {
+                    block
+                        .as_mut()
+                        .map(|block| &mut block.text)
+                        .or(heading.as_mut())
+                        .into_iter()
+                        .for_each(|to| to.push_str(&text));
+                }
+                Event::Code(name) => {
+                    heading.iter_mut().for_each(|heading| heading.push_str(&name));
+                    page.quoted.insert(name.into_string());
+                }
+                _ => {}
             }
         }
         page
-    }
-
-    fn prose(&mut self, number: usize, line: &str) {
-        if let Some(heading) = line.strip_prefix('#') {
-            self.headings.insert(anchor(heading.trim_start_matches('#').trim()));
-        }
-        // Every second part is in backquotes, and not a link.
-        let parts = line.split('`').enumerate();
-        let mut bare = String::new();
-        for (index, part) in parts {
-            if index % 2 == 1 {
-                self.quoted.insert(part.to_owned());
-                bare.push('`');
-            } else {
-                bare.push_str(part);
-            }
-        }
-        let targets = bare.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
-        self.links.extend(targets.map(|(target, _)| (number, target.to_owned())));
     }
 }
 
@@ -125,11 +121,11 @@ mod tests {
     #[test]
     fn a_page_is_blocks_links_and_headings() {
         let page = Page::parse(
-            "# What `x` is, and why\n[a](b.md#c) and `[no](link)` ![p](q.svg)\n```yaml part\nx: [1](2)\n```\nsee `f.yaml`\n",
+            "# What `x` is, and why\n[a](b.md#c) and `[no](link)` ![p](q.svg)\n```yaml part\nx: [1](2)\n```\nsee `f.yaml`, [in\ntwo lines](r.md)\n",
         );
-        assert_eq!(page.links, [(2, "b.md#c".to_owned()), (2, "q.svg".to_owned())]);
+        assert_eq!(page.links, [(2, "b.md#c".to_owned()), (2, "q.svg".to_owned()), (6, "r.md".to_owned())]);
         assert_eq!(page.headings, BTreeSet::from(["what-x-is-and-why".to_owned()]));
-        assert!(page.quoted.contains("f.yaml"));
+        assert!(page.quoted.contains("f.yaml") && page.quoted.contains("x"));
         let [block] = &page.blocks[..] else { panic!("one block") };
         assert_eq!((block.line, &*block.info, &*block.text), (3, "yaml part", "x: [1](2)\n"));
     }
