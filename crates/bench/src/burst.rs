@@ -201,9 +201,9 @@ fn write(found: &Found, report: &mut Report) {
         "served a second",
         "took, s",
         "to readiness P50, µs",
-        "P99, µs",
+        "to readiness P99, µs",
         "to refusal P50, µs",
-        "P99, µs",
+        "to refusal P99, µs",
         "not served",
         "most admitted",
     ];

@@ -79,7 +79,7 @@ enum Command {
     ///
     /// Fails if the agent passes what both peers refuse. On Debian as root, installs what is missing and says so.
     Hostile,
-    /// Check the manual: links, policies and commands; or build its site
+    /// Check the manual: links, policies, commands and figures of benchmarks; or build its site
     Manual(manual::ManualArgs),
     /// Run tests of weir-core under miri: atomics show every value that the memory model allows, threads switch
     /// anywhere

@@ -1,12 +1,13 @@
 //! `cargo xtask manual`: checks the pages. Links must lead somewhere, policies must be valid, commands must name
-//! existing things.
+//! existing things, and figures of benchmarks must be those that the benchmarks wrote.
 //!
-//! It reads pages and runs `weir-operator check` and `--help`, as readers do; it changes nothing. `e2e/tests/manual.rs`
-//! applies the objects of the pages to a cluster.
+//! It reads pages and runs `weir-operator check` and `--help`, as readers do. Only `--figures` changes pages.
+//! `e2e/tests/manual.rs` applies the objects of the pages to a cluster.
 
 mod book;
 mod commands;
 mod fields;
+mod figures;
 mod markdown;
 
 use std::{
@@ -20,7 +21,7 @@ use anyhow::{Context as _, ensure};
 use serde::Deserialize as _;
 use serde_yaml::Value;
 
-use self::{commands::Commands, markdown::Page};
+use self::{commands::Commands, figures::Results, markdown::Page};
 use crate::workspace::Workspace;
 
 /// Folders of pages, and single pages.
@@ -45,15 +46,22 @@ pub(crate) struct ManualArgs {
     /// Build the site with mdBook into target/manual instead, and check its links
     #[arg(long, conflicts_with = "programs")]
     book: bool,
+    /// Only write the benchmarks' figures into the pages that show them
+    #[arg(long, conflicts_with_all = ["programs", "book"])]
+    figures: bool,
 }
 
 pub(crate) fn run(workspace: &Workspace, args: ManualArgs) -> anyhow::Result<ExitCode> {
     if args.book {
         return site(workspace.root());
     }
-    let programs = args.programs.map_or_else(|| build(workspace), Ok)?;
     let pages = read(workspace.root())?;
     let mut faults = Vec::new();
+    let figures = figures(workspace.root(), &pages, args.figures, &mut faults)?;
+    if args.figures {
+        return Ok(report(&faults, &format!("{figures} figures")));
+    }
+    let programs = args.programs.map_or_else(|| build(workspace), Ok)?;
     links(workspace.root(), &pages, &mut faults);
     summary(&pages, &mut faults)?;
     let policies = blocks(&pages, &mut faults);
@@ -69,12 +77,18 @@ pub(crate) fn run(workspace: &Workspace, args: ManualArgs) -> anyhow::Result<Exi
         }
     }
     let good = check_policies(&programs, &policies)?;
-    for Fault { page, line, what } in &faults {
+    let checked = format!("{} pages, {} policies, {run} commands, {figures} figures", pages.len(), policies.len());
+    let code = report(&faults, &checked);
+    ensure!(policies.len() > 10 && run > 20 && figures > 20, "hardly anything was found to check");
+    Ok(if good { code } else { ExitCode::FAILURE })
+}
+
+fn report(faults: &[Fault], checked: &str) -> ExitCode {
+    for Fault { page, line, what } in faults {
         println!("{page}:{line}: {what}");
     }
-    println!("manual: {} pages, {} policies, {run} commands, {} faults", pages.len(), policies.len(), faults.len());
-    ensure!(policies.len() > 10 && run > 20, "hardly anything was found to check");
-    Ok(if faults.is_empty() && good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("manual: {checked}, {} faults", faults.len());
+    if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// How to install mdBook, which Debian does not package.
@@ -85,11 +99,7 @@ fn site(root: &Path) -> anyhow::Result<ExitCode> {
         eprintln!("mdbook is not in PATH: {INSTALL} (some minutes)");
         return Ok(ExitCode::from(2));
     };
-    for Fault { page, line, what } in &faults {
-        println!("{page}:{line}: {what}");
-    }
-    println!("manual: {pages} pages of a site, {} faults", faults.len());
-    Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(report(&faults, &format!("{pages} pages of a site")))
 }
 
 /// Builds both programs like the tests with an apiserver, so that nothing is compiled twice.
@@ -116,6 +126,25 @@ fn read(root: &Path) -> anyhow::Result<BTreeMap<String, Page>> {
         }
     }
     Ok(pages)
+}
+
+/// Marked figures are those of the benchmarks. If `write`, the pages get them, and only sources can be wrong.
+fn figures(root: &Path, pages: &BTreeMap<String, Page>, write: bool, faults: &mut Vec<Fault>) -> anyhow::Result<usize> {
+    let results = Results::read(&root.join("docs/benchmarks"))?;
+    let mut figures = 0;
+    for name in pages.keys() {
+        let file = root.join(name);
+        let text = fs::read_to_string(&file).with_context(|| format!("read {name}"))?;
+        let mut renewed = results.renew(&text);
+        if write && renewed.text != text {
+            fs::write(&file, &renewed.text).with_context(|| format!("write {name}"))?;
+            renewed = results.renew(&renewed.text);
+            println!("{name}: written");
+        }
+        figures += renewed.figures;
+        faults.extend(renewed.faults.into_iter().map(|(line, what)| Fault { page: name.clone(), line, what }));
+    }
+    Ok(figures)
 }
 
 /// Every link within the checkout leads to a file, and to a heading of it if it names one.
