@@ -183,7 +183,7 @@ fn append_forwarded(headers: &mut HeaderMap, ip: IpAddr) {
     // Quoted without escapes: the characters of a host need none.
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let element = format!("{};host=\"{host}\";proto=http", forwarded_node(ip));
-    let element = HeaderValue::from_maybe_shared(bytes::Bytes::from(element)).expect("made of text");
+    let element = HeaderValue::from_maybe_shared(Bytes::from(element)).expect("made of text");
     join(headers, header::FORWARDED, ", ", Some(&element));
 }
 
@@ -208,7 +208,7 @@ fn join(headers: &mut HeaderMap, name: HeaderName, separator: &str, last: Option
                 joined.extend_from_slice(separator.as_bytes());
                 joined.extend_from_slice(value.as_bytes());
             }
-            HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)).expect("joined from valid values")
+            HeaderValue::from_maybe_shared(Bytes::from(joined)).expect("joined from valid values")
         }
     };
     headers.insert(name, joined);

@@ -48,8 +48,9 @@ mod vetting;
 mod websocket;
 mod worker;
 
+#[cfg(test)]
+pub(crate) use self::response_body::ResponseBody;
 pub use self::settings::Settings;
 pub(crate) use self::{
-    address::AppAddress, failure_counts::REASONS, leaving::Leaving, response_body::ResponseBody, shared::Proxy,
-    traffic::Protocol, worker::Worker,
+    address::AppAddress, failure_counts::REASONS, leaving::Leaving, shared::Proxy, traffic::Protocol, worker::Worker,
 };
