@@ -16,11 +16,11 @@ use crate::stacks::{self, Counts, Failure, Heard, Limit, Visitor};
 use crate::stats::{Spread, figure, quantile_us};
 
 const ABOUT: &str = "\
-50,000 requests at once on a limit of 10,000 a second, 10,000 of them at once, with a timeout of 3.9 s: each request is a \
-task on a runtime of two threads, and all start at a barrier. The service inside takes 10 ms. *To readiness* is the time \
-from a request's start until the service inside is entered; *to refusal* until the caller hears that it is not. Layers \
-that wait serve what the limit admits before the timeout; layers that do not, serve 10,000. tower-shot has its GCRA, which \
-holds its limit, and the fixed window of its documentation.";
+50,000 requests at once on a limit of 10,000 a second with a burst of 10,000, and a timeout of 3.9 s. Each request is \
+a task on a runtime of two threads, and a barrier starts all of them together. The inner service takes 10 ms. *To \
+readiness* is the time from the start of a request to its call of the inner service. *To refusal* is the time to its \
+refusal. Layers that wait serve what the limit admits before the timeout. Layers that do not wait serve 10,000. \
+tower-shot has its GCRA, which holds its limit, and the fixed window of its documentation.";
 
 const FULL: Burst = Burst { requests: 50_000, per_second: 10_000, timeout: Duration::from_millis(3_900) };
 const QUICK: Burst = Burst { requests: 500, per_second: 400, timeout: Duration::from_millis(300) };
@@ -222,11 +222,12 @@ fn write(found: &Found, report: &mut Report) {
         ],
     });
     report.table(Table {
-        title: "What became of the crowd".to_owned(),
-        note: "*Not served* is of the last repetition. *Most admitted* is the most that the service saw, at any moment of any \
-               repetition, in percent of what the limit allows until then; more than 100 is over-admission (bold). For \
-               windows, one that began before the burst counts whole."
-            .to_owned(),
+        title: "Results of all requests".to_owned(),
+        note:
+            "*Not served* belongs to the last repetition. *Most admitted* is the highest number of admissions at any \
+               time of any repetition, in percent of what the limit allowed by then. More than 100 is over-admission \
+               (bold). A window that began before the burst counts in full."
+                .to_owned(),
         unit: "stack",
         columns: columns.map(str::to_owned).to_vec(),
         rows: rows.collect(),

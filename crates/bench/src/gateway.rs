@@ -20,11 +20,11 @@ use crate::stats::Spread;
 const CLIENTS: u64 = 254;
 
 const ABOUT: &str = "\
-An axum gateway that lets each client address (the last of `X-Forwarded-For`) have 100 requests a second, bursts of 200, and \
-answers 429 beyond. Weir is `LatencyLayer` with a `KeyedAdmit`; the other two are a token bucket of two floats in an \
-`Arc<DashMap>` and in an `Arc<Mutex<HashMap>>`, as a team would write them, behind the same layer. `wrk`, with 4 threads and \
-100 connections and with 12 and 800, pretends 254 addresses, without and with an upstream behind the gateway. Gateway, clients and upstream share all cores, so that \
-threads of the gateway do meet at a lock.";
+An axum gateway with a limit for each client address (the last one in `X-Forwarded-For`): 100 requests a second with \
+bursts of 200, and 429 for all others. Weir is `LatencyLayer` with a `KeyedAdmit`. The other two are a token bucket of \
+two floats in an `Arc<DashMap>` and in an `Arc<Mutex<HashMap>>`, as a team would write them, behind the same layer. \
+`wrk` has 254 client addresses, with 4 threads and 100 connections and with 12 and 800, without and with an upstream \
+behind the gateway. Gateway, clients and upstream share all cores, so threads of the gateway do compete for a lock.";
 
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     let (rounds, length) = if quick { (1, Duration::from_secs(1)) } else { (5, Duration::from_secs(3)) };

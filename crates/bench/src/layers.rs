@@ -13,10 +13,10 @@ use crate::stacks::{self, Counts, Heard, Limit, Visitor};
 use crate::stats::{Spread, figure};
 
 const ABOUT: &str = "\
-What each layer adds to one request, and how long 1,000 tasks take on one limit. The service inside does nothing, and the \
-limit is so high that every request is admitted: this is the price of the middleware alone. *Held* asks one service again \
-and again; *cloned* clones it for each request, as axum does. tower's own RateLimit cannot be cloned; where a clone is \
-needed it has tower's Buffer, in the two ways of stacking it with a timeout and load shedding. tower-shot's latency and \
+What each layer adds to one request, and how long 1,000 tasks take on one limit. The inner service does nothing, and \
+the limit admits every request, so this measures only the middleware. *Held* calls one service again and again. \
+*Cloned* clones the service for each request, as axum does. tower's own RateLimit cannot be cloned. Where a clone is \
+needed, it has tower's Buffer, in two combinations with a timeout and load shedding. tower-shot's latency and \
 throughput are its `make_latency_svc` and `make_timeout_svc`, on its GCRA.";
 
 const LIMIT: Limit = Limit { per_second: 1_000_000_000, timeout: Duration::from_secs(60), buffer: 1024 };
@@ -173,9 +173,9 @@ fn write(found: &Found, report: &mut Report) {
     });
     report.table(Table {
         title: "Time for one request, and for 1,000 tasks".to_owned(),
-        note: "Ready and call of a service that does nothing, awaited on a runtime of one thread; the 1,000 tasks run on two \
-               threads, from before the first is spawned until the last has its answer. \"No layer\" is the same without \
-               middleware: what is above it is the layer."
+        note: "The time of `ready` and `call` of a service that does nothing, on a runtime of one thread. The 1,000 \
+               tasks run on two threads, and their time runs from the first spawn to the last answer. \"No layer\" has \
+               no middleware, and the difference to it is the cost of the layer."
             .to_owned(),
         unit: "stack",
         columns,

@@ -14,20 +14,20 @@ use crate::report::Report;
 pub use self::keyed::count_bytes;
 
 const ABOUT: &str = "\
-One decision on one limit, admitted and denied apart, by 1 to 8 threads on the same limit; how many were admitted of \
-those that were allowed; and tables of limits by key. Weir's rows hold what a user pays: \
-`MonotonicClock::now` and `Limiter::check`, or `RuleLimiter::charge`, standing and retry-after included. Each contender \
-has its default clock; the yardstick is reading a clock and deciding nothing. Time is an argument of Weir's, so one row \
-has it on the clock that governor and shot-limit read (quanta). No speed counts without the limit held: \
-the exact counts stand beside it.";
+One decision on one limit, with 1 to 8 threads on the same limit. Admissions and denials are measured separately. The \
+page also shows how many requests were admitted compared with how many were allowed, and tables of limits by key. \
+Weir's rows measure what a user calls: `MonotonicClock::now` and `Limiter::check`, or `RuleLimiter::charge`. They \
+include the state of the limit and the time to retry. Each contender uses its default clock. The baseline reads a \
+clock and decides nothing. Weir takes the time as an argument, so one row uses the clock of governor and shot-limit \
+(quanta). Speed counts only if the limit was held, so each row also shows exact counts.";
 
 const METHOD: &str = "\
-Contenders take turns of some milliseconds, round by round, each round begun by another; a figure is the median of its \
-turns, ± half of what lies between their quartiles; in the JSON beside this file each has its lowest and highest, too. \
-Ratios and differences are worked out in each round, between turns that are less than a second apart, and then their \
-median is taken: what else runs on the machine disturbs both alike, so they hold where the figures themselves swing, and \
-are not always what the figures beside each other would give. The best peer is the one with the worst ratio for Weir. \
-The rule is the same for everybody, and no turn is left out.";
+Contenders take turns of some milliseconds, and each round begins with another contender. A figure is the median of \
+the turns, ± half of the distance between their quartiles. The JSON file also has the lowest and the highest value. \
+Ratios and differences are computed in each round, between turns that are less than a second apart, and the tables \
+show their median. Noise on the machine affects both turns, so ratios are stable even if the figures vary, and they \
+can differ from the ratio of two medians. The best peer is the one with the worst ratio for Weir. The rule is the same \
+for all contenders, and no turn is left out.";
 
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     let mut report = Report::new("core", "Decisions", ABOUT, quick)?;

@@ -34,23 +34,24 @@ use self::scenarios::SCENARIOS;
 use crate::report::Report;
 
 const ABOUT: &str = "\
-One worker each, pinned to a core of its own; clients (`wrk` for HTTP/1.1, `h2load` for HTTP/2, and \
-one of our own where a column says so) and the app on another. \
-All keep their connections to the app, write no access log, append `X-Forwarded-*`, and have their limiter on: one bucket \
-for each value of the header `x-key` in each rule. Weir's agent also counts for its metrics and writes the `RateLimit` \
-fields. The peers' configuration is in crates/bench/src/proxy/peers. CPU is user and system time of all of a proxy's \
-processes, from /proc, over what its clients counted; connections are kept alive throughout. nginx, HAProxy and Envoy talk \
-HTTP/1.1 to the app in all scenarios, the agent HTTP/2 where its client does. The agent is built as its image has it: in \
-profile dist, with link-time optimisation. The peers are as Debian and PyPI have them. HAProxy counts requests in a sliding period instead of a bucket, and reads many \
-rules from a map, as its manual tells. Run by root, all are in a network namespace of their own with nothing but a loopback \
-device, where no packet passes a firewall's rules.
+Each proxy has one worker, pinned to its own core. The clients and the app run on another core. The clients are `wrk` \
+for HTTP/1.1, `h2load` for HTTP/2, and our own client where a column says so. All proxies keep their connections to \
+the app, write no access log, append `X-Forwarded-*`, and limit requests: one bucket for each value of the header \
+`x-key` in each rule. Weir's agent also counts its metrics and writes the `RateLimit` fields. The configuration of \
+the peers is in crates/bench/src/proxy/peers. CPU is the user and system time of all processes of a proxy, from \
+/proc, divided by the requests that its clients counted. Clients keep their connections alive. nginx, HAProxy and \
+Envoy always use HTTP/1.1 to the app. The agent uses HTTP/2 if its client does. The agent is built as in its image: \
+with the profile dist, which has link-time optimisation. The peers come from Debian and PyPI. HAProxy counts requests \
+in a sliding period instead of a bucket, and reads many rules from a map, as its manual recommends. As root, all \
+programs run in a network namespace that has only a loopback device, so no packet passes the rules of a firewall.
 
-A refused request costs so little that one core of wrk cannot keep all contenders busy: one that answers faster than it is \
-asked sleeps in between, and is woken, which counts as its CPU and not as that of a contender whose core is full. The column \
-`refused, core full` is asked by a client that does less for a request than wrk (crates/bench/src/proxy/lean.rs): the same \
-connections, one request at a time on each, and of an answer only its status and its end are looked at. In the column \
-`refused, 60,000 a second` all have as many to refuse, and all sleep in between. How busy a contender's core was is in a \
-table below. The aim is about wrk's column; the other two are told beside it.";
+A refused request costs so little that one core of wrk cannot keep all contenders busy. A contender that answers \
+faster than wrk asks sleeps in between, and the wake-ups count as its CPU. A contender whose core is full has no \
+wake-ups. In the column `refused, core full`, the client does less work for each request than wrk \
+(crates/bench/src/proxy/lean.rs). It has as many connections, with one request at a time on each, and reads only the \
+status and the end of an answer. In the column `refused, 60,000 a second`, all contenders refuse the same number of \
+requests, and all sleep in between. A table below shows how busy the core of each contender was. The aim is for wrk's \
+column. The other two columns are for comparison.";
 
 /// How long and how often everything is measured.
 #[derive(Clone, Copy)]

@@ -16,8 +16,9 @@ pub(crate) use self::plot::{Bars, Chart, Lines, Series};
 use crate::stats::{Spread, figure};
 
 /// How contenders are compared in most suites.
-const TAKING_TURNS: &str = "Contenders take turns, repetition by repetition; a figure is the median of its repetitions, ± half \
-    of what lies between their quartiles; in the JSON beside this file each has its lowest and highest, too.";
+const TAKING_TURNS: &str = "Contenders take turns, repetition by repetition. A figure is the median of the \
+    repetitions, ± half of the distance between their quartiles. The JSON file also has the lowest and the highest \
+    value.";
 
 /// The results of one suite.
 #[derive(Serialize)]

@@ -15,13 +15,13 @@ use crate::report::{Cell, Lines, Report, Row, Series, Table};
 use crate::stats::{figure, quantile_ms};
 
 const ABOUT: &str = "\
-A service that works on 10 requests at once, 25 ms each, and gives up on a request after 500 ms. Requests arrive evenly, \
-whether or not others are still waiting, at 25 to 600 a second; each step starts from rest. *Unlimited* sends all of them \
-to the service. *Ticker* lets one through for each of 425 ticks a second, of which 10 are saved up. *Ticker, 75 ms* gives \
-up after waiting that long. *weir* is `ThroughputLayer` with a token bucket of 425 a second, a burst of 10, and a wait of \
-at most 75 ms. All four run side by side on the same arrivals, each with a service of its own. Ten slots of 25 ms carry \
-400 a second: at 425 a second a step of 3 s leaves 75 requests in the service's own queue. Each step runs once; its \
-quantiles are of 75 to 1,800 requests.";
+A service that processes 10 requests at once, each in 25 ms, and drops a request after 500 ms. Requests arrive evenly \
+at 25 to 600 a second, even if earlier requests still wait. Each step starts with an idle service. *Unlimited* sends \
+all requests to the service. *Ticker* admits one request for each of 425 ticks a second, and saves up to 10 ticks. \
+*Ticker, 75 ms* also drops a request after a wait of that time. *weir* is `ThroughputLayer` with a token bucket of 425 \
+a second, a burst of 10, and a wait of at most 75 ms. All four run in parallel with the same arrivals, each with its \
+own service. Ten slots of 25 ms can process 400 requests a second, so at 425 a second a step of 3 s leaves 75 requests \
+in the service's own queue. Each step runs once, and its quantiles are of 75 to 1,800 requests.";
 
 /// Up to this many requests per second, all must be served in time.
 const CARRIED: u32 = 425;

@@ -40,11 +40,12 @@ const REST: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 
 const ABOUT: &str = "\
-One agent with two workers, its rules in force, an app behind it that is restarted every 20 s, and all kinds of clients of \
-the table below at once, on the same machine. A round of a client is all that one of its kind does once; one during which \
-the app was down or restarted may fail, and is counted as *app away*. Twice a second a snapshot is put: rules come, go and \
-are retuned, every fifth is one that must be refused. Timeouts are shorter than by default (head, stall 5 s, idle 10 s), so that \
-they strike often. In the end all clients leave, the app ends, and the agent is watched until it has let go of everything.";
+One agent with two workers and an app that restarts every 20 s. All kinds of clients in the table below use the agent \
+at the same time, on the same machine. A round is everything that a client of a kind does once. A round may fail if \
+the app was down or restarted during it, and counts as *app away*. The agent gets a snapshot twice a second. Snapshots \
+add, remove and retune rules, and every fifth snapshot is invalid and must be refused. Timeouts are shorter than the \
+defaults (head and stall 5 s, idle 10 s), so that they occur often. At the end all clients leave and the app stops. \
+The test then waits until the agent has released everything.";
 
 const METHOD: &str = "Memory is the agent's resident set; CPU is of one core.";
 

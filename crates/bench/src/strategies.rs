@@ -79,8 +79,8 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     let mut report = Report::new(
         "strategies",
         "Strategies",
-        "What each strategy lets through of the same traffic, with a limit of 10 requests in a second. The arrivals are the \
-         same for all and no clock is read: every run finds the same.",
+        "What each strategy admits of the same traffic, with a limit of 10 requests a second. All strategies get the \
+         same arrivals. No clock is read, so every run gives the same result.",
         quick,
     )?;
     let arrivals = arrivals();
@@ -109,9 +109,9 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
         });
     }
     report.table(Table {
-        title: "What passed".to_owned(),
+        title: "Admitted requests".to_owned(),
         note: format!(
-            "Of {} requests in {SECONDS:.0} s. The busiest second is any span of one second, wherever it begins.",
+            "{} requests arrive in {SECONDS:.0} s. The busiest second is the span of one second with the most admissions.",
             arrivals.len()
         ),
         unit: "requests",

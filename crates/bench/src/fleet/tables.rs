@@ -8,16 +8,19 @@ use crate::report::{Bars, Cell, Lines, Report, Row, Series, Table};
 use crate::stats::{figure, quantile, quantile_ms};
 
 const ABOUT: &str = "\
-A real etcd (which does not wait for the disk) and kube-apiserver, without controllers and kubelets, the operator as it is shipped, and simulated agents: one process \
-with an address on loopback for each, which answers by the wire format and enforces nothing. All share the cores of this \
-machine. Pods belong to Deployments of 100 in one namespace, because a policy reaches no other; each Deployment has five policies, \
-which with the two below are 500 for 10,000 pods. Each pod says that it runs and is ready. *One policy on 100 pods* targets a Deployment, *one on all* selects \
-them by label; their only limit is changed again and again, and the time is taken from sending the change to the apiserver to the moment when the last \
-agent acknowledges it. Agents are spoken to over the channel and mutual TLS, with certificates of the operator's own authority that they \
-had before the operator started: handing out 10,000 is not part of a cold start.";
+A real etcd (which does not wait for the disk), a real kube-apiserver without controllers and kubelets, the operator \
+as in its image, and simulated agents. One process simulates all agents, with a loopback address for each. They speak \
+the wire format and enforce nothing. All programs share the cores of this machine. Pods belong to Deployments of 100 \
+in one namespace, because a policy applies to one namespace. Each Deployment has five policies, which together with \
+the two below are 500 for 10,000 pods. Each pod reports that it runs and is ready. *One policy on 100 pods* targets a \
+Deployment, and *one on all* selects pods by label. The test changes their only limit again and again. The time runs \
+from the request to the apiserver to the acknowledgement of the last agent. The operator uses the channel with mutual \
+TLS. The agents have their certificates of the operator's authority before the operator starts, so issuing 10,000 \
+certificates is not part of a cold start.";
 
-const METHOD: &str = "Percentiles are those of the repetitions: with fewer than 100 of them the 99th is the slowest. Processor time is that \
-of the operator alone, in percent of one core; memory is what it holds resident.";
+const METHOD: &str = "Percentiles are those of the repetitions. With fewer than 100 repetitions, the 99th percentile \
+is the slowest one. Processor time is that of the operator only, in percent of one core. Memory is its resident \
+memory.";
 
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
 
@@ -191,7 +194,7 @@ fn requests(found: &[Found]) -> Table {
     let cell = |tally: &BTreeMap<String, usize>, name: &str| Cell::Number(count(tally.get(name).copied().unwrap_or(0)));
     Table {
         title: "What the apiserver is asked for at rest".to_owned(),
-        note: "From its audit log. The Lease is renewed every 2 s by the operator that leads.".to_owned(),
+        note: "Counted in its audit log. The leading operator renews the Lease every 2 s.".to_owned(),
         unit: "request",
         columns: (found.iter())
             .map(|found| format!("{} pods, in {:.0} s", figure(count(found.pods)), found.rest.length.as_secs_f64()))

@@ -157,14 +157,16 @@ impl View<'_> {
         report.table(Table {
             title: format!("One limit, every decision {word}"),
             note:
-                "All threads hammer one limit, each bound to a core, in turn; the figures are of all of them together. \
-                   \"Time given\" is the decision without the clock read, on one thread; \"above the clock\" is what a \
-                   decision takes longer than reading Weir's clock, in the median of rounds. A leaky bucket lets one \
-                   through at a time, here one each nanosecond: of requests with the same reading of the clock it admits \
-                   one, and the speed of its row is that of admissions and such refusals together."
+                "All threads use one limit as fast as they can, each bound to a core. The figures are the sum of all \
+                   threads. \"Time given\" is the decision without the clock, on one thread. \"Above the clock\" is \
+                   how much longer a decision takes than reading Weir's clock, as the median of rounds. A leaky bucket \
+                   admits one request at a time, here one each nanosecond. Of the requests with the same clock reading \
+                   it admits one, so its row measures admissions and refusals together."
                     .to_owned(),
             unit: "million decisions a second",
-            columns: columns.chain(["ns each on 1 thread", "ns above the clock", "remark"].map(str::to_owned)).collect(),
+            columns: columns
+                .chain(["ns each on 1 thread", "ns above the clock", "remark"].map(str::to_owned))
+                .collect(),
             rows: rows.collect(),
         });
         for threads in THREADS {

@@ -96,10 +96,10 @@ impl Exact {
         report.table(Table {
             title: "Was the limit held?".to_owned(),
             note: format!(
-                "Admitted, in percent of what was allowed: the most of {} repetitions; more than 100 is over-admission \
-                 (bold). *Budget*: {BUDGET} at once and none to come, four times as many asked for. *Refilled*: {REFILL} a \
-                 millisecond, hammered for a while; here what was allowed is counted generously, so that less than 100 is \
-                 no fault, and over-admission that is smaller than that does not show.",
+                "Admissions in percent of what was allowed: the highest of {} repetitions. More than 100 is over-admission \
+                 (bold). *Budget*: the limit allows {BUDGET} at once and never refills, and the threads send four times as \
+                 many. *Refilled*: the limit allows {REFILL} a millisecond, under load for a while. Here the allowed number \
+                 is an upper bound. So less than 100 is no fault, and a smaller over-admission is not visible.",
                 self.repetitions
             ),
             unit: "% admitted",

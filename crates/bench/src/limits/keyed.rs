@@ -123,11 +123,12 @@ fn report_speeds(speeds: &Speeds, sizes: [usize; 2], report: &mut Report) {
         });
         report.table(Table {
             title: format!("{} keys", figure(size as f64)),
-            note: "Every key is known already, and every request is admitted. Keys of 8 bytes are `u64` for the peers and \
-                   bytes for Weir, keys of 20 bytes `String` and bytes; all hash with foldhash, seeded, but Weir, which \
-                   hashes as its users get it. The plain maps read the same clock as Weir, governor its own; \
-                   one row has Weir on that. Keys of 20 bytes are the bar, for client addresses and API keys are strings; \
-                   those of 8 bytes are shown for what they are. Only Weir bounds its keys and reclaims idle ones."
+            note: "All keys are known already, and every request is admitted. Keys of 8 bytes are `u64` for the peers \
+                   and bytes for Weir. Keys of 20 bytes are `String` for the peers and bytes for Weir. All peers hash \
+                   with seeded foldhash. Weir uses its own hash, as its users do. The plain maps use Weir's clock and \
+                   governor its own. One row shows Weir with governor's clock. The aim applies to keys of 20 bytes, \
+                   because client addresses and API keys are strings. Keys of 8 bytes are shown for comparison. Only \
+                   Weir bounds the number of keys and reclaims idle ones."
                 .to_owned(),
             unit: "million requests a second",
             columns: columns.clone(),
@@ -174,9 +175,10 @@ fn report_bytes(bytes: &Bytes, speeds: &Speeds, sizes: [usize; 2], report: &mut 
     });
     report.table(Table {
         title: "Memory".to_owned(),
-        note: "Live bytes on the heap divided by the keys, after every key came once: the table, the keys and the limits. \
-               Counted once; tables that grow by doubling can come out differently in another run, by which keys came \
-               when. The aim is half the memory of the peer that is fastest in the same use, not of the smallest."
+        note: "Live bytes on the heap, divided by the number of keys, after one request of every key: the table, the \
+               keys and the limits. Measured once. Tables that grow by doubling can give other figures in another run, \
+               because the order of the keys differs. The aim is half the memory of the peer that is fastest in the \
+               same use, not of the smallest peer."
             .to_owned(),
         unit: "bytes for each key",
         columns,

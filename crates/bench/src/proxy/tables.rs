@@ -131,9 +131,10 @@ fn samples_tables(results: &Results, report: &mut Report) {
             })
             .collect(),
     };
-    let note = "Where the column does not say otherwise: HTTP/1.1, 64 connections, a small body, 1 rule, 1 key, proxied. \
-        Core full, and so many a second: by a client of ours, otherwise wrk. HTTP/2: 8 connections with 8 requests each, h2load. 1,000 rules: the last one matches. 1,000,000 keys: \
-        drawn at random, after 30 s at most in which a contender meets them one by one. A request is refused with 429.";
+    let note = "Unless the column says otherwise: HTTP/1.1, 64 connections, a small body, 1 rule, 1 key, proxied. \
+        `core full` and a number of requests a second: our own client, otherwise wrk. HTTP/2: 8 connections with 8 \
+        requests each, h2load. 1,000 rules: the last one matches. 1,000,000 keys: random keys, after up to 30 s in \
+        which the contender gets each key once. A refused request gets 429.";
     report.table(table(FIGURES[0].0, note, &|_, _, outcome| told(outcome, FIGURES[0].1)));
     let note = "The ratios within each round.";
     report.table(table("CPU per request, as a share of nginx's", note, &|scenario, contender, _| {
@@ -141,7 +142,8 @@ fn samples_tables(results: &Results, report: &mut Report) {
         both.map_or(Cell::None, |(of, to)| Cell::Measured(ratio(of, to)))
     }));
     for (title, figure) in &FIGURES[1..] {
-        let note = if *title == BUSY { "A contender that was not busy all the time paid for being woken." } else { "" };
+        let note =
+            if *title == BUSY { "A contender whose core was not always busy also paid for wake-ups." } else { "" };
         report.table(table(title, note, &|_, _, outcome| told(outcome, *figure)));
     }
 }
@@ -170,7 +172,9 @@ fn latency_table(latencies: &Latencies) -> Table {
     }));
     Table {
         title: "Added latency, µs".to_owned(),
-        note: "Beyond the app without a proxy in the same round; its own is in the first row.".to_owned(),
+        note: "The latency in addition to that of the app without a proxy in the same round. The first row is the app \
+        itself."
+            .to_owned(),
         unit: "contender",
         columns: vec![
             "1 connection, P50".to_owned(),
@@ -194,8 +198,8 @@ fn idle_table(idle: &[Result<Idle, String>]) -> Table {
     Table {
         title: "Memory and start".to_owned(),
         note:
-            "Resident memory of all processes of a contender. A connection: what it grows by for each connection that \
-            has sent one request and is kept alive."
+            "Resident memory of all processes of a contender. *A connection* is how much it grows for each connection \
+            that has sent one request and stays open."
                 .to_owned(),
         unit: "contender",
         columns: ["at rest, MB", "after a load, MB", "a kept-alive connection, bytes", "start to listening, ms"]

@@ -141,7 +141,7 @@ fn over_time(outcome: &Outcome, length: Duration) -> Table {
     Table {
         title: "What the agent held".to_owned(),
         note: format!(
-            "Medians of the samples of each period; keys given up, requests counted by a full table's overflow, and \
+            "Medians of the samples of each period. Forgotten keys, requests in the overflow of a full table, and \
              requests admitted and refused are totals at its end. The app was restarted {restarts} times."
         ),
         unit: "period",
@@ -181,7 +181,8 @@ fn clients(outcome: &Outcome) -> Table {
     Table {
         title: "What the clients saw".to_owned(),
         note:
-            "The slowest round is of those during which the app was there, good or not; slow clients have slow rounds."
+            "The slowest round is one during which the app was available, whether it succeeded or failed. Slow clients \
+            have slow rounds."
                 .to_owned(),
         unit: "client",
         columns: ["a round", "at once", "good", "app away", "wrong", "slowest, ms"].map(str::to_owned).to_vec(),
